@@ -1,0 +1,124 @@
+# Shardwise: everything a person or the CI does to this tree. `make` explains itself.
+# Needs python3.11, git and make; what else it needs it installs under .venv, by hash.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+UV := $(BIN)/uv
+# Processes of pytest; each runs JAX on all cores, so more of them gain little.
+WORKERS ?= 2
+# More words for pytest or the benchmarks: make test ARGS="-k digest"
+ARGS ?=
+
+# A stamp carries the fingerprint of what it was made from: another fingerprint is another file, so setup runs again.
+fingerprint = $(firstword $(shell cat $(1) | cksum))
+INSTALLER := .venv/.uv-$(call fingerprint,requirements/uv.txt)
+READY := .venv/.ready-$(call fingerprint,requirements/uv.txt requirements/dev.txt trainer/pyproject.toml operator/pyproject.toml)
+BENCH_READY := .venv-bench/.ready-$(call fingerprint,requirements/bench.txt)
+
+COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+##@ Start here
+
+.PHONY: help
+help: ## print this list
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## make .venv with every locked dependency and both distributions; the other targets do it by themselves
+
+.PHONY: demo
+demo: $(READY) ## train on real text over 8 simulated devices, stop, resume on another mesh, show the result
+	$(BIN)/python examples/demo.py
+
+##@ Judge a change
+
+.PHONY: test
+test: lint types imports pytest ## everything: lint, types, imports, then every test (make test ARGS="-k digest" picks tests)
+
+.PHONY: lint
+lint: $(READY) ## rules and format of the code (ruff)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+.PHONY: types
+types: $(READY) ## strict types (mypy)
+	$(BIN)/mypy
+
+.PHONY: imports
+imports: $(READY) ## the arrows between the packages (import-linter)
+	$(BIN)/lint-imports
+
+.PHONY: pytest
+pytest: $(READY) ## the tests alone
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+.PHONY: verify
+verify: golden ## rewrite what is generated and fail if that changes a file; check the locks against what they lock
+	git diff --exit-code -- tests
+	$(BIN)/pytest tests/test_ground.py
+
+.PHONY: bench
+bench: $(READY) $(BENCH_READY) ## measure speed, memory and checkpoints against a hand-written limit and the peers
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+##@ Change things
+
+.PHONY: fmt
+fmt: $(READY) ## format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: golden
+golden: $(READY) ## rewrite the golden files; read the diff before you commit it
+	UPDATE_GOLDEN=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m golden $(ARGS)
+
+.PHONY: lock
+lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)
+	$(COMPILE) requirements/uv.in -o requirements/uv.txt
+	$(COMPILE) trainer/pyproject.toml --extra train --extra tensorboard requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml -o requirements/base.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --extra train -o requirements/train.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras -o requirements/all.txt
+	$(COMPILE) requirements/bench.in -o requirements/bench.txt
+
+.PHONY: clean
+clean: ## remove both environments and the tools' caches (runs and checkpoints stay)
+	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------------------------- the environments
+# pip installs uv by hash; uv installs the rest by hash. The distributions are built here, without a download.
+
+$(INSTALLER):
+	@echo "==> .venv: Python 3.11 and the installer"
+	@for candidate in $(PYTHON) python3.11 python3 python; do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$${python:-}" ]; then \
+	  echo "Python 3.11 was not found (tried: $(PYTHON) python3.11 python3 python)." >&2; \
+	  echo "Install it, or say where it is: make PYTHON=/path/to/python3.11" >&2; exit 1; \
+	fi; \
+	"$$python" -m venv .venv || { echo "This Python has no venv module: Debian and Ubuntu have it in python3.11-venv." >&2; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@rm -f .venv/.uv-* && touch $@
+
+$(READY): $(INSTALLER)
+	@echo "==> .venv: the locked dependencies (about 300 MB the first time)"
+	$(UV) pip sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	@echo "==> .venv: shardwise and shardwise-operator, editable"
+	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --offline -e trainer -e operator
+	@rm -f .venv/.ready-* && touch $@
+
+$(BENCH_READY): | $(READY)
+	@echo "==> .venv-bench: the peers that the benchmarks compare with"
+	$(BIN)/python -m venv --clear --without-pip .venv-bench
+	$(UV) pip sync --python .venv-bench/bin/python --require-hashes requirements/bench.txt
+	@touch $@

@@ -1,0 +1,51 @@
+"""What every test stands on: eight simulated devices, repeatable generated examples, golden files.
+
+pytest reads it before any test imports JAX. A test that asks for the fixture `golden` is marked `golden`, so that
+`make golden` runs those alone.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+# A failure must come back on the next run, and a slow machine must not be one.
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.load_profile("repeatable")
+
+Golden = Callable[[str, str], None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that compare with a golden file."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "golden" in item.fixturenames:
+            item.add_marker("golden")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Return a function of (name, text) that compares text with the file `golden/<name>` beside the test.
+
+    With UPDATE_GOLDEN=1 in the environment it writes the file instead; the diff is the reviewer's to read.
+    """
+    folder = request.path.parent / "golden"
+
+    def check(name: str, text: str) -> None:
+        path = folder / name
+        if os.environ.get("UPDATE_GOLDEN") == "1":
+            folder.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == _read(path)
+
+    return check
+
+
+def _read(path: Path) -> str:
+    assert path.exists(), f"{path} does not exist: make it with `make golden`"
+    return path.read_text(encoding="utf-8")

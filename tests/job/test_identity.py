@@ -1,0 +1,106 @@
+"""shardwise.job.identity: what must stay the same for a run to go on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.fields import leaves
+from shardwise.job.identity import FREE_FIELDS, IDENTITY_FIELDS, Difference, differences, identity
+from shardwise.job.load import dump, load, loads
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+
+QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
+
+
+def changed(*overrides: str, fingerprint: str = "f") -> list[str]:
+    """The paths in which the quickstart's identity differs from its own with overrides."""
+    old = identity(load(QUICKSTART), data_fingerprint="f")
+    new = identity(load(QUICKSTART, overrides), data_fingerprint=fingerprint)
+    return [difference.path for difference in differences(old, new)]
+
+
+def test_every_field_is_in_one_column_of_the_table() -> None:
+    """A new field must be said to be identity or free, and no row names a field that is gone."""
+    fields = {leaf.name for leaf in leaves(TrainingJob)}
+    assert fields == IDENTITY_FIELDS | FREE_FIELDS
+    assert not IDENTITY_FIELDS & FREE_FIELDS
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["metadata.name=other"],
+        ["hardware.topology=1x4"],
+        ["training.mesh={tensor: 1, fsdp: false}"],
+        ["training.batch.microbatches=4"],
+        ["training.steps=7"],
+        ["training.checkpoint={every: 1m}"],
+        ["training.model.remat=none"],
+        ["training.model.attention=plain"],
+        ["training.loss.blockTokens=64"],
+        ["training.data.train.0.paths=[moved.txt]"],
+        ["training.tracking.tensorboard=true"],
+        ["training.model={layers: 4, heads: 4, embed: 128, seqLen: 128}"],
+        ["training.optimizer.beta2=0.95"],
+        ["deadline=1d"],
+    ],
+)
+def test_free_fields_may_change(overrides: list[str]) -> None:
+    """Where and how fast a run goes, how it is saved, and defaults written out leave it the same run."""
+    assert changed(*overrides) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("training.seed=1", "spec.training.seed"),
+        ("training.batch.sequences=32", "spec.training.batch.sequences"),
+        ("training.model.layers=2", "spec.training.model.layers"),
+        ("training.model.dropout.embed=0.1", "spec.training.model.dropout.embed"),
+        ("training.data.tokenizer=t.json", "spec.training.data.tokenizer"),
+        ("training.data.train.0.weight=2", "spec.training.data.train.0.weight"),
+        ("training.data.heldOut=0.1", "spec.training.data.heldOut"),
+        ("training.data.attendAcross=document", "spec.training.data.attendAcross"),
+        ("training.optimizer.learningRate=1e-3", "spec.training.optimizer.learningRate"),
+        ("training.optimizer.schedule.kind=cosine", "spec.training.optimizer.schedule.kind"),
+        ("training.optimizer.clipNorm=null", "spec.training.optimizer.clipNorm"),
+        ("training.precision.compute=bfloat16", "spec.training.precision.compute"),
+        ("training.loss.zLoss=1e-4", "spec.training.loss.zLoss"),
+    ],
+)
+def test_identity_fields_are_named_when_they_change(override: str, path: str) -> None:
+    """What changes the numbers is found, and named by its path."""
+    assert path in changed(override)
+
+
+def test_other_data_is_another_run() -> None:
+    """Only the fingerprint tells data apart."""
+    assert changed(fingerprint="g") == ["dataFingerprint"]
+
+
+def test_a_source_more_is_a_difference() -> None:
+    """A list that grew differs in each field of its new item."""
+    assert "spec.training.data.train.1.weight" in changed("training.data.train.1={name: b, paths: [b]}")
+
+
+def test_a_tokenizer_file_may_move() -> None:
+    """A tokenizer's file is known by the fingerprint, not by its path."""
+    jobs = [load(QUICKSTART, [f"training.data.tokenizer={path}"]) for path in ("a/t.json", "b/t.json")]
+    old, new = (identity(job, data_fingerprint="f") for job in jobs)
+    assert differences(old, new) == []
+
+
+def test_identity_survives_json_and_yaml() -> None:
+    """The manifest's JSON and the run directory's resolved job give the same identity again."""
+    job = load(QUICKSTART)
+    original = identity(job, data_fingerprint="f")
+    assert json.loads(json.dumps(original)) == original
+    assert identity(loads(dump(resolve(job))), data_fingerprint="f") == original
+
+
+def test_difference_reads_as_a_sentence() -> None:
+    """Old and new are shown as YAML would."""
+    assert str(Difference(path="spec.training.seed", old=0, new=1)) == "spec.training.seed: was 0, is now 1"
+    assert str(Difference(path="a", old=None, new="x")) == 'a: was null, is now "x"'

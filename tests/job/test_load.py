@@ -1,0 +1,236 @@
+"""shardwise.job.load, resolve, overrides and explain: a right job file, and what becomes of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from shardwise.job.explain import rows
+from shardwise.job.fields import leaves
+from shardwise.job.load import dump, load, loads
+from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import Duration, Mesh, TrainingJob, Unit
+from shardwise.job.topology import MeshShape, mesh_shape, num_devices
+
+GOLDEN = Path(__file__).parent / "golden"
+QUICKSTART = GOLDEN / "quickstart.yaml"
+
+EVERYTHING = [
+    "deadline=1h30m",
+    "metadata.labels={'on': '3e-4', 'y': '017', app.kubernetes.io/name: '1:30'}",
+    "metadata.annotations={note: 'a: b # c'}",
+    "training.model.dropout={embed: 0.1, residual: 0.2}",
+    "training.data={tokenizer: 'null', heldOut: 0.01, train: [{name: a, paths: ['*.txt', '0x10'], weight: 3}]}",
+    "training.optimizer={name: muon, learningRate: 2e-2, clipNorm: null, schedule: {kind: cosine, warmupSteps: 5}}",
+    "training.checkpoint={every: 90s, everySteps: 10, keep: {last: 2, everySteps: 50}}",
+    "training.evaluation={everySteps: 10, batches: 2}",
+    "training.tracking={tensorboard: true, wandbProject: gpt}",
+]
+
+
+def quickstart(*overrides: str) -> TrainingJob:
+    """The quickstart job with overrides."""
+    return load(QUICKSTART, overrides)
+
+
+def test_quickstart_resolves_to_the_golden_file() -> None:
+    """What a run writes down as its job is exactly the file beside this test."""
+    assert dump(resolve(quickstart())) == (GOLDEN / "quickstart.resolved.yaml").read_text()
+
+
+@pytest.mark.parametrize("overrides", [[], EVERYTHING, ["training.model.preset=gptj-6b"]], ids=["short", "all", "gptj"])
+def test_job_is_written_and_read_back(overrides: list[str]) -> None:
+    """A job and its resolved form survive YAML unchanged, and resolving twice changes nothing."""
+    job = quickstart(*overrides)
+    resolved = resolve(job)
+    assert loads(dump(job)) == job
+    assert loads(dump(resolved)) == resolved
+    assert resolve(resolved) == resolved
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_preset_fills_what_is_left_out(preset: str) -> None:
+    """A preset gives every size that the job does not; what the job gives stays."""
+    job = quickstart(f"training.model={{preset: {preset}, layers: 3}}", "training.mesh.tensor=1")
+    model = resolve(job).spec.training.model
+    assert model.layers == 3
+    assert model.embed == PRESETS[preset]["embed"]
+    assert model.mlp == 4 * PRESETS[preset]["embed"]
+    assert model.vocab_size == 257
+    unset = {name for name in type(model).model_fields if getattr(model, name) is None}
+    assert unset == (set() if preset == "gptj-6b" else {"rotary_dim"})
+
+
+def test_rotary_turns_the_whole_head_unless_told() -> None:
+    """RotaryDim is the head size by default, and nothing with learned positions even where a preset has one."""
+    rotary = resolve(quickstart("training.model.position=rotary")).spec.training.model
+    learned = resolve(quickstart("training.model={preset: gptj-6b, position: learned}")).spec.training.model
+    assert rotary.rotary_dim == 32
+    assert learned.rotary_dim is None
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_gets_its_own_defaults(name: str) -> None:
+    """Only the fields that an optimizer has are filled."""
+    optimizer = resolve(quickstart(f"training.optimizer={{name: {name}, learningRate: 0.01}}")).spec.training.optimizer
+    own = ("beta1", "beta2", "epsilon", "weight_decay", "momentum")
+    assert {field: value for field in own if (value := getattr(optimizer, field)) is not None} == OPTIMIZERS[name]
+    assert optimizer.adam_learning_rate == (0.01 if name == "muon" else None)
+
+
+def test_saves_are_due_by_time_only_where_no_cadence_is_given() -> None:
+    """A job that says nothing is saved every ten minutes; one that gives steps is saved by steps alone."""
+    silent = resolve(quickstart("training.checkpoint={}")).spec.training.checkpoint
+    assert silent.every == Duration("10m")
+    assert resolve(quickstart()).spec.training.checkpoint.every is None
+
+
+def test_a_vocabulary_from_a_file_is_left_to_the_trainer() -> None:
+    """Only the byte tokenizer's size is known without reading a file."""
+    assert resolve(quickstart("training.data.tokenizer=t.json")).spec.training.model.vocab_size is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shape"),
+    [
+        ([], (1, 4, 1, 2, 1)),
+        (["training.mesh.replica=2"], (2, 2, 1, 2, 1)),
+        (["hardware.topology=1x1", "training.mesh.tensor=1"], (1, 1, 1, 1, 1)),
+        (["training.mesh={tensor: 4, fsdp: false}"], (1, 2, 1, 4, 1)),
+    ],
+)
+def test_mesh_takes_all_devices(overrides: list[str], shape: tuple[int, ...]) -> None:
+    """The data axis gets what tensor and replica leave."""
+    job = resolve(quickstart(*overrides))
+    replica, data, context, tensor, pipeline = shape
+    expected = MeshShape(replica=replica, data=data, context=context, tensor=tensor, pipeline=pipeline)
+    assert mesh_shape(job) == expected
+    assert num_devices(job.spec.hardware) == replica * data * context * tensor * pipeline
+
+
+def test_vocabulary_is_padded_to_128() -> None:
+    """The padded size is the next multiple of 128, and never smaller."""
+    assert [padded_vocab_size(size) for size in (1, 128, 129, 257, 50257)] == [128, 128, 256, 384, 50304]
+
+
+def test_overrides_reach_any_field_in_order() -> None:
+    """Paths begin at the root or below spec, go into lists by index, make groups on the way, and later ones win."""
+    job = quickstart(
+        "training.steps=1e3",
+        "spec.training.steps=500",
+        "metadata.name=other",
+        "training.data.train.0.paths=[a.txt, b.txt]",
+        "training.data.train.1={name: more, paths: [c.txt]}",
+        "training.optimizer.schedule.kind=cosine",
+    )
+    assert job.spec.training.steps == 500
+    assert job.metadata.name == "other"
+    assert [source.paths for source in job.spec.training.data.train] == [("a.txt", "b.txt"), ("c.txt",)]
+    assert job.spec.training.optimizer.schedule.kind == "cosine"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["training.optimizer={name: muon, learningRate: 1e-2, momentum: 0.9, adamLearningRate: 1e-3}"],
+        ["training.optimizer={name: lion, learningRate: 1e-4, weightDecay: 1}"],
+        ["training.optimizer.schedule={kind: warmup-stable-decay, warmupSteps: 20, decaySteps: 80}"],
+        ["training.optimizer.schedule={kind: cosine, warmupSteps: 99, decaySteps: 1000}"],
+        ["training.data.heldOut=0.5", "training.evaluation.everySteps=1"],
+        ["training.checkpoint.keep.everySteps=40"],
+        ["training.model={layers: 1, heads: 2, embed: 30, seqLen: 8}", "training.mesh.fsdp=false"],
+        ["training.model.preset=gpt2-xl", "training.mesh.tensor=1"],
+        ["training.model={preset: gptj-6b, rotaryDim: 256}", "training.mesh.tensor=8"],
+        ["training.model={preset: tiny, tiedHead: false, headBias: true, vocabSize: 257}"],
+        ["training.batch={sequences: 16, microbatches: 4}"],
+        ["training.precision={params: float32, compute: bfloat16, output: float32, reduce: float32}"],
+        ["hardware.topology=1x64", "training.mesh={tensor: 4, replica: 16}"],
+    ],
+)
+def test_right_jobs_are_accepted(overrides: list[str]) -> None:
+    """Values at the edge of a rule pass it."""
+    assert isinstance(quickstart(*overrides), TrainingJob)
+
+
+def test_clipping_can_be_switched_off() -> None:
+    """Null is a value of clipNorm, which a written job keeps."""
+    job = quickstart("training.optimizer.clipNorm=null")
+    assert job.spec.training.optimizer.clip_norm is None
+    assert loads(dump(job)).spec.training.optimizer.clip_norm is None
+
+
+def test_a_schedule_may_outlast_the_run() -> None:
+    """A run may end in the middle of a cosine, so that it can go on later."""
+    schedule = quickstart(
+        "training.optimizer.schedule={kind: cosine, decaySteps: 1000}"
+    ).spec.training.optimizer.schedule
+    assert schedule.decay_steps == 1000
+
+
+def test_models_are_frozen_and_built_by_python_names() -> None:
+    """Code builds a section by attribute names and cannot change it."""
+    mesh = Mesh(tensor=2)
+    with pytest.raises(ValidationError, match="frozen"):
+        mesh.tensor = 4  # type: ignore[misc]
+
+
+def test_every_field_is_explained() -> None:
+    """Each field has a row with a description; each number a unit and a range; each text, list and map a bound."""
+    table = rows()
+    assert len({row.path for row in table}) == len(table) == len(list(leaves(TrainingJob)))
+    for row in table:
+        assert row.description.endswith("."), row
+        assert row.range, row
+        assert row.default, row
+        assert row.unit or row.type not in ("integer", "number", "duration"), row
+
+
+def test_explained_values_are_the_models() -> None:
+    """Rows say what the models say."""
+    by_path = {row.path: row for row in rows()}
+    steps, rate = by_path["spec.training.steps"], by_path["spec.training.optimizer.learningRate"]
+    assert (steps.type, steps.default, steps.unit, steps.range) == (
+        "integer",
+        "required",
+        "steps",
+        "from 1 to 2147483647",
+    )
+    assert (rate.type, rate.range) == ("number", "above 0, up to 100")
+    assert by_path["spec.training.model.mlp"].default == "4 x embed"
+    assert by_path["spec.training.mesh.fsdp"].default == "true"
+    assert by_path["spec.training.data.train.*.paths"].range == "1 to 1024 items"
+    assert (
+        Unit("steps") in next(leaf for leaf in leaves(TrainingJob) if leaf.name == "spec.training.steps").info.metadata
+    )
+
+
+def test_schema_is_bounded() -> None:
+    """Every string, list and map of the JSON schema has an upper bound, which a Kubernetes schema needs."""
+
+    def unbounded(node: object, path: str) -> list[str]:
+        if isinstance(node, list):
+            return [found for index, item in enumerate(node) for found in unbounded(item, f"{path}[{index}]")]
+        if not isinstance(node, dict):
+            return []
+        bound = {"string": "maxLength", "array": "maxItems"}.get(str(node.get("type")))
+        is_map = node.get("type") == "object" and isinstance(node.get("additionalProperties"), dict)
+        needed = "maxProperties" if is_map else bound
+        bad = needed is not None and not {needed, "enum", "const"} & set(node)
+        below = [found for key, item in node.items() for found in unbounded(item, f"{path}.{key}")]
+        return [path, *below] if bad else below
+
+    assert unbounded(TrainingJob.model_json_schema(), "") == []
+
+
+def test_package_needs_pydantic_and_yaml_only() -> None:
+    """Reading a job file imports no array, cluster or command-line library."""
+    code = "import sys, shardwise.job.load, shardwise.job.identity, shardwise.job.explain; print(*sys.modules)"
+    path = Path(__file__).parents[2] / "trainer"
+    result = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONPATH": str(path)}
+    )
+    heavy = {"jax", "numpy", "ray", "kubernetes", "haliax", "fsspec", "typer", "rich", "tensorstore"}
+    assert not heavy & set(result.stdout.split())

@@ -1,0 +1,188 @@
+"""Saving: what is on disk afterwards, what happens when it cannot be written, and what stays in memory."""
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from shardwise.job.errors import CheckpointError, ShardwiseError
+from shardwise.job.spec import Keep
+from shardwise.train.checkpoint import load_numpy, read_manifest, steps
+from shardwise.train.checkpoint import writer as writing
+from shardwise.train.digest import Digester
+
+Toy = Any
+"""The fixture's class lives in conftest.py, which is not imported."""
+
+
+def test_ticket_tells_bytes_and_seconds(toy: Toy) -> None:
+    """The bytes are the values' own; durable comes after blocked."""
+    ticket = toy.save(toy.writer(), 1)
+    assert ticket.bytes == sum(array.nbytes for array in toy.arrays(1).values())
+    assert 0 < ticket.blocked_seconds < ticket.durable_seconds
+
+
+def test_manifest_says_what_it_holds(toy: Toy) -> None:
+    """Identity, owner and incarnation come back as they were given."""
+    toy.save(toy.writer(run="mine", incarnation=7), 5)
+    manifest = read_manifest(str(toy.root), 5)
+    assert (manifest.run, manifest.incarnation, manifest.step, manifest.kind) == ("mine", 7, 5, "state")
+    assert manifest.identity == {"model": "toy"}
+    assert manifest.arrays["params.half"].dtype == "bfloat16"
+
+
+def test_donation_right_after_save_keeps_the_saved_values(toy: Toy) -> None:
+    """save() leaves no view behind: the next step reuses the buffers, and the checkpoint holds the old values."""
+    arrays = toy.arrays(1)
+    sharding = arrays["params.kernel"].sharding
+    digester = Digester({"k": jax.ShapeDtypeStruct((64, 256), jnp.float32, sharding=sharding)})
+    kernel = jax.jit(lambda x: x * 1, out_shardings=sharding)(arrays["params.kernel"])
+    pointers = {shard.data.unsafe_buffer_pointer() for shard in kernel.addressable_shards}
+    writer = toy.writer()
+    writer.save(1, {"k": kernel}, digests=digester({"k": kernel}), identity={})
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    after = step(kernel)
+    assert {shard.data.unsafe_buffer_pointer() for shard in after.addressable_shards} == pointers
+    writer.wait()
+    stored = dict(load_numpy(str(toy.root), 1, ""))
+    assert np.array_equal(stored["k"], np.asarray(arrays["params.kernel"]))
+
+
+def test_same_step_and_values_is_left_alone(toy: Toy) -> None:
+    """A run that comes back to a step that is already saved writes nothing."""
+    toy.save(toy.writer(), 1)
+    before = {path: path.stat().st_mtime_ns for path in toy.folder(1).rglob("*")}
+    toy.save(toy.writer(), 1)
+    assert {path: path.stat().st_mtime_ns for path in toy.folder(1).rglob("*")} == before
+
+
+def test_same_step_with_other_values_is_refused_unless_overwritten(toy: Toy) -> None:
+    """A committed checkpoint is replaced only on request."""
+    toy.save(toy.writer(), 1)
+    with pytest.raises(CheckpointError, match=r"step-00000001 is committed and holds other values"):
+        toy.save(toy.writer(), 1, seed=2)
+    assert toy.restored_step() == 1
+    toy.save(toy.writer(), 1, seed=2, overwrite=True)
+    restored = toy.restore()
+    assert np.array_equal(np.asarray(restored.arrays["params.kernel"]), np.asarray(toy.arrays(2)["params.kernel"]))
+
+
+def test_partial_directory_of_the_same_step_is_replaced(toy: Toy) -> None:
+    """What a killed save left behind neither stops the next one nor stays in it."""
+    leftover = toy.folder(1) / "arrays" / "params.kernel" / "c.9.9"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"old")
+    toy.save(toy.writer(), 1)
+    assert toy.restored_step() == 1
+    assert not leftover.exists()
+
+
+def test_partial_directories_go_after_a_commit(toy: Toy) -> None:
+    """The first commit also clears what killed saves of other steps left."""
+    toy.folder(3).mkdir(parents=True)
+    (toy.root / "notes").mkdir()
+    toy.save(toy.writer(), 4)
+    assert not toy.folder(3).exists()
+    assert (toy.root / "notes").exists()
+
+
+def test_retention_keeps_last_and_permanent(toy: Toy) -> None:
+    """The two newest and every multiple of four stay."""
+    writer = toy.writer(keep=Keep(last=2, every_steps=4))
+    for step in range(1, 8):
+        toy.save(writer, step)
+    assert steps(str(toy.root)) == [4, 6, 7]
+
+
+def test_fence_is_called_before_the_commit_and_may_refuse_it(toy: Toy) -> None:
+    """A save of an overtaken incarnation is never committed, and its own error comes through."""
+    seen = []
+
+    def fence() -> None:
+        seen.append(sorted(path.name for path in toy.folder(2).iterdir()))
+        raise ShardwiseError("incarnation 2 exists")
+
+    toy.save(toy.writer(), 1)
+    writer = toy.writer(fence=fence)
+    with pytest.raises(ShardwiseError, match="incarnation 2 exists"):
+        toy.save(writer, 2)
+    assert seen == [["arrays", "manifest.json"]]
+    assert toy.restored_step() == 1
+
+
+@pytest.mark.usefixtures("many_files")
+def test_failed_write_leaves_the_earlier_one_and_no_partial_directory(toy: Toy) -> None:
+    """A file that may not grow stands in for a full disk: plain words, nothing lost, and the process goes on."""
+    writer = toy.writer()
+    toy.save(writer, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        toy.start(writer, 2)
+        with pytest.raises(CheckpointError) as caught:
+            writer.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for words in (
+        str(toy.folder(2)),
+        "size limit",
+        "partial directory is removed",
+        "Earlier checkpoints are untouched",
+    ):
+        assert words in str(caught.value)
+    assert toy.folders() == [1]
+    assert toy.restored_step() == 1
+    toy.save(writer, 3)
+    assert toy.restored_step() == 3
+
+
+def test_full_disk_is_called_that(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """The system's words for a full disk become "the disk is full"."""
+
+    def full(*_: object) -> None:
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [tensorstore_spec='..']")
+
+    writer = toy.writer()
+    monkeypatch.setattr(writing, "_start_write", full)
+    with pytest.raises(CheckpointError, match="the disk is full") as caught:
+        toy.save(writer, 1)
+    assert "tensorstore_spec" not in str(caught.value)
+
+
+def test_error_of_a_save_is_raised_by_the_next_one(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """Nothing that goes wrong in the background is lost, and it is raised once."""
+    writer = toy.writer()
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "_start_write", lambda *_: 1 / 0)
+        toy.start(writer, 1)
+        with pytest.raises(ZeroDivisionError):
+            toy.start(writer, 2)
+    toy.save(writer, 2)
+    assert toy.restored_step() == 2
+
+
+def test_resident_memory_is_flat_over_100_saves(tmp_path: Path) -> None:
+    """A 48 MB tree, new buffers each time as in training: from the tenth save to the hundredth nothing stays."""
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "tensor"))
+    sharding = NamedSharding(mesh, PartitionSpec("data", "tensor"))
+    shapes = {f"w{n}": jax.ShapeDtypeStruct((2048, 2048), jnp.float32, sharding=sharding) for n in range(3)}
+    tree = {path: jax.device_put(np.full(a.shape, 0.5, np.float32), sharding) for path, a in shapes.items()}
+    digester, step = Digester(shapes), jax.jit(lambda tree: {p: x + 1 for p, x in tree.items()}, donate_argnums=0)
+    writer = writing.CheckpointWriter(str(tmp_path), keep=Keep(last=1), run="r", incarnation=0, fence=lambda: None)
+    resident = {}
+    for number in range(1, 101):
+        writer.save(number, tree, digests=digester(tree), identity={})
+        tree = step(tree)
+        resident[number] = _resident_bytes()
+    writer.close()
+    assert resident[100] - resident[10] < 16e6
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()

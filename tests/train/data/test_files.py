@@ -1,0 +1,132 @@
+"""Finding and reading data files."""
+
+import gzip
+from pathlib import Path
+
+import fsspec
+import pytest
+import zstandard
+
+from shardwise.job.errors import DataError
+from shardwise.train.data.files import find_files, has_changed, read_blocks
+
+TEXT = b"some text\n" * 1000
+
+
+def write(path: Path, content: bytes = TEXT) -> Path:
+    """Writes a file, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def read(pattern: Path | str) -> bytes:
+    """All that the pattern's files hold, one after the other."""
+    return b"".join(block for file in find_files([str(pattern)]) for block in read_blocks(file))
+
+
+def test_globs_are_recursive_sorted_and_without_repeats(tmp_path: Path) -> None:
+    """`**` reaches every depth, files come sorted by path, and a file that two patterns match comes once."""
+    for name in ("b.txt", "deep/er/a.txt", "deep/c.txt", "deep/c.md"):
+        write(tmp_path / name)
+
+    files = find_files([f"{tmp_path}/**/*.txt", f"{tmp_path}/b.txt", f"{tmp_path}/*.txt"])
+
+    assert [file.url for file in files] == [f"{tmp_path}/{name}" for name in ("b.txt", "deep/c.txt", "deep/er/a.txt")]
+    assert [file.named for file in files] == [True, False, False]
+
+
+def test_relative_paths_and_names_with_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path counts from the working directory; a file whose name looks like a glob is that file."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "notes[1].txt", b"one")
+
+    assert read("notes[1].txt") == b"one"
+
+
+def test_links_are_read_as_what_they_point_to(tmp_path: Path) -> None:
+    """A symbolic link to a file is a file of its target's size."""
+    write(tmp_path / "real.txt")
+    (tmp_path / "link.md").symlink_to(tmp_path / "real.txt")
+
+    (file,) = find_files([f"{tmp_path}/*.md"])
+
+    assert (file.size_bytes, b"".join(read_blocks(file))) == (len(TEXT), TEXT)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "packed"),
+    [
+        (".gz", gzip.compress(TEXT)),
+        (".gz", gzip.compress(TEXT[:50]) + gzip.compress(TEXT[50:])),
+        (".zst", zstandard.compress(TEXT)),
+        (".ZST", zstandard.compress(TEXT[:50]) + zstandard.compress(TEXT[50:])),
+    ],
+)
+def test_compressed_files_are_unpacked(tmp_path: Path, suffix: str, packed: bytes) -> None:
+    """Gzip and zstd are recognised by suffix; several members or frames in one file are one text."""
+    assert read(write(tmp_path / f"x.txt{suffix}", packed)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("suffix", "broken", "words"),
+    [
+        (".gz", gzip.compress(TEXT)[:-9], "not a whole gzip file"),
+        (".gz", TEXT, "not a whole gzip file"),
+        (".gz", gzip.compress(TEXT)[:12] + b"\xff" * 30, "not a whole gzip file"),
+        (".zst", zstandard.compress(TEXT)[:-5], "not a whole zstd file"),
+        (".zst", TEXT, "not a whole zstd file"),
+    ],
+)
+def test_damaged_compressed_files_are_refused(tmp_path: Path, suffix: str, broken: bytes, words: str) -> None:
+    """A truncated file, or one that is not what its suffix says, is named and refused."""
+    path = write(tmp_path / f"x.txt{suffix}", broken)
+
+    with pytest.raises(DataError, match=words) as caught:
+        read(path)
+
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("nothing/*.txt", "no file matches 'nothing/"),
+        ("missing.txt", "no file matches 'missing.txt'"),
+        (".", r"is a folder; expected a file or a glob. Write './\*\*'"),
+        ("nosuch://bucket/x", "cannot read 'nosuch://bucket/x'"),
+        ("/proc/self/mem", "cannot read '/proc/self/mem'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, words: str
+) -> None:
+    """A pattern without files, a folder, an unknown protocol and a file that fails to read each say so."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(DataError, match=words):
+        read(pattern)
+
+
+def test_remote_files_are_found_and_read() -> None:
+    """An address with a protocol works as a path does: glob, compression, address in full."""
+    store = fsspec.filesystem("memory")
+    store.pipe({"/bucket/b/1.txt.gz": gzip.compress(b"one"), "/bucket/b/2.txt": b"two", "/bucket/b/3.md": b"three"})
+
+    files = find_files(["memory://bucket/b/*.txt*"])
+
+    assert [file.url for file in files] == ["memory:///bucket/b/1.txt.gz", "memory:///bucket/b/2.txt"]
+    assert read("memory://bucket/b/*.txt*") == b"onetwo"
+
+
+def test_a_rewritten_file_has_changed(tmp_path: Path) -> None:
+    """The stamp tells a rewritten file from an untouched one, on a local disk and in a remote store."""
+    store = fsspec.filesystem("memory")
+    store.pipe("/bucket/changing.txt", b"old")
+    path = write(tmp_path / "x.txt")
+    files = find_files([str(path), "memory://bucket/changing.txt"])
+    before = [has_changed(file) for file in files]
+    path.write_bytes(b"new")
+    store.pipe("/bucket/changing.txt", b"new")
+
+    assert (before, [has_changed(file) for file in files]) == ([False, False], [True, True])

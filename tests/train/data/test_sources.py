@@ -1,0 +1,107 @@
+"""Documents from files, and the held-out split."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.errors import DataError
+from shardwise.train.data.files import BLOCK_BYTES, DataFile, find_files
+from shardwise.train.data.sources import Document, documents, is_held_out
+
+
+def found(path: Path) -> DataFile:
+    """The file as `find_files` sees it."""
+    (file,) = find_files([str(path)])
+    return file
+
+
+def texts(path: Path, text_field: str = "text") -> list[bytes]:
+    """The documents of a file, whole."""
+    return [b"".join(document.parts()) for document in documents(found(path), text_field)]
+
+
+def document(*parts: bytes) -> Document:
+    """A document of these parts."""
+    return Document(where="here", parts=lambda: iter(parts))
+
+
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
+    """Whatever its suffix and bytes, a text file is one document; an empty one is none."""
+    (tmp_path / "a.py").write_bytes(b"\xff\n\nx")
+    (tmp_path / "b.txt").touch()
+
+    assert (texts(tmp_path / "a.py"), texts(tmp_path / "b.txt")) == ([b"\xff\n\nx"], [])
+
+
+def test_a_large_text_file_is_given_in_parts_again_and_again(tmp_path: Path) -> None:
+    """A file above the block size is never one part, and its parts may be read twice."""
+    content = bytes(range(256)) * (BLOCK_BYTES // 100)
+    (tmp_path / "a.txt").write_bytes(content)
+
+    (only,) = documents(found(tmp_path / "a.txt"), "text")
+
+    assert max(len(part) for part in only.parts()) <= BLOCK_BYTES
+    assert [b"".join(only.parts()) for _ in range(2)] == [content, content]
+
+
+def test_a_jsonl_line_is_a_document(tmp_path: Path) -> None:
+    """Lines of any length give the chosen field in UTF-8; blank lines and empty texts give nothing."""
+    long = "é" * BLOCK_BYTES
+    lines = [{"body": "one\ntwo"}, {"body": ""}, {"body": long, "other": 1}, {"body": "last"}]
+    content = "\r\n\n".join(json.dumps(line) for line in lines)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+
+    assert texts(tmp_path / "a.jsonl.gz", "body") == [b"one\ntwo", long.encode(), b"last"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"text": "x"', "line 2: not JSON .* given .*expected a JSON object with a string in 'text'"),
+        (b"[" * 100_000, "line 2: not JSON .* given '.{60}"),
+        (b'["text"]', "line 2: given .* expected a JSON object"),
+        (b'{"body": "x", "id": 1}', r"line 2: no string in 'text' \(its fields: 'body', 'id'\).* Set textField"),
+        (b'{"text": 7}', "line 2: no string in 'text'"),
+        (b'{"text": "\xff"}', "line 2: byte 10 of the line is not UTF-8"),
+        (b'{"text": "\\ud800"}', "line 2: half a surrogate pair at character 0"),
+    ],
+)
+def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, line: bytes, words: str) -> None:
+    """A line that cannot be used names the file, the line, what was given and what was expected."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "good"}\n' + line + b"\n")
+
+    with pytest.raises(DataError, match=words) as caught:
+        texts(path)
+
+    assert str(caught.value).startswith(str(path))
+
+
+def test_json_is_refused(tmp_path: Path) -> None:
+    """A .json file is neither lines nor text, and says what to write instead."""
+    (tmp_path / "a.json").write_text("{}")
+
+    with pytest.raises(DataError, match=r"is a .json file; expected .jsonl"):
+        texts(tmp_path / "a.json")
+
+
+def test_the_split_keeps_its_share() -> None:
+    """Over many documents, the held-out share is the fraction asked for; a fraction of 0 holds out none."""
+    all_documents = [document(str(number).encode()) for number in range(10_000)]
+
+    share = sum(is_held_out(each, 0.1) for each in all_documents) / len(all_documents)
+
+    assert abs(share - 0.1) < 0.01
+    assert not any(is_held_out(each, 0) for each in all_documents)
+
+
+def test_the_split_depends_on_content_alone_and_grows_with_the_fraction() -> None:
+    """The same bytes fall on the same side however they are cut; a larger fraction only adds documents."""
+    for number in range(300):
+        text = f"document {number}".encode()
+        cut = document(text[:5], text[5:])
+
+        assert is_held_out(document(text), 0.3) == is_held_out(cut, 0.3)
+        assert is_held_out(document(text), 0.5) >= is_held_out(document(text), 0.3)

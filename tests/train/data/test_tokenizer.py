@@ -1,0 +1,132 @@
+"""The byte tokenizer and tokenizer.json."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from shardwise.job.errors import DataError
+from shardwise.train.data.tokenizer import PIECE_BYTES, ByteTokenizer, load_tokenizer, token_dtype
+
+
+def library_tokenizer(end_of_text: str = "<|endoftext|>") -> Tokenizer:
+    """A byte-level BPE without merges: one token a byte, and one special token."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(end_of_text, special=True)])
+    return tokenizer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A tokenizer.json that also asks for what a corpus must not get: truncation, padding, a token in front."""
+    tokenizer = library_tokenizer()
+    tokenizer.enable_truncation(max_length=4)
+    tokenizer.enable_padding(length=4)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 256)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return str(tmp_path / "tokenizer.json")
+
+
+def test_bytes_are_tokens() -> None:
+    """A byte is its own number, end-of-text is 256, and decoding leaves it out."""
+    tokenizer = ByteTokenizer()
+
+    assert tokenizer.encode("aé").tolist() == [97, 0xC3, 0xA9]
+    assert tokenizer.decode([97, 256, 0xC3, 0xA9, 0xFF]) == "aé\ufffd"
+    assert [each.tolist() for each in tokenizer.encode_batch([b"\x00\xff", b"b"])] == [[0, 255], [98]]
+    assert (tokenizer.vocab_size, tokenizer.end_of_text) == (257, 256)
+
+
+def test_a_tokenizer_json_encodes_the_text_and_nothing_else(path: str) -> None:
+    """No truncation, no padding, no token in front; a special token written in a text is text."""
+    tokenizer = load_tokenizer(path)
+    text = "longer than four: <|endoftext|> é"
+
+    tokens = tokenizer.encode(text)
+
+    assert tokens.size == len(text.encode())
+    assert tokenizer.end_of_text == 256
+    assert tokenizer.end_of_text not in tokens
+    assert tokenizer.decode([*tokens.tolist(), tokenizer.end_of_text]) == text
+    assert np.array_equal(tokenizer.encode_batch([text.encode()])[0], tokens)
+
+
+def test_the_vocabulary_ends_after_the_greatest_id(tmp_path: Path) -> None:
+    """Ids with holes between them still lie below the vocabulary size."""
+    content = json.loads(library_tokenizer("</s>").to_str())
+    content["model"]["vocab"]["a"] = 999
+    (tmp_path / "t.json").write_text(json.dumps(content))
+
+    tokenizer = load_tokenizer(str(tmp_path / "t.json"))
+
+    assert (tokenizer.encode("a").tolist(), tokenizer.vocab_size) == ([999], 1000)
+
+
+def test_fingerprints_tell_tokenizers_apart(path: str, tmp_path: Path) -> None:
+    """Another file content, and bytes, have other fingerprints; a copy has the same."""
+    library_tokenizer("<eos>").save(str(tmp_path / "other.json"))
+    (tmp_path / "copy.json").write_bytes(Path(path).read_bytes())
+
+    prints = [load_tokenizer(spec).fingerprint for spec in (path, str(tmp_path / "other.json"), "byte")]
+
+    assert len(set(prints)) == 3
+    assert load_tokenizer(str(tmp_path / "copy.json")).fingerprint == prints[0]
+
+
+def test_without_end_of_text_it_is_refused(tmp_path: Path) -> None:
+    """A tokenizer without an end-of-text token says which names are looked for."""
+    library_tokenizer("[SEP]").save(str(tmp_path / "t.json"))
+
+    with pytest.raises(DataError, match=r"no end-of-text token; expected one of <\|endoftext\|>, </s>, <eos>"):
+        load_tokenizer(str(tmp_path / "t.json"))
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    """A file that the library cannot read is named."""
+    (tmp_path / "t.json").write_text("{}")
+
+    with pytest.raises(DataError, match=r"tokenizer '.*t.json' cannot be read"):
+        load_tokenizer(str(tmp_path / "t.json"))
+
+
+def test_long_documents_are_cut_at_newlines(path: str) -> None:
+    """Pieces are bounded, end with a newline where there is one, and add up to the document."""
+    content = b"".join(b"line %d\n" % number for number in range(400_000))
+    parts = [content[start : start + 300_001] for start in range(0, len(content), 300_001)]
+
+    pieces = list(load_tokenizer(path).split(parts, "here"))
+
+    assert b"".join(pieces) == content
+    assert len(pieces) > 3
+    assert all(len(piece) <= PIECE_BYTES and piece.endswith(b"\n") for piece in pieces)
+
+
+def test_without_newlines_the_cut_is_between_characters(path: str) -> None:
+    """A document of one line is cut, but never inside a character."""
+    content = ("x" + "é" * PIECE_BYTES).encode()
+
+    pieces = list(load_tokenizer(path).split([content], "here"))
+
+    assert [piece.decode() for piece in pieces]
+    assert (b"".join(pieces), len(pieces)) == (content, 3)
+
+
+def test_bytes_that_are_not_utf8_are_refused_by_offset(path: str) -> None:
+    """The offset counts from the start of the document, over all its pieces."""
+    parts = [b"good line\n" * 200_000, b"bad \xff"]
+
+    with pytest.raises(DataError, match="here: byte 2000004 is not UTF-8"):
+        list(load_tokenizer(path).split(parts, "here"))
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(257, "<u2"), (65536, "<u2"), (65537, "<u4")])
+def test_the_stored_type_holds_every_token(vocab_size: int, dtype: str) -> None:
+    """Two bytes as long as they are enough."""
+    assert token_dtype(vocab_size) == np.dtype(dtype)

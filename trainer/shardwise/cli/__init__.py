@@ -1,0 +1,1 @@
+"""The command `shardwise`: what a person types. Every command is one module; `app.py` puts them together."""

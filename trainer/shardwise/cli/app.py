@@ -1,0 +1,49 @@
+"""The command `shardwise`, put together from its subcommands; errors become words and exit codes here and nowhere else.
+
+JAX is imported by the commands that need it, after they have set its environment, so the others answer at once.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+import shardwise
+from shardwise.cli import check, export, generate, import_weights, run, status
+from shardwise.job.errors import ShardwiseError
+
+app = typer.Typer(
+    name="shardwise",
+    help="Train GPTs over many devices: one job file on a laptop, on a cluster, or planned with no hardware.",
+    epilog="Example: shardwise run job.yaml --dir runs/first",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+for command in (check, run, status, generate, export, import_weights):
+    command.register(app)
+
+Version = Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)]
+
+
+@app.callback(invoke_without_command=True)
+def _version(*, version: Version = False) -> None:
+    if version:
+        typer.echo(f"shardwise {shardwise.__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; exit codes are those of `shardwise.job.contract.ExitCode`."""
+    try:
+        app(prog_name="shardwise")  # typer itself ends with 2 on wrong usage, and with 130 on Ctrl-C
+    except ShardwiseError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""`shardwise check`: is a job file right, what does it ask for, and what may it contain.
+
+Reads the job file and nothing else: no data, no JAX.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from shardwise.cli.arguments import Overrides
+from shardwise.job.errors import UsageError
+from shardwise.job.explain import FieldRow, rows
+from shardwise.job.load import dump, load
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import Model, TrainingJob
+from shardwise.job.topology import mesh_shape, num_devices
+
+JobFile = Annotated[Path | None, typer.Argument(help="The job file; may be left out with --explain.", metavar="JOB.YAML")]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="List every field of a job file: type, range, unit, default, meaning.")
+]
+Resolved = Annotated[
+    bool, typer.Option("--resolved", help="Print the job with every default written out, as a run keeps it.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check", epilog="Example: shardwise check job.yaml --set training.mesh.tensor=4")(_check)
+
+
+def _check(
+    job_file: JobFile = None, overrides: Overrides = None, *, explain: Explain = False, resolved: Resolved = False
+) -> None:
+    """Check a job file, and say what it asks for.
+
+    Every mistake is named with its place, what was given and what is expected. Nothing is started and no data is read.
+    """
+    console = Console(highlight=False)
+    job = None if job_file is None else resolve(load(job_file, overrides or []))
+    if job is None and not explain:
+        raise UsageError("check: no job file was given; expected one, or --explain: shardwise check job.yaml")
+    if explain:
+        console.print(_reference(rows()))
+    elif job is not None and resolved:
+        typer.echo(dump(job), nl=False)
+    elif job is not None:
+        console.print("[bold green]ok[/]")
+        console.print(_summary(job))
+
+
+def num_parameters(model: Model, vocab_size: int) -> int:
+    """Weights and biases of a resolved model with so many tokens, without the padding of the token table."""
+    assert model.layers is not None
+    assert model.embed is not None
+    assert model.mlp is not None
+    assert model.seq_len is not None
+    embed, mlp = model.embed, model.mlp
+    norms = 1 if model.block == "parallel" else 2
+    attention = 4 * embed * embed + (4 * embed if model.attention_bias else 0)
+    block = attention + 2 * embed * mlp + mlp + embed + norms * 2 * embed
+    head = 0 if model.tied_head else vocab_size * embed
+    bias = vocab_size if model.head_bias else 0
+    positions = model.seq_len * embed if model.position == "learned" else 0
+    return vocab_size * embed + positions + model.layers * block + 2 * embed + head + bias
+
+
+def _summary(job: TrainingJob) -> Table:
+    """What the job asks for, a line each."""
+    training, hardware = job.spec.training, job.spec.hardware
+    mesh = mesh_shape(job)
+    assert mesh is not None, "the rules have passed the mesh"
+    tokens = training.batch.sequences * (training.model.seq_len or 0)
+    table = Table.grid(padding=(0, 2))
+    table.add_row("job", escape(job.metadata.name))
+    table.add_row("devices", f"{num_devices(hardware)} ({hardware.accelerator} {hardware.topology})")
+    table.add_row("mesh", f"replica {mesh.replica} x data {mesh.data} x tensor {mesh.tensor}")
+    table.add_row("model", _model_size(training.model))
+    table.add_row("a step", f"{training.batch.sequences:,} sequences x {training.model.seq_len:,} = {tokens:,} tokens")
+    table.add_row("steps", f"{training.steps:,} ({training.steps * tokens:,} tokens)")
+    return table
+
+
+def _model_size(model: Model) -> str:
+    if model.vocab_size is not None:
+        return f"{num_parameters(model, model.vocab_size):,} parameters"
+    without = num_parameters(model, 0)
+    each = num_parameters(model, 1) - without
+    return f"{without:,} parameters, and {each:,} for each token of the tokenizer's file"
+
+
+def _reference(fields: list[FieldRow]) -> Table:
+    """Two columns, because a path takes half of an 80-column terminal; a line between sections."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("field", no_wrap=True, style="bold")
+    table.add_column("meaning\ntype, range (unit); default", overflow="fold")
+    for field, after in zip(fields, [*fields[1:], None], strict=True):
+        last = after is None or _section(after) != _section(field)
+        table.add_row(field.path, escape(f"{field.description}\n{_takes(field)}"), end_section=last)
+    return table
+
+
+def _section(field: FieldRow) -> str:
+    return field.path.rpartition(".")[0]
+
+
+def _takes(field: FieldRow) -> str:
+    bounds = f" {field.range}" if field.range else ""
+    unit = f" ({field.unit})" if field.unit and field.unit != field.type else ""
+    default = "required" if field.default == "required" else f"default: {field.default}"
+    return f"{field.type}{bounds}{unit}; {default}"

@@ -1,0 +1,61 @@
+"""`shardwise run`: train a job in a run directory on this machine, or go on with what is there.
+
+Sets the trainer's environment, imports it, and hands over. The launcher of the next step will start the same trainer in
+processes of their own.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from shardwise.cli.arguments import JobFile, Overrides
+from shardwise.cli.extras import trainer_imports
+from shardwise.job import environment
+from shardwise.job.load import load
+from shardwise.job.resolve import resolve
+
+Directory = Annotated[
+    Path, typer.Option("--dir", help="The run directory; made if needed. A run that is there goes on.", metavar="DIR")
+]
+Fork = Annotated[
+    bool,
+    typer.Option("--fork", help="Go on from the newest checkpoint as a new run, though what the run is has changed."),
+]
+StartStep = Annotated[
+    int | None,
+    typer.Option(
+        "--step", min=0, help="Start from the checkpoint of this step instead of the newest usable one.", metavar="N"
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run", epilog="Example: shardwise run job.yaml --dir runs/first --set training.steps=500")(_run)
+
+
+def _run(
+    job_file: JobFile, directory: Directory, overrides: Overrides = None, *, fork: Fork = False, step: StartStep = None
+) -> None:
+    """Train a job on this machine: start it, or go on with what is in --dir.
+
+    SIGTERM or Ctrl-C saves, then stops; the same command goes on from there.
+    """
+    job = resolve(load(job_file, overrides or []))
+    environment.apply(job)
+    began = time.perf_counter()
+    with trainer_imports():
+        from shardwise.train import main as trainer
+
+    code = trainer.run(
+        job,
+        directory,
+        trainer.Options(fork=fork, step=step),
+        Console(),
+        imports_seconds=time.perf_counter() - began,
+    )
+    sys.exit(code)

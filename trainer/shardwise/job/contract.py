@@ -1,0 +1,120 @@
+"""What the processes of one run agree on: exit codes, control words, phases, file names, the progress record.
+
+The command line, the trainer, the launcher and the operator all read this module, and meet nowhere else.
+It starts nothing, decides nothing, and reads no file but the progress record.
+"""
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from enum import IntEnum, StrEnum
+from pathlib import Path
+
+JOB_FILE = "job.yaml"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+CHECKPOINTS = "checkpoints"
+LOGS = "logs"
+PLOT = "loss.png"
+LOCK = ".lock"
+COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it the checkpoint does not count
+
+CACHE_VARIABLE = "SHARDWISE_CACHE"
+CACHE_DEFAULT = "~/.cache/shardwise"
+
+_CHECKPOINT_NAME = re.compile(r"step-(\d{8,10})")
+
+
+class ExitCode(IntEnum):
+    """How a trainer process ended.  Codes of our own start at 80: shells and signals use none from there to 125."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    SAVED = 80
+    BAD_INPUT = 81
+    NONFINITE = 82
+    OUT_OF_MEMORY = 83
+
+
+class Control(IntEnum):
+    """The word each process puts into a step; the largest one wins, so a stop beats a save."""
+
+    NONE = 0
+    SAVE = 1
+    EVALUATE = 2
+    STOP = 3
+
+
+class Phase(StrEnum):
+    """What a process is doing, in the order in which a run passes through them."""
+
+    START = "start"
+    DATA = "data"
+    INIT = "init"
+    RESTORE = "restore"
+    COMPILE = "compile"
+    STEP = "step"
+    SAVE = "save"
+    EVALUATE = "evaluate"
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """The last thing that one process is known to have done.
+
+    `incarnation` counts the starts of the run's processes, from 0; `step` is the last completed step (0 before the
+    first); `monotonic_seconds` is the writer's monotonic clock, comparable only with others of the same host.
+    """
+
+    incarnation: int
+    rank: int
+    phase: Phase
+    step: int
+    monotonic_seconds: float
+    pid: int
+
+
+def write_progress(path: Path, progress: Progress) -> None:
+    """Replaces the record at `path` by rename, so that a reader sees the old one or the new one, never a part."""
+    partial = path.with_name(f"{path.name}.{progress.pid}.partial")
+    partial.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    partial.replace(path)
+
+
+def read_progress(path: Path) -> Progress | None:
+    """The record at `path`, or None where no process has written one yet."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    fields = json.loads(text)
+    return Progress(**{**fields, "phase": Phase(fields["phase"])})
+
+
+def progress_name(rank: int) -> str:
+    """The file of one process's progress record, in the run directory's logs."""
+    return f"progress-{rank}.json"
+
+
+def checkpoint_root(path: str | None, directory: Path) -> str:
+    """Where a run's checkpoints are: the path in its job, or a folder of its directory."""
+    return path or str(directory / CHECKPOINTS)
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder of a checkpoint below the root of checkpoints."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(name: str) -> int | None:
+    """The inverse of `checkpoint_name`; None for a name that is none."""
+    match = _CHECKPOINT_NAME.fullmatch(name)
+    return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
+
+
+def cache_directory() -> Path:
+    """The folder for what may be rebuilt at any time (token caches, executables), by default below the home folder."""
+    return Path(os.environ.get(CACHE_VARIABLE) or CACHE_DEFAULT).expanduser()

@@ -1,0 +1,40 @@
+"""The environment of a process that trains: which devices JAX sees, and where compiled programs are kept.
+
+Read by `shardwise run` (and later by the launcher) before JAX is imported; it imports nothing of JAX itself.
+"""
+
+import os
+from collections.abc import Mapping
+
+from shardwise.job.contract import cache_directory
+from shardwise.job.spec import TrainingJob
+from shardwise.job.topology import topology_of
+
+_DEVICE_COUNT = "--xla_force_host_platform_device_count"
+
+
+def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables to add to `environment` for one host of this job.
+
+    XLA flags that are there already are kept; the number of simulated devices is the job's.
+    """
+    topology = topology_of(job.spec.hardware)
+    assert topology is not None, "the rules have passed the topology"
+    flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
+    executables = cache_directory() / "executables"
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": " ".join([*flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
+        "JAX_COMPILATION_CACHE_DIR": environment.get("JAX_COMPILATION_CACHE_DIR", str(executables)),
+        # By default JAX keeps only what took a second to compile.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        # The service takes SIGTERM away from Python's handlers.
+        "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+        "TF_CPP_MIN_LOG_LEVEL": environment.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+    }
+
+
+def apply(job: TrainingJob) -> None:
+    """Set the variables for this process."""
+    os.environ.update(trainer_environment(job, os.environ))

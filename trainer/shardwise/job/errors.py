@@ -1,0 +1,96 @@
+"""Every error that Shardwise raises for a user to read, and the exit code that each one ends a process with.
+
+    ShardwiseError                 1   the root: catch this to catch them all
+    |-- JobError                  81   the job file: a list of problems, each with its place
+    |-- UsageError                 2   the command line: an unknown option, folder or command
+    |-- DataError                 81   training data, tokenizer or weights that cannot be read or do not fit
+    |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
+    |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
+    `-- NonFiniteError            82   a loss or gradient that is not a number
+
+The texts say what was given, what was expected, and what to do.  Nothing here reads a file or prints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardwise.job.contract import ExitCode
+
+
+class ShardwiseError(Exception):
+    """An error whose text is meant for the user, shown without a traceback."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One mistake in a job file.
+
+    `path` is dotted from the root ("spec.training.steps", list items by index, "" for the whole file); `given` is the
+    value as YAML would show it ("" where something is missing); `expected` and `hint` are words; `where` is
+    "file:line" or the override that brought the value ("" where nobody wrote it).
+    """
+
+    path: str
+    expected: str
+    given: str = ""
+    hint: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        """One line: `where  path: given X, expected Y; hint`."""
+        place = "  ".join(part for part in (self.where, self.path) if part)
+        given = f"given {self.given}, " if self.given else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        text = f"{place}: {given}expected {self.expected}{hint}"
+        # YAML can write half of a surrogate pair, which no terminal can show.
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class JobError(ShardwiseError):
+    """The job file is refused; `problems` holds every mistake found, not only the first."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(problems)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        """All problems, one per line, under a count when there are several."""
+        lines = [str(problem) for problem in self.problems]
+        if len(lines) == 1:
+            return lines[0]
+        return "\n".join([f"{len(lines)} mistakes in the job:", *(f"  {line}" for line in lines)])
+
+
+class UsageError(ShardwiseError):
+    """The command was called in a way it cannot serve."""
+
+    exit_code = ExitCode.USAGE
+
+
+class DataError(ShardwiseError):
+    """Training data, a tokenizer or published weights cannot be read, or do not fit the job."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class CheckpointError(ShardwiseError):
+    """A checkpoint is damaged, missing, or in a format that this version does not know."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class RunDirectoryError(ShardwiseError):
+    """A run directory is in use by a live run, cannot be written, or holds a different run."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class NonFiniteError(ShardwiseError):
+    """The loss or the gradient norm stopped being a number."""
+
+    exit_code = ExitCode.NONFINITE

@@ -1,0 +1,48 @@
+"""The job file's reference as rows, for `shardwise check --explain` and the documentation.  Prints nothing itself."""
+
+from dataclasses import dataclass
+
+from shardwise.job.document import shown
+from shardwise.job.fields import Leaf, leaves
+from shardwise.job.spec import FilledFrom, TrainingJob, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldRow:
+    """One field: its path, what it holds and means; `default` is "required" where it must be given."""
+
+    path: str
+    type: str
+    default: str
+    unit: str
+    range: str
+    description: str
+
+
+def rows() -> list[FieldRow]:
+    """Every field of the job file, in its order; list items are shown as `*`."""
+    return [_row(leaf) for leaf in leaves(TrainingJob)]
+
+
+def _row(leaf: Leaf) -> FieldRow:
+    units = [note.name for note in leaf.info.metadata if isinstance(note, Unit)]
+    return FieldRow(
+        path=leaf.name,
+        type=leaf.kind.name,
+        default=_default(leaf),
+        unit=units[0] if units else "",
+        range=leaf.kind.range,
+        description=leaf.info.description or "",
+    )
+
+
+def _default(leaf: Leaf) -> str:
+    filled = [note.words for note in leaf.info.metadata if isinstance(note, FilledFrom)]
+    if filled:
+        return filled[0]
+    if leaf.info.is_required():
+        return "required"
+    default = leaf.info.get_default(call_default_factory=True, validated_data={})
+    if isinstance(default, str):
+        return default
+    return "none" if default is None or default == {} else shown(default)

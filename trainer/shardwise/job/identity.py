@@ -1,0 +1,120 @@
+"""What a run *is*: the fields that must stay the same when it goes on, and those that may change.
+
+The trainer keeps `identity` in each checkpoint's manifest and compares it before it resumes; `--fork` starts a new run
+from the old weights instead.  The table below covers every leaf of the job file, which a test holds.
+
+- Data is known by its fingerprint, which the trainer makes from the contents of the files and the tokenizer; where
+  they lie may change.
+- The schedule counts as written.  With `decaySteps` left out a cosine or linear fall ends at the last step, so a run
+  that goes on with more `steps` follows the longer curve from there.
+- `attention`, `remat`, mesh and microbatches change the order of sums, and so the last bits, but not the run.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.job.document import shown
+from shardwise.job.fields import ITEM, Path, dotted, leaves
+from shardwise.job.load import as_data
+from shardwise.job.presets import BYTE_TOKENIZER
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+
+Json = None | bool | int | float | str
+
+FINGERPRINT = "dataFingerprint"
+
+_TOKENIZER = "spec.training.data.tokenizer"
+
+# By group: the fields that are part of the identity, and those that are free to change.
+_TABLE: Mapping[str, tuple[str, str]] = {
+    "": ("", "apiVersion kind"),
+    "metadata": ("", "name namespace labels annotations"),
+    "spec": ("", "deadline"),
+    "spec.hardware": ("", "accelerator topology slices"),
+    "spec.training": ("seed", "steps"),
+    "spec.training.model": (
+        """layers heads embed mlp seqLen vocabSize block position rotaryDim tiedHead headBias attentionBias
+        scaleByInverseLayer upcastAttention normEpsilon initStd""",
+        "preset remat attention",
+    ),
+    "spec.training.model.dropout": ("embed residual attention", ""),
+    "spec.training.data": ("tokenizer attendAcross heldOut", ""),
+    "spec.training.data.train.*": ("name weight textField", "paths"),
+    "spec.training.mesh": ("", "tensor fsdp replica context pipeline"),
+    "spec.training.batch": ("sequences", "microbatches"),
+    "spec.training.optimizer": (
+        "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",
+        "",
+    ),
+    "spec.training.optimizer.schedule": ("kind warmupSteps decaySteps finalRatio", ""),
+    "spec.training.precision": ("params compute output reduce", ""),
+    "spec.training.loss": ("zLoss", "blockTokens"),
+    "spec.training.checkpoint": ("", "path every everySteps"),
+    "spec.training.checkpoint.keep": ("", "last everySteps"),
+    "spec.training.evaluation": ("", "everySteps batches"),
+    "spec.training.tracking": ("", "tensorboard wandbProject"),
+}
+
+
+def _names(column: int) -> frozenset[str]:
+    return frozenset(
+        f"{group}.{name}".lstrip(".") for group, columns in _TABLE.items() for name in columns[column].split()
+    )
+
+
+IDENTITY_FIELDS = _names(0)
+FREE_FIELDS = _names(1)
+_IN_ORDER = tuple(leaf.name for leaf in leaves(TrainingJob) if leaf.name in IDENTITY_FIELDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One field in which two runs are not the same run."""
+
+    path: str
+    old: Json
+    new: Json
+
+    def __str__(self) -> str:
+        """One line: `path: was X, is now Y`."""
+        return f"{self.path}: was {shown(self.old)}, is now {shown(self.new)}"
+
+
+def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
+    """What makes `job` the run it is, flat, by dotted path; JSON-ready, and equal for equal runs.
+
+    `data_fingerprint` is a digest of the tokens that the job trains on.  A tokenizer's file is held as "file": what is
+    in it is part of the fingerprint, and where it lies may change.
+    """
+    result: dict[str, Json] = dict.fromkeys(name for name in _IN_ORDER if ITEM not in name)
+    for path, value in _flat(as_data(resolve(job)), ()):
+        if _general(path) in IDENTITY_FIELDS:
+            result[dotted(path)] = value
+    if result[_TOKENIZER] != BYTE_TOKENIZER:
+        result[_TOKENIZER] = "file"
+    return {**result, FINGERPRINT: data_fingerprint}
+
+
+def differences(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[Difference]:
+    """The fields in which two identities differ, in the order of the job file."""
+    paths = [*new, *(path for path in old if path not in new)]
+    return [
+        Difference(path=path, old=old.get(path), new=new.get(path)) for path in paths if old.get(path) != new.get(path)
+    ]
+
+
+def _general(path: Path) -> str:
+    return dotted(ITEM if isinstance(part, int) else part for part in path)
+
+
+def _flat(value: Any, path: Path) -> Iterator[tuple[Path, Json]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flat(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _flat(item, (*path, index))
+    else:
+        yield path, value

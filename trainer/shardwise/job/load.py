@@ -1,0 +1,68 @@
+"""From a job file to a checked job, and back.
+
+Every command begins here: `load` reads the file, applies `--set`, checks each field, and checks the rules across
+fields.  Nothing has started when it refuses.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from shardwise.job import rules
+from shardwise.job.document import Document, parse_document, read_document, write_document
+from shardwise.job.errors import JobError, Problem
+from shardwise.job.fields import Path, takes_null
+from shardwise.job.overrides import apply_overrides
+from shardwise.job.quantity import Written
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import SpecModel, TrainingJob
+from shardwise.job.validate import validate
+
+
+def load(path: FilePath, overrides: Sequence[str] = ()) -> TrainingJob:
+    """The job in the file at `path`, as written; JobError with every mistake in it."""
+    return check(read_document(path), overrides)
+
+
+def loads(text: str, overrides: Sequence[str] = (), *, source: str = "job.yaml") -> TrainingJob:
+    """The job in `text`; `source` names it in messages."""
+    return check(parse_document(text, source=source), overrides)
+
+
+def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:
+    """The job in `document`; JobError with every mistake in it."""
+    document = apply_overrides(document, overrides)
+    job = validate(document)
+    found = rules.problems(resolve(job))
+    if found:
+        raise JobError([_placed(problem, document) for problem in found])
+    return job
+
+
+def dump(job: TrainingJob) -> str:
+    """YAML that `load` reads back as `job`; fields without a value are left out."""
+    return write_document(as_data(job))
+
+
+def as_data(group: SpecModel) -> dict[str, Any]:
+    """A group of fields as plain data, in YAML's names; fields without a value are left out."""
+    written: dict[str, Any] = {}
+    for name, info in type(group).model_fields.items():
+        value = getattr(group, name)
+        if value not in (None, {}) or takes_null(info):
+            written[info.alias or name] = _as_value(value)
+    return written
+
+
+def _as_value(value: Any) -> Any:
+    if isinstance(value, SpecModel):
+        return as_data(value)
+    if isinstance(value, tuple):
+        return [_as_value(item) for item in value]
+    return str(value) if isinstance(value, Written) else value
+
+
+def _placed(problem: Problem, document: Document) -> Problem:
+    path: Path = tuple(int(part) if part.isdecimal() else part for part in problem.path.split("."))
+    return replace(problem, where=document.where(path))

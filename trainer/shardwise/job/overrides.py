@@ -1,0 +1,61 @@
+"""`--set path=value`: changes a job file's data before it is checked.
+
+A path begins below `spec` (`training.steps`) or at the root (`spec.training.steps`, `metadata.name`); list items go by
+index (`training.data.train.0.paths`).  Values are YAML.  Whether the path and the value exist is for `validate` to say.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from shardwise.job.document import MAX_DEPTH, Document, parse_value, shown
+from shardwise.job.errors import JobError, Problem
+from shardwise.job.fields import Path, dotted, named_fields
+from shardwise.job.spec import TrainingJob
+
+
+def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
+    """`document` with each override in turn; JobError where one is not `path=value` or leads through a value."""
+    for override in overrides:
+        document = _apply(document, override)
+    return document
+
+
+def _apply(document: Document, override: str) -> Document:
+    place = f"--set {override}"
+    name, equals, text = override.partition("=")
+    if not equals or not all(name.strip().split(".")):
+        raise JobError(
+            [Problem(path="", where="--set", given=shown(override), expected="path=value, such as training.steps=500")]
+        )
+    path = _path(name.strip())
+    if len(path) > MAX_DEPTH:
+        raise _wrong_step(path[:3], place, f"a path of at most {MAX_DEPTH} parts")
+    value, places = parse_value(text, place=place, path=path)
+    kept = {known: where for known, where in document.places.items() if known[: len(path)] != path}
+    around = {path[:depth]: place for depth in range(1, len(path) + 1)}
+    return replace(document, data=_set(document.data, path, 0, value, place), places={**around, **kept, **places})
+
+
+def _path(name: str) -> Path:
+    parts: Path = tuple(int(part) if part.isdecimal() else part for part in name.split("."))
+    return parts if parts[0] in named_fields(TrainingJob) else ("spec", *parts)
+
+
+def _set(group: Any, path: Path, depth: int, value: Any, place: str) -> Any:
+    """A copy of `group`, which lies at `path[:depth]`, with the value at `path` replaced."""
+    if depth == len(path):
+        return value
+    key = path[depth]
+    if isinstance(group, list):
+        if not isinstance(key, int) or key > len(group):
+            raise _wrong_step(path[: depth + 1], place, f"an index from 0 to {len(group)} in a list")
+        changed = _set(group[key] if key < len(group) else {}, path, depth + 1, value, place)
+        return [*group[:key], changed, *group[key + 1 :]]
+    if isinstance(group, dict):
+        return {**group, str(key): _set(group.get(str(key), {}), path, depth + 1, value, place)}
+    raise _wrong_step(path[:depth], place, f"a group, and it holds {shown(group)}")
+
+
+def _wrong_step(path: Path, place: str, expected: str) -> JobError:
+    return JobError([Problem(path=dotted(path), where=place, expected=expected)])

@@ -1,0 +1,62 @@
+"""Makes every field of a job explicit, so that a run says what it does and a later default cannot change it.
+
+Pure and idempotent.  What stays None has no value in this job: fields that the optimizer or the position kind does not
+have, cadences that are off, a vocabulary that the tokenizer's file decides, checkpoints in the run's own folder.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from shardwise.job.presets import (
+    BYTE_TOKENIZER,
+    BYTE_VOCAB_SIZE,
+    CHECKPOINT_EVERY,
+    NO_PRESET,
+    OPTIMIZERS,
+    PRESETS,
+)
+from shardwise.job.quantity import Duration
+from shardwise.job.spec import Checkpoint, Model, Optimizer, SpecModel, TrainingJob
+
+Section = TypeVar("Section", bound=SpecModel)
+
+
+def resolve(job: TrainingJob) -> TrainingJob:
+    """The same job with presets expanded and every default written out."""
+    training = job.spec.training
+    filled = training.model_copy(
+        update={
+            "model": _model(training.model, training.data.tokenizer),
+            "mesh": _fill(training.mesh, {"replica": job.spec.hardware.slices}),
+            "optimizer": _optimizer(training.optimizer),
+            "checkpoint": _checkpoint(training.checkpoint),
+        }
+    )
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"training": filled})})
+
+
+def _model(model: Model, tokenizer: str) -> Model:
+    preset = NO_PRESET if model.preset is None else PRESETS[model.preset]
+    rotary_dim = preset.get("rotary_dim")
+    model = _fill(model, {name: value for name, value in preset.items() if name != "rotary_dim"})
+    if model.embed is not None:
+        model = _fill(model, {"mlp": 4 * model.embed})
+    if model.position == "rotary" and model.embed is not None and model.heads is not None:
+        model = _fill(model, {"rotary_dim": rotary_dim or model.embed // model.heads})
+    return _fill(model, {"vocab_size": BYTE_VOCAB_SIZE}) if tokenizer == BYTE_TOKENIZER else model
+
+
+def _optimizer(optimizer: Optimizer) -> Optimizer:
+    optimizer = _fill(optimizer, OPTIMIZERS[optimizer.name])
+    if optimizer.name == "muon":
+        return _fill(optimizer, {"adam_learning_rate": optimizer.learning_rate})
+    return optimizer
+
+
+def _checkpoint(checkpoint: Checkpoint) -> Checkpoint:
+    return checkpoint if checkpoint.every_steps else _fill(checkpoint, {"every": Duration(CHECKPOINT_EVERY)})
+
+
+def _fill(section: Section, values: Mapping[str, Any]) -> Section:
+    """Sets the fields of `section` that are None."""
+    return section.model_copy(update={name: value for name, value in values.items() if getattr(section, name) is None})

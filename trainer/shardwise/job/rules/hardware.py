@@ -1,0 +1,107 @@
+"""Rules on hardware and mesh: the accelerator is known, and the mesh divides the devices and the model."""
+
+from collections.abc import Iterator
+
+from shardwise.job.accelerators import ACCELERATORS
+from shardwise.job.document import shown
+from shardwise.job.errors import Problem
+from shardwise.job.presets import padded_vocab_size
+from shardwise.job.spec import Model, TrainingJob
+from shardwise.job.topology import mesh_shape, num_devices, parse_topology, topology_of, topology_words
+from shardwise.job.words import any_of, close_to, divisors
+
+
+def accelerator_is_known(job: TrainingJob) -> Iterator[Problem]:
+    """The accelerator is in the catalogue."""
+    name = job.spec.hardware.accelerator
+    if name not in ACCELERATORS:
+        yield Problem(
+            path="spec.hardware.accelerator",
+            given=shown(name),
+            expected=any_of(sorted(ACCELERATORS)),
+            hint=close_to(name, ACCELERATORS),
+        )
+
+
+def topology_is_valid(job: TrainingJob) -> Iterator[Problem]:
+    """The accelerator comes in this topology."""
+    hardware = job.spec.hardware
+    accelerator = ACCELERATORS.get(hardware.accelerator)
+    if accelerator and parse_topology(accelerator, hardware.topology) is None:
+        yield Problem(
+            path="spec.hardware.topology", given=shown(hardware.topology), expected=topology_words(accelerator)
+        )
+
+
+def replica_follows_slices(job: TrainingJob) -> Iterator[Problem]:
+    """A slice holds whole copies of the weights."""
+    replica, slices = job.spec.training.mesh.replica, job.spec.hardware.slices
+    if replica is not None and replica % slices:
+        yield Problem(
+            path="spec.training.mesh.replica", given=shown(replica), expected=f"a multiple of {slices} slices"
+        )
+
+
+def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
+    """Tensor x replica divides the devices; context and pipeline have a rule of their own."""
+    mesh = job.spec.training.mesh
+    if topology_of(job.spec.hardware) is None or mesh_shape(job) or mesh.context * mesh.pipeline > 1:
+        return
+    devices, replica = num_devices(job.spec.hardware), mesh.replica or 1
+    left = devices // replica
+    if devices % replica:
+        yield Problem(
+            path="spec.training.mesh.replica",
+            given=shown(replica),
+            expected=f"a size that divides {devices} devices: {any_of(divisors(devices))}",
+        )
+        return
+    yield Problem(
+        path="spec.training.mesh.tensor",
+        given=shown(mesh.tensor),
+        expected=f"a size that divides {left} devices of a replica: {any_of(divisors(left))}",
+    )
+
+
+def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
+    """Heads, mlp and the padded vocabulary split evenly over tensor; embed over data, with fsdp."""
+    mesh = mesh_shape(job)
+    if mesh is None or mesh.context * mesh.pipeline > 1:
+        return
+    uneven = _uneven(job, mesh.tensor, mesh.data)
+    if not uneven:
+        return
+    ways = mesh.tensor * mesh.data
+    works = [tensor for tensor in divisors(ways) if not _uneven(job, tensor, ways // tensor)]
+    expected = f"a size that fits the model and {ways} devices" + (f": {any_of(works)}" if works else "")
+    hint = "" if works else "no size does: change embed, fsdp, replica or the topology"
+    yield Problem(
+        path="spec.training.mesh.tensor",
+        given=f"{mesh.tensor} ({', '.join(uneven)})",
+        expected=expected,
+        hint=hint,
+    )
+
+
+def _uneven(job: TrainingJob, tensor: int, data: int) -> list[str]:
+    """The parts of the model that do not split evenly, in words."""
+    model = job.spec.training.model
+    parts = [f"{size} {name} over tensor {tensor}" for name, size in _tensor_sizes(model).items() if size % tensor]
+    if job.spec.training.mesh.fsdp and model.embed is not None and model.embed % data:
+        parts.append(f"embed {model.embed} over data {data} with fsdp")
+    return parts
+
+
+def _tensor_sizes(model: Model) -> dict[str, int]:
+    vocab = None if model.vocab_size is None else padded_vocab_size(model.vocab_size)
+    sizes = {"heads": model.heads, "mlp": model.mlp, "vocabulary rows": vocab}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+RULES = (
+    accelerator_is_known,
+    topology_is_valid,
+    replica_follows_slices,
+    mesh_divides_devices,
+    tensor_divides_model,
+)

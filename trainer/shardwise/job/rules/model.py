@@ -1,0 +1,128 @@
+"""Rules on the model: its sizes are known and fit each other, and its kernel exists where it runs."""
+
+from collections.abc import Iterator
+
+from shardwise.job.accelerators import ACCELERATORS
+from shardwise.job.document import shown
+from shardwise.job.errors import Problem
+from shardwise.job.fields import named_fields
+from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE, SIZES
+from shardwise.job.spec import Model, TrainingJob
+from shardwise.job.words import any_of, divisors
+
+_PATH = "spec.training.model"
+
+
+def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
+    """Without a preset the four sizes are written out."""
+    model = job.spec.training.model
+    aliases = {info.alias: name for name, info in Model.model_fields.items()}
+    missing = [
+        alias for alias in named_fields(Model) if aliases[alias] in SIZES and getattr(model, aliases[alias]) is None
+    ]
+    if missing:
+        yield Problem(
+            path=_PATH,
+            given=f"neither a preset nor {', '.join(missing)}",
+            expected="a preset, or layers, heads, embed and seqLen",
+            hint="for a small model write preset: tiny",
+        )
+
+
+def heads_divide_embed(job: TrainingJob) -> Iterator[Problem]:
+    """Every head has the same whole size."""
+    model = job.spec.training.model
+    if model.heads is not None and model.embed is not None and model.embed % model.heads:
+        works = [heads for heads in divisors(model.embed) if heads <= 2 * model.heads]
+        yield Problem(
+            path=f"{_PATH}.heads",
+            given=shown(model.heads),
+            expected=f"a number that divides embed {model.embed}: {any_of(works)}",
+        )
+
+
+def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
+    """Rotary positions turn pairs of values inside one head, and nothing when positions are learned."""
+    model = job.spec.training.model
+    if model.rotary_dim is None or model.heads is None or model.embed is None or model.embed % model.heads:
+        return
+    head_size = model.embed // model.heads
+    if model.position != "rotary":
+        expected, hint = "no rotaryDim with position: learned", "take it out, or set position: rotary"
+    elif model.rotary_dim > head_size or model.rotary_dim % 2:
+        expected, hint = f"an even number up to the head size {head_size} (embed / heads)", ""
+    else:
+        return
+    yield Problem(path=f"{_PATH}.rotaryDim", given=shown(model.rotary_dim), expected=expected, hint=hint)
+
+
+def head_bias_has_a_head(job: TrainingJob) -> Iterator[Problem]:
+    """A tied output layer is the token table, which has no bias."""
+    model = job.spec.training.model
+    if model.tied_head and model.head_bias:
+        yield Problem(
+            path=f"{_PATH}.headBias",
+            given=shown(model.head_bias),
+            expected="false with tiedHead: true",
+            hint="a head that is the token table has no bias; set tiedHead: false for one",
+        )
+
+
+def vocabulary_holds_tokenizer(job: TrainingJob) -> Iterator[Problem]:
+    """Every byte and end-of-text have a row; a tokenizer's file is checked when it is read."""
+    training = job.spec.training
+    vocab_size = training.model.vocab_size
+    if training.data.tokenizer == BYTE_TOKENIZER and vocab_size is not None and vocab_size < BYTE_VOCAB_SIZE:
+        yield Problem(
+            path=f"{_PATH}.vocabSize",
+            given=shown(vocab_size),
+            expected=f"at least {BYTE_VOCAB_SIZE}, the size of the byte tokenizer",
+        )
+
+
+def attention_has_no_dropout(job: TrainingJob) -> Iterator[Problem]:
+    """No kernel drops attention weights."""
+    rate = job.spec.training.model.dropout.attention
+    if rate > 0:
+        yield Problem(
+            path=f"{_PATH}.dropout.attention",
+            given=shown(rate),
+            expected="0: the attention kernels never hold the weights that would be dropped",
+            hint="dropout.embed and dropout.residual are there",
+        )
+
+
+def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
+    """The attention kernel exists on the accelerator."""
+    kernel = job.spec.training.model.attention
+    accelerator = ACCELERATORS.get(job.spec.hardware.accelerator)
+    if accelerator and kernel not in ("auto", *accelerator.kernels):
+        yield Problem(
+            path=f"{_PATH}.attention",
+            given=shown(kernel),
+            expected=f"a kernel of {accelerator.name}: auto, {any_of(accelerator.kernels)}",
+        )
+
+
+def cudnn_is_16_bit(job: TrainingJob) -> Iterator[Problem]:
+    """CuDNN's attention has no 32-bit form."""
+    training = job.spec.training
+    if training.model.attention == "cudnn" and training.precision.compute == "float32":
+        yield Problem(
+            path="spec.training.precision.compute",
+            given=shown(training.precision.compute),
+            expected="bfloat16 or float16 with attention: cudnn",
+            hint="or set attention: auto",
+        )
+
+
+RULES = (
+    sizes_are_known,
+    heads_divide_embed,
+    rotary_dim_fits,
+    head_bias_has_a_head,
+    vocabulary_holds_tokenizer,
+    attention_has_no_dropout,
+    kernel_runs_here,
+    cudnn_is_16_bit,
+)

@@ -1,0 +1,57 @@
+"""What all models of the job file share: strictness, naming, bounds, and the notes that `explain` shows.
+
+Imported by the other files of this package only.  Every string, list and map has an upper bound, because the schema of
+a Kubernetes resource is generated from these models and refuses one without.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+MAX_INT32 = 2**31 - 1
+MAX_PATH_LENGTH = 1024
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+class SpecModel(BaseModel):
+    """A closed, frozen, strict group of fields: snake_case in Python, camelCase in YAML."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+    )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a number counts or measures: a field's note for people."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class FilledFrom:
+    """Where the value of a field that is left out comes from: a field's note for people."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What a text looks like, in words, beside its pattern: a field's note for people."""
+
+    words: str
+
+
+DNS_LABEL_WORDS = Grammar("lower-case letters, digits and '-', a letter or digit at both ends")
+
+Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL), DNS_LABEL_WORDS]
+PathText = Annotated[str, Field(min_length=1, max_length=MAX_PATH_LENGTH)]
+Count = Annotated[int, Field(ge=1, le=MAX_INT32)]

@@ -1,0 +1,34 @@
+"""Phrases that messages share: lists of what would work, and the closest known word."""
+
+import difflib
+import math
+from collections.abc import Iterable
+
+_MOST_LISTED = 12
+
+
+def any_of(options: Iterable[object]) -> str:
+    """The options as a list, cut where it gets long."""
+    words = [str(option) for option in options]
+    listed = ", ".join(words[:_MOST_LISTED])
+    return f"{listed}, ..." if len(words) > _MOST_LISTED else listed
+
+
+def close_to(word: str, known: Iterable[str]) -> str:
+    """`did you mean "..."?` where a known word resembles `word`, or else ""."""
+    by_letters = {name.replace("_", "").replace("-", "").lower(): name for name in known}
+    letters = word.replace("_", "").replace("-", "").lower()
+    matches = difflib.get_close_matches(letters, by_letters, n=1, cutoff=0.6)
+    return f'did you mean "{by_letters[matches[0]]}"?' if matches else ""
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of `number`, smallest first."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
+
+
+def multiples_near(number: int, step: int) -> list[int]:
+    """The multiples of `step` on both sides of `number`."""
+    below = number // step * step
+    return [size for size in (below, below + step) if size]

@@ -1,0 +1,1 @@
+"""The trainer: model, data, optimizer, step and checkpoints over a device mesh."""

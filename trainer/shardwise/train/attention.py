@@ -1,0 +1,151 @@
+"""Causal self-attention over arrays: the plain form, blockwise, Pallas splash (TPU) and cuDNN (GPU).
+
+All give the same numbers. Called by the model with arrays split over batch and heads. Not here: projections, rotary
+positions, dropout (kernels have none, so the job file refuses it on attention weights).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+Array = jax.Array
+Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
+BLOCK = 512  # positions: scores are held for one block of queries against one of keys
+MANUAL = {"data", "context", "pipeline", "tensor"}  # every mesh axis but replica, which the step has taken
+MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
+
+
+def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel, upcast: bool) -> Array:
+    """Softmax(q k^T, causal, within a segment) v.
+
+    Args:
+        q: [batch, heads, position, head_size], already scaled.
+        k: the same shape.
+        v: the same shape.
+        segments: int32 [batch, position] or None; a query sees only keys of its own segment.
+        kernel: which implementation.
+        upcast: make scores and their softmax in float32 whatever the inputs are.
+
+    Returns:
+        [batch, heads, position, head_size] in the inputs' dtype.
+
+    """
+    match kernel:
+        case "plain":
+            return plain(q, k, v, segments, upcast=upcast)
+        case "blockwise":
+            return blockwise(q, k, v, segments, upcast=upcast)
+        case "splash":
+            return splash(q, k, v, segments)
+        case "cudnn":
+            return cudnn(q, k, v, segments)
+
+
+def plain(q: Array, k: Array, v: Array, segments: Array | None, *, upcast: bool, start: Array | int = 0) -> Array:
+    """All scores at once: the reference, and the fastest for short sequences; queries may `start` later than keys."""
+    scores = _scores(q, k, upcast=upcast)
+    mask = _mask(q.shape[2], k.shape[2], start, 0, segments)
+    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1).astype(v.dtype)
+    return jnp.einsum("bhqk,bhkd->bhqd", weights, v)
+
+
+def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, upcast: bool, block: int = BLOCK) -> Array:
+    """Block by block with a running maximum and sum, so that memory grows with position, not with its square.
+
+    Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021). A block of queries visits only the blocks of
+    keys that are not after it.
+    """
+    length = q.shape[2]
+    if length <= block or length % block:
+        return plain(q, k, v, segments, upcast=upcast)
+    rows = [
+        _attend_row(upcast, i, q[:, :, i : i + block], k[:, :, : i + block], v[:, :, : i + block], segments)
+        for i in range(0, length, block)
+    ]
+    return jnp.concatenate(rows, axis=2)
+
+
+def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: bool = False) -> Array:
+    """The Pallas kernel for TPUs that ships with JAX, one call a device over its own batch and heads."""
+    # Imported where it is used: half a second that no other kernel needs.
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
+
+    length, size = q.shape[2], min(BLOCK, q.shape[2])
+    blocks = kernels.BlockSizes(
+        block_q=size,
+        block_kv=size,
+        block_kv_compute=size,
+        block_q_dkv=size,
+        block_kv_dkv=size,
+        block_kv_dkv_compute=size,
+        block_q_dq=size,
+        block_kv_dq=size,
+    )
+
+    def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
+        mask = masks.MultiHeadMask([masks.CausalMask((length, length))] * q.shape[1])
+        kernel = kernels.make_splash_mha(mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret)
+        if segments is None:
+            return jax.vmap(kernel)(q, k, v)
+        return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))(q, k, v, segments)
+
+    heads, rows = P("data", "tensor"), None if segments is None else P("data")
+    specs = (heads, heads, heads, rows)
+    mapped: Callable[..., Array] = jax.shard_map(
+        local, in_specs=specs, out_specs=heads, axis_names=MANUAL, check_vma=False
+    )
+    return mapped(q, k, v, segments)
+
+
+def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+    """CuDNN's fused attention for GPUs; 16-bit inputs only."""
+    mask = None if segments is None else _mask(q.shape[2], k.shape[2], 0, 0, segments)
+    swap = partial(jnp.swapaxes, axis1=1, axis2=2)
+    fused = partial(jax.nn.dot_product_attention, scale=1.0, is_causal=True, implementation="cudnn")
+    return swap(fused(swap(q), swap(k), swap(v), mask=mask))
+
+
+def _scores(q: Array, k: Array, *, upcast: bool) -> Array:
+    dtype = jnp.float32 if upcast else q.dtype
+    return jnp.einsum("bhqd,bhkd->bhqk", q.astype(dtype), k.astype(dtype))
+
+
+def _mask(
+    num_queries: int, num_keys: int, query_start: Array | int, key_start: Array | int, segments: Array | None
+) -> Array:
+    """[1 or batch, 1, query, key]: which keys a query sees."""
+    at, to = query_start + jnp.arange(num_queries), key_start + jnp.arange(num_keys)
+    causal = (at[:, None] >= to[None, :])[None, None]
+    if segments is None:
+        return causal
+    own = jax.lax.dynamic_slice_in_dim(segments, query_start, num_queries, 1)
+    theirs = jax.lax.dynamic_slice_in_dim(segments, key_start, num_keys, 1)
+    return causal & (own[:, None, :, None] == theirs[:, None, None, :])
+
+
+@partial(jax.checkpoint, static_argnums=(0, 1))
+def _attend_row(upcast: bool, start: int, q: Array, k: Array, v: Array, segments: Array | None) -> Array:  # noqa: FBT001
+    """One block of queries, starting at position `start`, against every block of keys up to its own."""
+    batch, heads, block, size = q.shape
+
+    def visit(carry: tuple[Array, Array, Array], key_start: Array) -> tuple[tuple[Array, Array, Array], None]:
+        top, total, out = carry
+        keys, values = (jax.lax.dynamic_slice_in_dim(x, key_start, block, 2) for x in (k, v))
+        scores = _scores(q, keys, upcast=upcast).astype(jnp.float32)
+        scores = jnp.where(_mask(block, block, start, key_start, segments), scores, MASKED)
+        new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
+        weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
+        out = out * shrink + jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), values).astype(jnp.float32)
+        return (new_top, total * shrink + weights.sum(-1, keepdims=True), out), None
+
+    # The diagonal block comes first, so that every row has a true maximum before a wholly masked block could come.
+    order = jnp.array([start, *range(0, start, block)])
+    one = (batch, heads, block, 1)
+    first = (jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros((batch, heads, block, size)))
+    (_, total, out), _ = jax.lax.scan(visit, first, order)
+    return (out / total).astype(v.dtype)

@@ -1,0 +1,104 @@
+"""A folder of checkpoints at a local path, file://, gs:// or s3://: small files, one listing, deletion.
+
+A thin layer: TensorStore's key-value stores do the work, which write a local file beside its name, flush it and rename
+it, and an object in one request. Called by the writer and the reader. What the files mean is the manifest's business.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import tensorstore as ts
+
+from shardwise.job.errors import CheckpointError
+from shardwise.train.checkpoint.manifest import MARKER
+
+_STEP_NAME = re.compile(r"step-(\d{8,10})")
+_BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
+
+
+class Store:
+    """The checkpoints below one root."""
+
+    def __init__(self, root: str) -> None:
+        """`root` need not exist yet. Raises `CheckpointError` for a URL that is none of the four kinds."""
+        url = urlsplit(root)
+        self.root = root
+        self._folder: Path | None = None
+        if url.scheme in ("", "file"):
+            self._folder = Path(root if url.scheme == "" else url.path).absolute()
+            self._base: dict[str, Any] = {"driver": "file", "path": f"{self._folder}/"}
+        elif url.scheme in _BUCKET_DRIVERS and url.netloc:
+            prefix = url.path.strip("/")
+            path = f"{prefix}/" if prefix else ""
+            self._base = {"driver": _BUCKET_DRIVERS[url.scheme], "bucket": url.netloc, "path": path}
+        else:
+            raise CheckpointError(
+                f"checkpoint path {root!r}: expected a local path, file://, gs://BUCKET/.. or s3://BUCKET/.."
+            )
+
+    def spec(self, step: int, directory: str = "") -> dict[str, Any]:
+        """TensorStore's description of a directory of a checkpoint."""
+        inside = f"{directory}/" if directory else ""
+        return {**self._base, "path": f"{self._base['path']}{step_name(step)}/{inside}"}
+
+    def steps(self) -> dict[int, bool]:
+        """{step: whether it is committed}, ascending, from one listing."""
+        found: dict[int, bool] = {}
+        for name, committed in self._list_folder() if self._folder else self._list_bucket():
+            match = _STEP_NAME.fullmatch(name)
+            if match and step_name(int(match[1])) == name:
+                found[int(match[1])] = found.get(int(match[1]), False) or committed
+        return dict(sorted(found.items()))
+
+    def read(self, step: int, name: str) -> bytes | None:
+        """A small file of a checkpoint, or None where it does not exist."""
+        result = self._open(step).read(name).result()
+        return bytes(result.value) if result.state == "value" else None
+
+    def write(self, step: int, name: str, content: bytes) -> None:
+        """Replaces a small file of a checkpoint as a whole; it is on disk when this returns."""
+        self._open(step).write(name, content).result()
+
+    def flush(self, step: int, directories: Sequence[str]) -> None:
+        """Makes the names of new directories durable: a file's flush does not reach the folders above its own."""
+        if self._folder is None:
+            return
+        checkpoint = self._folder / step_name(step)
+        for folder in (*(checkpoint / name for name in directories), checkpoint, self._folder):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def delete(self, step: int) -> None:
+        """Removes a checkpoint, its marker first, so that a deletion cut short leaves an uncommitted one."""
+        self._open(step).write(MARKER, None).result()
+        if self._folder is None:
+            self._open(step).delete_range(ts.KvStore.KeyRange()).result()
+        elif (folder := self._folder / step_name(step)).exists():
+            shutil.rmtree(folder)
+
+    def _open(self, step: int) -> ts.KvStore:
+        return ts.KvStore.open(self.spec(step)).result()
+
+    def _list_folder(self) -> list[tuple[str, bool]]:
+        assert self._folder is not None
+        if not self._folder.is_dir():
+            return []
+        return [(entry.name, (entry / MARKER).is_file()) for entry in self._folder.iterdir() if entry.is_dir()]
+
+    def _list_bucket(self) -> list[tuple[str, bool]]:
+        keys = ts.KvStore.open(self._base).result().list().result()
+        parts = [key.decode().split("/") for key in keys]
+        return [(part[0], part[1:] == [MARKER]) for part in parts if len(part) > 1]
+
+
+def step_name(step: int) -> str:
+    """The directory of a checkpoint below the root."""
+    return f"step-{step:08d}"

@@ -1,0 +1,305 @@
+"""Saves a state to disk while training goes on.
+
+    save()      waits for the save before it, copies this process's part to host memory, returns
+    background  array files -> manifest.json -> fence -> COMMITTED -> retention
+
+The copy is what makes it safe to donate the arrays to the next step: on CPU an array handed to numpy is a view, and
+a view stops donation. Called by the step loop and by the import of published weights. One process writes: with several,
+the marker would need a barrier before it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import jax
+import numpy as np
+import tensorstore as ts
+
+from shardwise.job.errors import CheckpointError
+from shardwise.job.spec import Keep
+from shardwise.train.checkpoint import layout, zarr
+from shardwise.train.checkpoint.manifest import (
+    ARRAYS,
+    MANIFEST,
+    MARKER,
+    ArrayEntry,
+    IdentityValue,
+    Kind,
+    Manifest,
+    array_directory,
+    decode,
+    encode,
+)
+from shardwise.train.checkpoint.retention import expired
+from shardwise.train.checkpoint.store import Store, step_name
+from shardwise.train.digest import to_hex
+
+_NUM_COPY_THREADS = 4
+_MAX_BYTES_IN_FLIGHT = 256 << 20
+
+
+@dataclass(kw_only=True)
+class SaveTicket:
+    """What became of one save; `durable_seconds`, from the call on, is None until it is committed."""
+
+    step: int
+    bytes: int
+    blocked_seconds: float
+    durable_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One file of one array: its box, and its values as unsigned integers of the same size."""
+
+    path: str
+    box: layout.Region
+    bits: np.ndarray
+
+
+@dataclass(kw_only=True)
+class _Save:
+    """A save on its way; `parts` is emptied as the files become durable, which gives their memory back."""
+
+    step: int
+    kind: Kind
+    overwrite: bool
+    started: float
+    identity: Mapping[str, IdentityValue]
+    abstract: Mapping[str, jax.ShapeDtypeStruct]
+    layouts: Mapping[str, layout.Layout]
+    digests: Mapping[str, jax.Array]
+    parts: deque[_Part] = field(repr=False)
+    ticket: SaveTicket
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one incarnation of a run below `root`, one at a time, in the background.
+
+    What goes wrong there is raised by the next `save`, `wait` or `close`, as a `CheckpointError` in plain words;
+    whatever `fence` raises comes through as it is.
+    """
+
+    def __init__(self, root: str, *, keep: Keep, run: str, incarnation: int, fence: Callable[[], None]) -> None:
+        """`fence` is called right before each commit and raises if a newer incarnation of the run exists."""
+        assert jax.process_count() == 1, "one process writes a checkpoint"
+        self._store = Store(root)
+        self._keep = keep
+        self._run = run
+        self._incarnation = incarnation
+        self._fence = fence
+        self._copiers = ThreadPoolExecutor(_NUM_COPY_THREADS, thread_name_prefix="checkpoint-copy")
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-write")
+        self._pending: Future[None] | None = None
+
+    def save(
+        self,
+        step: int,
+        arrays: Mapping[str, jax.Array],
+        *,
+        digests: Mapping[str, jax.Array],
+        identity: Mapping[str, IdentityValue],
+        kind: Kind = "state",
+        overwrite: bool = False,
+    ) -> SaveTicket:
+        """Starts to save `arrays` as the checkpoint of `step`; they may be donated as soon as this returns.
+
+        `digests` are the Digester's results for the same paths, which may still be on their way. A committed checkpoint
+        of this step with equal digests is left as it is; with others it is an error, unless `overwrite`.
+        """
+        assert arrays.keys() == digests.keys(), "every array has a digest"
+        self.wait()
+        started = time.monotonic()
+        layouts = {path: layout.plan(a.shape, a.dtype.itemsize, a.sharding) for path, a in arrays.items()}
+        parts = self._copy(arrays, layouts)
+        num_bytes = sum(part.bits.nbytes for part in parts)
+        ticket = SaveTicket(step=step, bytes=num_bytes, blocked_seconds=time.monotonic() - started)
+        save = _Save(
+            step=step,
+            kind=kind,
+            overwrite=overwrite,
+            started=started,
+            identity=dict(identity),
+            abstract={path: jax.ShapeDtypeStruct(a.shape, a.dtype) for path, a in arrays.items()},
+            layouts=layouts,
+            digests=dict(digests),
+            parts=parts,
+            ticket=ticket,
+        )
+        self._pending = self._background.submit(self._write, save)
+        return ticket
+
+    def wait(self) -> None:
+        """Returns when nothing is being written; raises what went wrong since the last call."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Waits like `wait`, and ends the threads."""
+        try:
+            self.wait()
+        finally:
+            self._copiers.shutdown()
+            self._background.shutdown()
+
+    def _copy(self, arrays: Mapping[str, jax.Array], layouts: Mapping[str, layout.Layout]) -> deque[_Part]:
+        """Host copies of every file's values, taken by several threads: one does not fill the memory's bandwidth."""
+        parts: deque[_Part] = deque()
+        copies = []
+        for path, array in arrays.items():
+            bits = np.dtype(f"u{array.dtype.itemsize}")
+            mine = {
+                cell: _Part(path=path, box=box, bits=np.empty(box.size, bits))
+                for cell, process in layouts[path].writers.items()
+                if process == jax.process_index()
+                for box in [layout.cell_region(cell, layouts[path].file_shape)]
+            }
+            parts.extend(mine.values())
+            copies += [
+                self._copiers.submit(_copy_shard, box, data, targets)
+                for box, data in _unique_shards(array)
+                if (targets := [mine[c] for c in layout.cells_over(box, layouts[path].file_shape) if c in mine])
+            ]
+        for copy in copies:
+            copy.result()
+        return parts
+
+    def _write(self, save: _Save) -> None:
+        with self._plain_words(save):
+            if self._is_there(save):
+                save.ticket.durable_seconds = time.monotonic() - save.started
+                return
+            self._write_arrays(save)
+            digests = to_hex(save.digests)
+            manifest, marker = encode(self._manifest(save, digests))
+            self._store.write(save.step, MANIFEST, manifest)
+            self._store.flush(save.step, [ARRAYS])
+        self._fence()
+        with self._plain_words(save):
+            self._store.write(save.step, MARKER, marker)
+        save.ticket.durable_seconds = time.monotonic() - save.started
+        self._retain(save.step)
+
+    def _is_there(self, save: _Save) -> bool:
+        """Whether this very checkpoint is committed already; otherwise the place is free when this returns."""
+        committed = self._store.steps().get(save.step)
+        if committed and not save.overwrite:
+            there = decode(self._store.read(save.step, MANIFEST), self._store.read(save.step, MARKER), save.step)
+            if {path: entry.digest for path, entry in there.arrays.items()} == to_hex(save.digests):
+                return True
+            raise CheckpointError(
+                f"{self._store.root}/{step_name(save.step)} is committed and holds other values than "
+                "those to be saved; it is untouched. Save into another folder, or overwrite it explicitly"
+            )
+        if committed is not None:
+            self._store.delete(save.step)
+        return False
+
+    def _write_arrays(self, save: _Save) -> None:
+        context = zarr.context()
+        opening = {
+            path: ts.open(self._spec(save, path), create=True, open=True, context=context) for path in save.abstract
+        }
+        stores = {path: future.result() for path, future in opening.items()}
+        in_flight: deque[tuple[ts.Future[None], int]] = deque()
+        num_bytes = 0
+        try:
+            while save.parts or in_flight:
+                while in_flight and (not save.parts or num_bytes > _MAX_BYTES_IN_FLIGHT):
+                    commit, done_bytes = in_flight.popleft()
+                    commit.result()
+                    num_bytes -= done_bytes
+                if save.parts:
+                    in_flight.append(_start_write(save, stores))
+                    num_bytes += in_flight[-1][1]
+        finally:
+            for commit, _ in in_flight:  # after a failure: what is still being written would come back after removal
+                commit.exception()
+
+    def _spec(self, save: _Save, path: str) -> dict[str, Any]:
+        array, cut = save.abstract[path], save.layouts[path]
+        kvstore = self._store.spec(save.step, array_directory(path))
+        return zarr.array_spec(kvstore, array.shape, array.dtype, cut.file_shape, cut.chunk_shape)
+
+    def _manifest(self, save: _Save, digests: Mapping[str, str]) -> Manifest:
+        entries = {
+            path: ArrayEntry(
+                shape=array.shape,
+                dtype=str(array.dtype),
+                file_shape=save.layouts[path].file_shape,
+                chunk_shape=save.layouts[path].chunk_shape,
+                digest=digests[path],
+            )
+            for path, array in save.abstract.items()
+        }
+        return Manifest(
+            kind=save.kind,
+            step=save.step,
+            run=self._run,
+            incarnation=self._incarnation,
+            created=datetime.now(UTC).replace(microsecond=0),
+            identity=dict(save.identity),
+            arrays=entries,
+        )
+
+    def _retain(self, saved: int) -> None:
+        """Deletes what retention lets go, and what saves that were cut short left behind."""
+        steps = self._store.steps()
+        partial = [step for step, committed in steps.items() if not committed]
+        committed = [step for step, is_committed in steps.items() if is_committed]
+        for step in [*partial, *expired(committed, saved, self._keep)]:
+            self._store.delete(step)
+
+    @contextmanager
+    def _plain_words(self, save: _Save) -> Iterator[None]:
+        """Turns what the file system says into a `CheckpointError`, after removing the partial directory."""
+        try:
+            yield
+        except (ValueError, OSError) as error:  # TensorStore raises ValueError for whatever a store answers
+            save.parts.clear()
+            where = f"{self._store.root}/{step_name(save.step)}"
+            raise CheckpointError(
+                f"{where} was not saved: {zarr.write_cause(error)}. {self._remove_partial(save.step)} "
+                "Earlier checkpoints are untouched. Make room, or choose another checkpoint.path"
+            ) from error
+
+    def _remove_partial(self, step: int) -> str:
+        try:
+            self._store.delete(step)
+        except (ValueError, OSError) as error:
+            return f"Its partial directory could not be removed ({zarr.first_line(error)})."
+        return "Its partial directory is removed."
+
+
+def _start_write(save: _Save, stores: Mapping[str, ts.TensorStore]) -> tuple[ts.Future[None], int]:
+    """Hands the next file to TensorStore, which then holds the only reference to its values."""
+    part = save.parts.popleft()
+    values = part.bits.view(save.abstract[part.path].dtype)
+    write = stores[part.path][part.box.slices].write(values, can_reference_source_data_indefinitely=True)
+    return write.commit, part.bits.nbytes
+
+
+def _unique_shards(array: jax.Array) -> Iterator[tuple[layout.Region, jax.Array]]:
+    """Each distinct box of the array that this process holds, once, and its values on one of the devices."""
+    seen = set()
+    for shard in array.addressable_shards:
+        box = layout.region(array.shape, shard.index)
+        if box not in seen:
+            seen.add(box)
+            if shard.device.platform != "cpu":
+                shard.data.copy_to_host_async()
+            yield box, shard.data
+
+
+def _copy_shard(box: layout.Region, data: jax.Array, targets: list[_Part]) -> None:
+    for part in targets:
+        overlap = box.overlap(part.box)
+        assert overlap is not None
+        np.copyto(part.bits[overlap.within(part.box)], np.asarray(data).view(part.bits.dtype)[overlap.within(box)])

@@ -1,0 +1,72 @@
+"""How an array of a checkpoint is described to TensorStore, and what its errors mean in plain words.
+
+zarr3 with `sharding_indexed`: a file holds chunks and an index, and both carry crc32c. Chunks of zeros are stored
+too, so that a chunk that is not there is an error and never reads as zeros. Every save and restore has a context of its
+own without a cache pool: a shared one keeps what passed through it. Called by the writer and the reader.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+from shardwise.train.checkpoint.layout import Shape
+
+_IO_CONCURRENCY = 16
+_COPY_CONCURRENCY = 4
+_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+_OUT_OF_REACH = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
+_FULL = {
+    "No space left on device": "the disk is full",
+    "Disk quota exceeded": "the disk quota is used up",
+    "File too large": "a file reached the size limit of this process or file system",
+    "Read-only file system": "the file system is read-only",
+    "Permission denied": "this user may not write there",
+}
+
+
+def context() -> ts.Context:
+    """Bounded concurrency and no cache, for one save or restore."""
+    return ts.Context(
+        {
+            "file_io_concurrency": {"limit": _IO_CONCURRENCY},
+            "data_copy_concurrency": {"limit": _COPY_CONCURRENCY},
+            "cache_pool": {"total_bytes_limit": 0},
+        }
+    )
+
+
+def array_spec(
+    kvstore: dict[str, Any], shape: Shape, dtype: np.dtype[Any], file_shape: Shape, chunk_shape: Shape
+) -> dict[str, Any]:
+    """The whole description, for writing and for reading: what is on disk must agree with all of it."""
+    sharding = {"chunk_shape": chunk_shape, "codecs": _CODECS, "index_codecs": _CODECS}
+    return {
+        "driver": "zarr3",
+        "kvstore": kvstore,
+        "fill_missing_data_reads": False,
+        "store_data_equal_to_fill_value": True,
+        "metadata": {
+            "shape": shape,
+            "data_type": str(dtype),
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": file_shape}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        },
+    }
+
+
+def is_out_of_reach(error: Exception) -> bool:
+    """Whether the store cannot be read now, which says nothing about the checkpoint."""
+    return str(error).startswith(_OUT_OF_REACH)
+
+
+def write_cause(error: Exception) -> str:
+    """Why a write failed: a known cause in plain words, with what the system said."""
+    known = next((words for text, words in _FULL.items() if text in str(error)), "writing failed")
+    return f"{known} ({first_line(error)})"
+
+
+def first_line(error: Exception) -> str:
+    """What TensorStore said, without the description of the whole store that it appends."""
+    return str(error).partition(" [tensorstore_spec=")[0].partition(" [source locations=")[0].partition("\n")[0]

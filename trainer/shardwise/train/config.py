@@ -1,0 +1,123 @@
+"""What the trainer's programs are made of: the model's axes, read off a resolved job.
+
+Called by the model, the step, generation and the weight converters. The job file's models say what a person may write;
+`GptConfig` says what is built: every choice made, every size an axis. It knows nothing of meshes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from haliax import Axis
+
+from shardwise.job.spec import Model
+
+VOCAB_MULTIPLE = 128  # the padded vocabulary divides over any tensor size up to 128, so its shape is the same on every mesh
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptConfig:
+    """A GPT's sizes and choices; a capital property is a named axis.
+
+    `vocab_size` counts the real entries; the `Vocab` axis is padded to a multiple of 128 and the padding is masked
+    wherever logits are made.
+    """
+
+    num_layers: int
+    num_heads: int
+    embed_size: int
+    mlp_size: int
+    seq_len: int
+    vocab_size: int
+    block: Literal["sequential", "parallel"] = "sequential"
+    position: Literal["learned", "rotary"] = "learned"
+    rotary_dim: int = 0
+    tied_head: bool = True
+    head_bias: bool = False
+    attention_bias: bool = True
+    scale_by_inverse_layer: bool = False
+    upcast_attention: bool = False
+    norm_epsilon: float = 1e-5
+    init_std: float = 0.02
+    embed_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    remat: Literal["full", "dots", "none"] = "full"
+    attention: Literal["plain", "blockwise", "splash", "cudnn"] = "blockwise"
+
+    @classmethod
+    def of(cls, model: Model, *, tokenizer_size: int, platform: str) -> Self:
+        """The config of a resolved job's model, for a tokenizer of so many entries on this JAX platform."""
+        return cls(
+            num_layers=model.layers,
+            num_heads=model.heads,
+            embed_size=model.embed,
+            mlp_size=model.mlp,
+            seq_len=model.seq_len,
+            vocab_size=model.vocab_size or tokenizer_size,
+            block=model.block,
+            position=model.position,
+            rotary_dim=model.rotary_dim or 0,
+            tied_head=model.tied_head,
+            head_bias=model.head_bias,
+            attention_bias=model.attention_bias,
+            scale_by_inverse_layer=model.scale_by_inverse_layer,
+            upcast_attention=model.upcast_attention,
+            norm_epsilon=model.norm_epsilon,
+            init_std=model.init_std,
+            embed_dropout=model.dropout.embed,
+            residual_dropout=model.dropout.residual,
+            remat=model.remat,
+            attention=_kernel(model.attention, platform),
+        )
+
+    @property
+    def Layers(self) -> Axis:
+        """The blocks, stacked."""
+        return Axis("layers", self.num_layers)
+
+    @property
+    def Embed(self) -> Axis:
+        """The residual stream."""
+        return Axis("embed", self.embed_size)
+
+    @property
+    def Heads(self) -> Axis:
+        """The attention heads."""
+        return Axis("heads", self.num_heads)
+
+    @property
+    def HeadSize(self) -> Axis:
+        """One head's features."""
+        return Axis("head_size", self.embed_size // self.num_heads)
+
+    @property
+    def Qkv(self) -> Axis:
+        """Query, key and value, in this order."""
+        return Axis("qkv", 3)
+
+    @property
+    def Mlp(self) -> Axis:
+        """The hidden features between the two products of a block's MLP."""
+        return Axis("mlp", self.mlp_size)
+
+    @property
+    def Position(self) -> Axis:
+        """The positions of one sequence."""
+        return Axis("position", self.seq_len)
+
+    @property
+    def Vocab(self) -> Axis:
+        """The vocabulary, padded to a multiple of 128."""
+        return Axis("vocab", -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE)
+
+
+def _kernel(wanted: str, platform: str) -> Literal["plain", "blockwise", "splash", "cudnn"]:
+    """The attention kernel for a platform where the job leaves the choice open.
+
+    cuDNN's takes 16-bit inputs only, so it is never picked unasked.
+    """
+    match wanted:
+        case "auto":
+            return "splash" if platform == "tpu" else "blockwise"
+        case "plain" | "blockwise" | "splash" | "cudnn":
+            return wanted
+    raise AssertionError(wanted)

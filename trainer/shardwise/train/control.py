@@ -1,0 +1,82 @@
+"""The control word of this process: what was asked of the run from outside, and what the clock makes due.
+
+Called by the loop, which puts `word()` into every step and acts on the maximum over all processes one step later. So
+every process saves, evaluates and stops at the same step, though only one of them heard the signal.
+
+SIGTERM and the first SIGINT mean stop: save, then end. A second SIGINT ends at once.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from shardwise.job.contract import Control
+
+Clock = Callable[[], float]
+
+
+class Stopped(Exception):
+    """A stop was asked for before the first step: there is nothing to save."""
+
+
+class Controls:
+    """Requests and due times of one process.
+
+    Args:
+        clock: monotonic seconds.
+        save_every_seconds: how often a save is due, or None.
+        stop_after_seconds: the deadline of this process, or None.
+
+    """
+
+    def __init__(self, clock: Clock, *, save_every_seconds: float | None, stop_after_seconds: float | None) -> None:
+        """Start counting now."""
+        self._clock = clock
+        self._save_every_seconds = save_every_seconds
+        self._requested = Control.NONE
+        self._saved_at = clock()
+        self._stop_at = None if stop_after_seconds is None else clock() + stop_after_seconds
+        self._stepping = False
+
+    def request(self, word: Control) -> None:
+        """Ask for something; the largest request wins."""
+        self._requested = max(self._requested, word)
+
+    def word(self) -> Control:
+        """What this process asks of the next step."""
+        now = self._clock()
+        if self._stop_at is not None and now >= self._stop_at:
+            return Control.STOP
+        due = self._save_every_seconds is not None and now - self._saved_at >= self._save_every_seconds
+        return max(self._requested, Control.SAVE if due else Control.NONE)
+
+    def done(self, word: Control) -> None:
+        """What was asked for has been done; a stop is never undone."""
+        if word >= Control.SAVE:
+            self._saved_at = self._clock()
+        if self._requested <= word and self._requested != Control.STOP:
+            self._requested = Control.NONE
+
+    def stepping(self) -> None:
+        """From here on a stop waits for the step to end."""
+        self._stepping = True
+        if self._requested == Control.STOP:
+            raise Stopped
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Hear SIGTERM and SIGINT while the block runs."""
+        before = {number: signal.signal(number, self._heard) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _heard(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._requested == Control.STOP:
+            raise KeyboardInterrupt
+        self.request(Control.STOP)
+        if not self._stepping:
+            raise Stopped

@@ -1,0 +1,170 @@
+"""The tokenised cache: each corpus is tokenised once, by one process, and mapped by all that come after.
+
+Called by `dataset`. It does not find files, take digests of them, or order sequences.
+
+    <root>/data/<key>/            train-*.bin, train.ends, held-out-*.bin, held-out.ends, index.json, COMPLETE
+    <root>/data/<key>.building/   the same while it is being written; renamed when whole, never read
+    <root>/data/<key>.lock        held (flock) by the one process that builds; never deleted
+
+The marker COMPLETE is written last and holds the digest of index.json, which holds the size of every other file: a
+cache that was cut short in any way is seen before it is read, and rebuilt. The key is made of everything that decides
+the tokens; file names are not part of it, so a corpus that moves keeps its cache.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shardwise.job.errors import DataError
+from shardwise.train.data.files import has_changed
+from shardwise.train.data.locks import locked, try_locked
+from shardwise.train.data.store import StreamLayout, TokenStream
+from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Corpus, write_streams
+from shardwise.train.data.tokenizer import Tokenizer
+
+FORMAT_VERSION = 1
+_INDEX, _MARKER = "index.json", "COMPLETE"
+_BUILDING = ".building"
+_THREADS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedCorpus:
+    """The two streams of a corpus. Documents lie in the order of the files, each followed by end-of-text."""
+
+    train: TokenStream
+    held_out: TokenStream
+
+
+def open_or_build(
+    corpus: Corpus, tokenizer: Tokenizer, *, directory: Path, report: Callable[[str], None]
+) -> CachedCorpus:
+    """The tokens of a corpus, from the cache or after building it there.
+
+    Several processes may call this at once: one builds, the others wait for it, say so, and use what it built.
+    Raises DataError for data that cannot be used and a file that changes meanwhile, OSError for a disk that cannot be
+    written.
+    """
+    key = cache_key(corpus, tokenizer)
+    finished = directory / key
+    directory.mkdir(parents=True, exist_ok=True)
+    if _damage(finished) is not None:
+        waiting = f"waiting for another process to tokenise {corpus.name}"
+        with locked(_lock_path(directory, key), lambda: report(waiting)):
+            damage = _damage(finished)
+            if damage is not None:
+                _remove_rubbish(directory, key, damage, report)
+                _build(corpus, tokenizer, finished, report)
+    return _open(finished)
+
+
+def cache_key(corpus: Corpus, tokenizer: Tokenizer) -> str:
+    """32 hex digits: the same for the same content, tokenizer, split and format."""
+    identity = {"format": FORMAT_VERSION, "tokenizer": tokenizer.fingerprint, **corpus.identity()}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _damage(finished: Path) -> str | None:
+    """What keeps the cache from being used: None if it is whole, "" if there is none."""
+    if not finished.exists():
+        return ""
+    for name in (_MARKER, _INDEX):
+        if not (finished / name).is_file():
+            return f"{name} is missing"
+    index = (finished / _INDEX).read_bytes()
+    if (finished / _MARKER).read_text() != hashlib.sha256(index).hexdigest():
+        return f"{_INDEX} is not what {_MARKER} says"
+    for layout in _layouts(finished).values():
+        for name, size_bytes in layout.file_sizes_bytes().items():
+            path = finished / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != size_bytes:
+                return f"{name} has {path.stat().st_size:,} bytes, not {size_bytes:,}"
+    return None
+
+
+def _layouts(finished: Path) -> dict[str, StreamLayout]:
+    index = json.loads((finished / _INDEX).read_text())
+    return {layout["name"]: StreamLayout(**layout) for layout in index["streams"]}
+
+
+def _open(finished: Path) -> CachedCorpus:
+    layouts = _layouts(finished)
+    return CachedCorpus(train=TokenStream(finished, layouts[TRAIN]), held_out=TokenStream(finished, layouts[HELD_OUT]))
+
+
+def _lock_path(directory: Path, key: str) -> Path:
+    return directory / f"{key}.lock"
+
+
+def _remove_rubbish(directory: Path, key: str, damage: str, report: Callable[[str], None]) -> None:
+    """Removes our key's damaged cache and every half-written one whose builder is dead. Called under our key's lock."""
+    if damage:
+        report(f"the data cache {directory / key} is damaged ({damage}): building it again")
+        shutil.rmtree(directory / key)
+    for half_built in directory.glob(f"*{_BUILDING}"):
+        other = half_built.name.removesuffix(_BUILDING)
+        if other == key:
+            shutil.rmtree(half_built)
+            continue
+        with try_locked(_lock_path(directory, other)) as is_ours:
+            if is_ours:
+                shutil.rmtree(half_built, ignore_errors=True)
+
+
+def _build(corpus: Corpus, tokenizer: Tokenizer, finished: Path, report: Callable[[str], None]) -> None:
+    size_bytes = sum(file.size_bytes for file in corpus.files)
+    report(f"tokenising {corpus.name}: {len(corpus.files):,} files, {size_bytes / 2**20:,.1f} MiB")
+    building = finished.with_name(finished.name + _BUILDING)
+    building.mkdir()
+    try:
+        layouts = write_streams(corpus, tokenizer, building, report)
+        _refuse_changed(corpus)
+        _commit(layouts, building, finished)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    tokens, count = (sum(getattr(layout, field) for layout in layouts) for field in ("num_tokens", "num_documents"))
+    report(f"tokenised {corpus.name}: {count:,} documents, {tokens:,} tokens")
+
+
+def _refuse_changed(corpus: Corpus) -> None:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        changed = [
+            file for file, is_new in zip(corpus.files, pool.map(has_changed, corpus.files), strict=True) if is_new
+        ]
+    if changed:
+        raise DataError(
+            f"{changed[0].url!r} changed while it was being tokenised; expected files that nobody writes to. "
+            "Wait until they are complete, and start again."
+        )
+
+
+def _commit(layouts: list[StreamLayout], building: Path, finished: Path) -> None:
+    index = json.dumps({"format": FORMAT_VERSION, "streams": [asdict(layout) for layout in layouts]}, indent=1).encode()
+    _write_synced(building / _INDEX, index)
+    _write_synced(building / _MARKER, hashlib.sha256(index).hexdigest().encode())
+    _sync_directory(building)
+    building.rename(finished)
+    _sync_directory(finished.parent)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

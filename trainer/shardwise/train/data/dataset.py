@@ -1,0 +1,175 @@
+"""From the job's `data` section to batches of token arrays.
+
+Called by the trainer: `prepare` once, then `Dataset.train.rows` each step and `Dataset.held_out.rows` at evaluations.
+It runs no model.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.job.errors import DataError
+from shardwise.job.spec.data import Data, Source
+from shardwise.train.data.cache import CachedCorpus, open_or_build
+from shardwise.train.data.digests import file_digests
+from shardwise.train.data.entropy import bigram_entropy, unigram_entropy
+from shardwise.train.data.files import find_files
+from shardwise.train.data.order import Order
+from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet
+from shardwise.train.data.tokenise import Corpus
+from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
+
+_DATA_FOLDER = "data"
+_DIGESTS_FILE = "digests.json"
+_ENTROPY_TOKENS = 1 << 21
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSummary:
+    """What one source holds. Documents and tokens are of its training part."""
+
+    name: str
+    num_files: int
+    num_documents: int
+    num_tokens: int
+    num_held_out_documents: int
+    num_held_out_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A job's data, ready to be read.
+
+    `fingerprint` is the same for the same content, tokenizer, split and mixture, wherever the files lie and whatever
+    the sequence length; `num_tokens` counts the training part of all sources.
+    """
+
+    fingerprint: str
+    tokenizer: Tokenizer
+    num_tokens: int
+    sources: tuple[SourceSummary, ...]
+    train: TrainSet
+    held_out: HeldOutSet | None
+
+    def unigram_entropy(self) -> float:
+        """Nats a token of the best model that knows only how frequent tokens are, over at most 2 Mi tokens."""
+        return unigram_entropy(self._counted()[1])
+
+    def bigram_entropy(self) -> float:
+        """Nats a token of the best model that knows only the token before, over at most 2 Mi tokens.
+
+        An estimate from counts: too low where the vocabulary is large for so many tokens.
+        """
+        return bigram_entropy(*self._counted())
+
+    def _counted(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Tokens [token] and their targets [token], of the first training samples: a fair sample of the mixture."""
+        first = self.train.rows(np.zeros(1, np.int64))
+        count = min(self.train.num_sequences, max(1, _ENTROPY_TOKENS // first.tokens.size))
+        batch = self.train.rows(np.arange(count))
+        counted = batch.weights > 0
+        return batch.tokens[counted], batch.targets[counted]
+
+
+def prepare(data: Data, *, seq_len: int, seed: int, cache_root: Path, report: Callable[[str], None]) -> Dataset:
+    """Finds, tokenises (unless the cache has it) and maps the data of a job. `report` gets lines for the user.
+
+    Raises DataError for data that is missing, unreadable, malformed or too little, saying what to change.
+    """
+    tokenizer = load_tokenizer(data.tokenizer)
+    folder = cache_root / _DATA_FOLDER
+    with _cache_errors(folder):
+        corpora = [_corpus(source, data.held_out, folder, report) for source in data.train]
+        cached = [open_or_build(corpus, tokenizer, directory=folder, report=report) for corpus in corpora]
+    summaries = tuple(_summary(corpus, streams) for corpus, streams in zip(corpora, cached, strict=True))
+    across = data.attend_across == "stream"
+    train = Sequences(streams=tuple(each.train for each in cached), seq_len=seq_len, split_documents=not across)
+    held_out = Sequences(streams=tuple(each.held_out for each in cached), seq_len=seq_len, split_documents=not across)
+    _refuse_too_little(summaries, train, held_out, data.held_out)
+    weights = [source.weight for source in data.train]
+    return Dataset(
+        fingerprint=_fingerprint(corpora, weights, tokenizer),
+        tokenizer=tokenizer,
+        num_tokens=sum(summary.num_tokens for summary in summaries),
+        sources=summaries,
+        train=TrainSet(train, Order(num_sequences=train.count(), weights=weights, seed=seed)),
+        held_out=HeldOutSet(held_out) if data.held_out else None,
+    )
+
+
+@contextmanager
+def _cache_errors(folder: Path) -> Iterator[None]:
+    """Data files raise DataError when they cannot be read, so an OSError comes from the cache's own folder."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot use the data cache {str(folder)!r}: {error.strerror or error}. Expected a folder on a local disk "
+            "with room for 2 bytes a token (4 for vocabularies above 65,536): make room, or set SHARDWISE_CACHE to a "
+            "folder elsewhere."
+        ) from error
+
+
+def _corpus(source: Source, held_out: float, folder: Path, report: Callable[[str], None]) -> Corpus:
+    files = find_files(source.paths)
+    digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=report)
+    return Corpus(name=source.name, files=files, digests=digests, text_field=source.text_field, held_out=held_out)
+
+
+def _summary(corpus: Corpus, streams: CachedCorpus) -> SourceSummary:
+    return SourceSummary(
+        name=corpus.name,
+        num_files=len(corpus.files),
+        num_documents=streams.train.num_documents,
+        num_tokens=streams.train.num_tokens,
+        num_held_out_documents=streams.held_out.num_documents,
+        num_held_out_tokens=streams.held_out.num_tokens,
+    )
+
+
+def _refuse_too_little(
+    summaries: Sequence[SourceSummary], train: Sequences, held_out: Sequences, fraction: float
+) -> None:
+    for summary, count in zip(summaries, train.count(), strict=True):
+        if count == 0:
+            raise DataError(_too_little(summary, train.seq_len, fraction))
+    if fraction and sum(held_out.count()) == 0:
+        num_documents = sum(summary.num_held_out_documents for summary in summaries)
+        num_all = num_documents + sum(summary.num_documents for summary in summaries)
+        num_tokens = sum(summary.num_held_out_tokens for summary in summaries)
+        raise DataError(
+            f"heldOut {fraction:g} kept {num_documents:,} of {num_all:,} documents with {num_tokens:,} tokens out of "
+            f"training; expected at least {train.seq_len + 1:,} tokens (seqLen + 1) from one source. A document is "
+            "kept out as a whole (a text file is one document): give more documents, raise heldOut, or set it to 0."
+        )
+
+
+def _too_little(summary: SourceSummary, seq_len: int, fraction: float) -> str:
+    expected = f"expected at least {seq_len + 1:,} (seqLen + 1)"
+    if summary.num_held_out_documents:
+        return (
+            f"source {summary.name!r} has {summary.num_tokens:,} training tokens in {summary.num_documents:,} "
+            f"documents; {expected}. heldOut {fraction:g} kept {summary.num_held_out_documents:,} documents with "
+            f"{summary.num_held_out_tokens:,} tokens out of training, each as a whole (a text file is one document): "
+            "give more documents, lower heldOut, or set it to 0."
+        )
+    return (
+        f"source {summary.name!r} has {summary.num_tokens:,} tokens in {summary.num_documents:,} documents of "
+        f"{summary.num_files:,} files; {expected}. Give more text or lower seqLen."
+    )
+
+
+def _fingerprint(corpora: Sequence[Corpus], weights: Sequence[float], tokenizer: Tokenizer) -> str:
+    total = sum(weights)
+    identity = {
+        "tokenizer": tokenizer.fingerprint,
+        "sources": [corpus.identity() for corpus in corpora],
+        "shares": [weight / total for weight in weights],
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,78 @@
+"""Content digests of data files, remembered so that an unchanged corpus is not read again at each start.
+
+Called by `dataset`. The memo is one JSON file keyed by address; it is only a saving: a lost or unreadable memo costs
+time and nothing else.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from shardwise.job.errors import DataError
+from shardwise.train.data.files import DataFile, read_raw_blocks
+
+EMPTY_DIGEST = hashlib.sha256().hexdigest()
+_THREADS = 8
+# A file written twice within the resolution of its clock can keep its stamp; git's "racy" entries are the same case.
+_SETTLED_SECONDS = 2.0
+
+_Memo = dict[str, list[str]]
+
+
+def file_digests(files: Sequence[DataFile], *, memo_path: Path, report: Callable[[str], None]) -> tuple[str, ...]:
+    """The sha256 of each file's stored bytes, in hex.
+
+    Raises DataError for a file that cannot be read, and for an empty one that the job names in full.
+    """
+    memo = _load(memo_path)
+    unknown = [file for file in files if memo.get(file.url, ["", ""])[0] != file.stamp]
+    if unknown:
+        report(f"reading {len(unknown):,} data files, {sum(file.size_bytes for file in unknown) / 2**20:,.1f} MiB")
+    started_seconds = time.time()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        fresh = dict(zip((file.url for file in unknown), pool.map(_digest, unknown), strict=True))
+    settled_seconds = started_seconds - _SETTLED_SECONDS
+    settled = {file.url: [file.stamp, fresh[file.url]] for file in unknown if file.modified_seconds < settled_seconds}
+    if settled:
+        _save(memo_path, _load(memo_path) | settled)
+    digests = tuple(fresh.get(file.url) or memo[file.url][1] for file in files)
+    _refuse_empty(files, digests)
+    return digests
+
+
+def _refuse_empty(files: Sequence[DataFile], digests: Sequence[str]) -> None:
+    for file, digest in zip(files, digests, strict=True):
+        if file.named and digest == EMPTY_DIGEST:
+            raise DataError(f"{file.url!r} is empty; expected text. Take it out of the paths, or write to it.")
+
+
+def _digest(file: DataFile) -> str:
+    digest = hashlib.sha256()
+    for block in read_raw_blocks(file):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _load(memo_path: Path) -> _Memo:
+    try:
+        memo = json.loads(memo_path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return memo if isinstance(memo, dict) else {}
+
+
+def _save(memo_path: Path, memo: _Memo) -> None:
+    memo_path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=memo_path.parent, prefix=memo_path.name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            json.dump(memo, handle)
+        Path(temporary).replace(memo_path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise

@@ -1,0 +1,191 @@
+"""Finds data files and reads their bytes through fsspec: local paths, gs://, s3://, memory://, .gz and .zst.
+
+Called by `sources` (documents), `digests` (content digests), `tokenizer` (tokenizer.json) and `cache` (has a file
+changed?). It knows nothing of documents, tokens or the cache. A file is never held whole: it is read in blocks.
+"""
+
+import gzip
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Protocol
+
+import fsspec
+import zstandard
+from fsspec.implementations.local import LocalFileSystem
+
+from shardwise.job.errors import DataError
+
+BLOCK_BYTES = 1 << 20
+_ZSTD_INPUT_BYTES = 1 << 16
+_ZSTD_MAX_WINDOW_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """A file that holds data, as it was when it was found.
+
+    `url` is an absolute local path or an address with its protocol. `stamp` differs whenever the content may differ
+    (size and modification time, or what the remote store says of its object); `modified_seconds` is that time, 0 where
+    the stamp does not rest on a clock. `named` tells a path that was written out from one that a glob matched.
+    """
+
+    url: str
+    size_bytes: int
+    stamp: str
+    modified_seconds: float
+    named: bool
+
+    @property
+    def suffixes(self) -> tuple[str, str]:
+        """The format suffix and the compression suffix in lower case, e.g. (".jsonl", ".gz") or (".txt", "")."""
+        path = PurePosixPath(self.url.lower())
+        if path.suffix in _DECOMPRESSORS:
+            return PurePosixPath(path.stem).suffix, path.suffix
+        return path.suffix, ""
+
+
+def find_files(patterns: Iterable[str]) -> tuple[DataFile, ...]:
+    """The files that the patterns match, each once, sorted by address.
+
+    A pattern is a path or a glob (`*`, `?`, `[]`, and `**` for any number of folders).
+    Raises DataError for a pattern that matches no file, a folder, or storage that cannot be reached.
+    """
+    found: dict[str, DataFile] = {}
+    for pattern in patterns:
+        for file in _match(pattern):
+            if file.url not in found or file.named:
+                found[file.url] = file
+    return tuple(found[url] for url in sorted(found))
+
+
+def read_blocks(file: DataFile) -> Generator[bytes, None, None]:
+    """The decompressed content in non-empty blocks of about BLOCK_BYTES. Raises DataError if it cannot be read."""
+    decompress = _DECOMPRESSORS.get(file.suffixes[1], _plain_blocks)
+    with _reading(file.url), _open(file.url) as raw:
+        yield from decompress(raw)
+
+
+def read_raw_blocks(file: DataFile) -> Iterator[bytes]:
+    """The content as it is stored, in non-empty blocks of BLOCK_BYTES. Raises DataError if it cannot be read."""
+    with _reading(file.url), _open(file.url) as raw:
+        yield from _plain_blocks(raw)
+
+
+def has_changed(file: DataFile) -> bool:
+    """Whether the file now looks different from when it was found. Raises DataError if it is gone."""
+    with _reading(file.url):
+        filesystem, path = fsspec.core.url_to_fs(file.url)
+        filesystem.invalidate_cache()
+        return _data_file(filesystem, path, named=file.named).stamp != file.stamp
+
+
+def _match(pattern: str) -> list[DataFile]:
+    with _reading(pattern):
+        filesystem, path = fsspec.core.url_to_fs(pattern)
+        if filesystem.isfile(path):
+            return [_data_file(filesystem, path, named=True)]
+        if filesystem.isdir(path):
+            raise DataError(
+                f"data path {pattern!r} is a folder; expected a file or a glob. "
+                f"Write {pattern.rstrip('/') + '/**'!r} for every file in it."
+            )
+        paths = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
+    if not paths:
+        raise DataError(
+            f"no file matches {pattern!r} (looked for {_address(filesystem, path)}); expected the path of at least "
+            "one file, a glob such as 'data/**/*.txt', or an address such as 'gs://bucket/*.jsonl'."
+        )
+    return [_data_file(filesystem, match, named=False) for match in paths]
+
+
+def _data_file(filesystem: Any, path: str, *, named: bool) -> DataFile:
+    url = _address(filesystem, path)
+    if isinstance(filesystem, LocalFileSystem):
+        status = Path(path).stat()
+        size_bytes, modified_seconds = status.st_size, status.st_mtime
+        stamp = f"{size_bytes}:{status.st_mtime_ns}"
+    else:
+        size_bytes, modified_seconds = int(filesystem.size(path) or 0), 0.0
+        stamp = str(filesystem.ukey(path))
+    return DataFile(url=url, size_bytes=size_bytes, stamp=stamp, modified_seconds=modified_seconds, named=named)
+
+
+def _address(filesystem: Any, path: str) -> str:
+    return path if isinstance(filesystem, LocalFileSystem) else str(filesystem.unstrip_protocol(path))
+
+
+def _open(url: str) -> IO[bytes]:
+    filesystem, path = fsspec.core.url_to_fs(url)
+    handle: IO[bytes] = filesystem.open(path, "rb")
+    return handle
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    """Turns whatever a storage back end raises into a DataError that names the file.
+
+    Every fsspec back end has exception classes of its own, so the net is wide; it is held under input and output only.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise _damaged(url, "gzip", error) from error
+    except _CorruptZstdError as error:
+        raise _damaged(url, "zstd", error) from error
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{error}"
+        raise DataError(
+            f"cannot read {url!r}: {type(error).__name__}: {reason}. Expected a readable file; check the address, "
+            "the permissions and, for remote storage, the credentials."
+        ) from error
+
+
+def _damaged(url: str, format_name: str, error: Exception) -> DataError:
+    return DataError(
+        f"{url!r} is not a whole {format_name} file: {error}. Expected what its suffix says; "
+        "copy or compress the file again."
+    )
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _CorruptZstdError(Exception):
+    """A zstd file that ends inside a frame or does not decode."""
+
+
+def _plain_blocks(raw: _Readable) -> Iterator[bytes]:
+    while block := raw.read(BLOCK_BYTES):
+        yield block
+
+
+def _gzip_blocks(raw: IO[bytes]) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=raw) as stream:
+        yield from _plain_blocks(stream)
+
+
+def _zstd_blocks(raw: IO[bytes]) -> Iterator[bytes]:
+    # The library's own stream reader takes a truncated file for a whole one, hence frame by frame.
+    decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
+    frame = None
+    while data := raw.read(_ZSTD_INPUT_BYTES):
+        while data:
+            frame = frame or decoder.decompressobj()
+            try:
+                block = frame.decompress(data)
+            except zstandard.ZstdError as error:
+                raise _CorruptZstdError(str(error)) from error
+            if block:
+                yield block
+            data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+    if frame is not None:
+        raise _CorruptZstdError("it ends inside a frame")
+
+
+_DECOMPRESSORS: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {".gz": _gzip_blocks, ".zst": _zstd_blocks}

@@ -1,0 +1,35 @@
+"""Locks between processes of one machine, which the kernel frees when their holder dies.
+
+Called by `cache`. A lock file is never deleted: a process that waits on a deleted one would guard nothing.
+"""
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Holds the lock; calls `on_wait` once if another process has it, then waits for as long as that takes."""
+    with path.open("ab") as handle:
+        if not _take(handle):
+            on_wait()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def try_locked(path: Path) -> Iterator[bool]:
+    """Holds the lock if nobody else does; gives whether it does."""
+    with path.open("ab") as handle:
+        yield _take(handle)
+
+
+def _take(handle: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""Which sequence of which source each training sample is: a pure function, with no state and next to no memory.
+
+Called by `dataset`. A sample's global number is step * sequences a batch + row, so the order depends neither on the
+mesh nor on the number of hosts, and a resumed run needs nothing but its step. It reads no tokens.
+
+A mixture goes by blocks of BLOCK_SAMPLES. How many samples of a block each source gets follows from quotas that are
+exact over the whole run; where in the block they stand is shuffled by the seed. The n-th sample of a source is sequence
+`permute(n mod N)` of epoch `n div N`, N the number of its sequences: every sequence once in each epoch.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_SAMPLES = 2048
+_CACHED_BLOCKS = 16
+_ROUNDS = 6
+_BLOCK_KEY, _EPOCH_KEY = 1, 2
+_WEYL = 0x9E3779B97F4A7C15
+_BITS = (1 << 64) - 1
+
+UInt64Array = NDArray[np.uint64]
+Int64Array = NDArray[np.int64]
+
+
+class Order:
+    """The order of a mixture: `num_sequences` [source] (at least 1 each) and `weights` [source] (above 0)."""
+
+    def __init__(self, *, num_sequences: Sequence[int], weights: Sequence[float], seed: int) -> None:
+        assert len(num_sequences) == len(weights)
+        assert min(num_sequences) >= 1
+        assert min(weights) > 0
+        self._num_sequences = np.array(num_sequences, np.int64)
+        self._shares = _shares_of_rest(weights)
+        self._seed = seed
+        self._block = lru_cache(maxsize=_CACHED_BLOCKS)(self._make_block)
+
+    def locate(self, samples: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Global sample numbers [batch] to source numbers [batch] and sequence numbers in the source [batch]."""
+        samples = np.asarray(samples, np.int64)
+        sources = np.empty(samples.shape, np.int64)
+        draws = np.empty(samples.shape, np.int64)
+        blocks, places = np.divmod(samples, BLOCK_SAMPLES)
+        for block in np.unique(blocks):
+            here = blocks == block
+            block_sources, block_draws = self._block(int(block))
+            sources[here], draws[here] = block_sources[places[here]], block_draws[places[here]]
+        return sources, self._sequences(sources, draws)
+
+    def _sequences(self, sources: Int64Array, draws: Int64Array) -> Int64Array:
+        sequences = np.empty(draws.shape, np.int64)
+        for source in np.unique(sources):
+            here = sources == source
+            size = int(self._num_sequences[source])
+            epochs, indices = np.divmod(draws[here], size)
+            keys = _hash(self._seed, _EPOCH_KEY, int(source), epochs.astype(np.uint64))
+            sequences[here] = permute(indices, size, keys)
+        return sequences
+
+    def _make_block(self, block: int) -> tuple[Int64Array, Int64Array]:
+        """The source of each place in the block, and how many samples of that source come before it in all."""
+        before = _quotas(block * BLOCK_SAMPLES, self._shares)
+        after = _quotas((block + 1) * BLOCK_SAMPLES, self._shares)
+        sources = np.repeat(np.arange(len(before)), np.subtract(after, before))
+        places = np.arange(BLOCK_SAMPLES, dtype=np.uint64)
+        sources = sources[np.argsort(_hash(self._seed, _BLOCK_KEY, block, places), kind="stable")]
+        draws = np.empty(BLOCK_SAMPLES, np.int64)
+        for source, first in enumerate(before):
+            here = sources == source
+            draws[here] = first + np.arange(np.count_nonzero(here))
+        return sources, draws
+
+
+def permute(indices: Int64Array, size: int, keys: UInt64Array) -> Int64Array:
+    """Maps each of 0..size-1 to another, one to one, by a permutation that its key chooses; keys [index].
+
+    A Feistel network over the next even power of two; results outside are put in again until they fall inside
+    (cycle walking, Black and Rogaway 2002: fewer than four rounds through it on average).
+    """
+    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+    result = _feistel(indices.astype(np.uint64), half_bits, keys)
+    outside = result >= size
+    while outside.any():
+        result[outside] = _feistel(result[outside], half_bits, keys[outside])
+        outside = result >= size
+    return result.astype(np.int64)
+
+
+def _feistel(values: UInt64Array, half_bits: int, keys: UInt64Array) -> UInt64Array:
+    shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
+    left, right = values >> shift, values & mask
+    for number in range(_ROUNDS):
+        left, right = right, left ^ (_hash(number, keys, right) & mask)
+    return (left << shift) | right
+
+
+def _hash(*values: int | UInt64Array) -> UInt64Array:
+    """64 well-mixed bits of numbers and arrays of one shape, in order; at least one is an array."""
+    state: UInt64Array = np.zeros(1, np.uint64)
+    for value in values:
+        word = np.array([value & _BITS], np.uint64) if isinstance(value, int) else value
+        state = _mix((state ^ word) + np.uint64(_WEYL))
+    return state
+
+
+def _mix(words: UInt64Array) -> UInt64Array:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _shares_of_rest(weights: Sequence[float]) -> tuple[Fraction, ...]:
+    """The share of each source in what the sources before it leave; the last one's is 1. Exact, unlike floats."""
+    exact = [Fraction(weight) for weight in weights]
+    return tuple(weight / sum(exact[source:], Fraction(0)) for source, weight in enumerate(exact))
+
+
+def _quotas(num_samples: int, shares: Sequence[Fraction]) -> list[int]:
+    """How many of the first `num_samples` samples each source gets.
+
+    Each takes its share, rounded down, of what is left; so no quota ever falls as `num_samples` grows, and none is
+    ever further than the number of sources from its exact weight.
+    """
+    quotas = []
+    for share in shares:
+        quotas.append(num_samples * share.numerator // share.denominator)
+        num_samples -= quotas[-1]
+    return quotas

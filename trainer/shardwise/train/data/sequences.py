@@ -1,0 +1,102 @@
+"""Batches of fixed-length sequences out of token streams, for training and for evaluation.
+
+Made by `dataset`, read by the trainer each step. It knows no mesh: the caller asks for the samples that its devices
+need, in any order and on any number of hosts.
+
+Sequence i of length S is the tokens [i S, i S + S] of its stream, the last one being only a target. What is left at the
+end of a stream is not used.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.train.data.order import Int64Array, Order
+from shardwise.train.data.store import TokenStream
+
+# Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
+_HELD_OUT_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Rows of a batch. `targets` is `tokens` one later; a target of weight 0 is not learned from.
+
+    `segments` numbers the documents of a sequence from 0; all 0 if attention goes across documents.
+    """
+
+    tokens: NDArray[np.int32]  # [batch, position]
+    targets: NDArray[np.int32]  # [batch, position]
+    weights: NDArray[np.float32]  # [batch, position]
+    segments: NDArray[np.int32]  # [batch, position]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences:
+    """Sequences of streams by (source, number)."""
+
+    streams: tuple[TokenStream, ...]
+    seq_len: int
+    split_documents: bool
+
+    def count(self) -> list[int]:
+        """The number of sequences [source]."""
+        return [max(0, stream.num_tokens - 1) // self.seq_len for stream in self.streams]
+
+    def read(self, sources: Int64Array, sequences: Int64Array) -> Batch:
+        """The batch of these sequences, in order; both arguments [batch]."""
+        tokens = np.empty((sources.size, self.seq_len + 1), np.int32)
+        segments = np.zeros_like(tokens)
+        for row, (source, sequence) in enumerate(zip(sources.tolist(), sequences.tolist(), strict=True)):
+            start = sequence * self.seq_len
+            tokens[row] = self.streams[source].read(start, start + self.seq_len + 1)
+            if self.split_documents:
+                segments[row] = _segments(self.streams[source].document_ends, start, self.seq_len + 1)
+        return Batch(
+            tokens=tokens[:, :-1],
+            targets=tokens[:, 1:],
+            weights=(segments[:, :-1] == segments[:, 1:]).astype(np.float32),
+            segments=segments[:, :-1],
+        )
+
+
+class TrainSet:
+    """The training samples: endless, numbered from 0, in the order of the seed. `num_sequences` are different."""
+
+    def __init__(self, sequences: Sequences, order: Order) -> None:
+        self.num_sequences = sum(sequences.count())
+        self._sequences = sequences
+        self._order = order
+
+    def rows(self, sample_numbers: Int64Array) -> Batch:
+        """The samples with these global numbers [batch] (step * sequences a batch + row)."""
+        return self._sequences.read(*self._order.locate(sample_numbers))
+
+
+class HeldOutSet:
+    """The held-out sequences of all sources, in one fixed order that does not depend on the job's seed."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        counts = sequences.count()
+        self.num_sequences = sum(counts)
+        self._sequences = sequences
+        self._ends = np.cumsum(counts)
+        self._order = Order(num_sequences=[self.num_sequences], weights=[1.0], seed=_HELD_OUT_SEED)
+
+    def rows(self, sample_numbers: Int64Array) -> Batch:
+        """The sequences with these numbers [batch]; a number past the last gives a row of weight 0."""
+        sample_numbers = np.asarray(sample_numbers, np.int64)
+        _, numbers = self._order.locate(sample_numbers)
+        sources = np.searchsorted(self._ends, numbers, side="right")
+        batch = self._sequences.read(sources, numbers - np.concatenate([[0], self._ends])[sources])
+        batch.weights[sample_numbers >= self.num_sequences] = 0
+        return batch
+
+
+def _segments(document_ends: NDArray[np.int64], start: int, length: int) -> NDArray[np.int32]:
+    """The number of its document for each token [token] from `start`, counted from 0."""
+    first, last = np.searchsorted(document_ends, [start + 1, start + length])
+    begins = np.zeros(length, np.int32)
+    begins[document_ends[first:last] - start] = 1
+    return np.cumsum(begins, dtype=np.int32)

@@ -1,0 +1,102 @@
+"""Turns the documents of one corpus into two token streams on disk: training and held-out.
+
+Called by `cache`, which decides when and where. A document is never held whole unless it is a line of JSONL; at most
+_BATCH_BYTES of text and their tokens are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from shardwise.train.data.files import DataFile
+from shardwise.train.data.sources import documents, file_kind, is_held_out
+from shardwise.train.data.store import StreamLayout, StreamWriter
+from shardwise.train.data.tokenizer import Tokenizer, token_dtype
+
+TRAIN, HELD_OUT = "train", "held-out"
+TOKENS_PER_FILE = 64 << 20
+_BATCH_BYTES = 8 << 20
+_REPORT_TOKENS = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """The files of one source and all that decides which tokens they give. `digests` are of `files`, in order."""
+
+    name: str
+    files: tuple[DataFile, ...]
+    digests: tuple[str, ...]
+    text_field: str
+    held_out: float
+
+    def identity(self) -> dict[str, object]:
+        """What the content is, wherever it lies: as JSON values, in a fixed order."""
+        kinds = [[digest, file_kind(file), file.suffixes[1]] for file, digest in self._contents()]
+        has_lines = any(kind == "jsonl" for _, kind, _ in kinds)
+        return {"files": kinds, "text_field": self.text_field if has_lines else None, "held_out": self.held_out}
+
+    def _contents(self) -> Iterator[tuple[DataFile, str]]:
+        return zip(self.files, self.digests, strict=True)
+
+
+class _Piece(NamedTuple):  # a dataclass takes five times as long to make, and documents may be short
+    stream: str
+    content: bytes
+    ends_document: bool
+
+
+def write_streams(
+    corpus: Corpus, tokenizer: Tokenizer, directory: Path, report: Callable[[str], None]
+) -> list[StreamLayout]:
+    """Writes the streams TRAIN and HELD_OUT into `directory` and brings them to the disk.
+
+    Raises DataError for data that cannot be used, OSError for a disk that cannot be written.
+    """
+    dtype = token_dtype(tokenizer.vocab_size)
+    writers = {
+        name: StreamWriter(
+            directory, name, dtype=dtype, tokens_per_file=TOKENS_PER_FILE, end_of_text=tokenizer.end_of_text
+        )
+        for name in (TRAIN, HELD_OUT)
+    }
+    next_report = _REPORT_TOKENS
+    try:
+        for batch in _batches(_pieces(corpus, tokenizer)):
+            encoded = tokenizer.encode_batch([piece.content for piece in batch])
+            for name, writer in writers.items():
+                pairs = zip(batch, encoded, strict=True)
+                writer.append([(tokens, piece.ends_document) for piece, tokens in pairs if piece.stream == name])
+            if writers[TRAIN].num_tokens >= next_report:
+                report(f"tokenising {corpus.name}: {writers[TRAIN].num_tokens:,} tokens so far")
+                next_report += _REPORT_TOKENS
+        return [writer.finish() for writer in writers.values()]
+    except BaseException:
+        for writer in writers.values():
+            writer.abandon()
+        raise
+
+
+def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Batches of _BATCH_BYTES, so that a tokenizer may use its threads."""
+    batch: list[_Piece] = []
+    size_bytes = 0
+    for piece in pieces:
+        batch.append(piece)
+        size_bytes += len(piece.content)
+        if size_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, size_bytes = [], 0
+    yield batch
+
+
+def _pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[_Piece]:
+    for file in corpus.files:
+        for document in documents(file, corpus.text_field):
+            stream = HELD_OUT if is_held_out(document, corpus.held_out) else TRAIN
+            pieces = tokenizer.split(document.parts(), document.where)
+            content = next(pieces, b"")
+            for following in pieces:
+                yield _Piece(stream=stream, content=content, ends_document=False)
+                content = following
+            yield _Piece(stream=stream, content=content, ends_document=True)

@@ -1,0 +1,182 @@
+"""Tokenizers: bytes, and Hugging Face's `tokenizer.json`.
+
+Called by `dataset` and `cache` (encoding a corpus) and by text generation (`encode` a prompt, `decode` an answer).
+It reads no data file but the tokenizer's own.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.job.errors import DataError
+from shardwise.train.data.files import find_files, read_blocks
+
+BYTE = "byte"
+PIECE_BYTES = 1 << 20
+_END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<eos>")
+_MAX_UINT16_VOCAB = 1 << 16
+
+TokenArray = NDArray[np.unsignedinteger[Any]]
+
+
+class Tokenizer(Protocol):
+    """What the rest of the trainer knows of a tokenizer. Token ids are below `vocab_size`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the greatest token id."""
+
+    @property
+    def end_of_text(self) -> int:
+        """The id that follows each document."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs when the same text may give other tokens."""
+
+    def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
+        """Cuts a document, given in parts, into pieces that are encoded on their own. `where` names it in errors."""
+
+    def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
+        """The tokens of each piece [token], of any unsigned type. The pieces come from `split`."""
+
+    def encode(self, text: str) -> TokenArray:
+        """The tokens of a text, without end-of-text; `token_dtype(vocab_size)` [token]."""
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens; end-of-text gives nothing, invalid UTF-8 the replacement character."""
+
+
+def load_tokenizer(spec: str) -> Tokenizer:
+    """The tokenizer that the job names: "byte", or the path of a tokenizer.json. Raises DataError."""
+    return ByteTokenizer() if spec == BYTE else HfTokenizer(spec)
+
+
+def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The little-endian type in which tokens are stored."""
+    return np.dtype("<u2" if vocab_size <= _MAX_UINT16_VOCAB else "<u4")
+
+
+class ByteTokenizer:
+    """Tokens 0-255 are the bytes, 256 is end-of-text. Any file can be encoded; UTF-8 is not asked for."""
+
+    vocab_size = 257
+    end_of_text = 256
+    fingerprint = "byte-257"
+
+    def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:  # noqa: ARG002
+        """The parts as they are: bytes have no context."""
+        return iter(parts)
+
+    def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
+        """One token a byte."""
+        return [np.frombuffer(piece, np.uint8) for piece in pieces]
+
+    def encode(self, text: str) -> TokenArray:
+        """The UTF-8 bytes of the text."""
+        return np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2")
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The bytes read as UTF-8."""
+        return bytes(token for token in tokens if token < self.end_of_text).decode("utf-8", errors="replace")
+
+
+class HfTokenizer:
+    """A tokenizer.json read by the `tokenizers` library.
+
+    Special tokens written out in a text are encoded as the plain text that they are there, no token is added by the
+    post-processor, and truncation and padding set in the file are switched off.
+
+    A document of more than PIECE_BYTES is cut after the last newline of each PIECE_BYTES (without one, between two
+    characters), so that it need not be held whole; a token that would have spanned the cut comes out as two.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Reads the file. Raises DataError if it is no tokenizer.json or has no end-of-text token."""
+        from tokenizers import Tokenizer as Library  # noqa: PLC0415  not needed where bytes are the tokens
+
+        content = b"".join(block for file in find_files([path]) for block in read_blocks(file))
+        try:
+            self._library: Any = Library.from_str(content.decode("utf-8"))
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(
+                f"tokenizer {path!r} cannot be read: {error}. Expected 'byte' or the path of a tokenizer.json "
+                "as the Hugging Face tokenizers library writes it."
+            ) from error
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._library.encode_special_tokens = True
+        vocabulary: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self.end_of_text = _end_of_text(vocabulary, path)
+        self.fingerprint = f"tokenizer.json-{hashlib.sha256(content).hexdigest()}"
+        self._dtype = token_dtype(self.vocab_size)
+
+    def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
+        """Pieces of valid UTF-8 of at most about PIECE_BYTES. Raises DataError at the first byte that is not."""
+        offset = 0
+        for piece in _cut(parts):
+            _check_utf8(piece, offset, where)
+            offset += len(piece)
+            yield piece
+
+    def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
+        """Encodes the pieces in the library's threads."""
+        texts = [piece.decode("utf-8") for piece in pieces]
+        encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, self._dtype) for encoding in encodings]
+
+    def encode(self, text: str) -> TokenArray:
+        """Encodes the text as a whole."""
+        return np.array(self._library.encode(text, add_special_tokens=False).ids, self._dtype)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Special tokens give nothing."""
+        return str(self._library.decode([int(token) for token in tokens], skip_special_tokens=True))
+
+
+def _end_of_text(vocabulary: dict[str, int], path: str) -> int:
+    for name in _END_OF_TEXT_NAMES:
+        if name in vocabulary:
+            return vocabulary[name]
+    raise DataError(
+        f"tokenizer {path!r} has no end-of-text token; expected one of {', '.join(_END_OF_TEXT_NAMES)} "
+        "in its vocabulary or its added tokens. Add one to the file."
+    )
+
+
+def _cut(parts: Iterable[bytes]) -> Iterator[bytes]:
+    pending = b""
+    for part in parts:
+        pending += part
+        start = 0
+        while len(pending) - start > PIECE_BYTES:
+            end = _cut_point(pending, start)
+            yield pending[start:end]
+            start = end
+        pending = pending[start:]
+    if pending:
+        yield pending
+
+
+def _cut_point(content: bytes, start: int) -> int:
+    limit = start + PIECE_BYTES
+    newline = content.rfind(b"\n", start, limit)
+    if newline >= 0:
+        return newline + 1
+    while limit > start + 1 and content[limit] & 0xC0 == 0x80:  # inside a UTF-8 character
+        limit -= 1
+    return limit
+
+
+def _check_utf8(piece: bytes, offset: int, where: str) -> None:
+    try:
+        piece.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: byte {offset + error.start} is not UTF-8 ({error.reason}); expected UTF-8 text, which a "
+            "tokenizer.json needs. Convert the file, leave it out of the paths, or use tokenizer: byte."
+        ) from error

@@ -1,0 +1,59 @@
+"""Batches on the devices, made one step ahead while the devices work.
+
+Called by the loop. A batch is a pure function of (data, seed, step), so there is no state to save; each process reads
+only the rows of its own devices.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+
+import jax
+import numpy as np
+
+from shardwise.train.data import sequences
+from shardwise.train.layout import Layout
+from shardwise.train.step import Batch
+
+Rows = Callable[[np.ndarray], sequences.Batch]
+
+
+class Loader:
+    """Global batches of `sequences` rows, from a function that reads rows by sample number."""
+
+    def __init__(self, rows: Rows, layout: Layout, *, sequences: int, seq_len: int) -> None:
+        """Read nothing yet."""
+        self._rows = rows
+        self._sharding = layout.batch
+        self._shape = (sequences, seq_len)
+        self.waited_seconds = 0.0
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one step: samples step x sequences onwards."""
+        first = step * self._shape[0]
+
+        @lru_cache(maxsize=None)
+        def read(start: int, stop: int) -> sequences.Batch:
+            return self._rows(np.arange(first + start, first + stop, dtype=np.int64))
+
+        def place(field: str) -> jax.Array:
+            def slice_of(index: tuple[slice, ...]) -> np.ndarray:
+                start, stop, _ = index[0].indices(self._shape[0])
+                return getattr(read(start, stop), field)
+
+            return jax.make_array_from_callback(self._shape, self._sharding, slice_of)
+
+        return Batch(*(place(field) for field in Batch._fields))
+
+    def ahead(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of steps start to stop - 1; `waited_seconds` adds up what the caller waited for them."""
+        with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
+            coming: Future[Batch] = pool.submit(self.batch, start)
+            for step in range(start, stop):
+                asked = time.perf_counter()
+                batch = coming.result()
+                self.waited_seconds += time.perf_counter() - asked
+                if step + 1 < stop:
+                    coming = pool.submit(self.batch, step + 1)
+                yield batch

@@ -1,0 +1,221 @@
+"""The step loop: batches in, steps dispatched, losses written, saves and evaluations at agreed steps.
+
+Called by `shardwise.train.main`. A step is dispatched before the one before it has been read back, so the devices never
+wait for Python; a step counts as completed when its loss has reached this host. What the control words of a step ask for
+is therefore done one step later, and at the same step on every process.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from shardwise.job.contract import Control, Phase
+from shardwise.job.errors import NonFiniteError
+from shardwise.train.checkpoint import CheckpointWriter
+from shardwise.train.control import Controls
+from shardwise.train.digest import combine, to_hex
+from shardwise.train.loader import Loader
+from shardwise.train.metrics import MetricsLog, Tracker
+from shardwise.train.phases import Phases
+from shardwise.train.start import Start
+from shardwise.train.state import State, flat
+from shardwise.train.step import Metrics
+from shardwise.train.view import View
+
+
+@dataclass(frozen=True)
+class _Dispatched:
+    """A step on its way."""
+
+    number: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the loop ended."""
+
+    steps: int
+    loss: float | None
+    digest: str
+    stopped: bool
+
+
+class Loop:
+    """One process's run through the steps.
+
+    Args:
+        start: programs, data and the state to start from.
+        controls: what signals and clocks ask for.
+        phases: where time is counted and progress recorded.
+        log: metrics.jsonl.
+        view: what a person sees.
+        trackers: further places for metrics.
+        writer: the checkpoints.
+        flops_per_second: the hardware's peak, for MFU.
+
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        controls: Controls,
+        phases: Phases,
+        log: MetricsLog,
+        view: View,
+        trackers: list[Tracker],
+        writer: CheckpointWriter,
+        token_flops: int,
+        flops_per_second: float,
+    ) -> None:
+        """Nothing runs yet."""
+        self._start, self._controls, self._phases, self._log, self._view = start, controls, phases, log, view
+        self._trackers, self._writer = trackers, writer
+        self._mfu = token_flops / flops_per_second
+        self._program = start.program
+        self._state: State = start.state
+        self._completed_at = time.perf_counter()
+        self._loss: float | None = None
+        self._digest: str | None = None
+        self._saved_step = start.first_step if start.first_step else None
+
+    def run(self) -> Outcome:
+        """Train to the last step, or to an agreed stop; the last state is saved either way.
+
+        Raises:
+            NonFiniteError: a loss or gradient norm is not a number; nothing of that step is saved.
+            CheckpointError: a save failed; the checkpoints before it are untouched.
+
+        """
+        training = self._start.job.spec.training
+        loader = self._loader(self._start.data.train.rows, training.batch.sequences)
+        self._controls.stepping()
+        self._completed_at = time.perf_counter()
+        previous: _Dispatched | None = None
+        stopped = False
+        for batch in loader.ahead(self._start.first_step, training.steps):
+            number = (previous.number if previous else self._start.first_step) + 1
+            self._state, metrics = self._start.step(self._state, batch, self._words())
+            asked = self._complete(previous)
+            previous = _Dispatched(number, metrics)
+            evaluate = self._due(number, training.evaluation.every_steps) or asked == Control.EVALUATE
+            save = self._due(number, training.checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP)
+            if not (evaluate or save):
+                continue
+            self._complete(previous)
+            previous = _Dispatched(number, previous.metrics)
+            if evaluate:
+                self._evaluate(number)
+            if save:
+                self._save(number)
+            self._controls.done(asked)
+            self._completed_at = time.perf_counter()
+            if asked == Control.STOP:
+                stopped = True
+                break
+        last = previous.number if previous else self._start.first_step
+        self._complete(previous)
+        self._phases.add("wait", loader.waited_seconds)
+        return self._finish(last, stopped=stopped and last < training.steps)
+
+    def _finish(self, last: int, *, stopped: bool) -> Outcome:
+        if self._saved_step != last:
+            self._save(last)
+        with self._phases.entered(Phase.SAVE):
+            self._writer.wait()
+        if self._digest is None:
+            self._digest = self._digest_of_state()
+        return Outcome(steps=last, loss=self._loss, digest=self._digest, stopped=stopped)
+
+    def _loader(self, rows: Callable, sequences: int) -> Loader:  # type: ignore[type-arg]
+        return Loader(rows, self._program.layout, sequences=sequences, seq_len=self._program.config.seq_len)
+
+    def _words(self) -> jax.Array:
+        """This process's control word on each of its devices."""
+        sharding = self._program.layout.words
+        word = np.full(1, self._controls.word(), np.int32)
+        return jax.make_array_from_callback((self._program.layout.mesh.size,), sharding, lambda _: word)
+
+    def _due(self, number: int, every: int | None) -> bool:
+        return every is not None and number % every == 0
+
+    def _complete(self, step: _Dispatched | None) -> Control:
+        """Read a step's numbers back (this waits for it), check them, write them; once for each step."""
+        if step is None or step.number <= self._phases.step:
+            return Control.NONE
+        values = {name: float(value) for name, value in jax.device_get(step.metrics)._asdict().items()}
+        now = time.perf_counter()
+        seconds, self._completed_at = now - self._completed_at, now
+        if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
+            self._log.write({"event": "nonfinite", "step": step.number, "loss": values["loss"], "gradNorm": values["grad_norm"]})
+            raise NonFiniteError(_nonfinite(step.number, values))
+        self._loss = values["loss"]
+        self._phases.add(Phase.STEP, seconds)
+        self._phases.completed(step.number)
+        self._tell(step.number, values, seconds)
+        return Control(int(values["control"]))
+
+    def _tell(self, number: int, values: dict[str, float], seconds: float) -> None:
+        rate = self._program.training.batch.sequences * self._program.config.seq_len / seconds
+        record = {
+            "loss": values["loss"],
+            "accuracy": values["accuracy"],
+            "learningRate": values["learning_rate"],
+            "gradNorm": values["grad_norm"],
+            "tokensPerSecond": rate,
+            "stepSeconds": seconds,
+            "mfu": rate * self._mfu,
+        }
+        if self._program.training.loss.z_loss:
+            record["zLoss"] = values["z_loss"]
+        self._log.write({"step": number, **record})
+        self._view.step(number, record)
+        for tracker in self._trackers:
+            tracker.step(number, record)
+
+    def _evaluate(self, number: int) -> None:
+        """The mean loss over the first held-out batches, weighted by tokens."""
+        held_out, evaluation = self._start.data.held_out, self._start.evaluation
+        if held_out is None or evaluation is None:
+            return
+        with self._phases.entered(Phase.EVALUATE):
+            training = self._program.training
+            batches = min(training.evaluation.batches, -(-held_out.num_sequences // training.batch.sequences))
+            loader = self._loader(held_out.rows, training.batch.sequences)
+            sums = [jax.device_get(evaluation(self._state["params"], batch)) for batch in loader.ahead(0, batches)]
+        weight = sum(float(s.weight) for s in sums)
+        loss = sum(float(s.cross_entropy) for s in sums) / weight
+        accuracy = sum(float(s.correct) for s in sums) / weight
+        self._log.write({"event": "evaluated", "step": number, "heldOutLoss": loss, "heldOutAccuracy": accuracy, "tokens": weight})
+        self._view.evaluated(number, loss)
+        for tracker in self._trackers:
+            tracker.step(number, {"heldOutLoss": loss, "heldOutAccuracy": accuracy})
+
+    def _save(self, number: int) -> None:
+        """Copy the state to the host and let the writer do the rest while training goes on."""
+        if self._saved_step == number:
+            return
+        with self._phases.entered(Phase.SAVE):
+            leaves = flat(self._state)
+            digests = self._start.digester(leaves)
+            overwrite = self._start.forked or number in self._start.refused
+            ticket = self._writer.save(number, leaves, digests=digests, identity=self._start.identity, overwrite=overwrite)
+            self._digest = combine(to_hex(digests))
+        self._saved_step = number
+        self._log.write({"event": "saved", "step": number, "blockedSeconds": ticket.blocked_seconds, "digest": self._digest})
+        self._view.saved(number)
+
+    def _digest_of_state(self) -> str:
+        return combine(to_hex(self._start.digester(flat(self._state))))
+
+
+def _nonfinite(number: int, values: dict[str, float]) -> str:
+    return (
+        f"step {number}: the loss is {values['loss']} and the gradient norm {values['grad_norm']}; expected finite numbers. "
+        "Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, or look at the data, and run again"
+    )

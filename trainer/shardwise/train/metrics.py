@@ -1,0 +1,70 @@
+"""metrics.jsonl: one JSON object a step, other events with "event"; written as training goes, read by plots and status.
+
+Called by the loop, the plot and the demo. A run that resumes writes the steps that it repeats again: `steps` keeps the
+last word on each.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+Record = Mapping[str, Any]
+
+
+class Tracker(Protocol):
+    """Where metrics go besides the file."""
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        """Take one step's numbers."""
+
+    def close(self) -> None:
+        """Send what is held back."""
+
+
+class MetricsLog:
+    """The open file. Each record is one write, so that a kill can cut short only the last line."""
+
+    def __init__(self, path: Path) -> None:
+        """Open for appending; a line that a killed run left unfinished is removed."""
+        self._file = path.open("ab", buffering=0)
+        _drop_partial_line(path)
+
+    def write(self, record: Record) -> None:
+        """Append one record; a number that JSON cannot hold becomes null."""
+        self._file.write(json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole record of the file, oldest first."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    yield from (json.loads(line) for line in lines[:-1])
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    """One record a step, in order; of a step that was repeated after a restart, the last one."""
+    newest: dict[int, dict[str, Any]] = {}
+    for record in records(path):
+        if "event" not in record:
+            newest[record["step"]] = record
+        elif record["event"] == "restored":
+            newest = {step: kept for step, kept in newest.items() if step <= record["step"]}
+    return [newest[step] for step in sorted(newest)]
+
+
+def _drop_partial_line(path: Path) -> None:
+    with path.open("r+b") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,95 @@
+"""The optimizers: optax chains whose masks and dimension numbers come from axis names, never from ndim.
+
+Called by the state and the step. Parameters are a flat dict {path: array} with axis names beside it. Not here: clipping
+order is part of the chain; the gradients' mean is the step's.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import optax
+
+from shardwise.job.spec import Optimizer, Schedule
+
+Names = Mapping[str, tuple[str, ...]]
+# The axes that a matrix of a block contracts over (into the residual stream or out of it), and those that stack matrices.
+_STACKED = ("layers", "qkv")
+_LOOKED_UP = ("vocab", "position")
+
+
+def schedule(settings: Schedule, peak: float, steps: int) -> optax.Schedule:
+    """The learning rate by step (counted from 0): a linear warm-up, then the named curve to the last step.
+
+    The first of `warmup_steps` steps has rate peak / warmup_steps, so no step is spent at rate 0.
+    """
+    warmup, final = settings.warmup_steps, peak * settings.final_ratio
+    rest = steps - warmup
+    match settings.kind:
+        case "constant":
+            curve = optax.constant_schedule(peak)
+        case "cosine":
+            curve = optax.cosine_decay_schedule(peak, settings.decay_steps or rest, alpha=settings.final_ratio)
+        case "linear":
+            curve = optax.linear_schedule(peak, final, settings.decay_steps or rest)
+        case "warmup-stable-decay":
+            decay = settings.decay_steps or rest
+            curve = optax.join_schedules([optax.constant_schedule(peak), optax.linear_schedule(peak, final, decay)], [rest - decay])
+    if not warmup:
+        return curve
+    return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1 or 1), curve], [warmup])
+
+
+def optimizer(settings: Optimizer, names: Names, steps: int) -> optax.GradientTransformation:
+    """The update rule of a resolved job, for parameters with these axis names."""
+    rate = schedule(settings.schedule, settings.learning_rate, steps)
+    decayed = {path: is_matrix(axes) for path, axes in names.items()}
+    moments = {"b1": settings.beta1, "b2": settings.beta2}
+    match settings.name:
+        case "adamw":
+            rule = optax.adamw(rate, **moments, eps=settings.epsilon, weight_decay=settings.weight_decay, mask=decayed)
+        case "adam":
+            rule = optax.adam(rate, **moments, eps=settings.epsilon)
+        case "lion":
+            rule = optax.lion(rate, **moments, weight_decay=settings.weight_decay, mask=decayed)
+        case "muon":
+            adam_rate = settings.adam_learning_rate or settings.learning_rate
+            rule = optax.contrib.muon(
+                rate,
+                beta=settings.momentum,
+                weight_decay=settings.weight_decay,
+                weight_decay_mask=decayed,
+                adam_b1=settings.beta1,
+                adam_b2=settings.beta2,
+                adam_learning_rate=schedule(settings.schedule, adam_rate, steps),
+                muon_weight_dimension_numbers={path: muon_dimensions(axes) for path, axes in names.items()},
+                consistent_rms=0.2,
+            )
+    if settings.clip_norm is None:
+        return rule
+    return optax.chain(optax.clip_by_global_norm(settings.clip_norm), rule)
+
+
+def is_matrix(axes: tuple[str, ...]) -> bool:
+    """Whether weight decay applies: a weight maps embed to another axis; gains and biases have one feature axis."""
+    return "embed" in axes and any(axis not in (*_STACKED, "embed") for axis in axes)
+
+
+def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
+    """The reduction and output axes of a block's matrix; None for what Adam takes.
+
+    Tables that are looked up by token or position, and the head, go to Adam, as Muon's authors advise. Query, key and
+    value are matrices of their own, and so is each layer's.
+    """
+    if not is_matrix(axes) or any(axis in _LOOKED_UP for axis in axes):
+        return None
+    split = axes.index("embed")
+    features = tuple(i for i, axis in enumerate(axes) if axis not in (*_STACKED, "embed"))
+    if split < features[0]:
+        return optax.contrib.MuonDimensionNumbers(reduction_axis=(split,), output_axis=features)
+    return optax.contrib.MuonDimensionNumbers(reduction_axis=features, output_axis=(split,))
+
+
+def is_moment_of(path: tuple[object, ...]) -> str | None:
+    """The parameter that a leaf of the optimizer's state belongs to, read off the leaf's key path."""
+    last = path[-1]
+    return last.key if isinstance(last, jax.tree_util.DictKey) else None

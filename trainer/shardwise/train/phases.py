@@ -1,0 +1,58 @@
+"""Where the time went, and where the process stands: phases timed for the summary and told to whoever watches.
+
+Called by the start and the loop.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shardwise.job.contract import Phase, Progress, write_progress
+
+
+class Phases:
+    """The phases of one process of one incarnation. `seconds` adds up by phase; `entered` writes the progress record."""
+
+    def __init__(self, record: Path, *, incarnation: int, rank: int, pid: int) -> None:
+        """Say that the process has started."""
+        self._record, self._incarnation, self._rank, self._pid = record, incarnation, rank, pid
+        self.seconds: dict[str, float] = {}
+        self.step = 0
+        self._phase = Phase.START
+        self._write()
+
+    @contextmanager
+    def entered(self, phase: Phase) -> Iterator[None]:
+        """Be in a phase while the block runs, then again in the one before."""
+        before, start = self._phase, time.perf_counter()
+        self._phase = phase
+        self._write()
+        try:
+            yield
+        finally:
+            self.add(phase, time.perf_counter() - start)
+            self._phase = before
+            self._write()
+
+    def add(self, name: str, seconds: float) -> None:
+        """Count time that was measured elsewhere."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def completed(self, step: int) -> None:
+        """So many steps are complete: their losses have reached this host."""
+        self.step = step
+        self._write()
+
+    def _write(self) -> None:
+        write_progress(
+            self._record,
+            Progress(
+                incarnation=self._incarnation,
+                rank=self._rank,
+                phase=self._phase,
+                step=self.step,
+                monotonic_seconds=time.monotonic(),
+                pid=self._pid,
+            ),
+        )

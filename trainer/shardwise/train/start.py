@@ -1,0 +1,179 @@
+"""From a resolved job to a state on the devices and compiled programs: fresh, restored, or forked.
+
+Called by `shardwise.train.main`. XLA compiles in threads while data are prepared and a checkpoint is read, since none of
+them needs the others.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shardwise.job.contract import Phase, cache_directory, checkpoint_root
+from shardwise.job.errors import CheckpointError, RunDirectoryError, UsageError
+from shardwise.job.identity import Difference, differences, identity
+from shardwise.job.spec import TrainingJob
+from shardwise.train.checkpoint import Restored, read_manifest, restore, steps
+from shardwise.train.config import GptConfig
+from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.digest import Digester, combine, to_hex
+from shardwise.train.layout import Layout
+from shardwise.train.phases import Phases
+from shardwise.train.run_directory import RunDirectory
+from shardwise.train.state import Program, State, flat, unflat
+from shardwise.train.step import lower_evaluation, lower_step
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """All that the step loop needs."""
+
+    job: TrainingJob
+    program: Program
+    data: Dataset
+    identity: dict[str, Any]
+    root: str
+    step: jax.stages.Compiled
+    evaluation: jax.stages.Compiled | None
+    digester: Digester
+    state: State
+    first_step: int
+    initial_digest: str | None
+    forked: bool
+    refused: frozenset[int]
+    """Steps whose checkpoints were damaged, so that saving them again replaces them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line adds to the job."""
+
+    fork: bool = False
+    """Go on from the checkpoint though the run's identity differs."""
+    step: int | None = None
+    """The checkpoint to start from, by name; the newest usable one otherwise."""
+
+
+def build(job: TrainingJob, devices: list[jax.Device]) -> Program:
+    """The program of a resolved job on these devices. Reads the tokenizer, no data."""
+    training = job.spec.training
+    tokenizer = load_tokenizer(training.data.tokenizer)
+    config = GptConfig.of(training.model, tokenizer_size=tokenizer.vocab_size, platform=devices[0].platform)
+    return Program.of(training, Layout.of(training, devices), config)
+
+
+def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options, report: Report) -> Start:
+    """Prepare everything up to the first step.
+
+    Raises:
+        DataError, CheckpointError, RunDirectoryError: see `shardwise.job.errors`; nothing was changed.
+
+    """
+    training = job.spec.training
+    program = build(job, jax.devices())
+    with ThreadPoolExecutor(2, thread_name_prefix="compile") as pool:
+        step, evaluation, digester = _compiling(program, pool)
+        with phases.entered(Phase.DATA):
+            data = prepare(training.data, seq_len=program.config.seq_len, seed=training.seed, cache_root=cache_directory(), report=report)
+        own = identity(job, data_fingerprint=data.fingerprint)
+        root = checkpoint_root(training.checkpoint.path, run.path)
+        forked = _differs(run, root, own, options)
+        with phases.entered(Phase.COMPILE):
+            digest = digester.result()
+        state, restored = _state(program, root, options, phases, digest, pool, report)
+        with phases.entered(Phase.COMPILE):
+            compiled = step.result()
+            compiled_evaluation = None if evaluation is None else evaluation.result()
+    run.write_identity(own)
+    return Start(
+        job=job,
+        program=program,
+        data=data,
+        identity=own,
+        root=root,
+        step=compiled,
+        evaluation=compiled_evaluation,
+        digester=digest,
+        state=state,
+        first_step=restored.step if restored else 0,
+        initial_digest=run.read_summary().get("initialDigest") if restored else combine(to_hex(digest(flat(state)))),
+        forked=forked,
+        refused=frozenset(step for step, _ in restored.refused) if restored else frozenset(),
+    )
+
+
+def _compiling(program: Program, pool: ThreadPoolExecutor) -> tuple[Future[Any], Future[Any] | None, Future[Digester]]:
+    """Lower here (tracing is Python), compile in the threads (XLA leaves Python alone)."""
+    step = pool.submit(lower_step(program).compile)
+    digester = pool.submit(Digester, flat(program.abstract()))
+    evaluated = program.training.evaluation.every_steps is not None
+    return step, pool.submit(lower_evaluation(program).compile) if evaluated else None, digester
+
+
+def _differs(run: RunDirectory, root: str, own: dict[str, Any], options: Options) -> bool:
+    """Whether this job is another run than the one the directory holds, which needs --fork."""
+    held = _held_identity(root) or run.read_identity()
+    changed = [change for change in differences(held, own) if change.path in held]
+    if changed and not options.fork:
+        raise RunDirectoryError(_changed(run.path, changed))
+    later = [step for step in steps(root) if options.step is not None and step > options.step]
+    if changed and later:
+        raise UsageError(
+            f"--fork from step {options.step}: the run that is there has later checkpoints ({later[-1]}), which the new run "
+            "would mix with its own; fork from the newest, or copy the directory without them"
+        )
+    return bool(changed)
+
+
+def _held_identity(root: str) -> dict[str, Any]:
+    """The identity in the newest checkpoint whose manifest can be read; empty where there is none."""
+    for step in reversed(steps(root)):
+        try:
+            return dict(read_manifest(root, step).identity)
+        except CheckpointError:  # it is refused by name when the state is restored
+            continue
+    return {}
+
+
+def _changed(path: Path, changed: list[Difference]) -> str:
+    lines = "\n".join(f"  {change}" for change in changed)
+    return (
+        f"{path} holds a run that differs from this job in what a run is:\n{lines}\n"
+        "Go on as a new run from its newest checkpoint with --fork, undo the change, or give another --dir."
+    )
+
+
+def _state(
+    program: Program, root: str, options: Options, phases: Phases, digester: Digester, pool: ThreadPoolExecutor, report: Report
+) -> tuple[State, Restored | None]:
+    """The state to start from. Restoring never initialises first; a fork or an import fills in what it lacks."""
+    abstract = program.abstract()
+    with phases.entered(Phase.RESTORE):
+        restored = restore(
+            root,
+            flat(abstract),
+            step=options.step,
+            digester=digester,
+            report=lambda step, reason: report(f"checkpoint of step {step} refused: {reason}"),
+            partial=options.fork,
+        )
+    if restored is None:
+        with phases.entered(Phase.INIT):
+            return _initial(program, pool), None
+    if not restored.missing:
+        return unflat(abstract, restored.arrays), restored
+    with phases.entered(Phase.INIT):
+        fresh = flat(_initial(program, pool))
+    report(f"step {restored.step}: weights restored; {len(restored.missing)} arrays that the checkpoint does not hold start anew")
+    return unflat(abstract, fresh | restored.arrays), restored
+
+
+def _initial(program: Program, pool: ThreadPoolExecutor) -> State:
+    state: State = pool.submit(program.lower_init().compile).result()()
+    return jax.block_until_ready(state)

@@ -1,0 +1,92 @@
+"""The training state: what it holds, how it is laid out, how it is made from a seed without ever being whole anywhere.
+
+Called by the step, the loop, checkpoints and generation. A state is {"step", "params", "optimizer"}; outside of a
+program it is seen as one flat dict {dotted path: array}.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jmp
+import optax
+from jax.sharding import NamedSharding
+
+from shardwise.job.spec import Training
+from shardwise.train.config import GptConfig
+from shardwise.train.layout import Layout, assemble, axis_names, flatten
+from shardwise.train.model import Gpt
+from shardwise.train.optimizer import Names, is_moment_of, optimizer
+
+Array = jax.Array
+State = dict[str, Any]
+Abstract = jax.ShapeDtypeStruct
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """All that the compiled programs of one job share; made once, before anything is compiled."""
+
+    config: GptConfig
+    layout: Layout
+    template: Gpt
+    names: Names
+    rule: optax.GradientTransformation
+    policy: jmp.Policy
+    training: Training
+
+    @classmethod
+    def of(cls, training: Training, layout: Layout, config: GptConfig) -> Self:
+        """The program of a resolved job; `config` fits its model and tokenizer."""
+        template = eqx.filter_eval_shape(Gpt.init, config, key=jax.random.key(0))
+        names = axis_names(template)
+        precision = training.precision
+        policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
+        rule = optimizer(training.optimizer, names, training.steps)
+        return cls(config=config, layout=layout, template=template, names=names, rule=rule, policy=policy, training=training)
+
+    def model(self, params: Mapping[str, Array]) -> Gpt:
+        """The model holding these parameters."""
+        return assemble(self.template, params)
+
+    def init(self) -> State:
+        """The state at step 0, from the job's seed. Call it inside jit only: see `initial_state`."""
+        params = flatten(Gpt.init(self.config, key=jax.random.key(self.training.seed)))
+        params = self.policy.cast_to_param(params)
+        return {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(params)}
+
+    def shardings(self) -> State:
+        """The sharding of every array of a state, in the state's own tree."""
+        state = jax.eval_shape(self.init)
+        return jax.tree_util.tree_map_with_path(self._sharding, state)
+
+    def abstract(self) -> State:
+        """The state's shapes, dtypes and shardings, with no arrays."""
+        place = lambda x, sharding: Abstract(x.shape, x.dtype, sharding=sharding)  # noqa: E731
+        return jax.tree.map(place, jax.eval_shape(self.init), self.shardings())
+
+    def lower_init(self) -> jax.stages.Lowered:
+        """The init program: every array is made in its shards, none is ever whole."""
+        with jax.set_mesh(self.layout.mesh):
+            return jax.jit(self.init, out_shardings=self.shardings()).lower()
+
+    def _sharding(self, path: tuple[object, ...], leaf: Abstract) -> NamedSharding:
+        """A moment lives where its parameter lives; counters are everywhere."""
+        owner = is_moment_of(path)
+        if owner in self.names and leaf.ndim == len(self.names[owner]):
+            return self.layout.stored(self.names[owner])
+        return self.layout.replicated
+
+
+def flat(state: State) -> dict[str, Any]:
+    """A state's leaves by dotted path, e.g. `params.blocks.mlp.up.weight` or `optimizer.1.0.mu.norm.bias`."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def unflat(like: State, leaves: Mapping[str, Any]) -> State:
+    """The inverse of `flat`, in the tree of `like`."""
+    return jax.tree.unflatten(jax.tree.structure(like), [leaves[path] for path in flat(like)])

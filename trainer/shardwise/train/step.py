@@ -1,0 +1,188 @@
+"""The one step program: forward, backward, microbatches, reduction over replicas, clipping, update.
+
+Called by the loop, by `shardwise plan` and by the benchmarks, always compiled ahead of time against fixed shardings, for
+fresh, restored and planned runs alike; calling it with anything else is an error, never a second compile.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec as P
+
+from shardwise.train.dropout import Dropout
+from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.optimizer import schedule
+from shardwise.train.state import Abstract, Program, State
+
+Array = jax.Array
+Params = dict[str, Array]
+
+
+class Batch(NamedTuple):
+    """One global batch: every field is [batch, position], rows split over replica and data."""
+
+    tokens: Array
+    """int32."""
+    targets: Array
+    """int32: the token that follows."""
+    weights: Array
+    """float32: 0 leaves a target out of the loss."""
+    segments: Array
+    """int32: which document of its sequence a token belongs to."""
+
+
+class Metrics(NamedTuple):
+    """What a step reports: replicated scalars."""
+
+    loss: Array
+    """Mean cross entropy, nats a token."""
+    z_loss: Array
+    """Mean squared log of the softmax's denominator."""
+    accuracy: Array
+    """Share of the targets that have the largest logit."""
+    weight: Array
+    """Targets counted."""
+    grad_norm: Array
+    """Global norm of the mean gradient, before clipping."""
+    learning_rate: Array
+    control: Array
+    """int32: the largest control word of all processes."""
+
+
+def lower_step(program: Program) -> jax.stages.Lowered:
+    """The step, lowered: (state, batch, control words) -> (state, metrics); the state is donated."""
+    layout, shardings = program.layout, program.shardings()
+    with jax.set_mesh(layout.mesh):
+        jitted = jax.jit(
+            partial(_step, program),
+            in_shardings=(shardings, layout.batch, layout.words),
+            out_shardings=(shardings, layout.replicated),
+            donate_argnums=0,
+        )
+        return jitted.lower(program.abstract(), abstract_batch(program), _abstract_words(program))
+
+
+def lower_evaluation(program: Program) -> jax.stages.Lowered:
+    """The loss sums of a batch, lowered: (params, batch) -> LossSums over all replicas; no dropout."""
+    layout, shardings = program.layout, program.shardings()
+    with jax.set_mesh(layout.mesh):
+        jitted = jax.jit(
+            partial(_evaluate, program),
+            in_shardings=(shardings["params"], layout.batch),
+            out_shardings=layout.replicated,
+        )
+        return jitted.lower(program.abstract()["params"], abstract_batch(program))
+
+
+def abstract_batch(program: Program) -> Batch:
+    """The shapes of a global batch."""
+    shape = (program.training.batch.sequences, program.config.seq_len)
+    whole = partial(Abstract, shape, sharding=program.layout.batch)
+    return Batch(whole(dtype=jnp.int32), whole(dtype=jnp.int32), whole(dtype=jnp.float32), whole(dtype=jnp.int32))
+
+
+def head_settings(program: Program) -> HeadLoss:
+    """The loss's settings of a job."""
+    return HeadLoss(
+        vocab_size=program.config.vocab_size,
+        block_tokens=program.training.loss.block_tokens,
+        z_loss=program.training.loss.z_loss,
+        fsdp=program.layout.fsdp,
+        reduce_float32=program.training.precision.reduce == "float32",
+        logits=jnp.dtype(program.policy.output_dtype),
+    )
+
+
+def _abstract_words(program: Program) -> Abstract:
+    """One control word a device, so that each process sets its own devices' and the maximum is everyone's."""
+    return Abstract((program.layout.mesh.size,), jnp.int32, sharding=program.layout.words)
+
+
+def _step(program: Program, state: State, batch: Batch, words: Array) -> tuple[State, Metrics]:
+    rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
+    sums, grads = _over_replicas(program, _gradients)(state["params"], batch, rows, state["step"])
+    mean = jax.tree.map(lambda g: g / sums.weight, grads)
+    updates, optimizer = program.rule.update(mean, state["optimizer"], state["params"])
+    params = optax.apply_updates(state["params"], updates)
+    settings = program.training.optimizer
+    rate = schedule(settings.schedule, settings.learning_rate, program.training.steps)(state["step"])
+    metrics = Metrics(
+        loss=sums.cross_entropy / sums.weight,
+        z_loss=sums.z_squared / sums.weight,
+        accuracy=sums.correct / sums.weight,
+        weight=sums.weight,
+        grad_norm=optax.global_norm(mean),
+        learning_rate=jnp.asarray(rate, jnp.float32),
+        control=words.max(),
+    )
+    return {"step": state["step"] + 1, "params": params, "optimizer": optimizer}, metrics
+
+
+def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
+    def local(program: Program, params: Params, batch: Batch, _rows: Array, _step: Array) -> LossSums:
+        return _loss(program, params, batch, Dropout.none())
+
+    rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
+    return _over_replicas(program, local)(params, batch, rows, jnp.int32(0))
+
+
+def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Run `local` on each replica's rows, manual over `replica` alone, and add the results up once.
+
+    XLA would otherwise sum over replicas inside every microbatch and, between slices, over the slow network each time.
+    """
+    if program.layout.mesh.shape["replica"] == 1:  # XLA's partitioner refuses a manual axis of size 1
+        return partial(local, program)
+
+    def summed(params: Params, batch: Batch, rows: Array, step: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return jax.tree.map(lambda x: jax.lax.psum(x, "replica"), local(program, params, batch, rows, step))
+
+    specs = (P(), P("replica"), P("replica"), P())
+    return jax.shard_map(summed, in_specs=specs, out_specs=P(), axis_names={"replica"}, check_vma=False)
+
+
+def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> tuple[LossSums, Params]:
+    """Sums of the loss and of its gradient, float32, over one replica's microbatches."""
+    num_parts = program.training.batch.microbatches
+    dropout = program.training.model.dropout
+
+    def part(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
+        drop = Dropout.of(seed=program.training.seed, step=step, rows=rows, embed=dropout.embed, residual=dropout.residual)
+
+        def total(params: Params) -> tuple[Array, LossSums]:
+            sums = _loss(program, params, batch, drop)
+            return sums.total, sums
+
+        grads, sums = jax.grad(total, has_aux=True)(params)
+        return sums, jax.tree.map(lambda g: g.astype(jnp.float32), grads)
+
+    if num_parts == 1:
+        return part(params, batch, rows)
+
+    def add(carry: tuple[LossSums, Params], inputs: tuple[Batch, Array]) -> tuple[tuple[LossSums, Params], None]:
+        return jax.tree.map(jnp.add, carry, part(params, *inputs)), None
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+    first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), _stored(program, zeros))
+    return jax.lax.scan(add, first, jax.tree.map(partial(_split, num_parts), (batch, rows)))[0]
+
+
+def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
+    model = program.model(program.policy.cast_to_compute(params))
+    segments = batch.segments if program.training.data.attend_across == "document" else None
+    return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program))
+
+
+def _split(num_parts: int, x: Array) -> Array:
+    """[batch, ...] as [parts, batch / parts, ...]; each device's rows stay its own, so nothing moves."""
+    parts = jnp.swapaxes(x.reshape(-1, num_parts, *x.shape[1:]), 0, 1)
+    return jax.lax.with_sharding_constraint(parts, P(None, "data"))
+
+
+def _stored(program: Program, params: Params) -> Params:
+    layout = program.layout
+    place = lambda path, x: jax.lax.with_sharding_constraint(x, layout.spec(program.names[path], layout.parameters))  # noqa: E731
+    return {path: place(path, x) for path, x in params.items()}

@@ -1,0 +1,95 @@
+"""What a person sees while a run goes on: one line that stays on a terminal, one line every so often elsewhere.
+
+Called by the start and the loop on the host that reports. Nothing is decided here.
+"""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.train.memory import DeviceMemory
+
+_LOG_EVERY_SECONDS = 10.0
+
+
+class View:
+    """The line of a run of `steps` steps. Use it as a context: it ends the live line."""
+
+    def __init__(self, console: Console, *, steps: int, first_step: int) -> None:
+        """Show nothing yet."""
+        self._console, self._steps, self._first_step = console, steps, first_step
+        self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
+        self._saved: int | None = None
+        self._held_out: float | None = None
+        self._started = self._logged = time.monotonic()
+
+    def __enter__(self) -> Self:
+        """Begin the live line."""
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the live line."""
+        if self._live:
+            self._live.__exit__(kind, error, trace)
+
+    def step(self, number: int, record: Mapping[str, float]) -> None:
+        """A step is complete."""
+        line = self._line(number, record)
+        if self._live:
+            self._live.update(Text(line))
+            return
+        now = time.monotonic()
+        if number in (self._first_step + 1, self._steps) or now - self._logged >= _LOG_EVERY_SECONDS:
+            self._logged = now
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    def evaluated(self, _number: int, loss: float) -> None:
+        """The held-out loss has been measured."""
+        self._held_out = loss
+
+    def saved(self, number: int) -> None:
+        """A save has begun."""
+        self._saved = number
+
+    def _line(self, number: int, record: Mapping[str, float]) -> str:
+        elapsed = time.monotonic() - self._started
+        left = elapsed / (number - self._first_step) * (self._steps - number)
+        parts = [
+            f"step {number}/{self._steps}",
+            f"loss {record['loss']:.4f}",
+            f"lr {record['learningRate']:.2e}",
+            f"grad {record['gradNorm']:.3f}",
+            f"{record['tokensPerSecond']:,.0f} tokens/s",
+            f"MFU {record['mfu']:.1%}",
+            f"ETA {_clock(left)}",
+        ]
+        if self._held_out is not None:
+            parts.append(f"held-out {self._held_out:.4f}")
+        if self._saved is not None:
+            parts.append(f"checkpoint {self._saved}")
+        return "  ".join(parts)
+
+
+def memory_table(rows: list[DeviceMemory]) -> Table:
+    """The per-device memory table."""
+    table = Table(title="what each device holds (MiB)", title_justify="left")
+    for column in ("device", "params", "optimizer", "batch", "temporaries", "total"):
+        table.add_column(column, justify="left" if column == "device" else "right")
+    for row in rows:
+        sizes = (row.params_bytes, row.optimizer_bytes, row.batch_bytes, row.temporary_bytes, row.total_bytes)
+        table.add_row(row.device, *(f"{size / 2**20:.2f}" for size in sizes))
+    return table
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

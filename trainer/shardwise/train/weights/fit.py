@@ -1,0 +1,53 @@
+"""How published weights meet a job file: the section that fits them, and what in a given job does not.
+
+Called by `reading` before anything is placed, and by the command line's import, which prints the section.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.job.errors import DataError
+from shardwise.train.config import GptConfig
+
+# The fields of `GptConfig` that make a model what it is, with their keys in a job's `model` section.
+MODEL_KEYS: Mapping[str, str] = {
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "embed_size": "embed",
+    "mlp_size": "mlp",
+    "seq_len": "seqLen",
+    "vocab_size": "vocabSize",
+    "block": "block",
+    "position": "position",
+    "rotary_dim": "rotaryDim",
+    "tied_head": "tiedHead",
+    "head_bias": "headBias",
+    "attention_bias": "attentionBias",
+    "scale_by_inverse_layer": "scaleByInverseLayer",
+    "upcast_attention": "upcastAttention",
+    "norm_epsilon": "normEpsilon",
+}
+
+
+def model_section(config: GptConfig) -> dict[str, Any]:
+    """The `model` section of a job file that weights of this config fit."""
+    section = {key: getattr(config, field) for field, key in MODEL_KEYS.items()}
+    return {key: value for key, value in section.items() if key != "rotaryDim" or config.position == "rotary"}
+
+
+def check_fits(job: GptConfig, weights: GptConfig) -> None:
+    """Refuse a job whose model computes something else than the weights' model: DataError naming the fields.
+
+    Free is what does not change the function: upcasting, and the length of sequences where positions are rotary.
+    """
+    free = {"upcast_attention"} if weights.position == "learned" else {"upcast_attention", "seq_len"}
+    pairs = {
+        key: (getattr(job, field), getattr(weights, field)) for field, key in MODEL_KEYS.items() if field not in free
+    }
+    wrong = [
+        f"training.model.{key}: the job has {ours}, the weights have {theirs}"
+        for key, (ours, theirs) in pairs.items()
+        if ours != theirs
+    ]
+    if wrong:
+        raise DataError("\n  ".join(["the weights do not fit the job; change the job to what they have:", *wrong]))

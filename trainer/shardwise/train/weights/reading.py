@@ -1,0 +1,209 @@
+"""Published weights as our parameters, read slice by slice: no tensor is ever whole in memory unless a device wants it.
+
+Called by the command line's import. What each device holds is copied out of a map of the file straight into that
+device's slice, so the host needs one slice of one parameter at a time beside the model itself.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardwise.job.errors import DataError
+from shardwise.train.config import GptConfig
+from shardwise.train.state import Program
+from shardwise.train.weights.families import (
+    HEAD,
+    PREFIX,
+    Array,
+    Family,
+    Shape,
+    Tensor,
+    axis_sizes,
+    parameter_axes,
+    tensors,
+)
+from shardwise.train.weights.fit import check_fits
+from shardwise.train.weights.recognise import recognise, recognise_family
+from shardwise.train.weights.safetensors_file import TensorEntry, entries
+
+CONFIG_FILE = "config.json"
+MODEL_FILES = ("model.safetensors.index.json", "model.safetensors")
+_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # causal masks, not weights
+_MAX_PROBLEMS = 5
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One of our parameters as it lies in files: pieces at their offsets, zeros where the vocabulary is padded."""
+
+    shape: Shape
+    pieces: tuple[tuple[Shape, Array], ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The narrowest that holds every piece exactly."""
+        return np.result_type(*(piece for _, piece in self.pieces))
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Array:
+        """The values in a box of the parameter, one slice an axis, as a new array."""
+        box = [part.indices(size)[:2] for part, size in zip(index, self.shape, strict=True)]
+        out = np.zeros([high - low for low, high in box], self.dtype)
+        for offset, piece in self.pieces:
+            ends = zip(box, offset, piece.shape, strict=True)
+            common = [(max(low, start), min(high, start + size)) for (low, high), start, size in ends]
+            if all(low < high for low, high in common):
+                out[_seen_from([low for low, _ in box], common)] = piece[_seen_from(offset, common)]
+        return out
+
+
+def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[tuple[str, Stored]]]:
+    """A published model: its config, and its parameters by path, none of them read yet.
+
+    Args:
+        path: a safetensors file, a `model.safetensors.index.json`, or a folder that holds either; a config.json beside
+            it is read too.
+        heads: the number of heads, where neither config.json nor a published size says it.
+
+    Raises:
+        DataError: what cannot be read, is of no known family, or has unknown, missing or misshapen tensors.
+
+    """
+    file = _model_file(path)
+    found = _without_prefix(_index(file) if file.suffix == ".json" else entries(file), file)
+    shapes = {name: entry.shape for name, entry in found.items()}
+    config = recognise(shapes, _published(file.parent / CONFIG_FILE), heads)
+    family = recognise_family(shapes)
+    expected = tensors(family, config)
+    _check_tied(family, found)
+    _check(expected, {name: shape for name, shape in shapes.items() if name in expected or not _ignored(family, name)})
+    return config, _parameters(config, expected, found)
+
+
+def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, Stored]]) -> dict[str, jax.Array]:
+    """The parameters on the program's mesh, in its parameter dtype; every device gets its own slices only.
+
+    Raises:
+        DataError: the program's model is not the weights' model; every field that differs is named.
+
+    """
+    check_fits(program.config, config)
+    dtype = program.policy.param_dtype
+
+    def put(path: str, stored: Stored) -> jax.Array:
+        def part(index: Any) -> Array:
+            return stored[index].astype(dtype, copy=False)
+
+        return jax.make_array_from_callback(stored.shape, program.layout.stored(program.names[path]), part)
+
+    placed = {path: put(path, stored) for path, stored in parameters}
+    assert placed.keys() == program.names.keys()
+    return placed
+
+
+def _seen_from(start: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
+    """A box as the slices of an array that begins at `start`."""
+    return tuple(slice(low - first, high - first) for first, (low, high) in zip(start, box, strict=True))
+
+
+def _model_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for name in MODEL_FILES:
+        if (path / name).exists():
+            return path / name
+    raise DataError(f"{path}: given a folder without weights, expected {' or '.join(MODEL_FILES)} in it")
+
+
+def _index(path: Path) -> dict[str, TensorEntry]:
+    """The tensors of a model that is spread over several files."""
+    places = _json(path).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise DataError(f'{path}: expected a "weight_map" of tensor names to file names; get the index anew')
+    if outside := [file for file in places.values() if Path(file).name != file]:
+        raise DataError(f"{path}: names the file {outside[0]}, expected files of the same folder; get the index anew")
+    files = {name: entries(path.parent / name) for name in sorted(set(places.values()))}
+    if lost := [name for name, file in places.items() if name not in files[file]]:
+        raise DataError(f"{path}: {lost[0]} is not in {places[lost[0]]} as the index says; get that file anew")
+    return {name: files[file][name] for name, file in places.items()}
+
+
+def _published(path: Path) -> dict[str, Any] | None:
+    return _json(path) if path.exists() else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected JSON: get the file anew") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object; get the file anew")
+    return value
+
+
+def _without_prefix(found: Mapping[str, TensorEntry], file: Path) -> dict[str, TensorEntry]:
+    plain = {name.removeprefix(PREFIX): entry for name, entry in found.items()}
+    if len(plain) < len(found):
+        twice = next(name for name in found if name.startswith(PREFIX) and name.removeprefix(PREFIX) in found)
+        raise DataError(f"{file}: has both {twice} and {twice.removeprefix(PREFIX)}; expected one: get the file anew")
+    return plain
+
+
+def _ignored(family: Family, name: str) -> bool:
+    """Masks, and the second name of a tied head."""
+    return bool(_BUFFER.fullmatch(name)) or (name == f"{HEAD}weight" and family.choices["tied_head"] is True)
+
+
+def _check(expected: Mapping[str, Tensor], given: Mapping[str, Shape]) -> None:
+    """Compare all names and shapes."""
+    problems = [
+        f"{name}: missing; expected shape {tensor.shape}: get the whole model, with all its files"
+        for name, tensor in expected.items()
+        if name not in given
+    ]
+    problems += [
+        f"{name}: given shape {given[name]}, expected {tensor.shape}: the file or its config.json is another model's"
+        for name, tensor in expected.items()
+        if name in given and given[name] != tensor.shape
+    ]
+    problems += [
+        f"{name}: given shape {shape}, expected no such tensor: export the plain language model, without additions"
+        for name, shape in given.items()
+        if name not in expected
+    ]
+    if problems:
+        rest = [f"... and {len(problems) - _MAX_PROBLEMS} more"] if len(problems) > _MAX_PROBLEMS else []
+        raise DataError("\n  ".join(["the weights do not fit together:", *problems[:_MAX_PROBLEMS], *rest]))
+
+
+def _check_tied(family: Family, found: Mapping[str, TensorEntry]) -> None:
+    head = found.get(f"{HEAD}weight")
+    if head is None or family.choices["tied_head"] is not True:
+        return
+    table = found["wte.weight"]
+    if head.shape != table.shape or head.dtype != table.dtype or not _same_bytes(head.array(), table.array()):
+        raise DataError(
+            f"{HEAD}weight: given shape {head.shape}, expected the same values as wte.weight {table.shape}: "
+            f"{family.title}'s head is its token table; a model with a head of its own cannot be imported"
+        )
+
+
+def _same_bytes(one: Array, other: Array) -> bool:
+    """Row by row, so that the comparison needs no memory of the tensors' size."""
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+def _parameters(
+    config: GptConfig, expected: Mapping[str, Tensor], found: Mapping[str, TensorEntry]
+) -> Iterator[tuple[str, Stored]]:
+    sizes = axis_sizes(config)
+    for path, names in parameter_axes(config).items():
+        parts = [tensor for tensor in expected.values() if tensor.path == path]
+        pieces = tuple((tensor.offset, tensor.ours(found[tensor.name].array())) for tensor in parts)
+        yield path, Stored(tuple(sizes[name] for name in names), pieces)

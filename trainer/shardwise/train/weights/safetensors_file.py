@@ -1,0 +1,127 @@
+"""The safetensors format: a table of names, dtypes, shapes and byte ranges in JSON, then the bytes.
+
+Called by `reading` and `writing`; knows nothing of models. Written here because the format's own library takes all
+tensors of a file at once to write it, and has no bfloat16 in numpy.
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.job.errors import DataError
+
+Array = NDArray[Any]
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": jnp.dtype("bfloat16"),
+}
+_ALIGNMENT_BYTES = 8
+_MAX_HEADER_BYTES = 100_000_000  # the format's own bound
+_METADATA = "__metadata__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a file; its bytes are read when they are looked at."""
+
+    file: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Its first byte in the file."""
+    num_bytes: int
+
+    def array(self) -> Array:
+        """The tensor as a read-only map of the file. DataError unless it is float32, float16 or bfloat16."""
+        if self.dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise DataError(f"{self.file}: {self.name} has dtype {self.dtype}, expected one of {known}; convert it")
+        return np.memmap(self.file, DTYPES[self.dtype], "r", self.start, self.shape)
+
+
+def entries(path: Path) -> dict[str, TensorEntry]:
+    """The table of a file, by name. DataError where it is not a whole safetensors file."""
+    try:
+        with path.open("rb") as file:
+            return _entries(path, file)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; expected a safetensors file") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"{path}: is not a whole safetensors file ({error}); expected one from a finished download or export"
+        ) from error
+
+
+class Writer:
+    """A file being written: every tensor has its place from the start, so they may come in any order."""
+
+    def __init__(self, file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> None:
+        self._file = file
+        self._dtype = dtype
+        self._shapes = shapes
+        code = next(code for code, known in DTYPES.items() if known == dtype)
+        ends = np.cumsum([0, *(math.prod(shape) * dtype.itemsize for shape in shapes.values())]).tolist()
+        ranges = zip(shapes.items(), ends[:-1], ends[1:], strict=True)
+        table: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers refuses a file that does not say so
+        table |= {
+            name: {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+            for (name, shape), start, end in ranges
+        }
+        header = json.dumps(table, separators=(",", ":")).encode()
+        header += b" " * (-len(header) % _ALIGNMENT_BYTES)
+        file.write(len(header).to_bytes(8, "little") + header)
+        self._starts = {name: 8 + len(header) + start for name, start in zip(shapes, ends[:-1], strict=True)}
+        file.truncate(8 + len(header) + ends[-1])
+
+    def put(self, name: str, array: Array) -> None:
+        """Write one tensor; an array that does not lie in order is copied to do so."""
+        assert array.shape == self._shapes[name], (name, array.shape, self._shapes[name])
+        assert array.dtype == self._dtype, (name, array.dtype, self._dtype)
+        self._file.seek(self._starts[name])
+        self._file.write(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes `path`'s place, whole and on disk, when the block ends, and is removed if it fails."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _entries(path: Path, file: BinaryIO) -> dict[str, TensorEntry]:
+    size = os.fstat(file.fileno()).st_size
+    header_bytes = int.from_bytes(file.read(8), "little")
+    if not 2 <= header_bytes <= min(size - 8, _MAX_HEADER_BYTES):
+        raise ValueError(f"a table of {header_bytes} bytes in a file of {size}")
+    table = json.loads(file.read(header_bytes))
+    data = 8 + header_bytes
+    return {name: _entry(path, name, row, data, size) for name, row in table.items() if name != _METADATA}
+
+
+def _entry(path: Path, name: str, row: Mapping[str, Any], data: int, size: int) -> TensorEntry:
+    start, end = row["data_offsets"]
+    shape, dtype = tuple(row["shape"]), row["dtype"]
+    if not all(isinstance(n, int) and n >= 0 for n in (start, end, *shape)) or not start <= end <= size - data:
+        raise ValueError(f"{name} at bytes {start} to {end} of {size - data}")
+    if dtype in DTYPES and end - start != math.prod(shape) * DTYPES[dtype].itemsize:
+        raise ValueError(f"{name} of shape {shape} in {end - start} bytes")
+    return TensorEntry(file=path, name=name, dtype=dtype, shape=shape, start=data + start, num_bytes=end - start)

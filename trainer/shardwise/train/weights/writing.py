@@ -1,0 +1,91 @@
+"""Our parameters as a published safetensors file with the config.json that Hugging Face's loaders want beside it.
+
+Called by the command line's export. The writer needs one parameter as it is given and one copy of one published tensor
+(a layer's matrix, or the token table) at a time; the format allows that, since every tensor's place is known from the
+config before the first one is written.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.errors import DataError
+from shardwise.train.config import GptConfig
+from shardwise.train.weights.families import (
+    FAMILIES,
+    HEAD,
+    PREFIX,
+    Array,
+    Family,
+    Tensor,
+    differences,
+    family_of,
+    tensors,
+)
+from shardwise.train.weights.fit import MODEL_KEYS
+from shardwise.train.weights.reading import CONFIG_FILE
+from shardwise.train.weights.recognise import published_config
+from shardwise.train.weights.safetensors_file import DTYPES, Writer, replacing
+
+
+def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]) -> None:
+    """Write a model as one safetensors file, and its config.json into the same folder; each whole or not at all.
+
+    Args:
+        path: the file; an older one is replaced.
+        config: of the model.
+        parameters: every parameter by path, in any order, all of one dtype (float32, float16 or bfloat16), which is
+            the file's.
+
+    Raises:
+        DataError: a model of no published family, a folder whose config.json is another model's.
+
+    """
+    family = check_exportable(config)
+    waiting = tensors(family, config)
+    iterator = iter(parameters)
+    first = next(iterator)
+    dtype = first[1].dtype
+    if dtype not in DTYPES.values():
+        raise DataError(f"the parameters are {dtype}, expected float32, float16 or bfloat16")
+    _write_config(path.parent / CONFIG_FILE, published_config(family, config, str(dtype)))
+    with replacing(path) as file:
+        writer = Writer(file, {_published_name(name): tensor.shape for name, tensor in waiting.items()}, dtype)
+        for parameter, array in chain([first], iterator):
+            for tensor in _of(parameter, waiting):
+                writer.put(_published_name(tensor.name), tensor.published(array))
+                del waiting[tensor.name]
+        assert not waiting, sorted(waiting)
+
+
+def check_exportable(config: GptConfig) -> Family:
+    """The published family of a model; DataError naming the fields that make it neither."""
+    family = family_of(config)
+    if family is not None:
+        return family
+    reasons = [
+        f"not {family.title}: "
+        + ", ".join(f"{MODEL_KEYS[field]} is {getattr(config, field)}, not {value}" for field, value in wrong.items())
+        for family, wrong in ((family, differences(family, config)) for family in FAMILIES)
+    ]
+    raise DataError("\n  ".join(["no published format holds this model; its checkpoints do:", *reasons]))
+
+
+def _published_name(name: str) -> str:
+    return name if name.startswith(HEAD) else PREFIX + name
+
+
+def _of(path: str, waiting: Mapping[str, Tensor]) -> list[Tensor]:
+    found = [tensor for tensor in waiting.values() if tensor.path == path]
+    assert found, path
+    return found
+
+
+def _write_config(path: Path, published: Mapping[str, Any]) -> None:
+    text = json.dumps(published, indent=2) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise DataError(f"{path}: describes another model; export into a folder of its own")
+    with replacing(path) as file:
+        file.write(text.encode())
