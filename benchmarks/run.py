@@ -1,4 +1,4 @@
-"""`make bench`: puts the repository on the path and hands over to `benchmarks.main`, which explains itself with --help."""
+"""`make bench`: puts the repository on the path and hands over to `benchmarks.main`; --help explains it."""
 
 import runpy
 import sys

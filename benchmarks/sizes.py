@@ -1,4 +1,4 @@
-"""What is measured: the sizes of the GPTs and the meshes they are trained on. Read by every worker; imports no library."""
+"""What is measured: the sizes of the GPTs and their meshes. Read by every worker, so it imports no library."""
 
 import json
 from dataclasses import asdict, dataclass

@@ -20,12 +20,14 @@ Report = Callable[[str], None]
 
 
 def measure(cases: Sequence[Case], pythons: Pythons, *, rounds: int, deadline: float, report: Report) -> dict[str, Any]:
-    """{case: {"rounds", "peers": {peer: figures}}}; the time left until `deadline` (monotonic) is shared by the cases."""
+    """{case: {"rounds", "peers": {peer: figures}, ...}}; the cases share the time until `deadline` (monotonic)."""
     results = {}
     for number, case in enumerate(cases):
         now = time.monotonic()
         report(f"step: {case.name}")
-        results[case.name] = _measure(case, pythons, rounds=rounds, deadline=now + (deadline - now) / (len(cases) - number))
+        results[case.name] = _measure(
+            case, pythons, rounds=rounds, deadline=now + (deadline - now) / (len(cases) - number)
+        )
     return results
 
 

@@ -96,7 +96,9 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         """The spread of at least one value."""
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+        if len(values) == 1:
+            return cls(median=values[0], low=values[0], high=values[0])
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(median=median, low=low, high=high)
 
 

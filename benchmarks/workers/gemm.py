@@ -1,4 +1,4 @@
-"""What the machine can do at most: float32 matrix products on one device, FLOP/s, measured as the trainer does for MFU."""
+"""What the machine can do at most: FLOP/s of float32 matrix products, measured as the trainer does for MFU."""
 
 from benchmarks.workers.serve import serve, simulate
 

@@ -1,4 +1,6 @@
-"""Levanter: its own train step on its own GPT-2, as a user gets it; with a second argument, cross entropy by so many vocabulary entries.
+"""Levanter: its own train step on its own GPT-2, as a user gets it.
+
+A second argument asks for its cross entropy by blocks of so many vocabulary entries, which it leaves off by default.
 
 Runs in .venv-bench. This release gives its loss a float mask where JAX wants booleans; that is mended from outside, and
 no arithmetic is changed by it.
@@ -21,13 +23,12 @@ import jax  # noqa: E402
 import jmp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
+from benchmarks.workers.tokens import tokens_and_targets  # noqa: E402
 from levanter.models.gpt2 import Gpt2Config  # noqa: E402
 from levanter.models.lm_model import LmExample, compute_next_token_loss  # noqa: E402
 from levanter.tracker import NoopConfig  # noqa: E402
 from levanter.trainer import Trainer, TrainerConfig  # noqa: E402
 from levanter.trainer_state import TrainerState  # noqa: E402
-
-from benchmarks.workers.tokens import tokens_and_targets  # noqa: E402
 
 watch.lap("imports")
 

@@ -1,9 +1,9 @@
-"""The limit: one GPT-2 train step by hand in plain JAX, as fast as we can make it; what a framework costs is measured against it.
+"""The limit: one GPT-2 train step by hand in plain JAX, as fast as we can make it. Trainers are measured against it.
 
 The same arithmetic as the peers: layer norms, one product for query, key and value, plain causal attention, tanh GELU,
 tied head, clipping to norm 1, AdamW; activations recomputed from each layer's input. Parameters are split over data
-(FSDP) and tensor; each layer gathers its own and scatters its gradients. Cross entropy goes by blocks of tokens with the
-vocabulary over tensor, gradients made in the same pass.
+(FSDP) and tensor; each layer gathers its own and scatters its gradients. Cross entropy goes by blocks of tokens with
+the vocabulary over tensor, gradients made in the same pass.
 """
 
 import sys
@@ -20,9 +20,8 @@ import jax  # noqa: E402  reads the environment that `simulate` sets
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
-from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
-
 from benchmarks.workers.tokens import tokens_and_targets  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 P = PartitionSpec
 Array = jax.Array
@@ -141,7 +140,8 @@ def attend(q: Array, k: Array, v: Array) -> Array:
 
 def put(x: Array, spec: PartitionSpec) -> Array:
     """An activation laid out."""
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    placed: Array = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    return placed
 
 
 def whole(w: Array, stored: PartitionSpec) -> Array:
@@ -165,14 +165,16 @@ def rows_of(table: Array, tokens: Array) -> Array:
         table = jax.lax.all_gather(table, "data", axis=1, tiled=True)
         row = tokens - jax.lax.axis_index("tensor") * table.shape[0]
         held = (row >= 0) & (row < table.shape[0])
-        return jax.lax.psum(jnp.where(held[..., None], table[jnp.clip(row, 0, table.shape[0] - 1)], 0), "tensor")
+        found = jnp.where(held[..., None], table[jnp.clip(row, 0, table.shape[0] - 1)], 0)
+        added: Array = jax.lax.psum(found, "tensor")
+        return added
 
-    looked_up: Array = local(table, tokens)
-    return looked_up
+    rows: Array = local(table, tokens)
+    return rows
 
 
 def cross_entropy(targets: Array, x: Array, table: Array) -> Array:
-    """The mean loss; its gradients are made in the same pass, block by block: three products, never the whole logits."""
+    """The mean loss; its gradients are made in the same pass: three products a block, never the whole logits."""
 
     @jax.custom_vjp
     def mean(x: Array, table: Array) -> Array:

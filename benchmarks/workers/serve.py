@@ -47,9 +47,9 @@ def peak_resident_bytes() -> int:
 def serve(turn: Callable[[], float], facts: Mapping[str, Any]) -> None:
     """Warm up, say ready with the facts, then answer every line of standard input with the rate of one turn."""
     turn()
-    _say({**facts, "peak_resident_bytes": peak_resident_bytes()})
+    say({**facts, "peak_resident_bytes": peak_resident_bytes()})
     for _ in sys.stdin:
-        _say({"rate": turn()})
+        say({"rate": turn()})
 
 
 def rate_of(step: Callable[[], object], *, steps: int, work: float) -> float:
@@ -63,5 +63,6 @@ def _seconds(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _say(answer: Mapping[str, Any]) -> None:
+def say(answer: Mapping[str, Any]) -> None:
+    """One answer to the parent."""
     print(json.dumps(answer), flush=True)

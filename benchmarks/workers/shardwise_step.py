@@ -1,4 +1,4 @@
-"""Shardwise: the compiled step of `shardwise.train.step` itself, driven as the loop drives it, without data and files."""
+"""Shardwise: the compiled step of `shardwise.train.step` itself, driven as the loop drives it."""
 
 import sys
 from functools import partial
@@ -11,11 +11,10 @@ simulate(case.num_devices)
 
 import jax  # noqa: E402  reads the environment that `simulate` sets
 import numpy as np  # noqa: E402
-
 from benchmarks.workers.tokens import tokens_and_targets  # noqa: E402
+
 from shardwise.job.load import loads  # noqa: E402
 from shardwise.job.resolve import resolve  # noqa: E402
-from shardwise.job.spec import Training  # noqa: E402
 from shardwise.train.config import GptConfig  # noqa: E402
 from shardwise.train.flops import flops_per_token  # noqa: E402
 from shardwise.train.layout import Layout  # noqa: E402
@@ -75,7 +74,8 @@ def job_text(case: Case) -> str:
 def random_batch(size: Size) -> Batch:
     """A whole batch on the host."""
     tokens, targets = tokens_and_targets(size)
-    return Batch(tokens, targets, np.ones(tokens.shape, np.float32), np.zeros(tokens.shape, np.int32))  # type: ignore[arg-type]
+    weights, segments = np.ones(tokens.shape, np.float32), np.zeros(tokens.shape, np.int32)
+    return Batch(tokens, targets, weights, segments)  # type: ignore[arg-type]  # numpy, until it is put on the devices
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-
 from benchmarks.sizes import Size
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
@@ -13,5 +12,5 @@ def tokens_and_targets(size: Size) -> tuple[Tokens, Tokens]:
     """Two int32 [sequences, seq_len] arrays; the target is the token that follows."""
     weights = 1 / np.arange(1, size.vocab + 1)
     drawn = np.random.default_rng(0).choice(size.vocab, (size.sequences, size.seq_len + 1), p=weights / weights.sum())
-    drawn = drawn.astype(np.int32)
-    return drawn[:, :-1], drawn[:, 1:]
+    ids: Tokens = drawn.astype(np.int32)
+    return ids[:, :-1], ids[:, 1:]

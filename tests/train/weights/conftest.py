@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from tests.train.small_gpt import gpt2_config, gptj_config
 
 from shardwise.train.config import GptConfig
 
@@ -81,7 +82,7 @@ def save(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def small(gpt2_config: Callable[..., GptConfig], gptj_config: Callable[..., GptConfig]) -> Mapping[str, GptConfig]:
+def small() -> Mapping[str, GptConfig]:
     """The configs of the published models in small, by family."""
     return {"gpt2": gpt2_config(init_std=0.02), "gptj": gptj_config(init_std=0.02)}
 

@@ -59,12 +59,14 @@ def part(weights: Weights, prefix: str) -> dict[str, Array]:
 def layer_norm(x: Array, gain: Array, bias: Array, epsilon: float) -> Array:
     """Mean 0 and variance 1 over the last axis, then an affine map."""
     centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon) * gain + bias
+    normed: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    return normed * gain + bias
 
 
 def gelu(x: Array) -> Array:
     """Hendrycks and Gimpel (2016), the tanh form."""
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    gate: Array = 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return x * gate
 
 
 def heads(x: Array, num_heads: int) -> Array:
@@ -77,7 +79,7 @@ def attention(q: Array, k: Array, v: Array, divisor: float) -> Array:
     scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]) / divisor
     scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    mixed = powers / powers.sum(-1, keepdims=True) @ v
+    mixed: Array = powers / powers.sum(-1, keepdims=True) @ v
     return mixed.swapaxes(0, 1).reshape(q.shape[1], -1)
 
 

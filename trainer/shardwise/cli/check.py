@@ -20,7 +20,9 @@ from shardwise.job.resolve import resolve
 from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices
 
-JobFile = Annotated[Path | None, typer.Argument(help="The job file; may be left out with --explain.", metavar="JOB.YAML")]
+JobFile = Annotated[
+    Path | None, typer.Argument(help="The job file; may be left out with --explain.", metavar="JOB.YAML")
+]
 Explain = Annotated[
     bool, typer.Option("--explain", help="List every field of a job file: type, range, unit, default, meaning.")
 ]

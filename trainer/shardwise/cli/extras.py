@@ -1,4 +1,7 @@
-"""The boundary between the light commands and those that need JAX. Called by every command that trains or reads weights."""
+"""The boundary between light commands and those that need JAX.
+
+Called by every command that trains or reads weights.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

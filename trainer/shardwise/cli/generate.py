@@ -5,6 +5,8 @@ the command is doing to standard error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -12,9 +14,9 @@ from rich.console import Console
 
 from shardwise.cli.arguments import RunDir, Step
 from shardwise.cli.extras import trainer_imports
-from shardwise.cli.run_files import job_of, root_of
+from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
-from shardwise.job.errors import CheckpointError, UsageError
+from shardwise.job.errors import UsageError
 
 Prompt = Annotated[
     str, typer.Option("--prompt", help="The beginning of the text; without one a new document begins.", metavar="TEXT")
@@ -37,7 +39,7 @@ def register(app: typer.Typer) -> None:
     app.command("generate", epilog='Example: shardwise generate runs/first --prompt "def " --tokens 100')(_generate)
 
 
-def _generate(  # noqa: PLR0913  the parameters are the command's options
+def _generate(
     directory: RunDir,
     *,
     prompt: Prompt = "",
@@ -54,25 +56,19 @@ def _generate(  # noqa: PLR0913  the parameters are the command's options
     _refuse_broken_text(prompt)
     job = job_of(directory)
     environment.apply(job)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print("loading the model ...", style="dim")
+    console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
+    console.print("loading the model ...")
     with trainer_imports():
+        from shardwise.cli.model import load_model
         from shardwise.train.data.tokenizer import load_tokenizer
         from shardwise.train.generate import generate
-        from shardwise.train.parameters import restore_parameters
-        from shardwise.train.start import build
 
-    program = build(job)
-    root = root_of(job, directory)
-    report = lambda refused, reason: console.print(f"checkpoint of step {refused} refused: {reason}", style="yellow")  # noqa: E731
-    restored = restore_parameters(program, root, step=step, report=report)
-    if restored is None:
-        raise CheckpointError(f"{root}: no checkpoint has been saved yet; run the job until its first save")
-    console.print(f"step {restored.step}; compiling ...", style="dim")
+    model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
+    console.print(f"checkpoint of step {model.step}; compiling ...")
     tokenizer = load_tokenizer(job.spec.training.data.tokenizer)
     made = generate(
-        program,
-        restored.params,
+        model.program,
+        model.params,
         [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.end_of_text],
         num_tokens=tokens,
         temperature=temperature,
@@ -80,9 +76,7 @@ def _generate(  # noqa: PLR0913  the parameters are the command's options
         seed=seed,
         stop=tokenizer.end_of_text,
     )
-    for piece in (prompt, *()):
-        typer.echo(piece.encode(), nl=False)
-    for piece in pieces(made, tokenizer.decode):
+    for piece in chain([prompt], pieces(made, tokenizer.decode)):
         typer.echo(piece.encode(), nl=False)
     typer.echo()
 
@@ -107,4 +101,6 @@ def _refuse_broken_text(prompt: str) -> None:
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise UsageError(f"--prompt: character {error.start} is no text in this terminal's encoding; use UTF-8") from error
+        raise UsageError(
+            f"--prompt: character {error.start} is no text in this terminal's encoding; use UTF-8"
+        ) from error

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def _run(
     job_file: JobFile, directory: Directory, overrides: Overrides = None, *, fork: Fork = False, step: StartStep = None
 ) -> None:
-    """Train a job on this machine: start it, or go on with what is in --dir.
+    """Train a job, or go on with the run that is in --dir.
 
     SIGTERM or Ctrl-C saves, then stops; the same command goes on from there.
     """
@@ -49,12 +49,13 @@ def _run(
     environment.apply(job)
     began = time.perf_counter()
     with trainer_imports():
-        from shardwise.train import main as trainer
+        from shardwise.train.main import run
+        from shardwise.train.start import Options
 
-    code = trainer.run(
+    code = run(
         job,
         directory,
-        trainer.Options(fork=fork, step=step),
+        Options(fork=fork, step=step),
         Console(),
         imports_seconds=time.perf_counter() - began,
     )

@@ -1,6 +1,7 @@
-"""What a run directory says of its run, read without JAX. Called by `status`, and by the commands that need a run's job.
+"""What a run directory says of its run, read without JAX.
 
-It never writes, and holds the run's lock only for the instant of asking whether somebody else does.
+Called by `status`, and by the commands that need a run's job. It never writes, and holds the run's lock only for the
+instant of asking whether somebody else does.
 """
 
 import fcntl
@@ -12,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
+
+from rich.console import Console
 
 from shardwise.job.contract import (
     COMMITTED,
@@ -68,13 +71,18 @@ class RunStatus:
         """Steps of the whole run; None before its first start has read the job."""
         return self.job.spec.training.steps if self.job else self.summary.get("of")
 
+    def recent(self, key: str) -> float | None:
+        """The median of a metric over the last steps; None before the first."""
+        values = [record[key] for record in self.records[-RECENT_STEPS:] if record.get(key) is not None]
+        return float(median(values)) if values else None
+
     @property
     def eta_seconds(self) -> float | None:
         """Time left at the median speed of the last steps; None unless the run is going."""
-        seconds = [record["stepSeconds"] for record in self.records[-RECENT_STEPS:]]
-        if self.status != "running" or self.num_steps is None or not seconds:
+        seconds = self.recent("stepSeconds")
+        if self.status != "running" or self.num_steps is None or seconds is None:
             return None
-        return float(median(seconds)) * (self.num_steps - self.step)
+        return seconds * (self.num_steps - self.step)
 
     def as_json(self) -> dict[str, Any]:
         """The status as `status --json` prints it; null is what is not known."""
@@ -86,8 +94,8 @@ class RunStatus:
             "step": self.step,
             "of": self.num_steps,
             "loss": newest.get("loss"),
-            "tokensPerSecond": newest.get("tokensPerSecond"),
-            "mfu": newest.get("mfu"),
+            "tokensPerSecond": self.recent("tokensPerSecond"),
+            "mfu": self.recent("mfu"),
             "etaSeconds": self.eta_seconds,
             "checkpointRoot": self.root,
             "checkpoints": self.checkpoints,
@@ -110,6 +118,11 @@ def job_of(directory: Path) -> TrainingJob:
 def root_of(job: TrainingJob, directory: Path) -> str:
     """Where the checkpoints of a run are."""
     return checkpoint_root(job.spec.training.checkpoint.path, directory)
+
+
+def report_refused(console: Console, step: int, reason: str) -> None:
+    """Say that a checkpoint is not used, and why."""
+    console.print(f"checkpoint of step {step} refused: {reason}", markup=False)
 
 
 def read_status(directory: Path) -> RunStatus:
@@ -161,7 +174,9 @@ def _read_summary(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise RunDirectoryError(f"{path}: expected JSON, found {error}; the next `shardwise run` writes it anew") from error
+        raise RunDirectoryError(
+            f"{path}: expected JSON, found {error}; the next `shardwise run` writes it anew"
+        ) from error
     if not isinstance(summary, dict):
         raise RunDirectoryError(f"{path}: expected a JSON object; the next `shardwise run` writes it anew")
     return summary

@@ -49,7 +49,10 @@ def _status(directory: RunDir, *, as_json: Json = False, plot: Plot = False) -> 
         with trainer_imports():
             from shardwise.train.plot import plot_text
 
-            console.print(plot_text(status.records, {}, width=min(console.width, 100)), markup=False)
+            console.print(
+                plot_text(status.records, status.summary.get("entropy", {}), width=min(console.width, 100)),
+                markup=False,
+            )
 
 
 def _table(status: RunStatus) -> Table:

@@ -5,13 +5,15 @@ Called by the model, the step, generation and the weight converters. The job fil
 """
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from haliax import Axis
 
 from shardwise.job.spec import Model
 
-VOCAB_MULTIPLE = 128  # the padded vocabulary divides over any tensor size up to 128, so its shape is the same on every mesh
+VOCAB_MULTIPLE = (
+    128  # the padded vocabulary divides over any tensor size up to 128, so its shape is the same on every mesh
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +49,18 @@ class GptConfig:
     def of(cls, model: Model, *, tokenizer_size: int, platform: str) -> Self:
         """The config of a resolved job's model, for a tokenizer of so many entries on this JAX platform."""
         return cls(
-            num_layers=model.layers,
-            num_heads=model.heads,
-            embed_size=model.embed,
-            mlp_size=model.mlp,
-            seq_len=model.seq_len,
+            num_layers=_filled(model.layers),
+            num_heads=_filled(model.heads),
+            embed_size=_filled(model.embed),
+            mlp_size=_filled(model.mlp),
+            seq_len=_filled(model.seq_len),
             vocab_size=model.vocab_size or tokenizer_size,
-            block=model.block,
-            position=model.position,
+            block=_filled(model.block),
+            position=_filled(model.position),
             rotary_dim=model.rotary_dim or 0,
-            tied_head=model.tied_head,
-            head_bias=model.head_bias,
-            attention_bias=model.attention_bias,
+            tied_head=_filled(model.tied_head),
+            head_bias=_filled(model.head_bias),
+            attention_bias=_filled(model.attention_bias),
             scale_by_inverse_layer=model.scale_by_inverse_layer,
             upcast_attention=model.upcast_attention,
             norm_epsilon=model.norm_epsilon,
@@ -108,6 +110,12 @@ class GptConfig:
     def Vocab(self) -> Axis:
         """The vocabulary, padded to a multiple of 128."""
         return Axis("vocab", -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE)
+
+
+def _filled(value: T | None) -> T:
+    """A field that resolving the job has filled in."""
+    assert value is not None, "the job is not resolved"
+    return value
 
 
 def _kernel(wanted: str, platform: str) -> Literal["plain", "blockwise", "splash", "cudnn"]:

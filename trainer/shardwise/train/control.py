@@ -16,7 +16,7 @@ from shardwise.job.contract import Control
 Clock = Callable[[], float]
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """A stop was asked for before the first step: there is nothing to save."""
 
 
@@ -62,7 +62,7 @@ class Controls:
         """From here on a stop waits for the step to end."""
         self._stepping = True
         if self._requested == Control.STOP:
-            raise Stopped
+            raise StoppedError
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -79,4 +79,4 @@ class Controls:
             raise KeyboardInterrupt
         self.request(Control.STOP)
         if not self._stepping:
-            raise Stopped
+            raise StoppedError

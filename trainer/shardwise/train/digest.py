@@ -54,7 +54,7 @@ class Digester:
             self._seeds[path] = jax.device_put(seed(path), NamedSharding(sharding.mesh, PartitionSpec()))
 
     def __call__(self, arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """{path: uint32[device, lane]} for any subset of the paths it was built for; returns before the devices are done.
+        """{path: uint32[device, lane]} for any subset of the paths it was built for; does not wait for the devices.
 
         Each device sums what it alone answers for, and `to_hex` adds them up on the host: a program without collectives
         may run beside the next step, which one with them may not (on CPU the two can wait for each other's threads).

@@ -49,10 +49,11 @@ def lookup(layout: Table, table: Array, tokens: Array) -> Array:
         if layout.fsdp:
             table = jax.lax.all_gather(table, "data", axis=1, tiled=True)
         row, held = _held(tokens, table.shape[0])
-        return jax.lax.psum(jnp.where(held[..., None], table[row], 0), "tensor")
+        rows: Array = jax.lax.psum(jnp.where(held[..., None], table[row], 0), "tensor")
+        return rows
 
-    specs = {"in_specs": (layout.spec, P("data")), "out_specs": P("data")}
-    return jax.shard_map(local, **specs, axis_names=MANUAL, check_vma=False)(table, tokens)
+    specs = (layout.spec, P("data"))
+    return jax.shard_map(local, in_specs=specs, out_specs=P("data"), axis_names=MANUAL, check_vma=False)(table, tokens)
 
 
 def _forward(layout: Table, table: Array, tokens: Array) -> tuple[Array, Array]:
@@ -66,11 +67,14 @@ def _backward(layout: Table, tokens: Array, grad: Array) -> tuple[Array, None]:
         added = empty.at[row].add(jnp.where(held[..., None], grad, 0).astype(jnp.float32))
         added = added.astype(jnp.float32 if layout.reduce_float32 else grad.dtype)
         if layout.fsdp:
-            return jax.lax.psum_scatter(added, "data", scatter_dimension=1, tiled=True).astype(grad.dtype)
-        return jax.lax.psum(added, "data").astype(grad.dtype)
+            summed = jax.lax.psum_scatter(added, "data", scatter_dimension=1, tiled=True)
+        else:
+            summed = jax.lax.psum(added, "data")
+        return summed.astype(grad.dtype)
 
-    specs = {"in_specs": (P("data"), P("data")), "out_specs": layout.spec}
-    return jax.shard_map(local, **specs, axis_names=MANUAL, check_vma=False)(tokens, grad), None
+    specs = (P("data"), P("data"))
+    mapped = jax.shard_map(local, in_specs=specs, out_specs=layout.spec, axis_names=MANUAL, check_vma=False)
+    return mapped(tokens, grad), None
 
 
 lookup.defvjp(_forward, _backward)

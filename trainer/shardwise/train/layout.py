@@ -1,4 +1,4 @@
-"""Where every array lives: the mesh, the one table from axis names to mesh axes, and how named arrays become plain ones.
+"""Where every array lives: the mesh, the one table from axis names to mesh axes, and named arrays as plain ones.
 
 Called by the step, the state, generation and the converters. Only this file and the model know haliax; the rest of the
 trainer sees arrays in a flat dict with their axis names beside them.
@@ -29,7 +29,9 @@ MESH_AXES = ("replica", "data", "context", "pipeline", "tensor")
 
 # Axis name -> mesh axis. Every array is laid out by these two tables and nothing else: as it is stored (with FSDP),
 # and as it is computed with, when parameters are whole over `data`.
-PARAMETERS: Mapping[str, str] = MappingProxyType({"heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": "data"})
+PARAMETERS: Mapping[str, str] = MappingProxyType(
+    {"heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": "data"}
+)
 COMPUTE: Mapping[str, str] = MappingProxyType({"batch": "data", "heads": "tensor", "mlp": "tensor", "vocab": "tensor"})
 
 
@@ -95,7 +97,8 @@ class Layout:
 
         The backward constraint is what turns the gradient's all-reduce into a reduce-scatter.
         """
-        return jax.tree.map(lambda x: self._gather(x) if _is_named(x) else x, tree, is_leaf=_is_named)
+        gathered: T = jax.tree.map(lambda x: self._gather(x) if _is_named(x) else x, tree, is_leaf=_is_named)
+        return gathered
 
     def _gather(self, x: NamedArray) -> NamedArray:
         names = [axis.name for axis in x.axes]
@@ -104,15 +107,16 @@ class Layout:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gather(whole: PartitionSpec, split: PartitionSpec, w: Array) -> Array:
-    return jax.lax.with_sharding_constraint(w, whole)
+def _gather(whole: PartitionSpec, _split: PartitionSpec, w: Array) -> Array:
+    gathered: Array = jax.lax.with_sharding_constraint(w, whole)
+    return gathered
 
 
 def _gather_forward(whole: PartitionSpec, split: PartitionSpec, w: Array) -> tuple[Array, None]:
     return _gather(whole, split, w), None
 
 
-def _gather_backward(whole: PartitionSpec, split: PartitionSpec, _: None, grad: Array) -> tuple[Array]:
+def _gather_backward(_whole: PartitionSpec, split: PartitionSpec, _: None, grad: Array) -> tuple[Array]:
     return (jax.lax.with_sharding_constraint(grad, split),)
 
 
@@ -138,7 +142,8 @@ def assemble(template: T, arrays: Mapping[str, Array]) -> T:
     where = jax.tree.structure(template, is_leaf=_is_named)
     others = iter(replaced)
     leaves = [next(others) if _is_named(x) else x for x in jax.tree.leaves(template, is_leaf=_is_named)]
-    return jax.tree.unflatten(where, leaves)
+    model: T = jax.tree.unflatten(where, leaves)
+    return model
 
 
 def _leaves(tree: object) -> dict[str, NamedArray]:

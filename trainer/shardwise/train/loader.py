@@ -7,7 +7,7 @@ only the rows of its own devices.
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache
 
 import jax
 import numpy as np
@@ -33,7 +33,7 @@ class Loader:
         """The batch of one step: samples step x sequences onwards."""
         first = step * self._shape[0]
 
-        @lru_cache(maxsize=None)
+        @cache
         def read(start: int, stop: int) -> sequences.Batch:
             return self._rows(np.arange(first + start, first + stop, dtype=np.int64))
 

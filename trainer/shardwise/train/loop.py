@@ -1,8 +1,8 @@
 """The step loop: batches in, steps dispatched, losses written, saves and evaluations at agreed steps.
 
 Called by `shardwise.train.main`. A step is dispatched before the one before it has been read back, so the devices never
-wait for Python; a step counts as completed when its loss has reached this host. What the control words of a step ask for
-is therefore done one step later, and at the same step on every process.
+wait for Python; a step counts as completed when its loss has reached this host. What the control words of a step ask
+for is therefore done one step later, and at the same step on every process.
 """
 
 import math
@@ -56,7 +56,7 @@ class Loop:
         view: what a person sees.
         trackers: further places for metrics.
         writer: the checkpoints.
-        flops_per_second: the hardware's peak, for MFU.
+        mfu_of_one_token_a_second: FLOPs of a token over the hardware's peak FLOP/s.
 
     """
 
@@ -70,19 +70,18 @@ class Loop:
         view: View,
         trackers: list[Tracker],
         writer: CheckpointWriter,
-        token_flops: int,
-        flops_per_second: float,
+        mfu_of_one_token_a_second: float,
     ) -> None:
         """Nothing runs yet."""
         self._start, self._controls, self._phases, self._log, self._view = start, controls, phases, log, view
         self._trackers, self._writer = trackers, writer
-        self._mfu = token_flops / flops_per_second
+        self._mfu = mfu_of_one_token_a_second
         self._program = start.program
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
         self._digest: str | None = None
-        self._saved_step = start.first_step if start.first_step else None
+        self._saved_step = start.first_step or None
 
     def run(self) -> Outcome:
         """Train to the last step, or to an agreed stop; the last state is saved either way.
@@ -152,7 +151,9 @@ class Loop:
         now = time.perf_counter()
         seconds, self._completed_at = now - self._completed_at, now
         if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
-            self._log.write({"event": "nonfinite", "step": step.number, "loss": values["loss"], "gradNorm": values["grad_norm"]})
+            self._log.write(
+                {"event": "nonfinite", "step": step.number, "loss": values["loss"], "gradNorm": values["grad_norm"]}
+            )
             raise NonFiniteError(_nonfinite(step.number, values))
         self._loss = values["loss"]
         self._phases.add(Phase.STEP, seconds)
@@ -191,7 +192,9 @@ class Loop:
         weight = sum(float(s.weight) for s in sums)
         loss = sum(float(s.cross_entropy) for s in sums) / weight
         accuracy = sum(float(s.correct) for s in sums) / weight
-        self._log.write({"event": "evaluated", "step": number, "heldOutLoss": loss, "heldOutAccuracy": accuracy, "tokens": weight})
+        self._log.write(
+            {"event": "evaluated", "step": number, "heldOutLoss": loss, "heldOutAccuracy": accuracy, "tokens": weight}
+        )
         self._view.evaluated(number, loss)
         for tracker in self._trackers:
             tracker.step(number, {"heldOutLoss": loss, "heldOutAccuracy": accuracy})
@@ -204,10 +207,14 @@ class Loop:
             leaves = flat(self._state)
             digests = self._start.digester(leaves)
             overwrite = self._start.forked or number in self._start.refused
-            ticket = self._writer.save(number, leaves, digests=digests, identity=self._start.identity, overwrite=overwrite)
+            ticket = self._writer.save(
+                number, leaves, digests=digests, identity=self._start.identity, overwrite=overwrite
+            )
             self._digest = combine(to_hex(digests))
         self._saved_step = number
-        self._log.write({"event": "saved", "step": number, "blockedSeconds": ticket.blocked_seconds, "digest": self._digest})
+        self._log.write(
+            {"event": "saved", "step": number, "blockedSeconds": ticket.blocked_seconds, "digest": self._digest}
+        )
         self._view.saved(number)
 
     def _digest_of_state(self) -> str:
@@ -216,6 +223,7 @@ class Loop:
 
 def _nonfinite(number: int, values: dict[str, float]) -> str:
     return (
-        f"step {number}: the loss is {values['loss']} and the gradient norm {values['grad_norm']}; expected finite numbers. "
-        "Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, or look at the data, and run again"
+        f"step {number}: the loss is {values['loss']} and the gradient norm {values['grad_norm']}; "
+        "expected finite numbers. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
+        "or look at the data, and run again"
     )

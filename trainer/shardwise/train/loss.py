@@ -6,7 +6,7 @@ Vocabulary padding is masked out of the loss, the z-loss and the accuracy.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,101 +47,147 @@ class HeadLoss(NamedTuple):
     """What logits are rounded to; all that follows them is float32."""
 
 
-class Blocks(NamedTuple):
-    """What a scan over blocks of tokens takes: [blocks, tokens, ...]."""
+class Head(NamedTuple):
+    """The output layer."""
+
+    table: Array
+    """[vocab, embed]: vocab over tensor and, with fsdp, embed over data."""
+    bias: Array | None
+    """[vocab] over tensor."""
+
+
+class Tokens(NamedTuple):
+    """What the head is asked for: [batch, position, ...], batch over data; or, in a scan, [blocks, tokens, ...]."""
 
     hidden: Array
+    """[batch, position, embed]."""
     targets: Array
+    """int32."""
     weights: Array
+    """float32; 0 leaves a token out."""
 
 
-def head_loss(hidden: Array, head: Array, bias: Array, targets: Array, weights: Array, settings: HeadLoss) -> LossSums:
-    """Sums of the token losses of softmax(hidden head^T + bias).
+class _Slope(NamedTuple):
+    """Derivatives of a block's total, or of all blocks' together."""
 
-    Args:
-        hidden: [batch, position, embed], batch over data.
-        head: [vocab, embed], vocab over tensor and, with fsdp, embed over data.
-        bias: [vocab] over tensor; zeros where the model has none.
-        targets: int32 [batch, position]; weights: float32 [batch, position], 0 leaves a token out.
-        settings: see `HeadLoss`.
-
-    Returns:
-        The sums over all tokens of this replica; only `total` is differentiated, in hidden, head and bias.
-
-    """
-    return _sums(settings, hidden, head, bias, targets, weights)
+    hidden: Array
+    head: Head
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sums(settings: HeadLoss, hidden: Array, head: Array, bias: Array, targets: Array, weights: Array) -> LossSums:
-    return _mapped(settings, with_gradients=False)(hidden, head, bias, targets, weights)[0]
+def head_loss(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
+    """Sums of the token losses of softmax(hidden table^T + bias) over all tokens of this replica.
+
+    Only `total` is differentiated: in the head and in the tokens' hidden.
+    """
+    mapped = jax.shard_map(
+        partial(_evaluate, settings),
+        in_specs=_specs(settings, head),
+        out_specs=P(),
+        axis_names=MANUAL,
+        check_vma=False,
+    )
+    sums: LossSums = mapped(head, tokens)
+    return sums
 
 
-def _forward(settings: HeadLoss, *args: Array) -> tuple[LossSums, tuple[Array, Array, Array]]:
-    sums, *gradients = _mapped(settings, with_gradients=True)(*args)
-    return sums, tuple(gradients)
+def _forward(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, _Slope]:
+    specs = _specs(settings, head)
+    mapped = jax.shard_map(
+        partial(_differentiate, settings),
+        in_specs=specs,
+        out_specs=(P(), (P("data"), specs[0])),
+        axis_names=MANUAL,
+        check_vma=False,
+    )
+    sums, (hidden, slope) = mapped(head, tokens)
+    return sums, _Slope(hidden, slope)
 
 
-def _backward(_: HeadLoss, gradients: tuple[Array, Array, Array], cotangent: LossSums) -> tuple[Array | None, ...]:
-    hidden, head, bias = ((cotangent.total * g).astype(g.dtype) for g in gradients)
-    return hidden, head, bias, None, None
+def _backward(_: HeadLoss, slope: _Slope, cotangent: LossSums) -> tuple[Head, Tokens]:
+    scaled: _Slope = jax.tree.map(lambda g: (cotangent.total * g).astype(g.dtype), slope)
+    none: Any = None  # a zero cotangent, in custom_vjp's words
+    return scaled.head, Tokens(scaled.hidden, none, none)
 
 
-_sums.defvjp(_forward, _backward)
+head_loss.defvjp(_forward, _backward)
 
 
-def _mapped(settings: HeadLoss, *, with_gradients: bool):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    rows, table, row = P("data"), P("tensor", "data" if settings.fsdp else None), P("tensor")
-    sums = LossSums(P(), P(), P(), P(), P())
-    out = (sums, rows, table, row) if with_gradients else (sums,)
-    local = partial(_local, settings, with_gradients)
-    return jax.shard_map(local, in_specs=(rows, table, row, rows, rows), out_specs=out, axis_names=MANUAL, check_vma=False)
+def _specs(settings: HeadLoss, head: Head) -> tuple[Any, P]:
+    bias = None if head.bias is None else P("tensor")
+    return (P("tensor", "data" if settings.fsdp else None), bias), P("data")
 
 
-def _local(
-    settings: HeadLoss, with_gradients: bool, hidden: Array, head: Array, bias: Array, targets: Array, weights: Array
-) -> tuple[LossSums] | tuple[LossSums, Array, Array, Array]:
+def _evaluate(settings: HeadLoss, head: tuple[Array, Array | None], tokens: Tokens) -> LossSums:
     """One device's tokens against its part of the vocabulary."""
+    whole = _gathered(settings, Head(*head))
+
+    def block(_: None, block: Tokens) -> tuple[None, LossSums]:
+        return None, _block(settings, whole, block)[0]
+
+    return _summed(jax.lax.scan(block, None, _cut(tokens, settings.block_tokens))[1])
+
+
+def _differentiate(
+    settings: HeadLoss, head: tuple[Array, Array | None], tokens: Tokens
+) -> tuple[LossSums, tuple[Array, tuple[Array, Array | None]]]:
+    """The same with the derivatives: hidden's summed over tensor, the head's over data, each once."""
+    whole = _gathered(settings, Head(*head))
+
+    def block(head_slope: Head, block: Tokens) -> tuple[Head, tuple[LossSums, Array]]:
+        sums, slope = _block(settings, whole, block)
+        hidden = jnp.einsum("cv,ve->ce", slope, whole.table)
+        table = head_slope.table + jnp.einsum("cv,ce->ve", slope, block.hidden, preferred_element_type=jnp.float32)
+        bias = None if head_slope.bias is None else head_slope.bias + slope.astype(jnp.float32).sum(0)
+        return Head(table, bias), (sums, hidden)
+
+    zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), whole)
+    head_slope, (sums, hidden) = jax.lax.scan(block, zeros, _cut(tokens, settings.block_tokens))
+    hidden = hidden.reshape(-1, hidden.shape[-1])[: tokens.targets.size].reshape(tokens.hidden.shape)
+    table, bias = _scattered(settings, head_slope, whole.table.dtype)
+    return _summed(sums), (jax.lax.psum(hidden, "tensor"), (table, bias))
+
+
+def _gathered(settings: HeadLoss, head: Head) -> Head:
+    if not settings.fsdp:
+        return head
+    return head._replace(table=jax.lax.all_gather(head.table, "data", axis=1, tiled=True))
+
+
+def _scattered(settings: HeadLoss, slope: Head, dtype: jnp.dtype) -> Head:
+    reduced: Head = jax.tree.map(lambda x: x.astype(jnp.float32 if settings.reduce_float32 else dtype), slope)
     if settings.fsdp:
-        head = jax.lax.all_gather(head, "data", axis=1, tiled=True)
-    blocks = _cut(hidden, targets, weights, settings.block_tokens)
-    block = partial(_block, settings, with_gradients, head, bias.astype(jnp.float32))
-    zeros = jnp.zeros(head.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32)
-    (head_grad, bias_grad), (sums, hidden_grad) = jax.lax.scan(block, zeros if with_gradients else (None, None), blocks)
-    sums = LossSums(*(jax.lax.psum(s.sum(), "data") for s in sums))
-    if not with_gradients:
-        return (sums,)
-    hidden_grad = hidden_grad.reshape(-1, hidden.shape[-1])[: targets.size].reshape(hidden.shape)
-    hidden_grad = jax.lax.psum(hidden_grad, "tensor")
-    reduce_dtype = jnp.float32 if settings.reduce_float32 else head.dtype
-    head_grad = head_grad.astype(reduce_dtype)
-    if settings.fsdp:
-        head_grad = jax.lax.psum_scatter(head_grad, "data", scatter_dimension=1, tiled=True)
+        table = jax.lax.psum_scatter(reduced.table, "data", scatter_dimension=1, tiled=True)
     else:
-        head_grad = jax.lax.psum(head_grad, "data")
-    bias_grad = jax.lax.psum(bias_grad.astype(reduce_dtype), "data")
-    return sums, hidden_grad, head_grad.astype(head.dtype), bias_grad.astype(bias.dtype)
+        table = jax.lax.psum(reduced.table, "data")
+    bias = None if reduced.bias is None else jax.lax.psum(reduced.bias, "data").astype(dtype)
+    return Head(table.astype(dtype), bias)
 
 
-def _cut(hidden: Array, targets: Array, weights: Array, block_tokens: int) -> Blocks:
+def _summed(blocks: LossSums) -> LossSums:
+    return LossSums(*(jax.lax.psum(one.sum(), "data") for one in blocks))
+
+
+def _cut(tokens: Tokens, block_tokens: int) -> Tokens:
     """[batch, position] as [blocks, tokens]; the last block is filled up with tokens of weight 0."""
-    num_tokens = targets.size
+    num_tokens = tokens.targets.size
     size = min(block_tokens, num_tokens)
     fill = -num_tokens % size
 
-    def cut(x: Array, *rest: int) -> Array:
-        flat = x.reshape(num_tokens, *rest)
-        return jnp.pad(flat, ((0, fill), *((0, 0) for _ in rest))).reshape(-1, size, *rest)
+    def cut(x: Array) -> Array:
+        flat = x.reshape(num_tokens, *x.shape[2:])
+        return jnp.pad(flat, ((0, fill), *((0, 0) for _ in x.shape[2:]))).reshape(-1, size, *x.shape[2:])
 
-    return Blocks(cut(hidden, hidden.shape[-1]), cut(targets), cut(weights))
+    return Tokens(*(cut(x) for x in tokens))
 
 
-def _block(
-    settings: HeadLoss, with_gradients: bool, head: Array, bias: Array, carry: tuple[Array | None, Array | None], block: Blocks
-) -> tuple[tuple[Array | None, Array | None], tuple[LossSums, Array | None]]:
-    first = jax.lax.axis_index("tensor") * head.shape[0]
-    entries = first + jnp.arange(head.shape[0])
-    logits = jnp.einsum("ce,ve->cv", block.hidden, head, preferred_element_type=settings.logits).astype(jnp.float32) + bias
+def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Array]:
+    """The sums of one block, and d total / d logits: [tokens, vocab] in the compute dtype."""
+    entries = jax.lax.axis_index("tensor") * head.table.shape[0] + jnp.arange(head.table.shape[0])
+    logits = jnp.einsum("ce,ve->cv", block.hidden, head.table, preferred_element_type=settings.logits)
+    logits = logits.astype(jnp.float32)
+    if head.bias is not None:
+        logits = logits + head.bias
     logits = jnp.where(entries < settings.vocab_size, logits, -jnp.inf)
     hot = block.targets[:, None] == entries
     top = jax.lax.pmax(logits.max(-1), "tensor")
@@ -157,13 +203,6 @@ def _block(
         correct=((target >= top) * block.weights).sum(),
         weight=block.weights.sum(),
     )
-    if not with_gradients:
-        return carry, (sums, None)
-    head_grad, bias_grad = carry
-    # d total / d logits: the softmax, larger by the z-loss's 2 z, less the target.
+    # The softmax, larger by the z-loss's 2 z, less the target.
     slope = powers * ((1 + 2 * settings.z_loss * log_z) / denominator)[:, None] - hot
-    slope = (slope * block.weights[:, None]).astype(block.hidden.dtype)
-    hidden_grad = jnp.einsum("cv,ve->ce", slope, head)
-    head_grad = head_grad + jnp.einsum("cv,ce->ve", slope, block.hidden, preferred_element_type=jnp.float32)
-    bias_grad = bias_grad + slope.astype(jnp.float32).sum(0)
-    return (head_grad, bias_grad), (sums, hidden_grad)
+    return sums, (slope * block.weights[:, None]).astype(block.hidden.dtype)

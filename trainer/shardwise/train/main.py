@@ -21,11 +21,11 @@ from shardwise.job.errors import NonFiniteError, ShardwiseError
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import CheckpointWriter
-from shardwise.train.control import Controls, Stopped
+from shardwise.train.control import Controls, StoppedError
 from shardwise.train.flops import flops_per_token, measured_peak_flops
 from shardwise.train.loop import Loop, Outcome
-from shardwise.train.memory import device_memory
-from shardwise.train.metrics import MetricsLog, steps
+from shardwise.train.memory import DeviceMemory, device_memory
+from shardwise.train.metrics import MetricsLog, records, steps
 from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
 from shardwise.train.run_directory import RunDirectory
@@ -55,7 +55,9 @@ def run(job: TrainingJob, directory: Path, options: Options, console: Console, *
     """
     deadline = job.spec.deadline.seconds if job.spec.deadline else None
     every = job.spec.training.checkpoint.every
-    controls = Controls(time.monotonic, save_every_seconds=every.seconds if every else None, stop_after_seconds=deadline)
+    controls = Controls(
+        time.monotonic, save_every_seconds=every.seconds if every else None, stop_after_seconds=deadline
+    )
     with RunDirectory.held(directory) as held, controls.signals():
         phases = Phases(held.logs / progress_name(RANK), incarnation=held.incarnation, rank=RANK, pid=os.getpid())
         phases.add("interpreter", time.time() - psutil.Process().create_time() - imports_seconds)
@@ -63,26 +65,35 @@ def run(job: TrainingJob, directory: Path, options: Options, console: Console, *
         summary = _Summary(held, job, phases)
         try:
             return _run(job, held, phases, summary, controls, options, console)
-        except Stopped:
-            summary.write("stopped")
+        except StoppedError:
+            summary.not_begun("stopped")
             console.print("stopped before the first step; there was nothing to save")
             return ExitCode.SAVED
         except ShardwiseError as error:
-            summary.write("nonfinite" if isinstance(error, NonFiniteError) else "failed", error=str(error))
+            summary.failed(error)
             raise
 
 
 def _run(
-    job: TrainingJob, held: RunDirectory, phases: Phases, summary: "_Summary", controls: Controls, options: Options, console: Console
+    job: TrainingJob,
+    held: RunDirectory,
+    phases: Phases,
+    summary: "_Summary",
+    controls: Controls,
+    options: Options,
+    console: Console,
 ) -> ExitCode:
-    began = start(job, held, phases, options, lambda text: console.print(text, highlight=False))
+    began = start(
+        job, held, phases, options, lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
+    )
     held.write_job(dump(job))
     summary.began(began)
     with ExitStack() as stack:
         log = MetricsLog(held.metrics)
         stack.callback(log.close)
-        log.write(_first_event(began, held.incarnation))
-        console.print(memory_table(device_memory(began.program, began.step)))
+        memory = device_memory(began.program, began.step)
+        log.write(_first_event(began, held.incarnation, memory))
+        console.print(memory_table(memory))
         writer = CheckpointWriter(
             began.root,
             keep=job.spec.training.checkpoint.keep,
@@ -103,27 +114,44 @@ def _run(
             view=view,
             trackers=others,
             writer=writer,
-            token_flops=flops_per_token(began.program.config),
-            flops_per_second=measured_peak_flops(),
+            mfu_of_one_token_a_second=flops_per_token(began.program.config) / measured_peak_flops(),
         )
         outcome = loop.run()
-        log.write({"event": "stopped" if outcome.stopped else "complete", "step": outcome.steps, "digest": outcome.digest})
-    summary.ended(outcome)
-    _plot(job, held, began)
-    console.print(f"{'stopped and saved at' if outcome.stopped else 'complete:'} step {outcome.steps}, state digest {outcome.digest}", highlight=False)
+        log.write(
+            {"event": "stopped" if outcome.stopped else "complete", "step": outcome.steps, "digest": outcome.digest}
+        )
+    floors = {"unigram": began.data.unigram_entropy(), "bigram": began.data.bigram_entropy()}
+    summary.ended(outcome, steps(held.metrics), floors)
+    _plot(job, held, floors)
+    console.print(_last_words(began, outcome), highlight=False, soft_wrap=True)
     return ExitCode.SAVED if outcome.stopped else ExitCode.OK
 
 
-def _first_event(began: Start, incarnation: int) -> dict[str, Any]:
-    event = {"event": "restored" if began.first_step else "started", "step": began.first_step, "incarnation": incarnation}
-    return event | {"devices": began.program.layout.mesh.size, "mesh": dict(began.program.layout.mesh.shape)}
+def _last_words(began: Start, outcome: Outcome) -> str:
+    if outcome.stopped:
+        how = "stopped and saved at"
+    else:
+        how = "complete:" if outcome.steps > began.first_step else "nothing to do: the run was complete already at"
+    return f"{how} step {outcome.steps}, state digest {outcome.digest}"
 
 
-def _plot(job: TrainingJob, held: RunDirectory, began: Start) -> None:
-    records = steps(held.metrics)
-    if records:
-        floors = {"unigram entropy": began.data.unigram_entropy(), "bigram entropy": began.data.bigram_entropy()}
-        plot_png(records, floors, held.plot, title=job.metadata.name)
+def _first_event(began: Start, incarnation: int, memory: list[DeviceMemory]) -> dict[str, Any]:
+    event = {
+        "event": "restored" if began.first_step else "started",
+        "step": began.first_step,
+        "incarnation": incarnation,
+    }
+    mesh = began.program.layout.mesh
+    return event | {"devices": mesh.size, "mesh": dict(mesh.shape), "memory": [vars_of(row) for row in memory]}
+
+
+def _plot(job: TrainingJob, held: RunDirectory, floors: Mapping[str, float]) -> None:
+    drawn = steps(held.metrics)
+    if drawn:
+        events = [record for record in records(held.metrics) if "event" in record]
+        evaluations = [record for record in events if record["event"] == "evaluated"]
+        restarts = [record["step"] for record in events if record["event"] == "restored"]
+        plot_png(drawn, floors, held.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)
 
 
 class _Summary:
@@ -131,17 +159,34 @@ class _Summary:
 
     def __init__(self, held: RunDirectory, job: TrainingJob, phases: Phases) -> None:
         self._held, self._job, self._phases = held, job, phases
-        self._initial: str | None = held.read_summary().get("initialDigest")
+        self._before = held.read_summary()
+        self._initial: str | None = self._before.get("initialDigest")
+        self._begun = False
         self.write("starting")
 
     def began(self, began: Start) -> None:
+        self._begun = True
         self._initial = began.initial_digest
         self._phases.step = began.first_step
         self.write("running", data=[vars_of(source) for source in began.data.sources], sample=began.first_step)
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: Outcome, drawn: list[dict[str, Any]], entropy: Mapping[str, float]) -> None:
         status = "stopped" if outcome.stopped else "complete"
-        self.write(status, finalLoss=outcome.loss, digest=outcome.digest)
+        self.write(status, finalLoss=drawn[-1]["loss"] if drawn else None, digest=outcome.digest, entropy=entropy)
+
+    def failed(self, error: ShardwiseError) -> None:
+        status = "nonfinite" if isinstance(error, NonFiniteError) else "failed"
+        if self._begun:
+            self.write(status, error=str(error))
+        else:
+            self.not_begun(status, error=str(error))
+
+    def not_begun(self, status: str, **more: object) -> None:
+        """A start that came to nothing says so only where no run has ended before: what that one reached stays."""
+        if self._before.get("status") in ("complete", "stopped"):
+            self._held.write_summary(self._before)
+        else:
+            self.write(status, **more)
 
     def write(self, status: str, **more: object) -> None:
         summary = {

@@ -33,7 +33,9 @@ class MetricsLog:
 
     def write(self, record: Record) -> None:
         """Append one record; a number that JSON cannot hold becomes null."""
-        self._file.write(json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False).encode() + b"\n")
+        self._file.write(
+            json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False).encode() + b"\n"
+        )
 
     def close(self) -> None:
         """Close the file."""

@@ -26,7 +26,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.embedding import Table, lookup
 from shardwise.train.layout import Layout
-from shardwise.train.loss import HeadLoss, LossSums, head_loss
+from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
 from shardwise.train.rotary import rotate
 
 Array = jax.Array
@@ -43,7 +43,7 @@ class Cache(NamedTuple):
     values: Array
 
 
-class _Products(hax.ScanCheckpointPolicy):
+class _Products(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships no types
     """Keep a layer's matrix products for the backward pass and compute the rest again."""
 
     def checkpoint(self, _carry_name: str, _input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:  # noqa: A002
@@ -51,8 +51,8 @@ class _Products(hax.ScanCheckpointPolicy):
         return eqx.filter_checkpoint(callable, policy=policy, prevent_cse=False)
 
 
-# What the backward pass keeps of a layer: its input only, its products too, or everything. The checkpoint must be around
-# all of the scan's body: inside it, the weights' slices would be kept as well, a second copy of the model.
+# What the backward pass keeps of a layer: its input only, its products too, or everything. The checkpoint must be
+# around all of the scan's body: inside it, the weights' slices would be kept as well, a second copy of the model.
 _REMAT = {"full": True, "dots": _Products(), "none": False}
 
 
@@ -281,10 +281,10 @@ class Gpt(eqx.Module):
     ) -> LossSums:
         """The loss sums over these tokens; arrays are [batch, position], `weights` float32."""
         hidden = self.hidden(tokens, segments, dropout, layout, reduce_float32=settings.reduce_float32)
-        head = self.token_embedding if self.head is None else self.head
-        bias = jnp.zeros(self.config.Vocab.size, jnp.float32) if self.head_bias is None else self.head_bias.array
+        table = self.token_embedding if self.head is None else self.head
+        head = Head(table.array, None if self.head_bias is None else self.head_bias.array)
         hidden = hidden.rearrange(("batch", "position", "embed"))
-        return head_loss(hidden.array, head.array, bias, targets, weights, settings)
+        return head_loss(settings, head, Tokens(hidden.array, targets, weights))
 
     def logits(self, hidden: NamedArray, layout: Layout) -> NamedArray:
         """The logits of {..., embed}: {..., vocab} float32, -inf at the vocabulary's padding. Inference only."""

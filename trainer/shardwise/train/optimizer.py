@@ -1,7 +1,7 @@
 """The optimizers: optax chains whose masks and dimension numbers come from axis names, never from ndim.
 
-Called by the state and the step. Parameters are a flat dict {path: array} with axis names beside it. Not here: clipping
-order is part of the chain; the gradients' mean is the step's.
+Called by the state and the step. Parameters are a flat dict {path: array} with axis names beside it. Clipping by the
+global norm is part of the chain; taking the gradients' mean is the step's.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import optax
 from shardwise.job.spec import Optimizer, Schedule
 
 Names = Mapping[str, tuple[str, ...]]
-# The axes that a matrix of a block contracts over (into the residual stream or out of it), and those that stack matrices.
+# Axes that stack matrices, and axes whose tables are looked up by a token or a position.
 _STACKED = ("layers", "qkv")
 _LOOKED_UP = ("vocab", "position")
 
@@ -24,6 +24,7 @@ def schedule(settings: Schedule, peak: float, steps: int) -> optax.Schedule:
     """
     warmup, final = settings.warmup_steps, peak * settings.final_ratio
     rest = steps - warmup
+    curve: optax.Schedule
     match settings.kind:
         case "constant":
             curve = optax.constant_schedule(peak)
@@ -33,7 +34,9 @@ def schedule(settings: Schedule, peak: float, steps: int) -> optax.Schedule:
             curve = optax.linear_schedule(peak, final, settings.decay_steps or rest)
         case "warmup-stable-decay":
             decay = settings.decay_steps or rest
-            curve = optax.join_schedules([optax.constant_schedule(peak), optax.linear_schedule(peak, final, decay)], [rest - decay])
+            curve = optax.join_schedules(
+                [optax.constant_schedule(peak), optax.linear_schedule(peak, final, decay)], [rest - decay]
+            )
     if not warmup:
         return curve
     return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1 or 1), curve], [warmup])
@@ -44,6 +47,7 @@ def optimizer(settings: Optimizer, names: Names, steps: int) -> optax.GradientTr
     rate = schedule(settings.schedule, settings.learning_rate, steps)
     decayed = {path: is_matrix(axes) for path, axes in names.items()}
     moments = {"b1": settings.beta1, "b2": settings.beta2}
+    rule: optax.GradientTransformation
     match settings.name:
         case "adamw":
             rule = optax.adamw(rate, **moments, eps=settings.epsilon, weight_decay=settings.weight_decay, mask=decayed)

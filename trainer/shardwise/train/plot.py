@@ -10,48 +10,65 @@ from typing import Any
 Records = Sequence[Mapping[str, Any]]
 
 
-def plot_png(records: Records, floors: Mapping[str, float], path: Path, *, title: str, restarts: Sequence[int] = ()) -> None:
-    """Write the curve of `loss` (and `heldOutLoss` where measured) over `step`.
+def plot_png(
+    records: Records,
+    floors: Mapping[str, float],
+    path: Path,
+    *,
+    title: str,
+    evaluations: Records = (),
+    restarts: Sequence[int] = (),
+) -> None:
+    """Write the curve of `loss`, and of `heldOutLoss` where measured, over `step`.
 
     Args:
         records: step records, in order.
-        floors: horizontal lines by name, nats a token, e.g. the data's unigram entropy.
+        floors: entropies by name, nats a token, drawn as lines, e.g. {"unigram": 3.1}.
         path: the PNG to write.
         title: above the picture.
+        evaluations: events with `heldOutLoss`; of a step that was repeated after a restart, the last one counts.
         restarts: steps at which the run was resumed.
 
     """
-    import matplotlib  # noqa: PLC0415  half a second that only the end of a run needs
+    import matplotlib as mpl  # noqa: PLC0415  half a second that only the end of a run needs
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     axes.plot([r["step"] for r in records], [r["loss"] for r in records], label="training loss", linewidth=1.2)
-    held_out = [r for r in records if "heldOutLoss" in r]
+    held_out = {r["step"]: r["heldOutLoss"] for r in evaluations}
     if held_out:
-        axes.plot([r["step"] for r in held_out], [r["heldOutLoss"] for r in held_out], "o-", label="held-out loss", markersize=3)
+        points = sorted(held_out.items())
+        axes.plot([step for step, _ in points], [loss for _, loss in points], "o-", label="held-out loss", markersize=3)
     for (name, value), style in zip(floors.items(), ("--", ":", "-.") * len(floors), strict=False):
-        axes.axhline(value, color="gray", linestyle=style, linewidth=1, label=f"{name} {value:.2f}")
-    for step in restarts:
-        axes.axvline(step, color="tab:red", linewidth=0.8, alpha=0.6, label=f"resumed at step {step}")
+        axes.axhline(value, color="gray", linestyle=style, linewidth=1, label=f"{name} entropy {value:.2f}")
+    resumed = ", ".join(map(str, restarts[:4])) + (" ..." if len(restarts) > 4 else "")
+    for number, step in enumerate(restarts):
+        label = f"resumed at step {resumed}" if number == 0 else None
+        axes.axvline(step, color="tab:red", linewidth=0.8, alpha=0.6, label=label)
     axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
 
 
 def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90, height: int = 18) -> str:
     """The same curve in characters."""
     import plotext  # noqa: PLC0415
 
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plotsize(width, height)
-    xs = [r["step"] for r in records]
-    plotext.plot(xs, [r["loss"] for r in records], label="training loss")
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height)
+    numbers, losses = [r["step"] for r in records], [r["loss"] for r in records]
+    curve = figure.signal(numbers, losses)
+    curve.label("training loss")
+    curve.lines()
+    figure.draw(curve)
     for name, value in floors.items():
-        plotext.plot([xs[0], xs[-1]], [value, value], label=f"{name} {value:.2f}")
-    plotext.xlabel("step")
-    plotext.ylabel("nats per token")
-    return str(plotext.build())
+        figure.line(value, label=f"{name} entropy {value:.2f}")
+    figure.label("step", "x")
+    figure.label("nats per token", "y")
+    figure.legend(x=numbers[-1], y=max([*losses, *floors.values()]), ha="right", va="top", relative=True)
+    return str(plotext.uncolorize(str(figure.build())))

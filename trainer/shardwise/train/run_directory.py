@@ -48,7 +48,10 @@ class RunDirectory:
             (path / LOGS).mkdir(parents=True, exist_ok=True)
             handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise RunDirectoryError(f"{path}: cannot be used as a run directory ({error.strerror}); give a directory that can be written with --dir") from error
+            raise RunDirectoryError(
+                f"{path}: cannot be used as a run directory ({error.strerror}); "
+                "give a directory that can be written with --dir"
+            ) from error
         try:
             held = _read_lock(handle)
             try:
@@ -72,7 +75,10 @@ class RunDirectory:
         finally:
             os.close(handle)
         if newest != self.incarnation:
-            raise RunDirectoryError(f"{self.path}: a newer start of this run ({newest}) has taken over from this one ({self.incarnation}); nothing was committed")
+            raise RunDirectoryError(
+                f"{self.path}: a newer start of this run ({newest}) has taken over from this one "
+                f"({self.incarnation}); nothing was committed"
+            )
 
     @property
     def logs(self) -> Path:
@@ -126,7 +132,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     if not isinstance(read, dict):
-        raise RunDirectoryError(f"{path}: expected a JSON object, found {type(read).__name__}; restore the file or remove it")
+        raise RunDirectoryError(
+            f"{path}: expected a JSON object, found {type(read).__name__}; restore the file or remove it"
+        )
     return read
 
 

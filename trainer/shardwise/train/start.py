@@ -1,7 +1,7 @@
 """From a resolved job to a state on the devices and compiled programs: fresh, restored, or forked.
 
-Called by `shardwise.train.main`. XLA compiles in threads while data are prepared and a checkpoint is read, since none of
-them needs the others.
+Called by `shardwise.train.main`. XLA compiles in threads while data are prepared and a checkpoint is read, since none
+of them needs the others.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from shardwise.job.contract import Phase, cache_directory, checkpoint_root
 from shardwise.job.errors import CheckpointError, RunDirectoryError, UsageError
 from shardwise.job.identity import Difference, differences, identity
 from shardwise.job.spec import TrainingJob
-from shardwise.train.checkpoint import Restored, read_manifest, restore, steps
+from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.tokenizer import load_tokenizer
@@ -80,7 +80,13 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
     with ThreadPoolExecutor(2, thread_name_prefix="compile") as pool:
         step, evaluation, digester = _compiling(program, pool)
         with phases.entered(Phase.DATA):
-            data = prepare(training.data, seq_len=program.config.seq_len, seed=training.seed, cache_root=cache_directory(), report=report)
+            data = prepare(
+                training.data,
+                seq_len=program.config.seq_len,
+                seed=training.seed,
+                cache_root=cache_directory(),
+                report=report,
+            )
         own = identity(job, data_fingerprint=data.fingerprint)
         root = checkpoint_root(training.checkpoint.path, run.path)
         forked = _differs(run, root, own, options)
@@ -91,6 +97,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
             compiled = step.result()
             compiled_evaluation = None if evaluation is None else evaluation.result()
     run.write_identity(own)
+    first_step = restored.step if restored else 0
     return Start(
         job=job,
         program=program,
@@ -101,8 +108,8 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
         evaluation=compiled_evaluation,
         digester=digest,
         state=state,
-        first_step=restored.step if restored else 0,
-        initial_digest=run.read_summary().get("initialDigest") if restored else combine(to_hex(digest(flat(state)))),
+        first_step=first_step,
+        initial_digest=run.read_summary().get("initialDigest") if first_step else combine(to_hex(digest(flat(state)))),
         forked=forked,
         refused=frozenset(step for step, _ in restored.refused) if restored else frozenset(),
     )
@@ -133,12 +140,17 @@ def _differs(run: RunDirectory, root: str, own: dict[str, Any], options: Options
 
 def _held_identity(root: str) -> dict[str, Any]:
     """The identity in the newest checkpoint whose manifest can be read; empty where there is none."""
+    newest = _newest_manifest(root)
+    return dict(newest.identity) if newest else {}
+
+
+def _newest_manifest(root: str) -> Manifest | None:
     for step in reversed(steps(root)):
         try:
-            return dict(read_manifest(root, step).identity)
+            return read_manifest(root, step)
         except CheckpointError:  # it is refused by name when the state is restored
             continue
-    return {}
+    return None
 
 
 def _changed(path: Path, changed: list[Difference]) -> str:
@@ -150,10 +162,18 @@ def _changed(path: Path, changed: list[Difference]) -> str:
 
 
 def _state(
-    program: Program, root: str, options: Options, phases: Phases, digester: Digester, pool: ThreadPoolExecutor, report: Report
+    program: Program,
+    root: str,
+    options: Options,
+    phases: Phases,
+    digester: Digester,
+    pool: ThreadPoolExecutor,
+    report: Report,
 ) -> tuple[State, Restored | None]:
     """The state to start from. Restoring never initialises first; a fork or an import fills in what it lacks."""
     abstract = program.abstract()
+    newest = _newest_manifest(root)
+    imported = newest is not None and newest.kind == "weights"
     with phases.entered(Phase.RESTORE):
         restored = restore(
             root,
@@ -161,7 +181,7 @@ def _state(
             step=options.step,
             digester=digester,
             report=lambda step, reason: report(f"checkpoint of step {step} refused: {reason}"),
-            partial=options.fork,
+            partial=options.fork or imported,
         )
     if restored is None:
         with phases.entered(Phase.INIT):
@@ -170,7 +190,9 @@ def _state(
         return unflat(abstract, restored.arrays), restored
     with phases.entered(Phase.INIT):
         fresh = flat(_initial(program, pool))
-    report(f"step {restored.step}: weights restored; {len(restored.missing)} arrays that the checkpoint does not hold start anew")
+    report(
+        f"step {restored.step}: weights restored; {len(restored.missing)} arrays that the checkpoint does not hold start anew"
+    )
     return unflat(abstract, fresh | restored.arrays), restored
 
 

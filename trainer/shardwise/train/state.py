@@ -46,7 +46,9 @@ class Program:
         precision = training.precision
         policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
         rule = optimizer(training.optimizer, names, training.steps)
-        return cls(config=config, layout=layout, template=template, names=names, rule=rule, policy=policy, training=training)
+        return cls(
+            config=config, layout=layout, template=template, names=names, rule=rule, policy=policy, training=training
+        )
 
     def model(self, params: Mapping[str, Array]) -> Gpt:
         """The model holding these parameters."""
@@ -61,12 +63,14 @@ class Program:
     def shardings(self) -> State:
         """The sharding of every array of a state, in the state's own tree."""
         state = jax.eval_shape(self.init)
-        return jax.tree_util.tree_map_with_path(self._sharding, state)
+        shardings: State = jax.tree_util.tree_map_with_path(self._sharding, state)
+        return shardings
 
     def abstract(self) -> State:
         """The state's shapes, dtypes and shardings, with no arrays."""
         place = lambda x, sharding: Abstract(x.shape, x.dtype, sharding=sharding)  # noqa: E731
-        return jax.tree.map(place, jax.eval_shape(self.init), self.shardings())
+        state: State = jax.tree.map(place, jax.eval_shape(self.init), self.shardings())
+        return state
 
     def lower_init(self) -> jax.stages.Lowered:
         """The init program: every array is made in its shards, none is ever whole."""
@@ -76,7 +80,7 @@ class Program:
     def _sharding(self, path: tuple[object, ...], leaf: Abstract) -> NamedSharding:
         """A moment lives where its parameter lives; counters are everywhere."""
         owner = is_moment_of(path)
-        if owner in self.names and leaf.ndim == len(self.names[owner]):
+        if owner is not None and owner in self.names and leaf.ndim == len(self.names[owner]):
             return self.layout.stored(self.names[owner])
         return self.layout.replicated
 
@@ -89,4 +93,5 @@ def flat(state: State) -> dict[str, Any]:
 
 def unflat(like: State, leaves: Mapping[str, Any]) -> State:
     """The inverse of `flat`, in the tree of `like`."""
-    return jax.tree.unflatten(jax.tree.structure(like), [leaves[path] for path in flat(like)])
+    state: State = jax.tree.unflatten(jax.tree.structure(like), [leaves[path] for path in flat(like)])
+    return state

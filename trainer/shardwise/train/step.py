@@ -1,11 +1,12 @@
-"""The one step program: forward, backward, microbatches, reduction over replicas, clipping, update.
+"""The one step program: forward, backward, microbatches, reduction over replicas, update.
 
-Called by the loop, by `shardwise plan` and by the benchmarks, always compiled ahead of time against fixed shardings, for
-fresh, restored and planned runs alike; calling it with anything else is an error, never a second compile.
+Called by the loop and the benchmarks, always compiled ahead of time against fixed shardings, for fresh and restored
+runs alike; calling it with anything else is an error, never a second compile.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +81,7 @@ def lower_evaluation(program: Program) -> jax.stages.Lowered:
 def abstract_batch(program: Program) -> Batch:
     """The shapes of a global batch."""
     shape = (program.training.batch.sequences, program.config.seq_len)
-    whole = partial(Abstract, shape, sharding=program.layout.batch)
+    whole: Callable[..., Any] = partial(Abstract, shape, sharding=program.layout.batch)
     return Batch(whole(dtype=jnp.int32), whole(dtype=jnp.int32), whole(dtype=jnp.float32), whole(dtype=jnp.int32))
 
 
@@ -114,7 +115,7 @@ def _step(program: Program, state: State, batch: Batch, words: Array) -> tuple[S
         z_loss=sums.z_squared / sums.weight,
         accuracy=sums.correct / sums.weight,
         weight=sums.weight,
-        grad_norm=optax.global_norm(mean),
+        grad_norm=optax.tree.norm(mean),
         learning_rate=jnp.asarray(rate, jnp.float32),
         control=words.max(),
     )
@@ -126,7 +127,8 @@ def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
         return _loss(program, params, batch, Dropout.none())
 
     rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
-    return _over_replicas(program, local)(params, batch, rows, jnp.int32(0))
+    sums: LossSums = _over_replicas(program, local)(params, batch, rows, jnp.int32(0))
+    return sums
 
 
 def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
@@ -150,7 +152,9 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
     dropout = program.training.model.dropout
 
     def part(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
-        drop = Dropout.of(seed=program.training.seed, step=step, rows=rows, embed=dropout.embed, residual=dropout.residual)
+        drop = Dropout.of(
+            seed=program.training.seed, step=step, rows=rows, embed=dropout.embed, residual=dropout.residual
+        )
 
         def total(params: Params) -> tuple[Array, LossSums]:
             sums = _loss(program, params, batch, drop)
@@ -173,16 +177,19 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
     model = program.model(program.policy.cast_to_compute(params))
     segments = batch.segments if program.training.data.attend_across == "document" else None
-    return model.loss(batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program))
+    return model.loss(
+        batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program)
+    )
 
 
 def _split(num_parts: int, x: Array) -> Array:
     """[batch, ...] as [parts, batch / parts, ...]; each device's rows stay its own, so nothing moves."""
     parts = jnp.swapaxes(x.reshape(-1, num_parts, *x.shape[1:]), 0, 1)
-    return jax.lax.with_sharding_constraint(parts, P(None, "data"))
+    placed: Array = jax.lax.with_sharding_constraint(parts, P(None, "data"))
+    return placed
 
 
 def _stored(program: Program, params: Params) -> Params:
     layout = program.layout
-    place = lambda path, x: jax.lax.with_sharding_constraint(x, layout.spec(program.names[path], layout.parameters))  # noqa: E731
-    return {path: place(path, x) for path, x in params.items()}
+    specs = {path: layout.spec(names, layout.parameters) for path, names in program.names.items()}
+    return {path: jax.lax.with_sharding_constraint(x, specs[path]) for path, x in params.items()}

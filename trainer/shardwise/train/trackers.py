@@ -69,4 +69,6 @@ class WeightsAndBiases:
 
 
 def _missing(extra: str) -> str:
-    return f"tracking.{extra}: the package is not installed; install shardwise[{extra}], or leave the field out of the job"
+    return (
+        f"tracking.{extra}: the package is not installed; install shardwise[{extra}], or leave the field out of the job"
+    )

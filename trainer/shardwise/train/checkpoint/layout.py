@@ -34,13 +34,16 @@ class Device(Protocol):
     """What is asked of a JAX device."""
 
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """Unique over all processes."""
 
     @property
-    def process_index(self) -> int: ...
+    def process_index(self) -> int:
+        """The process that owns it."""
 
     @property
-    def platform(self) -> str: ...
+    def platform(self) -> str:
+        """Kind of device: cpu, gpu or tpu."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from shardwise.job.contract import COMMITTED
 from shardwise.job.errors import CheckpointError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-MARKER = "COMMITTED"
+MARKER = COMMITTED
 ARRAYS = "arrays"
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_MARKER_BYTES = 4096

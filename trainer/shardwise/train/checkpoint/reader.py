@@ -8,6 +8,7 @@ devices that want a part of it. Called by the step loop, `generate` and `export`
 """
 
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +21,17 @@ import numpy as np
 import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from shardwise.job.contract import checkpoint_name
 from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import MANIFEST, MARKER, ArrayEntry, Manifest, array_directory, decode
-from shardwise.train.checkpoint.store import Store, step_name
+from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex
 
 _NUM_ARRAYS_AT_ONCE = 4
-_MAX_BYTES_IN_FLIGHT = 96 << 20
+_MAX_BYTES_IN_FLIGHT = 64 << 20
+_NUM_FILES_AT_ONCE = max(4, os.cpu_count() or 1)
+"""Each thread that reads keeps a chunk's worth of freed memory, so more of them than cores cost without a gain."""
 _ALIGNMENT_BYTES = 64
 """From which on JAX takes a numpy array on CPU as it is, without a copy."""
 
@@ -114,7 +118,7 @@ def read_manifest(root: str, step: int) -> Manifest:
     try:
         return _manifest(Store(root), step)
     except _Refusal as refusal:
-        raise CheckpointError(f"{root}/{step_name(step)}: {refusal}") from refusal
+        raise CheckpointError(f"{root}/{checkpoint_name(step)}: {refusal}") from refusal
 
 
 def steps(root: str) -> list[int]:
@@ -134,15 +138,15 @@ def load_numpy(root: str, step: int, prefix: str) -> Iterator[tuple[str, np.ndar
                 arrays = _read(store, manifest, abstract)
                 _verify(manifest, arrays, Digester(abstract))
             except _Refusal as refusal:
-                raise CheckpointError(f"{root}/{step_name(step)}: {refusal}") from refusal
+                raise CheckpointError(f"{root}/{checkpoint_name(step)}: {refusal}") from refusal
             yield path, np.asarray(arrays[path])
 
 
 def _none_usable(store: Store, step: int | None, steps: Mapping[int, bool], refused: list[tuple[int, str]]) -> str:
     if step is not None:
         there = ", ".join(str(other) for other, committed in steps.items() if committed) or "none"
-        return f"{store.root}/{step_name(step)} cannot be used: {refused[0][1]}. Committed steps there: {there}"
-    reasons = "".join(f"\n  {step_name(refused_step)}: {reason}" for refused_step, reason in refused)
+        return f"{store.root}/{checkpoint_name(step)} cannot be used: {refused[0][1]}. Committed steps there: {there}"
+    reasons = "".join(f"\n  {checkpoint_name(refused_step)}: {reason}" for refused_step, reason in refused)
     return f"no checkpoint in {store.root} can be used:{reasons}"
 
 
@@ -190,7 +194,7 @@ def _verify(manifest: Manifest, arrays: Mapping[str, jax.Array], digester: Diges
 
 def _read(store: Store, manifest: Manifest, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
     """Reads several arrays at a time, the largest first; the first failure ends it."""
-    context, budget = zarr.context(), _Budget()
+    context, budget = zarr.context(_NUM_FILES_AT_ONCE), _Budget()
     paths = sorted(wanted, key=lambda path: (-math.prod(wanted[path].shape), path))
     with ThreadPoolExecutor(_NUM_ARRAYS_AT_ONCE, thread_name_prefix="checkpoint-read") as pool:
         reads = {

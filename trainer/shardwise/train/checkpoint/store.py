@@ -5,7 +5,6 @@ it, and an object in one request. Called by the writer and the reader. What the 
 """
 
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,10 @@ from urllib.parse import urlsplit
 
 import tensorstore as ts
 
+from shardwise.job.contract import checkpoint_name, checkpoint_step
 from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint.manifest import MARKER
 
-_STEP_NAME = re.compile(r"step-(\d{8,10})")
 _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
 
 
@@ -44,15 +43,15 @@ class Store:
     def spec(self, step: int, directory: str = "") -> dict[str, Any]:
         """TensorStore's description of a directory of a checkpoint."""
         inside = f"{directory}/" if directory else ""
-        return {**self._base, "path": f"{self._base['path']}{step_name(step)}/{inside}"}
+        return {**self._base, "path": f"{self._base['path']}{checkpoint_name(step)}/{inside}"}
 
     def steps(self) -> dict[int, bool]:
         """{step: whether it is committed}, ascending, from one listing."""
         found: dict[int, bool] = {}
         for name, committed in self._list_folder() if self._folder else self._list_bucket():
-            match = _STEP_NAME.fullmatch(name)
-            if match and step_name(int(match[1])) == name:
-                found[int(match[1])] = found.get(int(match[1]), False) or committed
+            step = checkpoint_step(name)
+            if step is not None:
+                found[step] = found.get(step, False) or committed
         return dict(sorted(found.items()))
 
     def read(self, step: int, name: str) -> bytes | None:
@@ -68,7 +67,7 @@ class Store:
         """Makes the names of new directories durable: a file's flush does not reach the folders above its own."""
         if self._folder is None:
             return
-        checkpoint = self._folder / step_name(step)
+        checkpoint = self._folder / checkpoint_name(step)
         for folder in (*(checkpoint / name for name in directories), checkpoint, self._folder):
             descriptor = os.open(folder, os.O_RDONLY)
             try:
@@ -81,7 +80,7 @@ class Store:
         self._open(step).write(MARKER, None).result()
         if self._folder is None:
             self._open(step).delete_range(ts.KvStore.KeyRange()).result()
-        elif (folder := self._folder / step_name(step)).exists():
+        elif (folder := self._folder / checkpoint_name(step)).exists():
             shutil.rmtree(folder)
 
     def _open(self, step: int) -> ts.KvStore:
@@ -97,8 +96,3 @@ class Store:
         keys = ts.KvStore.open(self._base).result().list().result()
         parts = [key.decode().split("/") for key in keys]
         return [(part[0], part[1:] == [MARKER]) for part in parts if len(part) > 1]
-
-
-def step_name(step: int) -> str:
-    """The directory of a checkpoint below the root."""
-    return f"step-{step:08d}"

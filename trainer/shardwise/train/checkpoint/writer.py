@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import jax
-import numpy as np
 import tensorstore as ts
 
+from shardwise.job.contract import checkpoint_name
 from shardwise.job.errors import CheckpointError
 from shardwise.job.spec import Keep
 from shardwise.train.checkpoint import layout, zarr
@@ -37,10 +37,12 @@ from shardwise.train.checkpoint.manifest import (
     encode,
 )
 from shardwise.train.checkpoint.retention import expired
-from shardwise.train.checkpoint.store import Store, step_name
+from shardwise.train.checkpoint.staging import Part, stage
+from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import to_hex
 
 _NUM_COPY_THREADS = 4
+_NUM_FILES_AT_ONCE = 16
 _MAX_BYTES_IN_FLIGHT = 256 << 20
 
 
@@ -52,15 +54,6 @@ class SaveTicket:
     bytes: int
     blocked_seconds: float
     durable_seconds: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """One file of one array: its box, and its values as unsigned integers of the same size."""
-
-    path: str
-    box: layout.Region
-    bits: np.ndarray
 
 
 @dataclass(kw_only=True)
@@ -75,7 +68,7 @@ class _Save:
     abstract: Mapping[str, jax.ShapeDtypeStruct]
     layouts: Mapping[str, layout.Layout]
     digests: Mapping[str, jax.Array]
-    parts: deque[_Part] = field(repr=False)
+    parts: deque[Part] = field(repr=False)
     ticket: SaveTicket
 
 
@@ -117,7 +110,7 @@ class CheckpointWriter:
         self.wait()
         started = time.monotonic()
         layouts = {path: layout.plan(a.shape, a.dtype.itemsize, a.sharding) for path, a in arrays.items()}
-        parts = self._copy(arrays, layouts)
+        parts = stage(arrays, layouts, self._copiers)
         num_bytes = sum(part.bits.nbytes for part in parts)
         ticket = SaveTicket(step=step, bytes=num_bytes, blocked_seconds=time.monotonic() - started)
         save = _Save(
@@ -149,28 +142,6 @@ class CheckpointWriter:
             self._copiers.shutdown()
             self._background.shutdown()
 
-    def _copy(self, arrays: Mapping[str, jax.Array], layouts: Mapping[str, layout.Layout]) -> deque[_Part]:
-        """Host copies of every file's values, taken by several threads: one does not fill the memory's bandwidth."""
-        parts: deque[_Part] = deque()
-        copies = []
-        for path, array in arrays.items():
-            bits = np.dtype(f"u{array.dtype.itemsize}")
-            mine = {
-                cell: _Part(path=path, box=box, bits=np.empty(box.size, bits))
-                for cell, process in layouts[path].writers.items()
-                if process == jax.process_index()
-                for box in [layout.cell_region(cell, layouts[path].file_shape)]
-            }
-            parts.extend(mine.values())
-            copies += [
-                self._copiers.submit(_copy_shard, box, data, targets)
-                for box, data in _unique_shards(array)
-                if (targets := [mine[c] for c in layout.cells_over(box, layouts[path].file_shape) if c in mine])
-            ]
-        for copy in copies:
-            copy.result()
-        return parts
-
     def _write(self, save: _Save) -> None:
         with self._plain_words(save):
             if self._is_there(save):
@@ -195,7 +166,7 @@ class CheckpointWriter:
             if {path: entry.digest for path, entry in there.arrays.items()} == to_hex(save.digests):
                 return True
             raise CheckpointError(
-                f"{self._store.root}/{step_name(save.step)} is committed and holds other values than "
+                f"{self._store.root}/{checkpoint_name(save.step)} is committed and holds other values than "
                 "those to be saved; it is untouched. Save into another folder, or overwrite it explicitly"
             )
         if committed is not None:
@@ -203,7 +174,7 @@ class CheckpointWriter:
         return False
 
     def _write_arrays(self, save: _Save) -> None:
-        context = zarr.context()
+        context = zarr.context(_NUM_FILES_AT_ONCE)
         opening = {
             path: ts.open(self._spec(save, path), create=True, open=True, context=context) for path in save.abstract
         }
@@ -264,7 +235,7 @@ class CheckpointWriter:
             yield
         except (ValueError, OSError) as error:  # TensorStore raises ValueError for whatever a store answers
             save.parts.clear()
-            where = f"{self._store.root}/{step_name(save.step)}"
+            where = f"{self._store.root}/{checkpoint_name(save.step)}"
             raise CheckpointError(
                 f"{where} was not saved: {zarr.write_cause(error)}. {self._remove_partial(save.step)} "
                 "Earlier checkpoints are untouched. Make room, or choose another checkpoint.path"
@@ -284,22 +255,3 @@ def _start_write(save: _Save, stores: Mapping[str, ts.TensorStore]) -> tuple[ts.
     values = part.bits.view(save.abstract[part.path].dtype)
     write = stores[part.path][part.box.slices].write(values, can_reference_source_data_indefinitely=True)
     return write.commit, part.bits.nbytes
-
-
-def _unique_shards(array: jax.Array) -> Iterator[tuple[layout.Region, jax.Array]]:
-    """Each distinct box of the array that this process holds, once, and its values on one of the devices."""
-    seen = set()
-    for shard in array.addressable_shards:
-        box = layout.region(array.shape, shard.index)
-        if box not in seen:
-            seen.add(box)
-            if shard.device.platform != "cpu":
-                shard.data.copy_to_host_async()
-            yield box, shard.data
-
-
-def _copy_shard(box: layout.Region, data: jax.Array, targets: list[_Part]) -> None:
-    for part in targets:
-        overlap = box.overlap(part.box)
-        assert overlap is not None
-        np.copyto(part.bits[overlap.within(part.box)], np.asarray(data).view(part.bits.dtype)[overlap.within(box)])

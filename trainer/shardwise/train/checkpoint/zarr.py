@@ -12,7 +12,6 @@ import tensorstore as ts
 
 from shardwise.train.checkpoint.layout import Shape
 
-_IO_CONCURRENCY = 16
 _COPY_CONCURRENCY = 4
 _CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 _OUT_OF_REACH = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
@@ -25,11 +24,11 @@ _FULL = {
 }
 
 
-def context() -> ts.Context:
-    """Bounded concurrency and no cache, for one save or restore."""
+def context(num_file_operations: int) -> ts.Context:
+    """At most so many files at a time and no cache, for one save or restore."""
     return ts.Context(
         {
-            "file_io_concurrency": {"limit": _IO_CONCURRENCY},
+            "file_io_concurrency": {"limit": num_file_operations},
             "data_copy_concurrency": {"limit": _COPY_CONCURRENCY},
             "cache_pool": {"total_bytes_limit": 0},
         }

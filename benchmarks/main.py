@@ -1,0 +1,89 @@
+"""`make bench`: Shardwise against a hand-written limit, Levanter, Orbax and the disk, in one run on this machine.
+
+Prints tables and keeps the figures in runs/bench.json; with --write, docs/performance.md is made from them.
+"""
+
+import json
+import time
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from benchmarks import checkpoint, start, step
+from benchmarks.machine import Pythons, describe
+from benchmarks.pages import DOCUMENT, document, tables
+from benchmarks.sizes import CASES, TINY, Case
+from benchmarks.turns import ROOT, WorkerError
+from rich.console import Console
+
+RESULTS = ROOT / "runs" / "bench.json"
+SOAK_SAVES = 100
+EPILOG = "Example: make bench ARGS='--only step --rounds 9 --write'"
+
+
+class Part(StrEnum):
+    """What can be measured alone."""
+
+    STEP = "step"
+    START = "start"
+    CHECKPOINT = "checkpoint"
+
+
+# Rounds, and the minutes after which no further round begins.
+ROUNDS = {Part.STEP: 7, Part.START: 3, Part.CHECKPOINT: 3}
+MINUTES = {Part.STEP: 11.0, Part.START: 4.0, Part.CHECKPOINT: 8.0}
+
+
+def bench(
+    *,
+    only: Annotated[
+        Part | None, typer.Option(help="Measure this part alone; the others' figures stay as they were.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=2, help="Turns of every peer. [default: 7, 3, 3]")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write docs/performance.md.")] = False,
+) -> None:
+    """Measure Shardwise against a hand-written limit, Levanter, Orbax and the disk; 20 minutes on two idle cores."""
+    console, pythons = Console(), Pythons.found()
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if only and RESULTS.exists() else {}
+    for part in [only] if only else Part:
+        began, machine = time.monotonic(), describe()
+        figures = _measure(part, pythons, rounds or ROUNDS[part], began + 60 * MINUTES[part], console)
+        results[part] = {"machine": machine, "seconds": time.monotonic() - began, **figures}
+        console.print(f"{part} took {timedelta(seconds=round(time.monotonic() - began))}\n")
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for table in tables(results):
+        console.print(table.rich(), "")
+    console.print(f"figures: {RESULTS.relative_to(ROOT)}")
+    if write:
+        DOCUMENT.write_text(document(results), encoding="utf-8")
+        console.print(f"written: {DOCUMENT.relative_to(ROOT)}")
+
+
+def _measure(part: Part, pythons: Pythons, rounds: int, deadline: float, console: Console) -> dict[str, Any]:
+    def report(text: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')}  {text}", highlight=False)
+
+    match part:
+        case Part.STEP:
+            return {"cases": step.measure(CASES, pythons, rounds=rounds, deadline=deadline, report=report)}
+        case Part.START:
+            case = Case(size=TINY, data=4, tensor=2)
+            return start.measure(case, pythons, rounds=rounds, deadline=deadline, report=report)
+        case Part.CHECKPOINT:
+            return checkpoint.measure(pythons, rounds=rounds, saves=SOAK_SAVES, deadline=deadline, report=report)
+
+
+def main() -> None:
+    """The command line."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog=EPILOG)(bench)
+    try:
+        app()
+    except WorkerError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

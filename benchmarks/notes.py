@@ -1,0 +1,39 @@
+"""What a reader of docs/performance.md must know: its opening, and the notes below its tables. Called by `pages`."""
+
+OPENING = """# Performance
+
+What Shardwise costs beside a hand-written limit, and beside what people use today. `make bench` measures it, and
+`make bench ARGS=--write` writes this page. Peers run on the same machine in the same minutes, each in a process of its
+own, and take turns in shuffled order. A ratio is taken within a round, and given as median (lower - upper quartile).
+Absolute figures belong to the machine named below each table; ratios travel better.
+"""
+
+STEP = """
+The limit runs twice; how far its second row is from 1 is the noise. MFU: model FLOPs (6 a matrix parameter and token,
+and 6 x layers x positions x embed for causal attention; recomputation is not counted) over the rate of a float32 matrix
+product measured in the same rounds. State and temporaries are the compiler's count for one device; RSS is the process's
+peak, compilation included.
+"""
+
+START = """
+Seconds from the command to the end of the first step. Cold: an empty SHARDWISE_CACHE; warm: the second run with the
+same cache. Programs compile while data are read, so phases may overlap; `other` is the total less the phases.
+Levanter's columns have no command line, no data and no run directory: its trainer's step alone, with JAX's compilation
+cache.
+"""
+
+CHECKPOINT = """
+Raw: a copy in host memory, one plain file with fsync, and reading it back. Blocks: until save() returns. Holds the
+loop: for Shardwise also the digest of the state, which its loop waits for. Durable: until all is on disk and committed.
+Restores are new processes whose file cache was emptied; Shardwise's include the digest of every array.
+"""
+
+MEMORY = """
+Resident memory above what the process held before, at most and when the save is durable; a restore's growth has the
+tree itself in it. Files of one checkpoint.
+"""
+
+
+def paragraph(text: str) -> str:
+    """A note on one line."""
+    return " ".join(text.split())

@@ -1,0 +1,69 @@
+"""The command line as a person has it: a process of its own, or, where many calls are made, this process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from shardwise.cli.app import main
+from shardwise.job.contract import CACHE_VARIABLE
+
+QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
+COMMAND = [sys.executable, "-m", "shardwise.cli.app"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    error: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """Return a function of (arguments, folder) that runs `shardwise` as a process of its own and waits for it."""
+    environment = os.environ | {CACHE_VARIABLE: str(tmp_path_factory.getbasetemp() / "cache"), "COLUMNS": "80"}
+
+    def run(*arguments: str, folder: Path) -> Ended:
+        done = subprocess.run([*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, check=False)
+        return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def command(
+    tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Command]:
+    """Return a function of (arguments) that runs `shardwise` here, with the JAX and the eight devices of the tests."""
+    before = dict(os.environ)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> Ended:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["shardwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, error = capfd.readouterr()
+        code = ended.value.code
+        return Ended(code if isinstance(code, int) else 0, out, error)
+
+    yield run
+    os.environ.clear()  # `run` sets the trainer's environment for the life of its process
+    os.environ.update(before)
+
+
+@pytest.fixture
+def quickstart() -> str:
+    """Return the path of the quickstart's job file."""
+    return str(QUICKSTART)

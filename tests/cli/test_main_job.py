@@ -1,0 +1,256 @@
+"""The main job through the command line: run, go on, status, generate, export, import, and every refusal.
+
+The runs that a person's shell would see as processes are processes here; the rest shares this process, which has
+imported JAX already.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import COMMAND, QUICKSTART, Command
+
+from shardwise.job.contract import CACHE_VARIABLE, LOGS, ExitCode, progress_name, read_progress
+
+SMALL = [
+    f"--set=training.{change}"
+    for change in (
+        "model={preset: tiny, layers: 2, heads: 2, embed: 32, mlp: 64, seqLen: 32}",
+        "optimizer.learningRate=1e-2",
+        "checkpoint.everySteps=2",
+    )
+]
+STEPS = "--set=training.steps=6"
+START_SECONDS = 120.0
+"""How long a start may take before the test gives up; nothing is measured with it."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the quickstart's job file and the text that it names."""
+    made = tmp_path_factory.mktemp("main-job")
+    (made / "job.yaml").write_bytes(QUICKSTART.read_bytes())
+    (made / "README.md").write_text("The quick brown fox jumps over the lazy dog, être ou ne pas être. " * 200)
+    (made / "other.md").write_text("Pack my box with five dozen liquor jugs. " * 300)
+    (made / "empty.md").touch()
+    return made
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, process: Command) -> Path:
+    """Return the directory of a run of the small quickstart that has come to its end."""
+    ended = process("run", "job.yaml", "--dir", "runs/x", *SMALL, STEPS, folder=folder)
+    assert (ended.code, ended.error) == (0, "")
+    assert "complete: step 6" in ended.out
+    return folder / "runs" / "x"
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def status_of(directory: Path, command: Command) -> dict[str, object]:
+    """Return what `status --json` says."""
+    ended = command("status", str(directory), "--json")
+    assert ended.code == 0
+    known: dict[str, object] = json.loads(ended.out)
+    return known
+
+
+def test_a_run_leaves_what_was_promised(finished: Path, command: Command) -> None:
+    """The directory has the resolved job, a record a step, the newest checkpoints, the plot and the summary."""
+    known = status_of(finished, command)
+    assert {key: known[key] for key in ("status", "step", "of", "checkpoints", "error")} == {
+        "status": "complete",
+        "step": 6,
+        "of": 6,
+        "checkpoints": [2, 4, 6],
+        "error": None,
+    }
+    assert all(isinstance(known[key], str) and len(str(known[key])) == 32 for key in ("initialDigest", "digest"))
+    records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if "event" not in record] == [1, 2, 3, 4, 5, 6]
+    assert next(record["devices"] for record in records if record.get("event") == "started") == 8
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["finalLoss"] == known["loss"]
+    assert (finished / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert command("check", str(finished / "job.yaml"), "--resolved").out == (finished / "job.yaml").read_text()
+
+
+def test_a_complete_run_has_nothing_to_do(finished: Path, command: Command) -> None:
+    """The same command on a finished run says so, ends with 0, and changes neither weights nor summary."""
+    before = status_of(finished, command)
+    ended = command("run", "job.yaml", "--dir", "runs/x", *SMALL, STEPS)
+    assert ended.code == 0
+    assert "nothing to do" in ended.out
+    after = status_of(finished, command)
+    assert {**after, "phases": before["phases"]} == before
+    assert json.loads((finished / "summary.json").read_text())["finalLoss"] == before["loss"]
+
+
+def test_more_steps_go_on(finished: Path, command: Command) -> None:
+    """With more steps the same command goes on from the newest checkpoint and repeats none of them."""
+    initial = status_of(finished, command)["initialDigest"]
+    assert command("run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8").code == 0
+    known = status_of(finished, command)
+    assert (known["step"], known["initialDigest"]) == (8, initial)
+    records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if "event" not in record] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("training.model.initStd=0.5", "spec.training.model.initStd: was 0.02, is now 0.5"),
+        ("training.data.train.0.paths=[other.md]", "dataFingerprint"),
+    ],
+    ids=["model", "data"],
+)
+def test_another_run_is_refused(change: str, named: str, finished: Path, command: Command) -> None:
+    """What makes it another run is named, and what was there stays as it was."""
+    before = status_of(finished, command)
+    ended = command("run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8", "--set", change)
+    assert ended.code == ExitCode.BAD_INPUT
+    assert named in ended.error
+    assert "--fork" in ended.error
+    assert status_of(finished, command) == before
+
+
+def test_fork_goes_on_as_another_run(finished: Path, command: Command) -> None:
+    """With --fork the changed job goes on from the newest checkpoint."""
+    change = "--set=training.data.train.0.paths=[other.md]"
+    ended = command("run", "job.yaml", "--dir", "runs/x", *SMALL, change, "--set=training.steps=10", "--fork")
+    assert ended.code == 0
+    assert "complete: step 10" in ended.out
+    assert status_of(finished, command)["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("paths", "named"), [("[missing.md]", "missing.md"), ("[empty.md]", "empty.md' is empty")], ids=["missing", "empty"]
+)
+def test_data_that_cannot_be_trained_on(paths: str, named: str, command: Command, tmp_path: Path) -> None:
+    """Missing and empty data are refused in words before anything is trained, and status repeats them."""
+    words = ["run", "job.yaml", "--dir", str(tmp_path / "run"), *SMALL, STEPS]
+    ended = command(*words, f"--set=training.data.train.0.paths={paths}")
+    assert ended.code == ExitCode.BAD_INPUT
+    assert named in ended.error
+    known = status_of(tmp_path / "run", command)
+    assert (known["status"], known["step"]) == ("failed", 0)
+    assert named in str(known["error"])
+
+
+def test_directory_that_cannot_be_made(command: Command) -> None:
+    """A --dir below a file is refused with its name."""
+    ended = command("run", "job.yaml", "--dir", "README.md/run", *SMALL, STEPS)
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "README.md/run" in ended.error
+
+
+@pytest.mark.usefixtures("finished")
+def test_generate_writes_the_prompt_and_what_follows(process: Command, folder: Path, command: Command) -> None:
+    """Text is UTF-8 on standard output, notes are on standard error; the same seed gives the same text."""
+    words = ["generate", "runs/x", "--prompt", "être", "--tokens", "12", "--seed", "3"]
+    first = process(*words, folder=folder)
+    assert first.code == 0
+    assert first.out.startswith("être")
+    assert first.out.endswith("\n")
+    assert len(first.out) > len("être\n")
+    assert "checkpoint of step" in first.error
+    assert command(*words).out == first.out
+
+
+@pytest.mark.usefixtures("finished")
+def test_generate_from_a_step_that_is_not_there(command: Command) -> None:
+    """A checkpoint asked for by name and not there is an error that lists those that are."""
+    ended = command("generate", "runs/x", "--step", "3")
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "step-00000003" in ended.error
+    assert "6" in ended.error.partition("Committed steps")[2]
+
+
+@pytest.mark.usefixtures("finished")
+def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, folder: Path) -> None:
+    """An exported model comes back as a run that says what is left to fill in, then trains on from those weights."""
+    assert command("export", "runs/x", "out/model.safetensors").code == 0
+    words = ["import", "out/model.safetensors", "runs/tuned", "--set=hardware.topology=1x8"]
+    made = command(*words)
+    assert made.code == 0
+    assert "spec.training.data.train.0.paths" in made.out
+    assert made.out.splitlines()[-1] == "next: shardwise run runs/tuned/job.yaml --dir runs/tuned"
+    assert command("check", "runs/tuned/job.yaml").code == 0
+    tuned = folder / "runs" / "tuned"
+    assert status_of(tuned, command)["status"] == "ready"
+    again = command(*words)
+    assert (again.code, "holds a run already" in again.error) == (ExitCode.BAD_INPUT, True)
+    filled_in = ["--set=training.data.train.0.paths=[README.md]", "--set=training.optimizer.schedule.warmupSteps=0"]
+    ended = command("run", "runs/tuned/job.yaml", "--dir", "runs/tuned", *filled_in, "--set=training.steps=1")
+    assert ended.code == 0
+    assert "step 0: weights restored" in ended.out
+    assert _first_loss(tuned) < _first_loss(folder / "runs" / "x") - 0.5
+    assert len(str(status_of(tuned, command)["initialDigest"])) == 32
+
+
+@pytest.mark.parametrize(
+    ("out", "code"), [("model.bin", ExitCode.USAGE), ("README.md/model.safetensors", ExitCode.USAGE)]
+)
+def test_export_to_a_wrong_place(out: str, code: ExitCode, finished: Path, command: Command) -> None:
+    """A name or a folder that cannot be is wrong usage."""
+    assert command("export", str(finished), out).code == code
+
+
+def test_second_live_run_is_refused_and_the_first_stops_with_a_save(
+    process: Command, folder: Path, command: Command, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """While a run lives its directory is its own; SIGTERM saves it and ends it with 80."""
+    words = ["run", "job.yaml", "--dir", "runs/live", *SMALL, "--set=training.checkpoint.everySteps=1000000"]
+    directory = folder / "runs" / "live"
+    cache = str(tmp_path_factory.getbasetemp() / "cache")
+    with started([*COMMAND, *words, "--set=training.steps=1000000"], folder, cache) as live:
+        wait_for_step(directory, live)
+        second = process(*words, "--set=training.steps=1000000", folder=folder)
+        assert second.code == ExitCode.BAD_INPUT
+        assert f"process {live.pid}" in second.error
+        known = status_of(directory, command)
+        assert known["status"] == "running"
+        assert isinstance(known["etaSeconds"], float)
+        live.send_signal(signal.SIGTERM)
+        assert live.wait(START_SECONDS) == ExitCode.SAVED
+    known = status_of(directory, command)
+    assert (known["status"], known["checkpoints"]) == ("stopped", [known["step"]])
+
+
+@contextmanager
+def started(words: list[str], folder: Path, cache: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in the background for the block; it is ended with the block in any case."""
+    environment = os.environ | {CACHE_VARIABLE: cache}
+    with (folder / "live.log").open("wb") as log:
+        live = subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            yield live
+        finally:
+            live.kill()
+            live.wait()
+
+
+def wait_for_step(directory: Path, live: subprocess.Popen[bytes]) -> None:
+    """Return once the run has completed a step."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        progress = read_progress(directory / LOGS / progress_name(0))
+        if progress is not None and progress.step >= 1:
+            return
+        assert live.poll() is None, (directory.parent.parent / "live.log").read_text()
+        time.sleep(0.05)
+    raise AssertionError("no step in time")
+
+
+def _first_loss(directory: Path) -> float:
+    records = (json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines())
+    return float(next(record["loss"] for record in records if "event" not in record))

@@ -1,0 +1,168 @@
+"""shardwise.cli.status: what a run directory's files say, without JAX."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import fsspec
+import pytest
+from tests.cli.conftest import QUICKSTART, Command
+
+from shardwise.cli.run_files import read_status
+from shardwise.job.contract import Phase, Progress, checkpoint_name, progress_name, write_progress
+from shardwise.job.load import dump, load
+from shardwise.job.resolve import resolve
+
+
+def make_run(directory: Path, *overrides: str, status: str = "running") -> Path:
+    """Make the files of a run that has taken 10 steps of 2 s and saved two checkpoints, a third unfinished."""
+    (directory / "logs").mkdir(parents=True)
+    (directory / "job.yaml").write_text(dump(resolve(load(QUICKSTART, overrides))), encoding="utf-8")
+    summary = {"status": status, "steps": 0, "phases": {"compile": 3.5}, "initialDigest": "ab" * 16}
+    (directory / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    (directory / ".lock").touch()
+    records = [
+        {"step": step, "loss": 5 - step / 10, "tokensPerSecond": 1024.0, "mfu": 0.25, "stepSeconds": 2.0}
+        for step in range(1, 11)
+    ]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    for step, committed in ((4, True), (8, True), (10, False)):
+        folder = directory / "checkpoints" / checkpoint_name(step)
+        folder.mkdir(parents=True)
+        if committed:
+            (folder / "COMMITTED").touch()
+    progress = Progress(incarnation=0, rank=0, phase=Phase.STEP, step=10, monotonic_seconds=1.0, pid=1)
+    write_progress(directory / "logs" / progress_name(0), progress)
+    return directory
+
+
+class Held:
+    """The lock of a run, as its process holds it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._handle = os.open(directory / ".lock", os.O_RDWR)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+
+def test_live_run(tmp_path: Path, command: Command) -> None:
+    """A run whose lock is held is running: its step, speed, time left and committed checkpoints are measured."""
+    directory = make_run(tmp_path / "run")
+    with Held(directory):
+        known = json.loads(command("status", str(directory), "--json").out)
+    assert known == {
+        "name": "quickstart",
+        "status": "running",
+        "phase": "step",
+        "step": 10,
+        "of": 100,
+        "loss": 4.0,
+        "tokensPerSecond": 1024.0,
+        "mfu": 0.25,
+        "etaSeconds": 180.0,
+        "checkpointRoot": str(directory / "checkpoints"),
+        "checkpoints": [4, 8],
+        "phases": {"compile": 3.5},
+        "initialDigest": "ab" * 16,
+        "digest": None,
+        "error": None,
+    }
+
+
+def test_asking_leaves_the_lock_free(tmp_path: Path) -> None:
+    """After a look at a run its directory can be taken at once."""
+    directory = make_run(tmp_path / "run")
+    assert read_status(directory).status == "dead"
+    with Held(directory):
+        assert read_status(directory).status == "running"
+
+
+@pytest.mark.parametrize("status", ["running", "starting"])
+def test_dead_run(status: str, tmp_path: Path, command: Command) -> None:
+    """A run that says it goes on while nobody holds its lock is dead, and the person is told what to do."""
+    ended = command("status", str(make_run(tmp_path / "run", status=status)))
+    assert ended.code == 0
+    assert "dead" in ended.out
+    assert "the same command goes on" in " ".join(ended.out.split())
+
+
+@pytest.mark.parametrize("status", ["complete", "stopped", "failed", "nonfinite"])
+def test_ended_run_keeps_its_word(status: str, tmp_path: Path) -> None:
+    """A run that ended is what its summary says, and has no time left to show."""
+    found = read_status(make_run(tmp_path / "run", status=status))
+    assert (found.status, found.eta_seconds, found.as_json()["phase"]) == (status, None, None)
+
+
+def test_human_view(tmp_path: Path, command: Command) -> None:
+    """The view for people has the same facts in words."""
+    directory = make_run(tmp_path / "run")
+    with Held(directory):
+        lines = [" ".join(line.split()) for line in command("status", str(directory)).out.splitlines()]
+    assert "status running (training)" in lines
+    assert "step 10 of 100" in lines
+    assert "loss 4.0000" in lines
+    assert "speed 1,024 tokens/s, MFU 25.0%" in lines
+    assert "time left 0:03:00" in lines
+    assert "seconds compile 3.5" in lines
+
+
+def test_plot(tmp_path: Path, command: Command) -> None:
+    """--plot draws the curve below the facts, no wider than the terminal."""
+    ended = command("status", str(make_run(tmp_path / "run")), "--plot")
+    plot = ended.out.split("initial digest")[1].splitlines()[1:]
+    assert "training loss" in ended.out
+    assert len(plot) > 10
+    assert max(map(len, plot)) <= 80
+
+
+def test_never_started_run(tmp_path: Path) -> None:
+    """A directory with a job file alone, as an import leaves it, is ready."""
+    (tmp_path / "job.yaml").write_bytes(QUICKSTART.read_bytes())
+    found = read_status(tmp_path)
+    assert (found.status, found.step, found.num_steps, found.checkpoints) == ("ready", 0, 100, [])
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["other", "missing"])
+def test_no_run_directory(made: bool, tmp_path: Path, command: Command) -> None:  # noqa: FBT001
+    """A directory that holds no run is wrong usage, and the words say what was expected."""
+    directory = tmp_path / "other"
+    if made:
+        directory.mkdir()
+    ended = command("status", str(directory))
+    assert (ended.code, ended.out) == (2, "")
+    assert "is no run directory" in ended.error
+    assert "--dir" in ended.error
+
+
+def test_damaged_summary(tmp_path: Path, command: Command) -> None:
+    """A summary that is not JSON is named."""
+    directory = make_run(tmp_path / "run")
+    (directory / "summary.json").write_text("{", encoding="utf-8")
+    ended = command("status", str(directory))
+    assert ended.code == 81
+    assert str(directory / "summary.json") in ended.error
+
+
+def test_checkpoints_in_a_bucket(tmp_path: Path) -> None:
+    """Committed checkpoints below a URL are found as those in a folder are."""
+    files = fsspec.filesystem("memory")
+    for step in (20, 40):
+        files.pipe_file(f"/bucket/run/{checkpoint_name(step)}/COMMITTED", b"{}")
+    files.pipe_file(f"/bucket/run/{checkpoint_name(60)}/manifest.json", b"{}")
+    found = read_status(make_run(tmp_path / "run", "training.checkpoint.path=memory://bucket/run"))
+    assert found.checkpoints == [20, 40]
+
+
+def test_bucket_out_of_reach(tmp_path: Path, command: Command) -> None:
+    """A bucket that cannot be listed is said to be so, with the cause; the rest of the status is there."""
+    directory = make_run(tmp_path / "run", "training.checkpoint.path=nowhere://bucket/run")
+    ended = command("status", str(directory))
+    assert ended.code == 0
+    words = " ".join(ended.out.split())
+    assert "could not be listed" in words
+    assert "step 10 of 100" in words

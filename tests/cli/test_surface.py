@@ -1,0 +1,118 @@
+"""The command line's surface: every command and option, frozen; and what holds for all of them."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+from tests.cli.conftest import Command
+from tests.conftest import Golden
+
+from shardwise.cli import run
+from shardwise.cli.app import app, main
+
+COMMANDS = ("check", "run", "status", "generate", "export", "import")
+
+
+def surface() -> Iterator[str]:
+    """Yield the surface line by line: commands with the first line of their help, then their parameters."""
+    group = typer.main.get_command(app)
+    for parameter in group.params:
+        yield f"{' '.join(parameter.opts)}: {parameter.help}"  # type: ignore[attr-defined]
+    for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
+        yield f"\n{name}: {command.help.splitlines()[0]}"
+        for parameter in command.params:
+            default = "required" if parameter.required else f"default {parameter.default}"
+            names = [name for name in parameter.opts if name.startswith("-")]
+            shown = " ".join([*names, parameter.metavar or ""]).rstrip()
+            yield f"  {shown} ({default}): {parameter.help}"
+        yield f"  {command.epilog}"
+
+
+def test_surface_is_frozen(golden: Golden) -> None:
+    """Commands, options, defaults and help change only together with the golden file."""
+    golden("surface.txt", "\n".join(surface()) + "\n")
+
+
+def test_help_has_a_line_for_each_command(command: Command) -> None:
+    """Every command's purpose fits one line of an 80-column terminal."""
+    lines = command("--help").out.splitlines()
+    listed = [line for line in lines if line.strip("│ ").split(" ")[0] in COMMANDS]
+    assert len(listed) == len(COMMANDS)
+    after = lines.index(listed[-1]) - lines.index(listed[0])
+    assert after == len(COMMANDS) - 1
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name: str, command: Command) -> None:
+    """The help of each command shows how it is typed."""
+    ended = command(name, "--help")
+    assert ended.code == 0
+    assert f"Example: shardwise {name}" in ended.out
+
+
+def test_version(command: Command) -> None:
+    """--version prints the version and nothing else."""
+    ended = command("--version")
+    assert (ended.code, ended.out.split()[0]) == (0, "shardwise")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train"], ["run", "job.yaml"], ["status"], ["check", "--wrong"], ["check"]], ids=" ".join
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], command: Command) -> None:
+    """An unknown command, a missing argument and an unknown option end with 2 and words on standard error."""
+    ended = command(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.error
+
+
+def test_error_has_no_traceback(command: Command, tmp_path: Path) -> None:
+    """A mistake of the user is one message on standard error, whole on its line, without a traceback."""
+    missing = tmp_path / ("long-name-" * 10) / "job.yaml"
+    ended = command("check", str(missing))
+    assert (ended.code, ended.out) == (81, "")
+    assert ended.error.startswith(f"error: {missing}")
+    assert "Traceback" not in ended.error
+
+
+def test_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, quickstart: str) -> None:
+    """What is our own mistake reaches the person with everything that a report needs."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run, "load", broken)
+    monkeypatch.setattr(sys, "argv", ["shardwise", "run", quickstart, "--dir", "x"])
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+def test_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, command: Command, quickstart: str) -> None:
+    """Ctrl-C ends with what a shell gives for it, without a word."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "load", interrupted)
+    ended = command("run", quickstart, "--dir", "x")
+    assert (ended.code, ended.out, ended.error) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "{job}", "--dir", "x"], ["generate", "{run}"], ["export", "{run}", "x.safetensors"]]
+)
+def test_missing_trainer_is_said_in_words(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, command: Command, quickstart: str, tmp_path: Path
+) -> None:
+    """Without the trainer's libraries a command says what to install."""
+    (tmp_path / "job.yaml").write_text(Path(quickstart).read_text(encoding="utf-8"), encoding="utf-8")
+    for name in [name for name in sys.modules if name.startswith(("shardwise.train", "shardwise.cli.model"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.chdir(tmp_path)
+    ended = command(*(argument.format(job=quickstart, run=tmp_path) for argument in arguments))
+    assert ended.code == 2
+    assert "needs jax" in ended.error
+    assert 'pip install "shardwise[train]"' in ended.error

@@ -1,0 +1,66 @@
+"""shardwise.job.environment: what a training process finds in its environment before it imports JAX."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.contract import CACHE_VARIABLE
+from shardwise.job.environment import apply, trainer_environment
+from shardwise.job.load import load
+from shardwise.job.spec import TrainingJob
+
+QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
+
+
+def job(num_devices: int) -> TrainingJob:
+    """Return the quickstart job on so many devices."""
+    return load(QUICKSTART, [f"hardware.topology=1x{num_devices}", "training.mesh.tensor=1"])
+
+
+@pytest.mark.parametrize("num_devices", [1, 4, 8])
+def test_devices_are_the_jobs(num_devices: int) -> None:
+    """JAX sees as many simulated CPU devices as one host of the job has."""
+    variables = trainer_environment(job(num_devices), {})
+    assert variables["JAX_PLATFORMS"] == "cpu"
+    assert variables["XLA_FLAGS"] == f"--xla_force_host_platform_device_count={num_devices}"
+
+
+def test_flags_that_are_there_are_kept() -> None:
+    """A person's XLA flags stay; another number of devices among them gives way to the job's."""
+    given = {"XLA_FLAGS": "--xla_dump_to=/x --xla_force_host_platform_device_count=3 --xla_cpu_enable_fast_math=false"}
+    assert trainer_environment(job(4), given)["XLA_FLAGS"].split() == [
+        "--xla_dump_to=/x",
+        "--xla_cpu_enable_fast_math=false",
+        "--xla_force_host_platform_device_count=4",
+    ]
+
+
+def test_programs_are_kept_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every compiled program is kept below the cache folder, however quickly it compiled."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    variables = trainer_environment(job(8), {})
+    assert variables["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "executables")
+    assert variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
+    assert variables["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] == "-1"
+
+
+def test_a_persons_choice_stays() -> None:
+    """A folder for compiled programs and a log level that are set already are left as they are."""
+    given = {"JAX_COMPILATION_CACHE_DIR": "/elsewhere", "TF_CPP_MIN_LOG_LEVEL": "0"}
+    variables = trainer_environment(job(8), given)
+    assert {name: variables[name] for name in given} == given
+
+
+def test_sigterm_stays_ours() -> None:
+    """JAX's preemption service, which would take SIGTERM from the run's own handler, is off."""
+    assert trainer_environment(job(8), {})["JAX_ENABLE_PREEMPTION_SERVICE"] == "false"
+
+
+def test_apply_sets_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows from the job is in this process's environment afterwards; the rest is as it was."""
+    environment = {"XLA_FLAGS": "--xla_dump_to=/x", "HOME": "/home"}
+    monkeypatch.setattr(os, "environ", environment)
+    expected = environment | trainer_environment(job(2), environment)
+    apply(job(2))
+    assert environment == expected

@@ -1,0 +1,90 @@
+"""The parts of `make bench` run, at toy size: that they measure, not what they measure."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+
+from benchmarks.aims import aims  # noqa: E402  the folder is a script's, found by path
+from benchmarks.checkpoint import SAVERS  # noqa: E402
+from benchmarks.pages import document  # noqa: E402
+from benchmarks.sizes import SMALL, Case, Size  # noqa: E402
+from benchmarks.step import AGAIN, LEVANTER, LIMIT, SHARDWISE, TUNED  # noqa: E402
+from benchmarks.turns import Spread, Worker, WorkerError, ratios, take_turns  # noqa: E402
+
+TOY = Size(name="toy", layers=1, heads=2, embed=32, seq_len=16, vocab=512, sequences=8, steps=1)
+MACHINE = {"date": "2026-01-01", "cores": 2, "processor": "any", "memory_gib": 1, "load": 0, "python": "3", "jax": "0"}
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """A machine that slows down between two rounds does not change a ratio."""
+    spread = ratios([{"limit": 100.0, "ours": 90.0}, {"limit": 10.0, "ours": 9.0}], "limit")["ours"]
+
+    assert spread == Spread(median=0.9, low=0.9, high=0.9)
+
+
+def test_step_workers_take_turns() -> None:
+    """The limit and Shardwise compile the same case, answer with a rate each turn, and hold as many bytes of state."""
+    case = Case(size=TOY, data=1, tensor=2).dumps()
+    with Worker(sys.executable, "limit_step", case) as limit, Worker(sys.executable, "shardwise_step", case) as ours:
+        results = take_turns({LIMIT: limit, SHARDWISE: ours}, rounds=2, deadline=0)
+
+        assert len(results) == 2
+        assert all(rate > 0 for rates in results for rate in rates.values())
+        assert ours.facts["argument_bytes"] == pytest.approx(limit.facts["argument_bytes"], rel=0.1)
+
+
+def test_saver_brings_back_what_it_saved(tmp_path: Path) -> None:
+    """A tree saved over data 4 x tensor 2 is restored, and compared, on data 2 x tensor 4."""
+    saver = "Shardwise"
+    with Worker(sys.executable, "checkpoint", saver, "save", "toy", str(tmp_path), "4", "2") as saved:
+        assert saved.facts["disk_bytes"] >= 2 * saved.facts["tree_bytes"]
+    with Worker(sys.executable, "checkpoint", saver, "restore", "toy", str(tmp_path), "2", "4") as restored:
+        assert restored.facts["seconds"] > 0
+
+
+def test_worker_that_fails_says_why() -> None:
+    """What a worker wrote before it ended is in the error."""
+    with pytest.raises(WorkerError, match="no_such_worker"):
+        Worker(sys.executable, "no_such_worker")
+
+
+def test_page_names_a_missed_aim() -> None:
+    """The page holds every part's tables, and an aim that was missed is said to be."""
+    page = document({"step": _step_results(slow=0.5), "checkpoint": _checkpoint_results()})
+
+    assert "| speed of the limit, small, data 4 x tensor 2 | >= 0.97 | 0.50 (0.50 - 0.50) | **no** |" in page
+    assert all(name in page for name in (*SAVERS, LEVANTER, TUNED, AGAIN))
+    assert all(aim.met for aim in aims({"step": _step_results(slow=1.3)}))
+
+
+def _spread(value: float) -> dict[str, float]:
+    return {"median": value, "low": value, "high": value}
+
+
+def _step_results(*, slow: float) -> dict[str, object]:
+    figures = {
+        "tokens_per_second": _spread(1),
+        "ratio": _spread(slow),
+        "mfu": 0.4,
+        "argument_bytes": 1,
+        "temporary_bytes": 1,
+        "peak_resident_bytes": 1,
+    }
+    case = {
+        "rounds": 2,
+        "peers": dict.fromkeys((LIMIT, SHARDWISE, LEVANTER, TUNED, AGAIN), figures),
+        "against": {LEVANTER: _spread(slow), TUNED: _spread(slow)},
+    }
+    return {"machine": MACHINE, "cases": {Case(size=SMALL, data=4, tensor=2).name: case}}
+
+
+def _checkpoint_results() -> dict[str, object]:
+    times = ("blocked_seconds", "held_seconds", "durable_seconds", "restore_seconds", "other_mesh_seconds")
+    memory = ("grown_bytes", "left_bytes", "restore_grown_bytes", "other_mesh_grown_bytes", "tree_bytes", "files")
+    figures = {key: _spread(1) for key in (*times, *memory)} | {"ratio": {key: _spread(1) for key in times}}
+    soak = {"saves": 100, "tree_bytes": 1, "early_bytes": 1, "last_bytes": 1}
+    return {"machine": MACHINE, "rounds": 2, "savers": dict.fromkeys(SAVERS, figures), "soak": soak}

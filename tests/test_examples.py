@@ -1,0 +1,173 @@
+"""What a newcomer reads and runs first: the job files are right, and README and docs say what is there."""
+
+import importlib.util
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from shardwise.cli.app import app
+from shardwise.job.contract import CHECKPOINTS, JOB_FILE, LOCK, LOGS, METRICS, PLOT, SUMMARY, ExitCode
+from shardwise.job.load import dump, load
+from shardwise.job.resolve import resolve
+
+Golden = Callable[[str, str], None]
+
+ROOT = Path(__file__).parent.parent
+JOBS = sorted((ROOT / "examples").glob("*.yaml"))
+README = ROOT / "README.md"
+TEXTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PATH = re.compile(r"(?<![\w/.-])(?:trainer|operator|examples|docs|tests|benchmarks|requirements)/[\w./-]*\w/?")
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+
+named = pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda path: path.stem)
+def test_job_files(job: Path, golden: Golden) -> None:
+    """`shardwise check` passes each job file of examples/, and a change of what one resolves to is seen in review."""
+    result = CliRunner().invoke(app, ["check", str(job)])
+
+    assert (result.exit_code, result.output[:3]) == (0, "ok\n")
+    golden(f"resolved-{job.name}", dump(resolve(load(job))))
+
+
+def test_jobs_are_found() -> None:
+    """The listing of examples/ finds the job that the README shows and the demo's."""
+    assert {"quickstart.yaml", "python.yaml"} <= {job.name for job in JOBS}
+
+
+def test_readme_shows_the_quickstart() -> None:
+    """The job in the README is the file, to the letter."""
+    shown = [body for language, body in _FENCE.findall(README.read_text(encoding="utf-8")) if language == "yaml"]
+
+    assert [(ROOT / "examples" / "quickstart.yaml").read_text(encoding="utf-8")] == shown
+
+
+@named
+def test_paths_exist(text: Path) -> None:
+    """Each path that is named, and each target of a link, is there."""
+    written = text.read_text(encoding="utf-8")
+    paths = [ROOT / path for path in _PATH.findall(_without_links(written))]
+    links = [text.parent / link for link in _LINK.findall(written)]
+
+    assert paths or links
+    assert [path for path in [*paths, *links] if not path.exists()] == []
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *JOBS], ids=lambda path: path.name)
+def test_commands_parse(text: Path) -> None:
+    """Each `shardwise` command that is shown has only arguments and options that the command takes."""
+    group = typer.main.get_command(app)
+    for words in _shown(text, "shardwise"):
+        with group.make_context("shardwise", words[:1]) as context:
+            command = group.get_command(context, words[0])  # type: ignore[attr-defined]
+
+            assert command, words
+            command.make_context(words[0], words[1:]).close()
+
+
+@named
+def test_make_targets_exist(text: Path) -> None:
+    """Each `make` target that is shown is in the Makefile."""
+    targets = set(re.findall(r"^\.PHONY: (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert {words[0] for words in _shown(text, "make")} <= targets
+
+
+def test_readme_has_every_command() -> None:
+    """The table of commands lists what `shardwise --help` lists."""
+    listed = re.findall(r"^\| `shardwise (\w+)", README.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert sorted(typer.main.get_command(app).commands) == sorted(listed)  # type: ignore[attr-defined]
+
+
+def test_every_job_file_is_listed() -> None:
+    """docs/job-file.md says what each job file of examples/ shows."""
+    listed = re.findall(r"^\| \[examples/([\w.-]+)\]", _read("docs/job-file.md"), re.MULTILINE)
+
+    assert [job.name for job in JOBS] == sorted(listed)
+
+
+def test_run_directory_is_described() -> None:
+    """docs/run-directory.md has every file of a run directory, and every exit code."""
+    written = _read("docs/run-directory.md")
+    names = (JOB_FILE, METRICS, f"{CHECKPOINTS}/", PLOT, SUMMARY, f"{LOGS}/", LOCK)
+    tree = [line.split()[0] for line in _FENCE.findall(written)[0][1].splitlines()]
+    codes = re.findall(r"^\| (\d+) \|", written, re.MULTILINE)
+
+    assert sorted(names) == sorted(tree)
+    assert [int(code) for code in ExitCode] == [int(code) for code in codes]
+
+
+def test_demo_begins_anew(demo: ModuleType, tmp_path: Path) -> None:
+    """The demo removes what an earlier demo left, and leaves a file that is not its own."""
+    directory = tmp_path / "demo"
+    demo._empty(directory)
+    for name in ("metrics.jsonl", "loss.png", "mine.txt", "checkpoints/step-00000001/COMMITTED"):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+
+    demo._empty(directory)
+
+    assert sorted(path.name for path in directory.iterdir()) == sorted([LOCK, demo.MARK, "mine.txt"])
+
+
+def test_demo_refuses_a_directory_of_others(demo: ModuleType, tmp_path: Path) -> None:
+    """A directory that no demo made is refused, and nothing in it is touched."""
+    kept = tmp_path / "metrics.jsonl"
+    kept.write_text("{}\n", encoding="utf-8")
+
+    with pytest.raises(demo.DemoError, match="no demo made"):
+        demo._empty(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_demo_fails_where_it_cannot_go_on(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part that fails ends the demo with 1 and the reason."""
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--dir", str(tmp_path / "demo"), "--text", str(tmp_path / "none.txt")])
+
+    code = demo.main()
+
+    assert code == ExitCode.FAILURE
+    assert "no file matches" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModuleType:
+    """The demo as a module; importing it starts nothing."""
+    spec = importlib.util.spec_from_file_location("demo", ROOT / "examples" / "demo.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _shown(text: Path, program: str) -> Iterator[list[str]]:
+    """The words after `program` of each command line in a text's plain code blocks, or in a job file's comments."""
+    written = text.read_text(encoding="utf-8")
+    if text.suffix == ".yaml":
+        lines = [line.lstrip("# ") for line in written.splitlines() if line.startswith("#")]
+    else:
+        lines = [line for language, body in _FENCE.findall(written) if not language for line in body.splitlines()]
+    for line in lines:
+        if line.startswith(f"{program} "):
+            yield shlex.split(line, comments=True)[1:]
+
+
+def _without_links(written: str) -> str:
+    return _LINK.sub("]", written)
+
+
+def _read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")

@@ -1,0 +1,122 @@
+"""Attention kernels: all equal to the plain one, and the plain one equal to its definition."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from shardwise.train.attention import attend, blockwise, cudnn, plain, splash
+from shardwise.train.layout import MESH_AXES
+
+Array = jax.Array
+Kernel = Callable[..., Array]
+BATCH, HEADS = 2, 2
+
+
+def inputs(length: int, size: int, *, documents: bool) -> tuple[Array, Array, Array, Array | None]:
+    """Random q (scaled), k, v, and segments that change within blocks and at their edges."""
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=(BATCH, HEADS, length, size)), jnp.float32) for _ in range(3))
+    starts = np.zeros((BATCH, length), np.int32)
+    starts[0, [length // 4, length // 2, length - 1]] = 1
+    starts[1, [3, length // 4 + 1]] = 1
+    return q / np.sqrt(size), k, v, jnp.asarray(np.cumsum(starts, 1, dtype=np.int32)) if documents else None
+
+
+def with_gradients(kernel: Kernel, q: Array, k: Array, v: Array, segments: Array | None) -> tuple[Array, ...]:
+    """A kernel's output and the gradients of a sum that weighs every entry differently."""
+    weights = jnp.cos(jnp.arange(q.size)).reshape(q.shape)
+
+    def total(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        out = kernel(q, k, v, segments)
+        return (out * weights).sum(), out
+
+    grads, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+    return out, *grads
+
+
+def assert_close(one: tuple[Array, ...], other: tuple[Array, ...], tolerance: float) -> None:
+    """Equal but for rounding, against the largest entry of each array."""
+    for a, b in zip(one, other, strict=True):
+        assert a.dtype == b.dtype
+        assert float(jnp.abs(a - b).max()) < tolerance * float(jnp.abs(b).max())
+
+
+def test_plain_is_its_definition() -> None:
+    """Every row is the softmax-weighted mean of the values at its own document's earlier positions, and its own."""
+    q, k, v, segments = inputs(12, 4, documents=True)
+    assert segments is not None
+    out = plain(q, k, v, segments, upcast=False)
+    for batch, head, at in np.ndindex(BATCH, HEADS, 12):
+        seen = np.flatnonzero((np.arange(12) <= at) & (np.asarray(segments[batch]) == segments[batch, at]))
+        powers = np.exp(np.asarray(k[batch, head])[seen] @ np.asarray(q[batch, head, at]))
+        mean = powers @ np.asarray(v[batch, head])[seen] / powers.sum()
+        assert np.allclose(out[batch, head, at], mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_blockwise_equals_plain(*, documents: bool) -> None:
+    """Four blocks give the plain output and gradients, with and without documents."""
+    arrays = inputs(64, 8, documents=documents)
+    blocks = with_gradients(partial(blockwise, upcast=False, block=16), *arrays)
+    assert_close(blocks, with_gradients(partial(plain, upcast=False), *arrays), 1e-5)
+
+
+def test_blockwise_takes_any_length() -> None:
+    """A length that blocks do not divide gives the plain output too."""
+    arrays = inputs(40, 8, documents=True)
+    assert_close((blockwise(*arrays, upcast=False, block=16),), (plain(*arrays, upcast=False),), 1e-5)
+
+
+def test_blockwise_holds_no_square_of_scores() -> None:
+    """The compiled forward and backward pass have no buffer of queries x keys."""
+    q, k, v, _ = inputs(128, 8, documents=False)
+    loss = lambda q, k, v: blockwise(q, k, v, None, upcast=False, block=32).sum()  # noqa: E731
+    text = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(q, k, v).compile().as_text()
+    assert text is not None
+    assert "128,128]" not in text
+    assert "32,32]" in text
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_splash_equals_plain(*, documents: bool) -> None:
+    """The TPU kernel, interpreted on two devices over batch and heads, gives the plain output."""
+    q, k, v, segments = inputs(128, 128, documents=documents)
+    mesh = Mesh(np.array(jax.devices()[:2]).reshape(1, 1, 1, 1, 2), MESH_AXES)
+    with jax.set_mesh(mesh):
+        out = jax.jit(partial(splash, interpret=True))(q, k, v, segments)
+    assert_close((out,), (plain(q, k, v, segments, upcast=False),), 1e-5)
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="cuDNN's attention needs a GPU")
+@pytest.mark.parametrize("documents", [False, True])
+def test_cudnn_equals_plain(*, documents: bool) -> None:
+    """The GPU kernel gives the plain output on 16-bit inputs, within their rounding."""
+    q, k, v, segments = inputs(256, 64, documents=documents)
+    q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
+    out = cudnn(q, k, v, segments).astype(jnp.float32)
+    assert_close((out,), (plain(q, k, v, segments, upcast=True).astype(jnp.float32),), 2e-2)
+
+
+def test_upcast_makes_scores_in_float32() -> None:
+    """With 16-bit inputs, upcast scores come closer to the exact result than the inputs' own dtype does."""
+    q, k, v, _ = inputs(64, 64, documents=False)
+    q, k, v = (x.astype(jnp.bfloat16) for x in (8 * q, k, v))
+    exact = [x.astype(jnp.float32) for x in (q, k, v)]
+    truth = plain(exact[0], exact[1], exact[2], None, upcast=False)
+    upcast, own = (plain(q, k, v, None, upcast=flag).astype(jnp.float32) for flag in (True, False))
+    assert float(jnp.abs(upcast - truth).mean()) < 0.8 * float(jnp.abs(own - truth).mean())
+
+
+def test_attend_takes_the_kernel_that_is_named() -> None:
+    """`attend` is the named kernel, in the inputs' dtype."""
+    q, k, v, segments = inputs(32, 8, documents=True)
+    q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
+    for kernel, function in (("plain", plain), ("blockwise", blockwise)):
+        out = attend(q, k, v, segments, kernel=kernel, upcast=True)  # type: ignore[arg-type]
+        assert out.dtype == jnp.bfloat16
+        assert np.array_equal(np.asarray(out), np.asarray(function(q, k, v, segments, upcast=True)))

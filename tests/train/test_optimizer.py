@@ -1,0 +1,108 @@
+"""What decays, what Muon takes, and how the learning rate runs: all from axis names and the job's words."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from shardwise.job.spec import Schedule
+from shardwise.train.optimizer import is_matrix, muon_dimensions, optimizer, schedule
+from shardwise.train.state import Program
+
+MakeProgram = Callable[..., Program]
+
+
+@pytest.mark.parametrize(
+    ("axes", "decays", "muon"),
+    [
+        (("layers", "embed", "qkv", "heads", "head_size"), True, ((1,), (3, 4))),
+        (("layers", "heads", "head_size", "embed"), True, ((1, 2), (3,))),
+        (("layers", "embed", "mlp"), True, ((1,), (2,))),
+        (("layers", "mlp", "embed"), True, ((1,), (2,))),
+        (("vocab", "embed"), True, None),
+        (("position", "embed"), True, None),
+        (("layers", "embed"), False, None),
+        (("layers", "qkv", "heads", "head_size"), False, None),
+        (("layers", "mlp"), False, None),
+        (("embed",), False, None),
+        (("vocab",), False, None),
+    ],
+)
+def test_masks_come_from_axis_names(
+    axes: tuple[str, ...], decays: bool, muon: tuple[tuple[int, ...], ...] | None
+) -> None:
+    """Stacked norms' gains and biases are not matrices though they have two dimensions; tables go to Adam, not Muon."""
+    dimensions = muon_dimensions(axes)
+
+    assert is_matrix(axes) == decays
+    assert (None if dimensions is None else tuple(dimensions)) == muon
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "lion", "muon"])
+def test_weight_decay_pulls_matrices_only(make_program: MakeProgram, name: str) -> None:
+    """With no gradient at all, the decaying optimizers shrink every matrix and leave every gain and bias where it is."""
+    program = make_program(f"optimizer.name={name}", "optimizer.learningRate=0.1", num_devices=1)
+    params = {path: jnp.ones([4] * len(axes)) for path, axes in program.names.items()}
+    nothing = {path: jnp.zeros_like(x) for path, x in params.items()}
+    updates, _ = program.rule.update(nothing, program.rule.init(params), params)
+    moved = {path for path, update in updates.items() if np.abs(update).max() > 1e-6}
+
+    matrices = {path for path, axes in program.names.items() if is_matrix(axes)}
+    of_muon = {path for path in matrices if muon_dimensions(program.names[path])}
+    assert moved == {"adamw": matrices, "lion": matrices, "adam": set(), "muon": of_muon}[name]
+
+
+def test_muon_orthogonalises_each_matrix_of_the_stack_by_itself(make_program: MakeProgram) -> None:
+    """The update of every layer, and of q, k and v each, has singular values near one another; the whole stack is not one matrix."""
+    program = make_program(
+        "optimizer.name=muon", "optimizer.learningRate=1.0", "optimizer.clipNorm=null", num_devices=1
+    )
+    rng = np.random.default_rng(0)
+    shapes = {path: leaf.shape for path, leaf in program.abstract()["params"].items()}
+    grads = {path: jnp.asarray(rng.standard_normal(shape), jnp.float32) for path, shape in shapes.items()}
+    params = {path: jnp.zeros_like(grad) for path, grad in grads.items()}
+    updates, _ = program.rule.update(grads, program.rule.init(params), params)
+
+    qkv = np.moveaxis(np.asarray(updates["blocks.attention.qkv.weight"]), 2, 1)
+    for matrix in qkv.reshape(-1, qkv.shape[2], qkv.shape[3] * qkv.shape[4]):
+        values = np.linalg.svd(matrix, compute_uv=False)
+        assert values.max() < 1.4 * np.median(values)
+        assert np.quantile(values, 0.1) > 0.6 * np.median(values)
+    gains = np.asarray(updates["blocks.norm.weight"])
+    np.testing.assert_allclose(np.abs(gains), 1.0, rtol=1e-3)  # Adam's first step is the gradient's sign
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Schedule(kind="constant"), {0: 1.0, 99: 1.0}),
+        (Schedule(kind="constant", warmup_steps=4), {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0}),
+        (Schedule(kind="linear", final_ratio=0.0), {0: 1.0, 50: 0.5, 100: 0.0}),
+        (Schedule(kind="linear", warmup_steps=20, final_ratio=0.5), {19: 1.0, 20: 1.0, 60: 0.75, 100: 0.5}),
+        (Schedule(kind="cosine", final_ratio=0.1), {0: 1.0, 50: 0.55, 100: 0.1}),
+        (Schedule(kind="cosine", warmup_steps=1, decay_steps=49, final_ratio=0.0), {0: 1.0, 50: 0.0, 80: 0.0}),
+        (
+            Schedule(kind="warmup-stable-decay", warmup_steps=10, decay_steps=20, final_ratio=0.0),
+            {9: 1.0, 79: 1.0, 90: 0.5, 100: 0.0},
+        ),
+    ],
+)
+def test_the_learning_rate_by_step(settings: Schedule, expected: dict[int, float]) -> None:
+    """Warm-up reaches the peak at its last step; the fall ends where the job says; a share of a peak of 1."""
+    rate = schedule(settings, 1.0, 100)
+
+    assert {step: pytest.approx(float(rate(step)), abs=1e-6) for step in expected} == expected
+
+
+def test_the_gradient_is_clipped_to_its_global_norm(make_program: MakeProgram) -> None:
+    """A gradient a hundred times the clip norm moves Lion's and Adam's moments no further than the clip norm."""
+    program = make_program("optimizer.clipNorm=0.5", num_devices=1)
+    names = program.names
+    params = {path: jnp.ones([4] * len(axes)) for path, axes in names.items()}
+    rule = optimizer(program.training.optimizer, names, 10)
+    _, state = rule.update({path: 100 * x for path, x in params.items()}, rule.init(params), params)
+    first_moment = optax.tree.get(state, "mu")
+
+    assert float(optax.tree.norm(first_moment)) == pytest.approx(0.5 * 0.1, rel=1e-3)  # 1 - beta1 of it

@@ -1,0 +1,38 @@
+"""The plot says what the run's metrics say: curve, evaluations, floors and restarts."""
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.train.plot import plot_png, plot_text
+
+RECORDS = [{"step": step, "loss": 4 / step} for step in range(1, 6)]
+FLOORS = {"unigram": 3.0, "bigram": 2.0}
+
+
+def test_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One curve for training, one for evaluations (the last of equal steps), a line for each floor and restart."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415  half a second that other tests need not pay
+
+    monkeypatch.setattr(plt, "close", lambda _figure: None)
+    evaluations = [{"step": 4, "heldOutLoss": 3.0}, {"step": 2, "heldOutLoss": 2.5}, {"step": 4, "heldOutLoss": 1.5}]
+
+    plot_png(RECORDS, FLOORS, tmp_path / "loss.png", title="a run", evaluations=evaluations, restarts=[2, 4])
+
+    lines = {line.get_label(): line.get_xydata().tolist() for line in plt.gca().get_lines()}  # type: ignore[union-attr]
+    monkeypatch.undo()
+    plt.close()
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert lines["training loss"] == [[record["step"], record["loss"]] for record in RECORDS]
+    assert lines["held-out loss"] == [[2, 2.5], [4, 1.5]]
+    assert {"unigram entropy 3.00", "bigram entropy 2.00", "resumed at step 2, 4"} <= lines.keys()
+    assert sum(xs[0][0] == xs[1][0] for xs in lines.values()) == 2
+
+
+def test_text() -> None:
+    """In the terminal the floors are named with their values, and no line is wider than asked."""
+    drawn = plot_text(RECORDS, FLOORS, width=70, height=15)
+
+    assert "unigram entropy 3.00" in drawn
+    assert "bigram entropy 2.00" in drawn
+    assert max(map(len, drawn.splitlines())) <= 70

@@ -1,0 +1,84 @@
+"""`shardwise export`: a run's model as a safetensors file in Hugging Face's names, with its config.json beside it.
+
+Reads one parameter at a time, so that the model need not fit twice.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from shardwise.cli.arguments import RunDir, Step
+from shardwise.cli.extras import trainer_imports
+from shardwise.cli.run_files import job_of, report_refused, root_of
+from shardwise.job import environment
+from shardwise.job.errors import CheckpointError, UsageError
+
+_SUFFIX = ".safetensors"
+
+OutFile = Annotated[
+    Path, typer.Argument(help="The file to write; its folder gets a config.json too.", metavar=f"OUT{_SUFFIX}")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("export", epilog="Example: shardwise export runs/first out/model.safetensors")(_export)
+
+
+def _export(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
+    """Write a run's model as safetensors in Hugging Face's names.
+
+    GPT-2's and GPT-J's kinds of model have such a format; what other models differ in is named.
+    """
+    _prepare_folder(out)
+    job = job_of(directory)
+    environment.apply(job)
+    console = Console(highlight=False, soft_wrap=True)
+    with trainer_imports():
+        from shardwise.train import weights
+        from shardwise.train.checkpoint import steps
+        from shardwise.train.config import GptConfig
+        from shardwise.train.data.tokenizer import load_tokenizer
+
+    training = job.spec.training
+    tokenizer = load_tokenizer(training.data.tokenizer)
+    config = GptConfig.of(training.model, tokenizer_size=tokenizer.vocab_size, platform="cpu")
+    weights.check_exportable(config)
+    root = root_of(job, directory)
+    candidates = [step] if step is not None else steps(root)[::-1]
+    if not candidates:
+        raise CheckpointError(f"{root}: no checkpoint has been saved yet; run the job until its first save")
+    for candidate in candidates:
+        console.print(f"writing {out} from the checkpoint of step {candidate} ...")
+        try:
+            weights.write(out, config, _parameters(root, candidate))
+        except CheckpointError as error:
+            if candidate == candidates[-1]:
+                raise
+            report_refused(console, candidate, str(error))
+        else:
+            break
+    console.print(f"wrote {out} ({out.stat().st_size / 2**20:,.1f} MiB) and {out.parent / 'config.json'}")
+
+
+def _parameters(root: str, step: int) -> Iterator[tuple[str, Any]]:
+    """The parameters by the model's own paths, verified, one in memory at a time."""
+    from shardwise.cli.model import PARAMS
+    from shardwise.train.checkpoint import load_numpy
+
+    for path, array in load_numpy(root, step, PARAMS):
+        yield path.removeprefix(PARAMS), array
+
+
+def _prepare_folder(out: Path) -> None:
+    if out.suffix != _SUFFIX:
+        raise UsageError(f"{out}: expected a file name that ends with {_SUFFIX}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{out.parent}: cannot be made ({error.strerror}); give a place that can be written"
+        ) from error

@@ -1,0 +1,112 @@
+"""`shardwise import`: published weights become the first checkpoint of a new run, with a job file that fits them.
+
+Writes the checkpoint first and the job file last, so that an import cut short is no run and can be given again.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from shardwise.cli.arguments import Overrides
+from shardwise.cli.extras import trainer_imports
+from shardwise.cli.run_files import root_of
+from shardwise.job import environment
+from shardwise.job.contract import JOB_FILE, SUMMARY
+from shardwise.job.document import Document, write_document
+from shardwise.job.errors import RunDirectoryError
+from shardwise.job.load import check
+from shardwise.job.overrides import apply_overrides
+from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+from shardwise.train.run_directory import write_whole
+
+_TOKENIZER_FILE = "tokenizer.json"
+_TEXT_TO_FILL_IN = "your-text/*.txt"
+
+Weights = Annotated[
+    Path,
+    typer.Argument(
+        help="A safetensors file, its index, or the folder of one; config.json is read too.", metavar="MODEL"
+    ),
+]
+NewDir = Annotated[Path, typer.Argument(help="The run directory to make.", metavar="DIR")]
+Heads = Annotated[
+    int | None,
+    typer.Option("--heads", min=1, help="Attention heads, where config.json does not say how many.", metavar="N"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("import", epilog="Example: shardwise import gpt2/model.safetensors runs/gpt2")(_import)
+
+
+def _import(model_file: Weights, directory: NewDir, overrides: Overrides = None, *, heads: Heads = None) -> None:
+    """Make a run directory from published GPT-2 or GPT-J weights.
+
+    It gets the weights as the checkpoint of step 0 and a job file to train on from there.
+    """
+    _refuse_run(directory)
+    console = Console(highlight=False, soft_wrap=True)
+    environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
+    with trainer_imports():
+        from shardwise.cli.importing import save_weights
+        from shardwise.train import weights
+
+    console.print(f"reading {model_file} ...")
+    config, parameters = weights.read(model_file, heads=heads)
+    section = weights.model_section(config)
+    document = apply_overrides(_document(section, _tokenizer(model_file, config.vocab_size)), overrides or [])
+    job = resolve(check(document))
+    root = root_of(job, directory)
+    saved = save_weights(job, directory, root, config, parameters)
+    write_whole(directory / JOB_FILE, write_document(document.data))
+    console.print(f"{saved.num_parameters:,} parameters ({saved.bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
+    _say_what_next(console, job, directory)
+
+
+def _refuse_run(directory: Path) -> None:
+    for name in (JOB_FILE, SUMMARY):
+        if (directory / name).exists():
+            raise RunDirectoryError(f"{directory}: holds a run already ({name} is in it); give a new directory")
+
+
+def _tokenizer(model_file: Path, vocab_size: int) -> str:
+    """The tokenizer.json beside the weights; without one, bytes if the vocabulary is theirs."""
+    folder = model_file if model_file.is_dir() else model_file.parent
+    if not (folder / _TOKENIZER_FILE).exists() and vocab_size == BYTE_VOCAB_SIZE:
+        return BYTE_TOKENIZER
+    return str((folder / _TOKENIZER_FILE).absolute())
+
+
+def _document(model: dict[str, Any], tokenizer: str) -> Document:
+    """A job file that fine-tunes such a model gently on one device."""
+    training = {
+        "model": model,
+        "data": {"train": [{"name": "text", "paths": [_TEXT_TO_FILL_IN]}], "tokenizer": tokenizer},
+        "batch": {"sequences": 8},
+        "optimizer": {"name": "adamw", "learningRate": 3e-5, "schedule": {"kind": "cosine", "warmupSteps": 50}},
+        "steps": 1000,
+        "checkpoint": {"everySteps": 100},
+    }
+    hardware = {"accelerator": "cpu-sim", "topology": "1x1"}
+    job = {
+        "apiVersion": "shardwise.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "fine-tune"},
+        "spec": {"hardware": hardware, "training": training},
+    }
+    return Document(data=job, places={})
+
+
+def _say_what_next(console: Console, job: TrainingJob, directory: Path) -> None:
+    path, data = directory / JOB_FILE, job.spec.training.data
+    console.print(f"the job to train on from there is {path}")
+    if data.train[0].paths == (_TEXT_TO_FILL_IN,):
+        console.print("first put the paths of your text in its spec.training.data.train.0.paths")
+    if data.tokenizer != BYTE_TOKENIZER and not Path(data.tokenizer).exists():
+        console.print(f"and the model's tokenizer at {data.tokenizer}, or its path in spec.training.data.tokenizer")
+    console.print(f"next: shardwise run {path} --dir {directory}")
