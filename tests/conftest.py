@@ -13,8 +13,8 @@ from hypothesis import settings
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-# Most of the time goes into XLA's compiler: what it made is kept by content, outside of the checkout, and shared with the
-# commands that tests start. Without the folder everything is compiled again.
+# Most of the time goes into XLA's compiler: what it made is kept by content, outside of the checkout, and shared with
+# the commands that tests start. Without the folder everything is compiled again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path("~/.cache/shardwise/test-executables").expanduser()))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

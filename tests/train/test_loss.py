@@ -71,7 +71,7 @@ def test_sums_and_gradients_equal_the_plain_loss(
     fsdp: bool,  # noqa: FBT001 - a column of the table
     block_tokens: int,
 ) -> None:
-    """Cross entropy, z-loss, accuracy and all gradients, whatever the mesh and the block, even one that divides nothing."""
+    """Cross entropy, z-loss, accuracy and all gradients, whatever the mesh and the block's size."""
     inputs = _inputs()
     expected, gradients = _with_gradients(_plain, inputs)
     with jax.set_mesh(_layout(*mesh, fsdp=fsdp).mesh):
@@ -102,19 +102,19 @@ def test_no_buffer_is_larger_than_block_tokens_times_local_vocabulary(data: int,
     layout = _layout(data, tensor)
     settings = HeadLoss(vocab, block_tokens, 0.0, fsdp=True, reduce_float32=False, logits=jnp.dtype(jnp.float32))
     rows, table = layout.batch, layout.stored(("vocab", "embed"))
-    tokens = Tokens(
+    shapes = (
         jax.ShapeDtypeStruct((batch, position, embed), jnp.float32, sharding=rows),
+        jax.ShapeDtypeStruct((vocab, embed), jnp.float32, sharding=table),
         jax.ShapeDtypeStruct((batch, position), jnp.int32, sharding=rows),
         jax.ShapeDtypeStruct((batch, position), jnp.float32, sharding=rows),
     )
-    weight = jax.ShapeDtypeStruct((vocab, embed), jnp.float32, sharding=table)
 
-    def total(hidden: jax.Array, weight: jax.Array, tokens: Tokens) -> jax.Array:
-        return head_loss(settings, Head(weight, None), tokens._replace(hidden=hidden)).total
+    def total(hidden: jax.Array, weight: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+        return head_loss(settings, Head(weight, None), Tokens(hidden, targets, weights)).total
 
     with jax.set_mesh(layout.mesh):
         gradients = jax.jit(jax.grad(total, argnums=(0, 1)), out_shardings=(rows, table))
-        compiled = gradients.lower(tokens.hidden, weight, tokens).compile()
+        compiled = gradients.lower(*shapes).compile()
 
     block_bytes = block_tokens * vocab // tensor * 4
     assert largest_buffer_bytes(compiled) <= block_bytes

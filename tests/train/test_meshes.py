@@ -92,7 +92,7 @@ def _batch(program: Program, step: int) -> Batch:
     jumps = rng.integers(1, 3, shape)
     tokens = ((rng.integers(0, 64, (shape[0], 1)) + jumps.cumsum(1)) % 64).astype(np.int32)
     weights = (rng.random((shape[0], shape[1] - 1)) < 0.9).astype(np.float32)
-    fields = Batch(tokens[:, :-1], tokens[:, 1:], weights, np.zeros_like(tokens[:, 1:]))
+    fields = (tokens[:, :-1], tokens[:, 1:], weights, np.zeros_like(tokens[:, 1:]))
     return Batch(*(jax.device_put(field, program.layout.batch) for field in fields))
 
 

@@ -31,9 +31,11 @@ MakeProgram = Callable[..., Program]
     ],
 )
 def test_masks_come_from_axis_names(
-    axes: tuple[str, ...], decays: bool, muon: tuple[tuple[int, ...], ...] | None
+    axes: tuple[str, ...],
+    decays: bool,  # noqa: FBT001 - a column of the table
+    muon: tuple[tuple[int, ...], ...] | None,
 ) -> None:
-    """Stacked norms' gains and biases are not matrices though they have two dimensions; tables go to Adam, not Muon."""
+    """Stacked gains and biases are no matrices though they have two dimensions; tables go to Adam."""
     dimensions = muon_dimensions(axes)
 
     assert is_matrix(axes) == decays
@@ -42,7 +44,7 @@ def test_masks_come_from_axis_names(
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "lion", "muon"])
 def test_weight_decay_pulls_matrices_only(make_program: MakeProgram, name: str) -> None:
-    """With no gradient at all, the decaying optimizers shrink every matrix and leave every gain and bias where it is."""
+    """With no gradient at all, the decaying optimizers shrink every matrix and no gain and no bias."""
     program = make_program(f"optimizer.name={name}", "optimizer.learningRate=0.1", num_devices=1)
     params = {path: jnp.ones([4] * len(axes)) for path, axes in program.names.items()}
     nothing = {path: jnp.zeros_like(x) for path, x in params.items()}
@@ -55,7 +57,7 @@ def test_weight_decay_pulls_matrices_only(make_program: MakeProgram, name: str) 
 
 
 def test_muon_orthogonalises_each_matrix_of_the_stack_by_itself(make_program: MakeProgram) -> None:
-    """The update of every layer, and of q, k and v each, has singular values near one another; the whole stack is not one matrix."""
+    """The update of every layer, and of q, k and v each, has singular values near one another."""
     program = make_program(
         "optimizer.name=muon", "optimizer.learningRate=1.0", "optimizer.clipNorm=null", num_devices=1
     )

@@ -15,6 +15,8 @@ VOCAB_MULTIPLE = (
     128  # the padded vocabulary divides over any tensor size up to 128, so its shape is the same on every mesh
 )
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GptConfig:

@@ -42,5 +42,6 @@ class Dropout:
         if self.keys is None or rate == 0:
             return x
         where = layer * len(_PLACES) + _PLACES.index(place)
-        drawn = jax.vmap(lambda key: jax.random.bernoulli(jax.random.fold_in(key, where), 1 - rate, x.shape[1:]))
-        return jnp.where(drawn(self.keys), x / (1 - rate), 0).astype(x.dtype)
+        keys: Array = jax.vmap(lambda key: jax.random.fold_in(key, where))(self.keys)
+        kept: Array = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
+        return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)

@@ -70,7 +70,8 @@ def _backward(layout: Table, tokens: Array, grad: Array) -> tuple[Array, None]:
             summed = jax.lax.psum_scatter(added, "data", scatter_dimension=1, tiled=True)
         else:
             summed = jax.lax.psum(added, "data")
-        return summed.astype(grad.dtype)
+        local_grad: Array = summed.astype(grad.dtype)
+        return local_grad
 
     specs = (P("data"), P("data"))
     mapped = jax.shard_map(local, in_specs=specs, out_specs=layout.spec, axis_names=MANUAL, check_vma=False)

@@ -38,9 +38,11 @@ class Loader:
             return self._rows(np.arange(first + start, first + stop, dtype=np.int64))
 
         def place(field: str) -> jax.Array:
-            def slice_of(index: tuple[slice, ...]) -> np.ndarray:
+            def slice_of(index: tuple[slice, ...] | None) -> np.ndarray:
+                assert index is not None
                 start, stop, _ = index[0].indices(self._shape[0])
-                return getattr(read(start, stop), field)
+                part: np.ndarray = getattr(read(start, stop), field)
+                return part
 
             return jax.make_array_from_callback(self._shape, self._sharding, slice_of)
 

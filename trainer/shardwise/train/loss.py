@@ -114,13 +114,13 @@ head_loss.defvjp(_forward, _backward)
 
 
 def _specs(settings: HeadLoss, head: Head) -> tuple[Any, P]:
-    bias = None if head.bias is None else P("tensor")
-    return (P("tensor", "data" if settings.fsdp else None), bias), P("data")
+    specs: Any = (P("tensor", "data" if settings.fsdp else None), None if head.bias is None else P("tensor"))
+    return Head(*specs), P("data")
 
 
-def _evaluate(settings: HeadLoss, head: tuple[Array, Array | None], tokens: Tokens) -> LossSums:
+def _evaluate(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
     """One device's tokens against its part of the vocabulary."""
-    whole = _gathered(settings, Head(*head))
+    whole = _gathered(settings, head)
 
     def block(_: None, block: Tokens) -> tuple[None, LossSums]:
         return None, _block(settings, whole, block)[0]
@@ -128,11 +128,9 @@ def _evaluate(settings: HeadLoss, head: tuple[Array, Array | None], tokens: Toke
     return _summed(jax.lax.scan(block, None, _cut(tokens, settings.block_tokens))[1])
 
 
-def _differentiate(
-    settings: HeadLoss, head: tuple[Array, Array | None], tokens: Tokens
-) -> tuple[LossSums, tuple[Array, tuple[Array, Array | None]]]:
+def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, tuple[Array, Head]]:
     """The same with the derivatives: hidden's summed over tensor, the head's over data, each once."""
-    whole = _gathered(settings, Head(*head))
+    whole = _gathered(settings, head)
 
     def block(head_slope: Head, block: Tokens) -> tuple[Head, tuple[LossSums, Array]]:
         sums, slope = _block(settings, whole, block)
@@ -144,8 +142,7 @@ def _differentiate(
     zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), whole)
     head_slope, (sums, hidden) = jax.lax.scan(block, zeros, _cut(tokens, settings.block_tokens))
     hidden = hidden.reshape(-1, hidden.shape[-1])[: tokens.targets.size].reshape(tokens.hidden.shape)
-    table, bias = _scattered(settings, head_slope, whole.table.dtype)
-    return _summed(sums), (jax.lax.psum(hidden, "tensor"), (table, bias))
+    return _summed(sums), (jax.lax.psum(hidden, "tensor"), _scattered(settings, head_slope, whole.table.dtype))
 
 
 def _gathered(settings: HeadLoss, head: Head) -> Head:

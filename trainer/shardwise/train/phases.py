@@ -12,7 +12,7 @@ from shardwise.job.contract import Phase, Progress, write_progress
 
 
 class Phases:
-    """The phases of one process of one incarnation: `seconds` adds up by phase, the progress record says where it is."""
+    """The phases of one process: `seconds` adds up by phase, and the progress record says where it is."""
 
     def __init__(self, record: Path, *, incarnation: int, rank: int, pid: int) -> None:
         """Say that the process has started."""

@@ -132,8 +132,8 @@ def _differs(run: RunDirectory, root: str, own: dict[str, Any], options: Options
     later = [step for step in steps(root) if options.step is not None and step > options.step]
     if changed and later:
         raise UsageError(
-            f"--fork from step {options.step}: the run that is there has later checkpoints ({later[-1]}), which the new run "
-            "would mix with its own; fork from the newest, or copy the directory without them"
+            f"--fork from step {options.step}: the run that is there has later checkpoints ({later[-1]}), which the "
+            "new run would mix with its own; fork from the newest, or copy the directory without them"
         )
     return bool(changed)
 
@@ -190,12 +190,11 @@ def _state(
         return unflat(abstract, restored.arrays), restored
     with phases.entered(Phase.INIT):
         fresh = flat(_initial(program, pool))
-    report(
-        f"step {restored.step}: weights restored; {len(restored.missing)} arrays that the checkpoint does not hold start anew"
-    )
+    report(f"step {restored.step}: restored, but for {len(restored.missing)} arrays that it lacks and that start anew")
     return unflat(abstract, fresh | restored.arrays), restored
 
 
 def _initial(program: Program, pool: ThreadPoolExecutor) -> State:
     state: State = pool.submit(program.lower_init().compile).result()()
-    return jax.block_until_ready(state)
+    jax.block_until_ready(state)
+    return state
