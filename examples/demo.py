@@ -115,7 +115,7 @@ def _demo(directory: Path, num_steps: int, text: str | None) -> None:
     _call("status", str(directory), "--plot")
     _show_loss(directory)
     _title("A sample")
-    CONSOLE.print("The model has seen about a million bytes. It has the look of its text, not the sense.")
+    CONSOLE.print("So small a model, trained so briefly, has the look of its text and not the sense.")
     _call(
         "generate", str(directory), "--tokens", "300", "--temperature", "0.8", *([] if text else ["--prompt", "def "])
     )

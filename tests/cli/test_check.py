@@ -96,7 +96,8 @@ def test_explain_checks_a_file_that_is_given(command: Command, quickstart: str) 
 @pytest.mark.parametrize("arguments", [["check", "{job}"], ["status", "{run}"]], ids=["check", "status"])
 def test_light_commands_import_nothing_heavy(arguments: list[str], quickstart: str, tmp_path: Path) -> None:
     """`check` and `status` answer at once: they import neither JAX nor numpy."""
-    (tmp_path / "job.yaml").write_text(Path(quickstart).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "job.yaml").write_bytes(Path(quickstart).read_bytes())
+    (tmp_path / ".lock").touch()
     words = [argument.format(job=quickstart, run=tmp_path) for argument in arguments]
     program = (
         f"import sys; sys.argv[1:] = {words!r}\n"

@@ -123,16 +123,18 @@ def test_plot(tmp_path: Path, command: Command) -> None:
 def test_never_started_run(tmp_path: Path) -> None:
     """A directory with a job file alone, as an import leaves it, is ready."""
     (tmp_path / "job.yaml").write_bytes(QUICKSTART.read_bytes())
+    (tmp_path / ".lock").touch()
     found = read_status(tmp_path)
     assert (found.status, found.step, found.num_steps, found.checkpoints) == ("ready", 0, 100, [])
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["other", "missing"])
 def test_no_run_directory(made: bool, tmp_path: Path, command: Command) -> None:  # noqa: FBT001
-    """A directory that holds no run is wrong usage, and the words say what was expected."""
+    """A directory that holds no run, be it with a job file, is wrong usage; the words say what was expected."""
     directory = tmp_path / "other"
     if made:
         directory.mkdir()
+        (directory / "job.yaml").write_bytes(QUICKSTART.read_bytes())
     ended = command("status", str(directory))
     assert (ended.code, ended.out) == (2, "")
     assert "is no run directory" in ended.error

@@ -107,7 +107,8 @@ def test_missing_trainer_is_said_in_words(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, command: Command, quickstart: str, tmp_path: Path
 ) -> None:
     """Without the trainer's libraries a command says what to install."""
-    (tmp_path / "job.yaml").write_text(Path(quickstart).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "job.yaml").write_bytes(Path(quickstart).read_bytes())
+    (tmp_path / ".lock").touch()
     for name in [name for name in sys.modules if name.startswith(("shardwise.train", "shardwise.cli.model"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jax", None)

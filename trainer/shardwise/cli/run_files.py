@@ -148,8 +148,8 @@ def read_status(directory: Path) -> RunStatus:
 
 
 def _refuse_other_directory(directory: Path) -> None:
-    if not any((directory / name).is_file() for name in (JOB_FILE, SUMMARY)):
-        found = "no such directory" if not directory.exists() else f"neither {JOB_FILE} nor {SUMMARY} is in it"
+    if not any((directory / name).is_file() for name in (LOCK, SUMMARY)):
+        found = "no such directory" if not directory.exists() else f"neither {SUMMARY} nor {LOCK} is in it"
         raise UsageError(f"{directory} is no run directory ({found}); expected the --dir of a `shardwise run`")
 
 

@@ -6,7 +6,8 @@
     |-- DataError                 81   training data, tokenizer or weights that cannot be read or do not fit
     |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
     |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
-    `-- NonFiniteError            82   a loss or gradient that is not a number
+    |-- NonFiniteError            82   a loss or gradient that is not a number
+    `-- OutOfMemoryError          83   a device or the host has no memory left
 
 The texts say what was given, what was expected, and what to do.  Nothing here reads a file or prints.
 """
@@ -94,3 +95,9 @@ class NonFiniteError(ShardwiseError):
     """The loss or the gradient norm stopped being a number."""
 
     exit_code = ExitCode.NONFINITE
+
+
+class OutOfMemoryError(ShardwiseError):
+    """A device or the host has no memory left for the program or its data."""
+
+    exit_code = ExitCode.OUT_OF_MEMORY

@@ -4,11 +4,12 @@
 holds the run directory, starts, loops, and writes the summary, whatever the end.
 """
 
-import json
+import errno
 import os
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import psutil
 from rich.console import Console
 
 from shardwise.job.contract import ExitCode, progress_name
-from shardwise.job.errors import NonFiniteError, ShardwiseError
+from shardwise.job.errors import OutOfMemoryError, RunDirectoryError, ShardwiseError
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import CheckpointWriter
@@ -30,9 +31,11 @@ from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Options, Start, start
+from shardwise.train.summary import Summary
 from shardwise.train.trackers import trackers
 from shardwise.train.view import View, memory_table
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 RANK = 0  # one process for now; the launcher will give each of its trainers a rank
 
 
@@ -62,23 +65,27 @@ def run(job: TrainingJob, directory: Path, options: Options, console: Console, *
         phases = Phases(held.logs / progress_name(RANK), incarnation=held.incarnation, rank=RANK, pid=os.getpid())
         phases.add("interpreter", time.time() - psutil.Process().create_time() - imports_seconds)
         phases.add("imports", imports_seconds)
-        summary = _Summary(held, job, phases)
+        summary = Summary(held, job, phases)
         try:
             return _run(job, held, phases, summary, controls, options, console)
         except StoppedError:
             summary.not_begun("stopped")
             console.print("stopped before the first step; there was nothing to save")
             return ExitCode.SAVED
-        except ShardwiseError as error:
-            summary.failed(error)
-            raise
+        except (ShardwiseError, OSError, MemoryError, jax.errors.JaxRuntimeError) as raised:
+            error = _in_words(raised, directory)
+            if error is None:
+                raise
+            with suppress(OSError):  # a full disk has no room for the summary either, and the error itself is raised
+                summary.failed(error)
+            raise error from raised
 
 
 def _run(
     job: TrainingJob,
     held: RunDirectory,
     phases: Phases,
-    summary: "_Summary",
+    summary: Summary,
     controls: Controls,
     options: Options,
     console: Console,
@@ -94,6 +101,8 @@ def _run(
         memory = device_memory(began.program, began.step)
         log.write(_first_event(began, held.incarnation, memory))
         console.print(memory_table(memory))
+        token_flops, peak_flops = flops_per_token(began.program.config), measured_peak_flops()
+        console.print(_mfu_words(token_flops, peak_flops), highlight=False, soft_wrap=True)
         writer = CheckpointWriter(
             began.root,
             keep=job.spec.training.checkpoint.keep,
@@ -114,7 +123,7 @@ def _run(
             view=view,
             trackers=others,
             writer=writer,
-            mfu_of_one_token_a_second=flops_per_token(began.program.config) / measured_peak_flops(),
+            mfu_of_one_token_a_second=token_flops / peak_flops,
         )
         outcome = loop.run()
         log.write(
@@ -125,6 +134,34 @@ def _run(
     _plot(job, held, floors)
     console.print(_last_words(began, outcome), highlight=False, soft_wrap=True)
     return ExitCode.SAVED if outcome.stopped else ExitCode.OK
+
+
+def _mfu_words(token_flops: int, peak_flops: float) -> str:
+    """How the MFU of the lines to come is made."""
+    return (
+        f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 6 layers x position x embed; "
+        f"recomputation not counted) over {peak_flops / 1e9:.0f} GFLOP/s, the float32 matrix product measured just now"
+    )
+
+
+def _in_words(raised: Exception, directory: Path) -> ShardwiseError | None:
+    """What went wrong as an error for a person, or None for a fault of our own, which keeps its traceback."""
+    if isinstance(raised, ShardwiseError):
+        return raised
+    if isinstance(raised, OSError):
+        if raised.errno not in _DISK_ERRORS:
+            return None
+        return RunDirectoryError(
+            f"{directory}: cannot be written ({raised.strerror}). Committed checkpoints are untouched: make room, then "
+            "run the same command again to go on from the newest"
+        )
+    if isinstance(raised, MemoryError) or "RESOURCE_EXHAUSTED" in str(raised):
+        first_line = str(raised).strip().split("\n", 1)[0] or "the host has no memory left"
+        return OutOfMemoryError(
+            f"out of memory: {first_line}. Raise batch.microbatches, lower batch.sequences or model.seqLen, "
+            "or use more devices; committed checkpoints are untouched"
+        )
+    return None
 
 
 def _last_words(began: Start, outcome: Outcome) -> str:
@@ -142,7 +179,7 @@ def _first_event(began: Start, incarnation: int, memory: list[DeviceMemory]) -> 
         "incarnation": incarnation,
     }
     mesh = began.program.layout.mesh
-    return event | {"devices": mesh.size, "mesh": dict(mesh.shape), "memory": [vars_of(row) for row in memory]}
+    return event | {"devices": mesh.size, "mesh": dict(mesh.shape), "memory": [asdict(row) for row in memory]}
 
 
 def _plot(job: TrainingJob, held: RunDirectory, floors: Mapping[str, float]) -> None:
@@ -152,55 +189,3 @@ def _plot(job: TrainingJob, held: RunDirectory, floors: Mapping[str, float]) -> 
         evaluations = [record for record in events if record["event"] == "evaluated"]
         restarts = [record["step"] for record in events if record["event"] == "restored"]
         plot_png(drawn, floors, held.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)
-
-
-class _Summary:
-    """summary.json, rewritten as the run passes through its life."""
-
-    def __init__(self, held: RunDirectory, job: TrainingJob, phases: Phases) -> None:
-        self._held, self._job, self._phases = held, job, phases
-        self._before = held.read_summary()
-        self._initial: str | None = self._before.get("initialDigest")
-        self._begun = False
-        self.write("starting")
-
-    def began(self, began: Start) -> None:
-        self._begun = True
-        self._initial = began.initial_digest
-        self._phases.step = began.first_step
-        self.write("running", data=[vars_of(source) for source in began.data.sources], sample=began.first_step)
-
-    def ended(self, outcome: Outcome, drawn: list[dict[str, Any]], entropy: Mapping[str, float]) -> None:
-        status = "stopped" if outcome.stopped else "complete"
-        self.write(status, finalLoss=drawn[-1]["loss"] if drawn else None, digest=outcome.digest, entropy=entropy)
-
-    def failed(self, error: ShardwiseError) -> None:
-        status = "nonfinite" if isinstance(error, NonFiniteError) else "failed"
-        if self._begun:
-            self.write(status, error=str(error))
-        else:
-            self.not_begun(status, error=str(error))
-
-    def not_begun(self, status: str, **more: object) -> None:
-        """A start that came to nothing says so only where no run has ended before: what that one reached stays."""
-        if self._before.get("status") in ("complete", "stopped"):
-            self._held.write_summary(self._before)
-        else:
-            self.write(status, **more)
-
-    def write(self, status: str, **more: object) -> None:
-        summary = {
-            "name": self._job.metadata.name,
-            "status": status,
-            "steps": self._phases.step,
-            "of": self._job.spec.training.steps,
-            "phases": {str(name): round(seconds, 4) for name, seconds in self._phases.seconds.items()},
-            "initialDigest": self._initial,
-            "jax": jax.__version__,
-        }
-        self._held.write_summary(summary | more)
-
-
-def vars_of(source: object) -> Mapping[str, Any]:
-    """A summary dataclass as JSON values."""
-    return json.loads(json.dumps(vars(source)))  # type: ignore[no-any-return]

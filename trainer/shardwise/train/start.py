@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from shardwise.job.contract import Phase, cache_directory, checkpoint_root
-from shardwise.job.errors import CheckpointError, RunDirectoryError, UsageError
+from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError, UsageError
 from shardwise.job.identity import Difference, differences, identity
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
@@ -65,7 +65,24 @@ def build(job: TrainingJob, devices: list[jax.Device]) -> Program:
     training = job.spec.training
     tokenizer = load_tokenizer(training.data.tokenizer)
     config = GptConfig.of(training.model, tokenizer_size=tokenizer.vocab_size, platform=devices[0].platform)
+    _refuse_vocabulary(config, tokenizer.vocab_size, training.mesh.tensor)
     return Program.of(training, Layout.of(training, devices), config)
+
+
+def _refuse_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int) -> None:
+    """What a job file cannot say before its tokenizer has been read."""
+    if config.vocab_size < tokenizer_size:
+        raise DataError(
+            f"spec.training.model.vocabSize: given {config.vocab_size}, expected at least {tokenizer_size}, the size "
+            "of the tokenizer; leave it out to take the tokenizer's"
+        )
+    if config.Vocab.size % tensor:
+        sizes = range(1, config.num_heads + 1)
+        fitting = [str(size) for size in sizes if config.num_heads % size == 0 and config.Vocab.size % size == 0]
+        raise DataError(
+            f"spec.training.mesh.tensor: given {tensor}, expected a size that divides the vocabulary of "
+            f"{config.Vocab.size} entries (padded) and the heads: {', '.join(fitting)}"
+        )
 
 
 def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options, report: Report) -> Start:
@@ -89,7 +106,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
             )
         own = identity(job, data_fingerprint=data.fingerprint)
         root = checkpoint_root(training.checkpoint.path, run.path)
-        forked = _differs(run, root, own, options)
+        forked = _differs(run, root, job.metadata.name, own, options)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
         state, restored = _state(program, root, options, phases, digest, pool, report)
@@ -123,9 +140,15 @@ def _compiling(program: Program, pool: ThreadPoolExecutor) -> tuple[Future[Any],
     return step, pool.submit(lower_evaluation(program).compile) if evaluated else None, digester
 
 
-def _differs(run: RunDirectory, root: str, own: dict[str, Any], options: Options) -> bool:
+def _differs(run: RunDirectory, root: str, name: str, own: dict[str, Any], options: Options) -> bool:
     """Whether this job is another run than the one the directory holds, which needs --fork."""
-    held = _held_identity(root) or run.read_identity()
+    newest = _newest_manifest(root)
+    if newest and newest.kind == "state" and newest.run != name and not options.fork:
+        raise RunDirectoryError(
+            f"{root} holds the checkpoints of the run {newest.run!r}, and this job is {name!r}; give another "
+            "checkpoint.path or --dir, or go on from them as a new run with --fork"
+        )
+    held = dict(newest.identity) if newest else run.read_identity()
     changed = [change for change in differences(held, own) if change.path in held]
     if changed and not options.fork:
         raise RunDirectoryError(_changed(run.path, changed))
@@ -136,12 +159,6 @@ def _differs(run: RunDirectory, root: str, own: dict[str, Any], options: Options
             "new run would mix with its own; fork from the newest, or copy the directory without them"
         )
     return bool(changed)
-
-
-def _held_identity(root: str) -> dict[str, Any]:
-    """The identity in the newest checkpoint whose manifest can be read; empty where there is none."""
-    newest = _newest_manifest(root)
-    return dict(newest.identity) if newest else {}
 
 
 def _newest_manifest(root: str) -> Manifest | None:

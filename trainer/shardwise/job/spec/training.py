@@ -10,7 +10,7 @@ from shardwise.job.spec.data import Data
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 
-_FloatType = Literal["float32", "bfloat16", "float16"]
+_FloatType = Literal["float32", "bfloat16"]  # float16 would need loss scaling
 _Ways = Annotated[int, Field(ge=1, le=4096)]
 
 

@@ -1,0 +1,86 @@
+"""The control word: what signals and clocks ask for, and when it is done."""
+
+import signal
+
+import pytest
+
+from shardwise.job.contract import Control
+from shardwise.train.control import Controls, StoppedError
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def test_a_save_is_due_by_time_and_again_after_it_was_done() -> None:
+    """Every 60 seconds a save is asked for, counted from the last one."""
+    clock = Clock()
+    controls = Controls(clock, save_every_seconds=60, stop_after_seconds=None)
+    assert controls.word() == Control.NONE
+
+    clock.now += 60
+    assert controls.word() == Control.SAVE
+
+    controls.done(Control.SAVE)
+    clock.now += 59
+    assert controls.word() == Control.NONE
+
+
+def test_the_deadline_stops_and_stays() -> None:
+    """Past the deadline every step asks for a stop, also after a save."""
+    clock = Clock()
+    controls = Controls(clock, save_every_seconds=None, stop_after_seconds=10)
+    clock.now += 10
+    controls.done(Control.SAVE)
+
+    assert controls.word() == Control.STOP
+
+
+def test_the_largest_request_wins_and_a_stop_is_never_undone() -> None:
+    """A save that is done does not undo a stop that was asked for meanwhile."""
+    controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
+    controls.stepping()
+    controls.request(Control.SAVE)
+    controls.request(Control.STOP)
+    controls.request(Control.EVALUATE)
+    controls.done(Control.SAVE)
+
+    assert controls.word() == Control.STOP
+
+
+def test_a_request_is_gone_once_done() -> None:
+    """An evaluation that was asked for is done once."""
+    controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
+    controls.request(Control.EVALUATE)
+    assert controls.word() == Control.EVALUATE
+
+    controls.done(Control.EVALUATE)
+    assert controls.word() == Control.NONE
+
+
+def test_signals_ask_for_a_stop_and_a_second_interrupt_ends_at_once() -> None:
+    """SIGTERM and Ctrl-C become the control word while stepping; impatience gets its way; handlers are put back."""
+    before = signal.getsignal(signal.SIGTERM)
+    controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
+    with controls.signals():
+        controls.stepping()
+        signal.raise_signal(signal.SIGTERM)
+        assert controls.word() == Control.STOP
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_before_the_first_step_a_stop_ends_at_once() -> None:
+    """There is nothing to save yet, so the handler itself ends the start."""
+    controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
+    with controls.signals(), pytest.raises(StoppedError):
+        signal.raise_signal(signal.SIGTERM)
