@@ -50,7 +50,7 @@ def document(results: Results) -> str:
 
 def tables(results: Results) -> list[Table]:
     """The tables of the parts that were measured, the aims first."""
-    found = [_aims(results)]
+    found = [_aims(results)] if results.keys() & {"step", "checkpoint"} else []
     for part, make in _MAKERS.items():
         if part in results:
             found += make(results[part])
@@ -165,8 +165,9 @@ def _soaked(soak: Mapping[str, float]) -> str:
 
 def _measured(part: Results, rounds: int) -> str:
     machine = part["machine"]
+    counted = "1 round" if rounds == 1 else f"{rounds} rounds"
     return (
-        f"{rounds} rounds on {machine['date']}: {machine['cores']} cores ({machine['processor']}), "
+        f"{counted} on {machine['date']}: {machine['cores']} cores ({machine['processor']}), "
         f"{machine['memory_gib']:.0f} GiB, load at the start {machine['load']:.1f}; Python {machine['python']}, "
         f"JAX {machine['jax']}."
     )

@@ -70,7 +70,7 @@ def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_error_has_the_exit_code_of_its_tree() -> None:
-    """A person's mistake ends with 81 or 2, a loss that is no number with 82, anything else with 1."""
+    """A person's mistake ends with 81 or 2, a loss that is no number with 82, no memory with 83, else 1."""
     codes = {error.__name__: error.exit_code for error in errors.ShardwiseError.__subclasses__()}
     assert errors.ShardwiseError.exit_code == ExitCode.FAILURE
     assert codes == {
@@ -80,4 +80,5 @@ def test_every_error_has_the_exit_code_of_its_tree() -> None:
         "CheckpointError": ExitCode.BAD_INPUT,
         "RunDirectoryError": ExitCode.BAD_INPUT,
         "NonFiniteError": ExitCode.NONFINITE,
+        "OutOfMemoryError": ExitCode.OUT_OF_MEMORY,
     }

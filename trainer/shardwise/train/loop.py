@@ -7,7 +7,6 @@ for is therefore done one step later, and at the same step on every process.
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -18,7 +17,7 @@ from shardwise.job.errors import NonFiniteError
 from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.control import Controls
 from shardwise.train.digest import combine, to_hex
-from shardwise.train.loader import Loader
+from shardwise.train.loader import Loader, Rows
 from shardwise.train.metrics import MetricsLog, Tracker
 from shardwise.train.phases import Phases
 from shardwise.train.start import Start
@@ -92,8 +91,9 @@ class Loop:
 
         """
         training = self._start.job.spec.training
-        loader = self._loader(self._start.data.train.rows, training.batch.sequences)
+        loader = self._loader(self._start.data.train.rows)
         self._controls.stepping()
+        self._phases.be(Phase.STEP)
         self._completed_at = time.perf_counter()
         previous: _Dispatched | None = None
         stopped = False
@@ -107,7 +107,6 @@ class Loop:
             if not (evaluate or save):
                 continue
             self._complete(previous)
-            previous = _Dispatched(number, previous.metrics)
             if evaluate:
                 self._evaluate(number)
             if save:
@@ -129,9 +128,11 @@ class Loop:
             self._writer.wait()
         if self._digest is None:
             self._digest = self._digest_of_state()
+        self._phases.be(Phase.DONE)
         return Outcome(steps=last, loss=self._loss, digest=self._digest, stopped=stopped)
 
-    def _loader(self, rows: Callable, sequences: int) -> Loader:  # type: ignore[type-arg]
+    def _loader(self, rows: Rows) -> Loader:
+        sequences = self._program.training.batch.sequences
         return Loader(rows, self._program.layout, sequences=sequences, seq_len=self._program.config.seq_len)
 
     def _words(self) -> jax.Array:
@@ -187,7 +188,7 @@ class Loop:
         with self._phases.entered(Phase.EVALUATE):
             training = self._program.training
             batches = min(training.evaluation.batches, -(-held_out.num_sequences // training.batch.sequences))
-            loader = self._loader(held_out.rows, training.batch.sequences)
+            loader = self._loader(held_out.rows)
             sums = [jax.device_get(evaluation(self._state["params"], batch)) for batch in loader.ahead(0, batches)]
         weight = sum(float(s.weight) for s in sums)
         loss = sum(float(s.cross_entropy) for s in sums) / weight

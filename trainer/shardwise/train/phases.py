@@ -35,6 +35,11 @@ class Phases:
             self._phase = before
             self._write()
 
+    def be(self, phase: Phase) -> None:
+        """Be in a phase from here on, between those that are entered; its time is counted elsewhere."""
+        self._phase = phase
+        self._write()
+
     def add(self, name: str, seconds: float) -> None:
         """Count time that was measured elsewhere."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
