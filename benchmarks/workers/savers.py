@@ -158,12 +158,9 @@ class Shardwise:
         self._digester = Digester(like)
 
     def save(self, step: int, tree: Arrays) -> Saving:
-        """Digest, copy; the loop goes on when the digest has come back."""
-        from shardwise.train.digest import to_hex  # noqa: PLC0415
-
-        digests = self._digester(tree)
-        self._writer.save(step, tree, digests=digests, identity={})
-        return Saving(self._writer.wait, lambda: to_hex(digests))
+        """Copy; the digest and the files are made while the loop goes on."""
+        self._writer.save(step, tree, digester=self._digester, identity={})
+        return Saving(self._writer.wait)
 
     def restore(self, step: int, like: Abstract) -> Arrays:
         """Read, check every chunk and every array's digest."""

@@ -52,7 +52,7 @@ class Toy:
     ) -> SaveTicket:
         """Starts to save the values of `seed` (by default the step) as the checkpoint of `step`."""
         sharded = {p: a for p, a in self.arrays(step if seed is None else seed).items() if p.startswith(prefix)}
-        return writer.save(step, sharded, digests=digester((4, 2))(sharded), identity={"model": "toy"}, **options)
+        return writer.save(step, sharded, digester=digester((4, 2)), identity={"model": "toy"}, **options)
 
     def arrays(self, seed: int, where: tuple[int, int] = (4, 2)) -> dict[str, jax.Array]:
         """The values of `seed`, sharded."""

@@ -67,7 +67,7 @@ def main(root: str) -> None:
             where, name, calls = DEATHS[moment]
             mock.patch.object(where, name, after(calls, getattr(where, name))).start()
         arrays = {p: jax.device_put(np.full((64, 64), step, np.float32), sharding) for p in abstract}
-        saver.save(step, arrays, digests=digester(arrays), identity={})
+        saver.save(step, arrays, digester=digester, identity={})
         saver.wait()
     raise SystemExit("survived")
 

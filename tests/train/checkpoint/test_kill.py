@@ -49,7 +49,7 @@ def test_killed_save_leaves_old_or_new(killed: dict[str, Path], moment: str) -> 
     assert all(np.array_equal(array, np.full((64, 64), expected, np.float32)) for array in restored.arrays.values())
 
     writer = CheckpointWriter(root, keep=Keep(last=1), run="next", incarnation=1, fence=lambda: None)
-    writer.save(3, restored.arrays, digests=digester(restored.arrays), identity={})
+    writer.save(3, restored.arrays, digester=digester, identity={})
     writer.close()
     assert steps(root) == [3]
     assert [path.name for path in killed[moment].iterdir()] == ["step-00000003"]

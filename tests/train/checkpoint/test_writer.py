@@ -44,7 +44,7 @@ def test_donation_right_after_save_keeps_the_saved_values(toy: Toy) -> None:
     kernel = jax.jit(lambda x: x * 1, out_shardings=sharding)(arrays["params.kernel"])
     pointers = {shard.data.unsafe_buffer_pointer() for shard in kernel.addressable_shards}
     writer = toy.writer()
-    writer.save(1, {"k": kernel}, digests=digester({"k": kernel}), identity={})
+    writer.save(1, {"k": kernel}, digester=digester, identity={})
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
     after = step(kernel)
     assert {shard.data.unsafe_buffer_pointer() for shard in after.addressable_shards} == pointers
@@ -176,7 +176,7 @@ def test_resident_memory_is_flat_over_100_saves(tmp_path: Path) -> None:
     writer = writing.CheckpointWriter(str(tmp_path), keep=Keep(last=1), run="r", incarnation=0, fence=lambda: None)
     resident = {}
     for number in range(1, 101):
-        writer.save(number, tree, digests=digester(tree), identity={})
+        writer.save(number, tree, digester=digester, identity={})
         tree = step(tree)
         resident[number] = _resident_bytes()
     writer.close()

@@ -67,7 +67,7 @@ def save_weights(
             fence=held.fence,
         )
         try:
-            ticket = writer.save(0, arrays, digests=digester(arrays), identity=_identity(config), kind="weights")
+            ticket = writer.save(0, arrays, digester=digester, identity=_identity(config), kind="weights")
         finally:
             writer.close()
     return Saved(num_parameters=sum(prod(a.shape) for a in arrays.values()), bytes=ticket.bytes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.job.contract import Control, Phase
 from shardwise.job.errors import NonFiniteError
-from shardwise.train.checkpoint import CheckpointWriter
+from shardwise.train.checkpoint import CheckpointWriter, SaveTicket
 from shardwise.train.control import Controls
 from shardwise.train.digest import combine, to_hex
 from shardwise.train.loader import Loader, Rows
@@ -79,7 +79,7 @@ class Loop:
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
-        self._digest: str | None = None
+        self._ticket: SaveTicket | None = None
         self._saved_step = start.first_step or None
 
     def run(self) -> Outcome:
@@ -126,10 +126,9 @@ class Loop:
             self._save(last)
         with self._phases.entered(Phase.SAVE):
             self._writer.wait()
-        if self._digest is None:
-            self._digest = self._digest_of_state()
+        digest = self._digest()
         self._phases.be(Phase.DONE)
-        return Outcome(steps=last, loss=self._loss, digest=self._digest, stopped=stopped)
+        return Outcome(steps=last, loss=self._loss, digest=digest, stopped=stopped)
 
     def _loader(self, rows: Rows) -> Loader:
         sequences = self._program.training.batch.sequences
@@ -205,20 +204,19 @@ class Loop:
         if self._saved_step == number:
             return
         with self._phases.entered(Phase.SAVE):
-            leaves = flat(self._state)
-            digests = self._start.digester(leaves)
-            overwrite = self._start.forked or number in self._start.refused
-            ticket = self._writer.save(
-                number, leaves, digests=digests, identity=self._start.identity, overwrite=overwrite
+            self._ticket = self._writer.save(
+                number,
+                flat(self._state),
+                digester=self._start.digester,
+                identity=self._start.identity,
+                overwrite=self._start.forked or number in self._start.refused,
             )
-            self._digest = combine(to_hex(digests))
         self._saved_step = number
-        self._log.write(
-            {"event": "saved", "step": number, "blockedSeconds": ticket.blocked_seconds, "digest": self._digest}
-        )
-        self._view.saved(number)
 
-    def _digest_of_state(self) -> str:
+    def _digest(self) -> str:
+        """The digest of the last state, as the save of it found it or, where there was nothing to save, computed."""
+        if self._ticket is not None and self._ticket.digest is not None:
+            return self._ticket.digest
         return combine(to_hex(self._start.digester(flat(self._state))))
 
 

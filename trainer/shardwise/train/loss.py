@@ -185,7 +185,8 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
     logits = logits.astype(jnp.float32)
     if head.bias is not None:
         logits = logits + head.bias
-    logits = jnp.where(entries < settings.vocab_size, logits, -jnp.inf)
+    if settings.vocab_size < head.table.shape[0] * jax.lax.axis_size("tensor"):  # else XLA makes one more array of them
+        logits = jnp.where(entries < settings.vocab_size, logits, -jnp.inf)
     hot = block.targets[:, None] == entries
     top = jax.lax.pmax(logits.max(-1), "tensor")
     powers = jnp.exp(logits - top[:, None])

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from shardwise.job.contract import ExitCode, progress_name
 from shardwise.job.errors import OutOfMemoryError, RunDirectoryError, ShardwiseError
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
-from shardwise.train.checkpoint import CheckpointWriter
+from shardwise.train.checkpoint import CheckpointWriter, SaveTicket
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.flops import flops_per_token, measured_peak_flops
 from shardwise.train.loop import Loop, Outcome
@@ -103,18 +104,19 @@ def _run(
         console.print(memory_table(memory))
         token_flops, peak_flops = flops_per_token(began.program.config), measured_peak_flops()
         console.print(_mfu_words(token_flops, peak_flops), highlight=False, soft_wrap=True)
+        others = trackers(job, held.logs)
+        for tracker in others:
+            stack.callback(tracker.close)
+        view = stack.enter_context(View(console, steps=job.spec.training.steps, first_step=began.first_step))
         writer = CheckpointWriter(
             began.root,
             keep=job.spec.training.checkpoint.keep,
             run=job.metadata.name,
             incarnation=held.incarnation,
             fence=held.fence,
+            on_commit=partial(_saved, log, view),
         )
         stack.callback(writer.close)
-        others = trackers(job, held.logs)
-        for tracker in others:
-            stack.callback(tracker.close)
-        view = stack.enter_context(View(console, steps=job.spec.training.steps, first_step=began.first_step))
         loop = Loop(
             began,
             controls=controls,
@@ -162,6 +164,13 @@ def _in_words(raised: Exception, directory: Path) -> ShardwiseError | None:
             "or use more devices; committed checkpoints are untouched"
         )
     return None
+
+
+def _saved(log: MetricsLog, view: View, ticket: SaveTicket) -> None:
+    """A checkpoint is committed; told by the thread that wrote it."""
+    seconds = {"blockedSeconds": ticket.blocked_seconds, "durableSeconds": ticket.durable_seconds}
+    log.write({"event": "saved", "step": ticket.step, **seconds, "digest": ticket.digest})
+    view.saved(ticket.step)
 
 
 def _last_words(began: Start, outcome: Outcome) -> str:

@@ -96,7 +96,8 @@ class Attention(eqx.Module):
     def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
         """Scaled queries, keys and values, each [batch, heads, position, head_size], of positions from `start` on."""
         config, inside = self.config, self._inside(x)
-        q, k, v = (part.rearrange(inside) for part in self.qkv(x).unbind(config.Qkv))
+        # Rearranged before the split: split first, its gradient would be put together by three copies.
+        q, k, v = self.qkv(x).rearrange((config.Qkv, *inside)).unbind(config.Qkv)
         if config.position == "rotary":
             q, k = (hax.named(rotate(part.array, config.rotary_dim, start), inside) for part in (q, k))
         scale = 1 / math.sqrt(config.HeadSize.size)

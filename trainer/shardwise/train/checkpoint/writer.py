@@ -39,7 +39,7 @@ from shardwise.train.checkpoint.manifest import (
 from shardwise.train.checkpoint.retention import expired
 from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
-from shardwise.train.digest import to_hex
+from shardwise.train.digest import Digester, combine, to_hex
 
 _NUM_COPY_THREADS = 4
 _NUM_FILES_AT_ONCE = 16
@@ -48,12 +48,16 @@ _MAX_BYTES_IN_FLIGHT = 256 << 20
 
 @dataclass(kw_only=True)
 class SaveTicket:
-    """What became of one save; `durable_seconds`, from the call on, is None until it is committed."""
+    """What became of one save.
+
+    `durable_seconds`, from the call on, and `digest`, of all arrays together, are None until it is committed.
+    """
 
     step: int
     bytes: int
     blocked_seconds: float
     durable_seconds: float | None = None
+    digest: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -79,14 +83,27 @@ class CheckpointWriter:
     whatever `fence` raises comes through as it is.
     """
 
-    def __init__(self, root: str, *, keep: Keep, run: str, incarnation: int, fence: Callable[[], None]) -> None:
-        """`fence` is called right before each commit and raises if a newer incarnation of the run exists."""
+    def __init__(
+        self,
+        root: str,
+        *,
+        keep: Keep,
+        run: str,
+        incarnation: int,
+        fence: Callable[[], None],
+        on_commit: Callable[[SaveTicket], None] | None = None,
+    ) -> None:
+        """`fence` is called right before each commit and raises if a newer incarnation of the run exists.
+
+        `on_commit` is called right after it; both in the thread that writes.
+        """
         assert jax.process_count() == 1, "one process writes a checkpoint"
         self._store = Store(root)
         self._keep = keep
         self._run = run
         self._incarnation = incarnation
         self._fence = fence
+        self._on_commit = on_commit
         self._copiers = ThreadPoolExecutor(_NUM_COPY_THREADS, thread_name_prefix="checkpoint-copy")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-write")
         self._pending: Future[None] | None = None
@@ -96,17 +113,17 @@ class CheckpointWriter:
         step: int,
         arrays: Mapping[str, jax.Array],
         *,
-        digests: Mapping[str, jax.Array],
+        digester: Digester,
         identity: Mapping[str, IdentityValue],
         kind: Kind = "state",
         overwrite: bool = False,
     ) -> SaveTicket:
         """Starts to save `arrays` as the checkpoint of `step`; they may be donated as soon as this returns.
 
-        `digests` are the Digester's results for the same paths, which may still be on their way. A committed checkpoint
-        of this step with equal digests is left as it is; with others it is an error, unless `overwrite`.
+        `digester` was built for these paths; it is started after the copy, which on CPU it would slow down, and is
+        waited for in the background. A committed checkpoint of this step with equal digests is left as it is; with
+        others it is an error, unless `overwrite`.
         """
-        assert arrays.keys() == digests.keys(), "every array has a digest"
         self.wait()
         started = time.monotonic()
         layouts = {path: layout.plan(a.shape, a.dtype.itemsize, a.sharding) for path, a in arrays.items()}
@@ -121,7 +138,7 @@ class CheckpointWriter:
             identity=dict(identity),
             abstract={path: jax.ShapeDtypeStruct(a.shape, a.dtype) for path, a in arrays.items()},
             layouts=layouts,
-            digests=dict(digests),
+            digests=digester(arrays),
             parts=parts,
             ticket=ticket,
         )
@@ -144,26 +161,32 @@ class CheckpointWriter:
 
     def _write(self, save: _Save) -> None:
         with self._plain_words(save):
-            if self._is_there(save):
-                save.ticket.durable_seconds = time.monotonic() - save.started
+            digests = to_hex(save.digests)
+            save.ticket.digest = combine(digests)
+            if self._is_there(save, digests):
+                self._committed(save)
                 return
             self._write_arrays(save)
-            digests = to_hex(save.digests)
             manifest, marker = encode(self._manifest(save, digests))
             self._store.write(save.step, MANIFEST, manifest)
             self._store.flush(save.step, [ARRAYS])
         self._fence()
         with self._plain_words(save):
             self._store.write(save.step, MARKER, marker)
-        save.ticket.durable_seconds = time.monotonic() - save.started
+        self._committed(save)
         self._retain(save.step)
 
-    def _is_there(self, save: _Save) -> bool:
+    def _committed(self, save: _Save) -> None:
+        save.ticket.durable_seconds = time.monotonic() - save.started
+        if self._on_commit is not None:
+            self._on_commit(save.ticket)
+
+    def _is_there(self, save: _Save, digests: Mapping[str, str]) -> bool:
         """Whether this very checkpoint is committed already; otherwise the place is free when this returns."""
         committed = self._store.steps().get(save.step)
         if committed and not save.overwrite:
             there = decode(self._store.read(save.step, MANIFEST), self._store.read(save.step, MARKER), save.step)
-            if {path: entry.digest for path, entry in there.arrays.items()} == to_hex(save.digests):
+            if {path: entry.digest for path, entry in there.arrays.items()} == digests:
                 return True
             raise CheckpointError(
                 f"{self._store.root}/{checkpoint_name(save.step)} is committed and holds other values than "
