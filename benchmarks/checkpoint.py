@@ -19,7 +19,7 @@ from benchmarks.turns import ROOT, Spread, Worker
 RAW, SHARDWISE, TENSORSTORE, ORBAX = "raw", "Shardwise", "TensorStore", "Orbax"
 SAVERS = (RAW, SHARDWISE, TENSORSTORE, ORBAX)
 SAVED_ON, OTHER = ("4", "2"), ("2", "4")
-TIMES = ("blocked_seconds", "held_seconds", "durable_seconds", "restore_seconds", "other_mesh_seconds")
+TIMES = ("blocked_seconds", "durable_seconds", "restore_seconds", "other_mesh_seconds")
 Row = dict[str, float]
 Report = Callable[[str], None]
 

@@ -23,9 +23,9 @@ cache.
 """
 
 CHECKPOINT = """
-Raw: a copy in host memory, one plain file with fsync, and reading it back. Blocks: until save() returns. Holds the
-loop: for Shardwise also the digest of the state, which its loop waits for. Durable: until all is on disk and committed.
-Restores are new processes whose file cache was emptied; Shardwise's include the digest of every array.
+Raw: a copy in host memory, one plain file with fsync, and reading it back. Blocks: until save() returns.
+Durable: until all is on disk and committed. Restores are new processes whose file cache was emptied. Shardwise's save
+and restores include the digest of every array.
 """
 
 MEMORY = """

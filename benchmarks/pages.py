@@ -121,7 +121,7 @@ def _checkpoint(part: Results) -> Iterator[Table]:
     names = dict(
         zip(
             checkpoint.TIMES,
-            ("blocks", "holds the loop", "durable", "restore", "restore on data 2 x tensor 4"),
+            ("blocks", "durable", "restore", "restore on data 2 x tensor 4"),
             strict=True,
         )
     )

@@ -20,8 +20,6 @@ class Saving(NamedTuple):
 
     wait: Callable[[], object]
     """Returns when everything is on disk and committed."""
-    release: Callable[[], object] = lambda: None
-    """What the training loop waits for besides the copy (Shardwise: the state's digest)."""
 
 
 class Saver(Protocol):
