@@ -90,7 +90,7 @@ def forward_of(program: Program) -> Forward:
 
     def forward(params: Params, tokens: jax.Array, segments: jax.Array | None) -> jax.Array:
         model = program.model(program.policy.cast_to_compute(params))
-        hidden = model.hidden(tokens, segments, Dropout.none(), program.layout, reduce_float32=False)
+        hidden = model.hidden(tokens, segments, Dropout.none(), program.layout)
         logits: jax.Array = model.logits(hidden, program.layout).rearrange(("batch", "position", "vocab")).array
         return logits
 

@@ -17,7 +17,7 @@ Z_LOSS = 1e-2
 
 
 def _settings(*, block_tokens: int = 16, fsdp: bool = True, z_loss: float = Z_LOSS) -> HeadLoss:
-    return HeadLoss(REAL_VOCAB, block_tokens, z_loss, fsdp, reduce_float32=True, logits=jnp.dtype(jnp.float32))
+    return HeadLoss(REAL_VOCAB, block_tokens, z_loss, fsdp, wire=jnp.dtype(jnp.float32), logits=jnp.dtype(jnp.float32))
 
 
 def _inputs() -> tuple[jax.Array, ...]:
@@ -100,7 +100,7 @@ def test_no_buffer_is_larger_than_block_tokens_times_local_vocabulary(data: int,
     """With a vocabulary that dwarfs all else, the compiled loss and its gradients hold one block's logits at most."""
     batch, position, embed, vocab, block_tokens = 16, 64, 8, 8192, 32
     layout = _layout(data, tensor)
-    settings = HeadLoss(vocab, block_tokens, 0.0, fsdp=True, reduce_float32=False, logits=jnp.dtype(jnp.float32))
+    settings = HeadLoss(vocab, block_tokens, 0.0, fsdp=True, wire=jnp.dtype(jnp.float32), logits=jnp.dtype(jnp.float32))
     rows, table = layout.batch, layout.stored(("vocab", "embed"))
     shapes = (
         jax.ShapeDtypeStruct((batch, position, embed), jnp.float32, sharding=rows),

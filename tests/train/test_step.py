@@ -71,6 +71,22 @@ def test_documents_do_not_attend_across_when_the_job_says_so(make_program: MakeP
     assert losses["document", True] != losses["document", False]
 
 
+@pytest.mark.parametrize(("position", "moves"), [("learned", False), ("rotary", True)])
+def test_the_keys_bias_moves_only_where_it_counts(
+    make_program: MakeProgram,
+    position: str,
+    moves: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Without rotary positions its gradient is exactly zero, so rounding must not make Lion's full steps of it."""
+    program = make_program(f"model.position={position}", "optimizer.name=lion", num_devices=1)
+    state, _ = _step(program, np.zeros(1, np.int32))
+    query, key, value = np.moveaxis(np.asarray(state["params"]["blocks.attention.qkv.bias"]), 1, 0)
+
+    assert key.any() == moves
+    assert query.any()
+    assert value.all()
+
+
 def _trained_loss(program: Program, *, split: bool) -> float:
     compiled = lower_step(program).compile()
     state: State = program.lower_init().compile()()

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from shardwise.train.collectives import sum_columns_over_data, sum_over
+
 Array = jax.Array
 MANUAL = {"data", "context", "pipeline", "tensor"}
 
@@ -22,8 +24,8 @@ class Table(NamedTuple):
     """Rows of the whole table: the padded vocabulary."""
     fsdp: bool
     """Whether the columns are split over data."""
-    reduce_float32: bool
-    """Sum the gradient over devices in float32 instead of the table's dtype."""
+    wire: jnp.dtype
+    """The dtype of sums over devices."""
 
     @property
     def spec(self) -> P:
@@ -49,8 +51,8 @@ def lookup(layout: Table, table: Array, tokens: Array) -> Array:
         if layout.fsdp:
             table = jax.lax.all_gather(table, "data", axis=1, tiled=True)
         row, held = _held(tokens, table.shape[0])
-        rows: Array = jax.lax.psum(jnp.where(held[..., None], table[row], 0), "tensor")
-        return rows
+        rows = jnp.where(held[..., None], table[row], 0)
+        return sum_over("tensor", rows, layout.wire).astype(table.dtype)
 
     specs = (layout.spec, P("data"))
     return jax.shard_map(local, in_specs=specs, out_specs=P("data"), axis_names=MANUAL, check_vma=False)(table, tokens)
@@ -65,13 +67,7 @@ def _backward(layout: Table, tokens: Array, grad: Array) -> tuple[Array, None]:
         row, held = _held(tokens, layout.num_rows // jax.lax.axis_size("tensor"))
         empty = jnp.zeros((layout.num_rows // jax.lax.axis_size("tensor"), grad.shape[-1]), jnp.float32)
         added = empty.at[row].add(jnp.where(held[..., None], grad, 0).astype(jnp.float32))
-        added = added.astype(jnp.float32 if layout.reduce_float32 else grad.dtype)
-        if layout.fsdp:
-            summed = jax.lax.psum_scatter(added, "data", scatter_dimension=1, tiled=True)
-        else:
-            summed = jax.lax.psum(added, "data")
-        local_grad: Array = summed.astype(grad.dtype)
-        return local_grad
+        return sum_columns_over_data(added, layout.wire, fsdp=layout.fsdp).astype(grad.dtype)
 
     specs = (P("data"), P("data"))
     mapped = jax.shard_map(local, in_specs=specs, out_specs=layout.spec, axis_names=MANUAL, check_vma=False)

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import equinox as eqx
 import haliax as hax
 import jax
+import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
 from jax.experimental import mesh_utils
@@ -37,11 +38,12 @@ COMPUTE: Mapping[str, str] = MappingProxyType({"batch": "data", "heads": "tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh and the two tables over it."""
+    """A mesh, the two tables over it, and how sums over it are made."""
 
     mesh: Mesh
     parameters: Mapping[str, str]
     compute: Mapping[str, str]
+    sums_in_float32: bool
 
     @classmethod
     def of(cls, training: Training, devices: Sequence[jax.Device]) -> Self:
@@ -50,19 +52,24 @@ class Layout:
         replica = mesh.replica or 1
         shape = (replica, len(devices) // (replica * mesh.tensor), mesh.context, mesh.pipeline, mesh.tensor)
         grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-        return cls.over(grid, fsdp=mesh.fsdp)
+        return cls.over(grid, fsdp=mesh.fsdp, sums_in_float32=training.precision.reduce == "float32")
 
     @classmethod
-    def over(cls, devices: np.ndarray[Any, Any], *, fsdp: bool = True) -> Self:
+    def over(cls, devices: np.ndarray[Any, Any], *, fsdp: bool = True, sums_in_float32: bool = False) -> Self:
         """The layout over a [replica, data, context, pipeline, tensor] array of devices."""
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
         stored = {name: axis for name, axis in PARAMETERS.items() if fsdp or axis != "data"}
-        return cls(mesh, MappingProxyType(stored), COMPUTE)
+        on_cpu = devices.flat[0].platform == "cpu"  # whose compiler aborts at a hand-written sum of bfloat16
+        return cls(mesh, MappingProxyType(stored), COMPUTE, sums_in_float32 or on_cpu)
 
     @property
     def fsdp(self) -> bool:
         """Whether parameters are split over `data` while stored."""
         return "embed" in self.parameters
+
+    def wire(self, dtype: jnp.dtype) -> jnp.dtype:
+        """The dtype in which values of this dtype are summed over devices by hand."""
+        return jnp.dtype(jnp.float32) if self.sums_in_float32 else dtype
 
     def spec(self, names: Sequence[str], table: Mapping[str, str]) -> PartitionSpec:
         """The partition of an array with these axis names."""

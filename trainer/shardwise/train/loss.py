@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from shardwise.train.collectives import sum_columns_over_data, sum_over
+
 Array = jax.Array
 MANUAL = {"data", "context", "pipeline", "tensor"}
 
@@ -41,8 +43,8 @@ class HeadLoss(NamedTuple):
     """Factor of the squared log denominator."""
     fsdp: bool
     """Whether the head's columns are split over data."""
-    reduce_float32: bool
-    """Sum the head's gradient over devices in float32 instead of the compute dtype."""
+    wire: jnp.dtype
+    """The dtype in which gradients are summed over devices."""
     logits: jnp.dtype
     """What logits are rounded to; all that follows them is float32."""
 
@@ -142,7 +144,8 @@ def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[Loss
     zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), whole)
     head_slope, (sums, hidden) = jax.lax.scan(block, zeros, _cut(tokens, settings.block_tokens))
     hidden = hidden.reshape(-1, hidden.shape[-1])[: tokens.targets.size].reshape(tokens.hidden.shape)
-    return _summed(sums), (jax.lax.psum(hidden, "tensor"), _scattered(settings, head_slope, whole.table.dtype))
+    hidden = sum_over("tensor", hidden, settings.wire).astype(tokens.hidden.dtype)
+    return _summed(sums), (hidden, _scattered(settings, head_slope, whole.table.dtype))
 
 
 def _gathered(settings: HeadLoss, head: Head) -> Head:
@@ -152,13 +155,10 @@ def _gathered(settings: HeadLoss, head: Head) -> Head:
 
 
 def _scattered(settings: HeadLoss, slope: Head, dtype: jnp.dtype) -> Head:
-    reduced: Head = jax.tree.map(lambda x: x.astype(jnp.float32 if settings.reduce_float32 else dtype), slope)
-    if settings.fsdp:
-        table = jax.lax.psum_scatter(reduced.table, "data", scatter_dimension=1, tiled=True)
-    else:
-        table = jax.lax.psum(reduced.table, "data")
-    bias = None if reduced.bias is None else jax.lax.psum(reduced.bias, "data").astype(dtype)
-    return Head(table.astype(dtype), bias)
+    """The head's derivative, summed over data."""
+    table = sum_columns_over_data(slope.table, settings.wire, fsdp=settings.fsdp).astype(dtype)
+    bias = None if slope.bias is None else sum_over("data", slope.bias, settings.wire).astype(dtype)
+    return Head(table, bias)
 
 
 def _summed(blocks: LossSums) -> LossSums:

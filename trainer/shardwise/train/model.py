@@ -12,6 +12,7 @@ al., "RoFormer" (2021) for rotary positions.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -97,13 +98,26 @@ class Attention(eqx.Module):
         """Scaled queries, keys and values, each [batch, heads, position, head_size], of positions from `start` on."""
         config, inside = self.config, self._inside(x)
         # Rearranged before the split: split first, its gradient would be put together by three copies.
-        q, k, v = self.qkv(x).rearrange((config.Qkv, *inside)).unbind(config.Qkv)
+        q, k, v = self._qkv()(x).rearrange((config.Qkv, *inside)).unbind(config.Qkv)
         if config.position == "rotary":
             q, k = (hax.named(rotate(part.array, config.rotary_dim, start), inside) for part in (q, k))
         scale = 1 / math.sqrt(config.HeadSize.size)
         q = q * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
         q, k, v = (layout.put(part.astype(x.dtype)).array for part in (q, k, v))
         return q, k, v
+
+    def _qkv(self) -> hnn.Linear:
+        """The projection, with no gradient for the key's bias where that is exactly zero.
+
+        It adds the same to all scores of a query, which softmax does not see. What rounding leaves of the gradient is
+        noise, and an optimizer that looks at signs makes full steps of it, other ones on every mesh. Rotary positions
+        turn the bias from key to key, so there it counts.
+        """
+        bias = self.qkv.bias
+        if bias is None or self.config.position == "rotary":
+            return self.qkv
+        is_key = hax.arange(self.config.Qkv) == 1
+        return replace(self.qkv, bias=hax.where(is_key, jax.lax.stop_gradient(bias), bias))
 
     def _inside(self, x: NamedArray) -> tuple[Axis, ...]:
         return (x.resolve_axis("batch"), self.config.Heads, x.resolve_axis("position"), self.config.HeadSize)
@@ -206,9 +220,7 @@ class Gpt(eqx.Module):
             hax.zeros(config.Vocab) if config.head_bias else None,
         )
 
-    def hidden(
-        self, tokens: Array, segments: Array | None, dropout: Dropout, layout: Layout, *, reduce_float32: bool
-    ) -> NamedArray:
+    def hidden(self, tokens: Array, segments: Array | None, dropout: Dropout, layout: Layout) -> NamedArray:
         """The residual stream after the last norm.
 
         Args:
@@ -216,14 +228,13 @@ class Gpt(eqx.Module):
             segments: int32 [batch, position] or None: what attends to what.
             dropout: none, or its rates and keys.
             layout: where arrays live.
-            reduce_float32: sum the table's gradient over devices in float32.
 
         Returns:
             {batch, position, embed} in the parameters' dtype.
 
         """
         config = self.config
-        x = self._embed(tokens, slice(tokens.shape[1]), layout, reduce_float32=reduce_float32)
+        x = self._embed(tokens, slice(tokens.shape[1]), layout)
         x = _dropped(dropout, x, jnp.int32(config.num_layers), "embedding")
         named = None if segments is None else hax.named(segments, ("batch", "position"))
 
@@ -250,7 +261,7 @@ class Gpt(eqx.Module):
             float32 [batch, vocab], -inf at the vocabulary's padding, and the cache.
 
         """
-        x = self._embed(tokens, hax.dslice(start, tokens.shape[1]), layout, reduce_float32=False)
+        x = self._embed(tokens, hax.dslice(start, tokens.shape[1]), layout)
 
         def layer(block: Block, x: NamedArray, index: NamedArray, cache: Cache) -> tuple[NamedArray, Cache]:
             return block.cached(x, index.array, cache, start, layout)
@@ -260,11 +271,11 @@ class Gpt(eqx.Module):
         x = _normed(layout.whole(self.norm), x["position", last])
         return self.logits(x, layout).rearrange(("batch", "vocab")).array, cache
 
-    def _embed(self, tokens: Array, positions: Any, layout: Layout, *, reduce_float32: bool) -> NamedArray:
+    def _embed(self, tokens: Array, positions: Any, layout: Layout) -> NamedArray:
         """{batch, position, embed} of tokens at these positions (a slice) of their sequences."""
         config = self.config
         Batch, Position = Axis("batch", tokens.shape[0]), Axis("position", tokens.shape[1])
-        table = Table(config.Vocab.size, layout.fsdp, reduce_float32)
+        table = Table(config.Vocab.size, layout.fsdp, layout.wire(self.token_embedding.dtype))
         x = hax.named(lookup(table, self.token_embedding.array, tokens), (Batch, Position, config.Embed))
         if self.position_embedding is not None:
             x = x + layout.whole(self.position_embedding)["position", positions]
@@ -281,7 +292,7 @@ class Gpt(eqx.Module):
         settings: HeadLoss,
     ) -> LossSums:
         """The loss sums over these tokens; arrays are [batch, position], `weights` float32."""
-        hidden = self.hidden(tokens, segments, dropout, layout, reduce_float32=settings.reduce_float32)
+        hidden = self.hidden(tokens, segments, dropout, layout)
         table = self.token_embedding if self.head is None else self.head
         head = Head(table.array, None if self.head_bias is None else self.head_bias.array)
         hidden = hidden.rearrange(("batch", "position", "embed"))

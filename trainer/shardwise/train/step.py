@@ -92,7 +92,7 @@ def head_settings(program: Program) -> HeadLoss:
         block_tokens=program.training.loss.block_tokens,
         z_loss=program.training.loss.z_loss,
         fsdp=program.layout.fsdp,
-        reduce_float32=program.training.precision.reduce == "float32",
+        wire=program.layout.wire(jnp.dtype(program.policy.compute_dtype)),
         logits=jnp.dtype(program.policy.output_dtype),
     )
 
