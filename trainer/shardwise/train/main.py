@@ -1,6 +1,6 @@
 """One process of a run, from its command line to its exit code: what the launcher and `shardwise run` start.
 
-`run` is called in a process whose environment already says which devices JAX sees (`shardwise.train.environment`). It
+`run` is called in a process whose environment already says which devices JAX sees (`shardwise.job.environment`). It
 holds the run directory, starts, loops, and writes the summary, whatever the end.
 """
 
