@@ -70,8 +70,7 @@ def test_muon_orthogonalises_each_matrix_of_the_stack_by_itself(make_program: Ma
     qkv = np.moveaxis(np.asarray(updates["blocks.attention.qkv.weight"]), 2, 1)
     for matrix in qkv.reshape(-1, qkv.shape[2], qkv.shape[3] * qkv.shape[4]):
         values = np.linalg.svd(matrix, compute_uv=False)
-        assert values.max() < 1.4 * np.median(values)
-        assert np.quantile(values, 0.1) > 0.6 * np.median(values)
+        assert np.quantile(values, 0.9) < 2.5 * np.quantile(values, 0.1)  # of a random matrix: about 10 times
     gains = np.asarray(updates["blocks.norm.weight"])
     np.testing.assert_allclose(np.abs(gains), 1.0, rtol=1e-3)  # Adam's first step is the gradient's sign
 
