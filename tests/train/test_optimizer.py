@@ -71,8 +71,9 @@ def test_muon_orthogonalises_each_matrix_of_the_stack_by_itself(make_program: Ma
     for matrix in qkv.reshape(-1, qkv.shape[2], qkv.shape[3] * qkv.shape[4]):
         values = np.linalg.svd(matrix, compute_uv=False)
         assert np.quantile(values, 0.9) < 2.5 * np.quantile(values, 0.1)  # of a random matrix: about 10 times
-    gains = np.asarray(updates["blocks.norm.weight"])
-    np.testing.assert_allclose(np.abs(gains), 1.0, rtol=1e-3)  # Adam's first step is the gradient's sign
+    gains = np.asarray(updates["blocks.norm.weight"])  # Adam's first step is the gradient's sign, whatever its size
+    np.testing.assert_allclose(np.abs(gains), np.abs(gains).mean(), rtol=1e-3)
+    assert (np.sign(gains) == -np.sign(grads["blocks.norm.weight"])).all()
 
 
 @pytest.mark.parametrize(
