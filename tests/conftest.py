@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_cpu_collective_call_terminate_timeout_seconds=1800"
+)
 # Most of the time goes into XLA's compiler: what it made is kept by content, outside of the checkout, and shared with
 # the commands that tests start. Without the folder everything is compiled again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path("~/.cache/shardwise/test-executables").expanduser()))

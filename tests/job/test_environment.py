@@ -23,13 +23,14 @@ def test_devices_are_the_jobs(num_devices: int) -> None:
     """JAX sees as many simulated CPU devices as one host of the job has."""
     variables = trainer_environment(job(num_devices), {})
     assert variables["JAX_PLATFORMS"] == "cpu"
-    assert variables["XLA_FLAGS"] == f"--xla_force_host_platform_device_count={num_devices}"
+    assert f"--xla_force_host_platform_device_count={num_devices}" in variables["XLA_FLAGS"].split()
 
 
 def test_flags_that_are_there_are_kept() -> None:
     """A person's XLA flags stay; another number of devices among them gives way to the job's."""
     given = {"XLA_FLAGS": "--xla_dump_to=/x --xla_force_host_platform_device_count=3 --xla_cpu_enable_fast_math=false"}
-    assert trainer_environment(job(4), given)["XLA_FLAGS"].split() == [
+    flags = trainer_environment(job(4), given)["XLA_FLAGS"].split()
+    assert flags[-3:] == [
         "--xla_dump_to=/x",
         "--xla_cpu_enable_fast_math=false",
         "--xla_force_host_platform_device_count=4",

@@ -11,12 +11,18 @@ from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import topology_of
 
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
+# Simulated devices are threads that meet in every sum. XLA ends the process when one is 40 seconds late, which a busy
+# machine or a laptop that slept can be.
+_PATIENCE = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
+)
 
 
 def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables to add to `environment` for one host of this job.
 
-    XLA flags that are there already are kept; the number of simulated devices is the job's.
+    XLA flags that are there already are kept, and win over ours; the number of simulated devices is the job's.
     """
     topology = topology_of(job.spec.hardware)
     assert topology is not None, "the rules have passed the topology"
@@ -24,7 +30,7 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
     executables = cache_directory() / "executables"
     return {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join([*flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
+        "XLA_FLAGS": " ".join([*_PATIENCE, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
         "JAX_COMPILATION_CACHE_DIR": environment.get("JAX_COMPILATION_CACHE_DIR", str(executables)),
         # By default JAX keeps only what took a second to compile.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
