@@ -7,8 +7,8 @@ holds the run directory, starts, loops, and writes the summary, whatever the end
 import errno
 import os
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -62,24 +62,22 @@ def run(job: TrainingJob, directory: Path, options: Options, console: Console, *
     controls = Controls(
         time.monotonic, save_every_seconds=every.seconds if every else None, stop_after_seconds=deadline
     )
-    with RunDirectory.held(directory) as held, controls.signals():
+    with _in_words(directory), RunDirectory.held(directory) as held, controls.signals():
         phases = Phases(held.logs / progress_name(RANK), incarnation=held.incarnation, rank=RANK, pid=os.getpid())
         phases.add("interpreter", time.time() - psutil.Process().create_time() - imports_seconds)
         phases.add("imports", imports_seconds)
         summary = Summary(held, job, phases)
         try:
-            return _run(job, held, phases, summary, controls, options, console)
+            with _in_words(directory):
+                return _run(job, held, phases, summary, controls, options, console)
         except StoppedError:
             summary.not_begun("stopped")
             console.print("stopped before the first step; there was nothing to save")
             return ExitCode.SAVED
-        except (ShardwiseError, OSError, MemoryError, jax.errors.JaxRuntimeError) as raised:
-            error = _in_words(raised, directory)
-            if error is None:
-                raise
+        except ShardwiseError as error:
             with suppress(OSError):  # a full disk has no room for the summary either, and the error itself is raised
                 summary.failed(error)
-            raise error from raised
+            raise
 
 
 def _run(
@@ -146,24 +144,26 @@ def _mfu_words(token_flops: int, peak_flops: float) -> str:
     )
 
 
-def _in_words(raised: Exception, directory: Path) -> ShardwiseError | None:
-    """What went wrong as an error for a person, or None for a fault of our own, which keeps its traceback."""
-    if isinstance(raised, ShardwiseError):
-        return raised
-    if isinstance(raised, OSError):
-        if raised.errno not in _DISK_ERRORS:
-            return None
-        return RunDirectoryError(
-            f"{directory}: cannot be written ({raised.strerror}). Committed checkpoints are untouched: make room, then "
+@contextmanager
+def _in_words(directory: Path) -> Iterator[None]:
+    """A full disk and a lack of memory, as errors for a person; a fault of our own keeps its traceback."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        raise RunDirectoryError(
+            f"{directory}: cannot be written ({error.strerror}). Committed checkpoints are untouched: make room, then "
             "run the same command again to go on from the newest"
-        )
-    if isinstance(raised, MemoryError) or "RESOURCE_EXHAUSTED" in str(raised):
-        first_line = str(raised).strip().split("\n", 1)[0] or "the host has no memory left"
-        return OutOfMemoryError(
+        ) from error
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        first_line = str(error).strip().split("\n", 1)[0] or "the host has no memory left"
+        raise OutOfMemoryError(
             f"out of memory: {first_line}. Raise batch.microbatches, lower batch.sequences or model.seqLen, "
             "or use more devices; committed checkpoints are untouched"
-        )
-    return None
+        ) from error
 
 
 def _saved(log: MetricsLog, view: View, ticket: SaveTicket) -> None:

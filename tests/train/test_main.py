@@ -1,0 +1,58 @@
+"""What a person is told when the machine, not the job, is at fault."""
+
+import errno
+import io
+from pathlib import Path
+
+import jax
+import pytest
+from rich.console import Console
+from tests.train.conftest import SMALL
+
+from shardwise.job.contract import ExitCode
+from shardwise.job.errors import OutOfMemoryError, RunDirectoryError
+from shardwise.job.load import loads
+from shardwise.job.resolve import resolve
+from shardwise.train import main
+from shardwise.train.run_directory import RunDirectory
+
+
+def _run(directory: Path) -> ExitCode:
+    job = resolve(loads(SMALL))
+    return main.run(job, directory, main.Options(), Console(file=io.StringIO()), imports_seconds=0.0)
+
+
+def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where not even the summary can be written the error says so, and what to do."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write_summary", full)
+    with pytest.raises(RunDirectoryError, match=r"No space left on device.*same command again"):
+        _run(tmp_path)
+
+
+def test_no_memory_has_an_exit_code_and_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What XLA says when an allocation fails becomes an error that names the fields to change; the summary keeps it."""
+
+    def exhausted(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.\nsecond line")
+
+    monkeypatch.setattr(main, "start", exhausted)
+    with pytest.raises(OutOfMemoryError, match=r"allocating 99 bytes\.. Raise batch\.microbatches") as raised:
+        _run(tmp_path)
+
+    assert raised.value.exit_code == ExitCode.OUT_OF_MEMORY
+    assert "out of memory" in (tmp_path / "summary.json").read_text()
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything else is not dressed up as the user's problem."""
+
+    def broken(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
+
+    monkeypatch.setattr(main, "start", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+        _run(tmp_path)
