@@ -15,11 +15,12 @@ from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.train import main
 from shardwise.train.run_directory import RunDirectory
+from shardwise.train.start import Options
 
 
 def _run(directory: Path) -> ExitCode:
     job = resolve(loads(SMALL))
-    return main.run(job, directory, main.Options(), Console(file=io.StringIO()), imports_seconds=0.0)
+    return main.run(job, directory, Options(), Console(file=io.StringIO()), imports_seconds=0.0)
 
 
 def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
