@@ -1,0 +1,66 @@
+"""Batches on devices: the same rows on any mesh, in the order of their numbers, one step ahead."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import jax
+import numpy as np
+import pytest
+
+from shardwise.train.data.sequences import Batch as Rows
+from shardwise.train.layout import Layout
+from shardwise.train.loader import Loader
+
+SEQUENCES, LENGTH = 8, 4
+
+
+class Numbered:
+    """Rows that hold their own sample number; it remembers which were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, numbers: np.ndarray) -> Rows:
+        """Return the rows with these numbers."""
+        self.asked += numbers.tolist()
+        whole = np.repeat(numbers[:, None], LENGTH, axis=1).astype(np.int32)
+        return Rows(tokens=whole, targets=whole + 1, weights=np.ones(whole.shape, np.float32), segments=0 * whole)
+
+
+def _layout(replica: int, data: int, tensor: int) -> Layout:
+    count = replica * data * tensor
+    return Layout.over(np.array(jax.devices()[:count]).reshape(replica, data, 1, 1, tensor))
+
+
+def _batches(loader: Loader, start: int, stop: int) -> Iterator[np.ndarray]:
+    for batch in loader.ahead(start, stop):
+        yield np.asarray(batch.tokens)[:, 0]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (1, 4, 2), (2, 2, 2), (1, 1, 8)])
+def test_rows_are_numbered_through_the_run_on_any_mesh(mesh: tuple[int, int, int]) -> None:
+    """Step n holds samples n x sequences onwards, however they are spread; a run that starts later gets the same."""
+    loader = Loader(Numbered(), _layout(*mesh), sequences=SEQUENCES, seq_len=LENGTH)
+
+    expected = np.arange(16, 40).reshape(3, SEQUENCES)
+    np.testing.assert_array_equal(list(_batches(loader, 2, 5)), expected)
+
+
+def test_each_row_is_read_once_a_batch() -> None:
+    """Devices that hold the same rows (tensor) share one read, for all fields of the batch."""
+    rows = Numbered()
+    batch = Loader(rows, _layout(1, 4, 2), sequences=SEQUENCES, seq_len=LENGTH).batch(0)
+
+    assert sorted(rows.asked) == list(range(SEQUENCES))
+    assert {field.name for field in fields(Rows)} == set(batch._fields)
+
+
+def test_an_error_of_the_data_reaches_the_loop() -> None:
+    """What goes wrong while reading ahead is raised where the batch is wanted, not lost in a thread."""
+
+    def broken(_: np.ndarray) -> Rows:
+        raise OSError("gone")
+
+    loader = Loader(broken, _layout(1, 1, 1), sequences=SEQUENCES, seq_len=LENGTH)
+    with pytest.raises(OSError, match="gone"):
+        next(loader.ahead(0, 2))
