@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shardwise.train.config import GptConfig
 
-_GEMM_SIZE = 2048
+_GEMM_SIZE = 1024
 
 
 def num_matrix_parameters(config: GptConfig) -> int:
@@ -37,7 +37,7 @@ def measured_peak_flops() -> float:
     square = jnp.ones((_GEMM_SIZE, _GEMM_SIZE), jnp.float32)
     product = jax.jit(jnp.matmul)
     product(square, square).block_until_ready()
-    return 2 * _GEMM_SIZE**3 / min(_seconds(product, square) for _ in range(3))
+    return 2 * _GEMM_SIZE**3 / min(_seconds(product, square) for _ in range(5))
 
 
 def _seconds(product, square: jax.Array) -> float:  # type: ignore[no-untyped-def]  # noqa: ANN001

@@ -95,7 +95,8 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
     training = job.spec.training
     program = build(job, jax.devices())
     with ThreadPoolExecutor(2, thread_name_prefix="compile") as pool:
-        step, evaluation, digester = _compiling(program, pool)
+        with phases.entered(Phase.COMPILE):
+            step, evaluation, digester = _compiling(program, pool)
         with phases.entered(Phase.DATA):
             data = prepare(
                 training.data,
