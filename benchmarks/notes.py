@@ -3,9 +3,10 @@
 OPENING = """# Performance
 
 What Shardwise costs beside a hand-written limit, and beside what people use today. `make bench`
-(`benchmarks/main.py`) measures it, and `make bench ARGS=--write` writes this page. Peers run on the same machine in the same minutes, each in a process of its
-own, and take turns in shuffled order. A ratio is taken within a round, and given as median (lower - upper quartile).
-Absolute figures belong to the machine named below each table; ratios travel better.
+(`benchmarks/main.py`) measures it, and `make bench ARGS=--write` writes this page. Peers run on the same machine in
+the same minutes, each in a process of its own, and take turns in shuffled order. A ratio is taken within a round, and
+given as median (lower - upper quartile). Absolute figures belong to the machine named below each table; ratios travel
+better.
 """
 
 STEP = """
