@@ -62,6 +62,7 @@ def test_links_are_read_as_what_they_point_to(tmp_path: Path) -> None:
         (".zst", zstandard.compress(TEXT)),
         (".ZST", zstandard.compress(TEXT[:50]) + zstandard.compress(TEXT[50:])),
     ],
+    ids=["gzip", "gzip of two members", "zstd", "zstd of two frames"],
 )
 def test_compressed_files_are_unpacked(tmp_path: Path, suffix: str, packed: bytes) -> None:
     """Gzip and zstd are recognised by suffix; several members or frames in one file are one text."""
@@ -77,6 +78,7 @@ def test_compressed_files_are_unpacked(tmp_path: Path, suffix: str, packed: byte
         (".zst", zstandard.compress(TEXT)[:-5], "not a whole zstd file"),
         (".zst", TEXT, "not a whole zstd file"),
     ],
+    ids=["gzip cut short", "no gzip", "gzip overwritten", "zstd cut short", "no zstd"],
 )
 def test_damaged_compressed_files_are_refused(tmp_path: Path, suffix: str, broken: bytes, words: str) -> None:
     """A truncated file, or one that is not what its suffix says, is named and refused."""
