@@ -18,6 +18,7 @@ CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 PLOT = "loss.png"
 LOCK = ".lock"
+GANG = "gang.json"  # in the logs: what the launcher must know after it was killed
 COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it the checkpoint does not count
 
 CACHE_VARIABLE = "SHARDWISE_CACHE"
@@ -47,10 +48,35 @@ class Control(IntEnum):
     STOP = 3
 
 
+class Cause(StrEnum):
+    """Why an incarnation ended badly. Each cause has its own budget of restarts; bad input has none."""
+
+    FAILURE = "failure"
+    NONFINITE = "nonfinite"
+    HANG = "hang"
+    OUT_OF_MEMORY = "outOfMemory"
+    HOST_LOST = "hostLost"
+    BAD_INPUT = "badInput"
+
+    @classmethod
+    def of_exit(cls, code: int) -> "Cause":
+        """The cause that a trainer's exit code says; a signal's and any other code is a failure."""
+        return _CAUSES.get(code, cls.FAILURE)
+
+
+_CAUSES = {
+    ExitCode.USAGE: Cause.BAD_INPUT,
+    ExitCode.BAD_INPUT: Cause.BAD_INPUT,
+    ExitCode.NONFINITE: Cause.NONFINITE,
+    ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
+}
+
+
 class Phase(StrEnum):
     """What a process is doing, in the order in which a run passes through them."""
 
     START = "start"
+    JOIN = "join"
     DATA = "data"
     INIT = "init"
     RESTORE = "restore"
@@ -66,15 +92,20 @@ class Progress:
     """The last thing that one process is known to have done.
 
     `incarnation` counts the starts of the run's processes, from 0; `step` is the last completed step (0 before the
-    first); `monotonic_seconds` is the writer's monotonic clock, comparable only with others of the same host.
+    first), `dispatched` the last one handed to the devices, `step_seconds` how long the last one took;
+    `monotonic_seconds` is the writer's monotonic clock, comparable only with others of the same host. `seconds` is
+    where this process's time went, by phase.
     """
 
     incarnation: int
     rank: int
     phase: Phase
     step: int
+    dispatched: int
+    step_seconds: float
     monotonic_seconds: float
     pid: int
+    seconds: dict[str, float]
 
 
 def write_progress(path: Path, progress: Progress) -> None:

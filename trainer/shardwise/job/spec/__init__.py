@@ -9,6 +9,7 @@ from shardwise.job.spec.data import Data, Source
 from shardwise.job.spec.job import Hardware, JobSpec, Metadata, TrainingJob
 from shardwise.job.spec.model import Dropout, Model, PresetName
 from shardwise.job.spec.optimizer import Optimizer, OptimizerName, Schedule
+from shardwise.job.spec.recovery import Recovery, Restarts
 from shardwise.job.spec.training import (
     Batch,
     Checkpoint,
@@ -40,6 +41,8 @@ __all__ = [
     "OptimizerName",
     "Precision",
     "PresetName",
+    "Recovery",
+    "Restarts",
     "Schedule",
     "Source",
     "SpecModel",

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, SpecModel, Unit
+from shardwise.job.spec.recovery import Recovery
 from shardwise.job.spec.training import Training
 
 _Key = Annotated[str, Field(min_length=1, max_length=317)]
@@ -57,6 +58,9 @@ class JobSpec(SpecModel):
 
     hardware: Annotated[Hardware, Field(description="What the job runs on.")]
     training: Annotated[Training, Field(description="What is trained, on what, how, and for how long.")]
+    recovery: Annotated[
+        Recovery, Field(description="What happens when something ends that should not.")
+    ] = Recovery()
     deadline: Annotated[
         Duration | None,
         Field(description="Time after which the job is saved and stopped, from above 0s to 3650d."),

@@ -1,0 +1,40 @@
+"""The `recovery` section: what a run survives, and for how long it waits."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shardwise.job.quantity import Duration
+from shardwise.job.spec.base import SpecModel, Unit
+
+_Budget = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class Restarts(SpecModel):
+    """How often each cause may end the processes of a run before the run itself fails."""
+
+    failure: Annotated[_Budget, Field(description="A trainer that ended with an error or by a signal."), Unit("times")] = 3
+    nonfinite: Annotated[_Budget, Field(description="A loss or gradient that is not finite."), Unit("times")] = 0
+    hang: Annotated[_Budget, Field(description="No progress for hangAfter."), Unit("times")] = 3
+    out_of_memory: Annotated[_Budget, Field(description="A trainer without memory."), Unit("times")] = 1
+    host_lost: Annotated[_Budget, Field(description="A host that went away."), Unit("times")] = 100
+
+
+class Recovery(SpecModel):
+    """What happens when something ends that should not."""
+
+    restarts: Annotated[Restarts, Field(description="The budget of restarts of each cause.")] = Restarts()
+    backoff: Annotated[
+        Duration,
+        Field(description="Wait before a second restart without a new checkpoint between; doubles up to 5m."),
+        Unit("duration"),
+    ] = Duration("1s")
+    hang_after: Annotated[
+        Duration, Field(description="Time without any progress after which the processes are ended."), Unit("duration")
+    ] = Duration("5m")
+    start_within: Annotated[
+        Duration, Field(description="Time within which all hosts must be there at first."), Unit("duration")
+    ] = Duration("30m")
+    replace_within: Annotated[
+        Duration, Field(description="Time within which a lost host must be back."), Unit("duration")
+    ] = Duration("10m")

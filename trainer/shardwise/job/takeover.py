@@ -1,0 +1,115 @@
+"""Who may write to a run directory: one live run, and of its incarnations only the newest.
+
+    DIR/.lock          locked (flock) for as long as a run lives; says whose it is
+    DIR/.incarnation   how many times the run's processes have been started; locked shared while a commit is made
+
+A new incarnation is counted under the exclusive lock, so it waits for a commit that has passed its check, and every
+later commit of an older incarnation is refused. Called by the launcher (hold, next_incarnation), by the trainer
+(commit_of), and by the import of published weights.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.contract import LOCK, LOGS
+from shardwise.job.errors import RunDirectoryError
+
+INCARNATION = ".incarnation"
+_LENGTH = 64  # bytes, more than any content
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Make the run directory if needed and hold it until the block ends.
+
+    Raises:
+        RunDirectoryError: another live run holds it, or it cannot be written.
+
+    """
+    try:
+        (path / LOGS).mkdir(parents=True, exist_ok=True)
+        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{path}: cannot be used as a run directory ({error.strerror}); "
+            "give a directory that can be written with --dir"
+        ) from error
+    try:
+        holder = _read(handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(
+                f"{path}: a live run (process {holder.get('pid', 'unknown')}) is using this directory; "
+                "wait for it, stop it with `shardwise stop`, or give another --dir"
+            ) from None
+        _write(handle, {"pid": os.getpid()})
+        yield
+    finally:
+        os.close(handle)
+
+
+def next_incarnation(path: Path) -> int:
+    """Count one more start of the run's processes, from 0; from here on no older one can commit."""
+    handle = os.open(path / INCARNATION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        number: int = _read(handle).get("incarnation", -1) + 1
+        _write(handle, {"incarnation": number})
+    finally:
+        os.close(handle)
+    return number
+
+
+def newest_incarnation(path: Path) -> int | None:
+    """The number of the last start, None before the first."""
+    try:
+        handle = os.open(path / INCARNATION, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(handle).get("incarnation")
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def commit_of(path: Path, incarnation: int) -> Iterator[None]:
+    """Be the newest incarnation while the block runs: a newer one is not counted before the block has ended.
+
+    Raises:
+        RunDirectoryError: there is a newer one already; the block does not run.
+
+    """
+    handle = os.open(path / INCARNATION, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        newest = _read(handle).get("incarnation")
+        if newest != incarnation:
+            raise RunDirectoryError(
+                f"{path}: a newer start of this run ({newest}) has taken over from this one ({incarnation}); "
+                "nothing was committed"
+            )
+        yield
+    finally:
+        os.close(handle)
+
+
+def _read(handle: int) -> dict[str, Any]:
+    """What the file says; empty for a new one and for one whose writer was killed while writing."""
+    text = os.pread(handle, _LENGTH, 0)
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _write(handle: int, content: Mapping[str, Any]) -> None:
+    """Replace the content in one write of a fixed length: there is no moment at which a kill leaves the file empty."""
+    os.pwrite(handle, json.dumps(content).encode().ljust(_LENGTH), 0)
