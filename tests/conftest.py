@@ -15,6 +15,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_collective_call_terminate_timeout_seconds=1800"
 )
+os.environ["NPROC"] = "32"  # threads for the collectives of eight devices: see shardwise.job.environment
 # Most of the time goes into XLA's compiler: what it made is kept by content, outside of the checkout, and shared with
 # the commands that tests start. Without the folder everything is compiled again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path("~/.cache/shardwise/test-executables").expanduser()))

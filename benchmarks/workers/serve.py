@@ -30,6 +30,7 @@ class Stopwatch:
 def simulate(num_devices: int) -> None:
     """Make JAX see so many CPU devices; call it before importing JAX."""
     os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["NPROC"] = str(4 * num_devices)  # as shardwise.job.environment sets it, and why
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={num_devices}"
 
 

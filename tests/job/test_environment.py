@@ -26,6 +26,14 @@ def test_devices_are_the_jobs(num_devices: int) -> None:
     assert f"--xla_force_host_platform_device_count={num_devices}" in variables["XLA_FLAGS"].split()
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, "16"), ({"NPROC": "5"}, "5")])
+def test_every_simulated_device_has_threads_to_wait_in_several_collectives(
+    given: dict[str, str], expected: str
+) -> None:
+    """The pool of threads is four times the devices, unless a person has said otherwise."""
+    assert trainer_environment(job(4), given)["NPROC"] == expected
+
+
 def test_flags_that_are_there_are_kept() -> None:
     """A person's XLA flags stay; another number of devices among them gives way to the job's."""
     given = {"XLA_FLAGS": "--xla_dump_to=/x --xla_force_host_platform_device_count=3 --xla_cpu_enable_fast_math=false"}

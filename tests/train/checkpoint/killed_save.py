@@ -14,6 +14,7 @@ from unittest import mock
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["NPROC"] = "32"
 
 import jax
 import numpy as np

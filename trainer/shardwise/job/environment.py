@@ -17,6 +17,9 @@ _PATIENCE = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
 )
+# One simulated device can wait in several collectives at once, each of which holds a thread of a pool that by default
+# has one thread a device: the device that all wait for then finds none, and the program stands still for ever.
+_THREADS_PER_DEVICE = 4
 
 
 def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
@@ -30,6 +33,7 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
     executables = cache_directory() / "executables"
     return {
         "JAX_PLATFORMS": "cpu",
+        "NPROC": environment.get("NPROC", str(_THREADS_PER_DEVICE * topology.devices_per_host)),
         "XLA_FLAGS": " ".join([*_PATIENCE, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
         "JAX_COMPILATION_CACHE_DIR": environment.get("JAX_COMPILATION_CACHE_DIR", str(executables)),
         # By default JAX keeps only what took a second to compile.
