@@ -6,6 +6,7 @@
     |-- DataError                 81   training data, tokenizer or weights that cannot be read or do not fit
     |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
     |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
+    |-- PeerError                  1   another process of the run did not answer in time
     |-- NonFiniteError            82   a loss or gradient that is not a number
     `-- OutOfMemoryError          83   a device or the host has no memory left
 
@@ -89,6 +90,10 @@ class RunDirectoryError(ShardwiseError):
     """A run directory is in use by a live run, cannot be written, or holds a different run."""
 
     exit_code = ExitCode.BAD_INPUT
+
+
+class PeerError(ShardwiseError):
+    """Another process of the run did not answer in time."""
 
 
 class NonFiniteError(ShardwiseError):

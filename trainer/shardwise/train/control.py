@@ -3,7 +3,7 @@
 Called by the loop, which puts `word()` into every step and acts on the maximum over all processes one step later. So
 every process saves, evaluates and stops at the same step, though only one of them heard the signal.
 
-SIGTERM and the first SIGINT mean stop: save, then end. A second SIGINT ends at once.
+The signals are those of `shardwise.job.orders`: stop (save, then end) and save (and go on).
 """
 
 import signal
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from shardwise.job.contract import Control
+from shardwise.job.orders import SAVE_SIGNAL, STOP_SIGNAL
 
 Clock = Callable[[], float]
 
@@ -66,17 +67,19 @@ class Controls:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Hear SIGTERM and SIGINT while the block runs."""
-        before = {number: signal.signal(number, self._heard) for number in (signal.SIGTERM, signal.SIGINT)}
+        """Hear the signals while the block runs. The terminal's SIGINT is the launcher's to hear, which passes it on."""
+        hearers = {STOP_SIGNAL: self._stop, SAVE_SIGNAL: self._save, signal.SIGINT: signal.SIG_IGN}
+        before = {number: signal.signal(number, hearer) for number, hearer in hearers.items()}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _heard(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._requested == Control.STOP:
-            raise KeyboardInterrupt
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self.request(Control.STOP)
         if not self._stepping:
             raise StoppedError
+
+    def _save(self, _number: int, _frame: FrameType | None) -> None:
+        self.request(Control.SAVE)

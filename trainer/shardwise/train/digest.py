@@ -16,7 +16,8 @@ Called by the step loop (initialDigest, digest), by the checkpoint's writer and 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -24,13 +25,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 
 NUM_LANES = 4
 _GOLDEN = np.uint32(0x9E3779B1)
 _FINISH_FIRST, _FINISH_SECOND = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 _LANE_FACTORS = tuple(np.uint32(odd) for odd in (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F))
 _ZERO = np.uint32(0)
+
+Compile = Callable[[str, Callable[[], Lowered]], Compiled]
+"""(name, how to lower it) -> the compiled program."""
+
+
+def _compiled(_name: str, lower: Callable[[], Lowered]) -> Compiled:
+    return lower().compile()
 
 
 class Digester:
@@ -39,8 +47,11 @@ class Digester:
     Arrays that differ only in their path share one compiled program, so a parameter and its moments cost one compile.
     """
 
-    def __init__(self, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> None:
-        """Compiles for `abstract`: {path: shape, dtype of at most 32 bits, NamedSharding}."""
+    def __init__(self, abstract: Mapping[str, jax.ShapeDtypeStruct], compiled: Compile = _compiled) -> None:
+        """Compiles for `abstract`: {path: shape, dtype of at most 32 bits, NamedSharding}.
+
+        `compiled` is how a program comes about; it may be kept by its name, which says all that decides it.
+        """
         programs: dict[tuple[tuple[int, ...], np.dtype, NamedSharding], Compiled] = {}
         self._programs: dict[str, Compiled] = {}
         self._seeds: dict[str, jax.Array] = {}
@@ -49,7 +60,8 @@ class Digester:
             assert isinstance(sharding, NamedSharding), f"{path}: {sharding} is not a NamedSharding"
             signature = (array.shape, array.dtype, sharding)
             if signature not in programs:
-                programs[signature] = _compile(array, sharding)
+                name = f"digest {array.dtype}{list(array.shape)} {sharding}"
+                programs[signature] = compiled(name, partial(_lower, array, sharding))
             self._programs[path] = programs[signature]
             self._seeds[path] = jax.device_put(seed(path), NamedSharding(sharding.mesh, PartitionSpec()))
 
@@ -67,11 +79,22 @@ def seed(path: str) -> np.ndarray:
     return np.frombuffer(hashlib.sha256(path.encode()).digest(), "<u4", NUM_LANES).astype(np.uint32)
 
 
-def to_hex(digests: Mapping[str, jax.Array]) -> dict[str, str]:
-    """Waits for the devices: {path: 32 hexadecimal digits}."""
-    fetched: dict[str, np.ndarray] = jax.device_get(dict(digests))
-    sums = {path: lanes.sum(axis=0, dtype=np.uint32) for path, lanes in fetched.items()}
+def to_hex(digests: Mapping[str, jax.Array], exchange: Callable[[str], Sequence[str]] = lambda own: [own]) -> dict[str, str]:
+    """Waits for the devices and the other processes: {path: 32 hexadecimal digits}.
+
+    `exchange` tells all processes what one has to say and returns what all of them said, this one included.
+    """
+    own = {path: _sum_here(lanes) for path, lanes in digests.items()}
+    everyone = [json.loads(said) for said in exchange(json.dumps(own))]
+    sums = {path: np.sum([said[path] for said in everyone], axis=0, dtype=np.uint32) for path in own}
     return {path: "".join(f"{int(lane):08x}" for lane in lanes) for path, lanes in sums.items()}
+
+
+def _sum_here(lanes: jax.Array) -> list[int]:
+    """The sum over this process's devices, by lane."""
+    shards = [np.asarray(shard.data) for shard in lanes.addressable_shards]
+    total: list[int] = np.concatenate(shards).sum(axis=0, dtype=np.uint32).tolist()
+    return total
 
 
 def combine(digests: Mapping[str, str]) -> str:
@@ -80,7 +103,7 @@ def combine(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()[: 8 * NUM_LANES]
 
 
-def _compile(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Compiled:
+def _lower(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Lowered:
     whole = PartitionSpec()
     program = jax.shard_map(
         partial(_device_digest, sharding=sharding),
@@ -90,7 +113,7 @@ def _compile(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Compiled:
         check_vma=False,
     )
     seeds = jax.ShapeDtypeStruct((NUM_LANES,), jnp.uint32, sharding=NamedSharding(sharding.mesh, whole))
-    return jax.jit(program).lower(array, seeds).compile()
+    return jax.jit(program).lower(array, seeds)
 
 
 def _device_digest(shard: jax.Array, seeds: jax.Array, sharding: NamedSharding) -> jax.Array:

@@ -8,6 +8,7 @@ for is therefore done one step later, and at the same step on every process.
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
@@ -18,12 +19,12 @@ from shardwise.train.checkpoint import CheckpointWriter, SaveTicket
 from shardwise.train.control import Controls
 from shardwise.train.digest import combine, to_hex
 from shardwise.train.loader import Loader, Rows
-from shardwise.train.metrics import MetricsLog, Tracker
 from shardwise.train.phases import Phases
+from shardwise.train.processes import Processes
+from shardwise.train.report import Report
 from shardwise.train.start import Start
 from shardwise.train.state import State, flat
 from shardwise.train.step import Metrics
-from shardwise.train.view import View
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,9 @@ class Loop:
         start: programs, data and the state to start from.
         controls: what signals and clocks ask for.
         phases: where time is counted and progress recorded.
-        log: metrics.jsonl.
-        view: what a person sees.
-        trackers: further places for metrics.
+        report: what is told of it.
         writer: the checkpoints.
+        processes: those that train together.
         mfu_of_one_token_a_second: FLOPs of a token over the hardware's peak FLOP/s.
 
     """
@@ -65,15 +65,14 @@ class Loop:
         *,
         controls: Controls,
         phases: Phases,
-        log: MetricsLog,
-        view: View,
-        trackers: list[Tracker],
+        report: Report,
         writer: CheckpointWriter,
+        processes: Processes,
         mfu_of_one_token_a_second: float,
     ) -> None:
         """Nothing runs yet."""
-        self._start, self._controls, self._phases, self._log, self._view = start, controls, phases, log, view
-        self._trackers, self._writer = trackers, writer
+        self._start, self._controls, self._phases = start, controls, phases
+        self._report, self._writer, self._processes = report, writer, processes
         self._mfu = mfu_of_one_token_a_second
         self._program = start.program
         self._state: State = start.state
@@ -100,6 +99,7 @@ class Loop:
         for batch in loader.ahead(self._start.first_step, training.steps):
             number = (previous.number if previous else self._start.first_step) + 1
             self._state, metrics = self._start.step(self._state, batch, self._words())
+            self._phases.dispatched(number)
             asked = self._complete(previous)
             previous = _Dispatched(number, metrics)
             evaluate = self._due(number, training.evaluation.every_steps) or asked == Control.EVALUATE
@@ -151,13 +151,12 @@ class Loop:
         now = time.perf_counter()
         seconds, self._completed_at = now - self._completed_at, now
         if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
-            self._log.write(
+            self._report.event(
                 {"event": "nonfinite", "step": step.number, "loss": values["loss"], "gradNorm": values["grad_norm"]}
             )
             raise NonFiniteError(_nonfinite(step.number, values))
         self._loss = values["loss"]
-        self._phases.add(Phase.STEP, seconds)
-        self._phases.completed(step.number)
+        self._phases.completed(step.number, seconds)
         self._tell(step.number, values, seconds)
         return Control(int(values["control"]))
 
@@ -174,10 +173,7 @@ class Loop:
         }
         if self._program.training.loss.z_loss:
             record["zLoss"] = values["z_loss"]
-        self._log.write({"step": number, **record})
-        self._view.step(number, record)
-        for tracker in self._trackers:
-            tracker.step(number, record)
+        self._report.step(number, record)
 
     def _evaluate(self, number: int) -> None:
         """The mean loss over the first held-out batches, weighted by tokens."""
@@ -192,12 +188,7 @@ class Loop:
         weight = sum(float(s.weight) for s in sums)
         loss = sum(float(s.cross_entropy) for s in sums) / weight
         accuracy = sum(float(s.correct) for s in sums) / weight
-        self._log.write(
-            {"event": "evaluated", "step": number, "heldOutLoss": loss, "heldOutAccuracy": accuracy, "tokens": weight}
-        )
-        self._view.evaluated(number, loss)
-        for tracker in self._trackers:
-            tracker.step(number, {"heldOutLoss": loss, "heldOutAccuracy": accuracy})
+        self._report.evaluated(number, {"heldOutLoss": loss, "heldOutAccuracy": accuracy, "tokens": weight})
 
     def _save(self, number: int) -> None:
         """Copy the state to the host and let the writer do the rest while training goes on."""
@@ -217,7 +208,8 @@ class Loop:
         """The digest of the last state, as the save of it found it or, where there was nothing to save, computed."""
         if self._ticket is not None and self._ticket.digest is not None:
             return self._ticket.digest
-        return combine(to_hex(self._start.digester(flat(self._state))))
+        digests = self._start.digester(flat(self._state))
+        return combine(to_hex(digests, partial(self._processes.exchange, "last")))
 
 
 def _nonfinite(number: int, values: dict[str, float]) -> str:

@@ -1,7 +1,6 @@
-"""One process of a run, from its command line to its exit code: what the launcher and `shardwise run` start.
+"""One process of a run, from its orders to its exit code: what `shardwise.train.child` runs.
 
-`run` is called in a process whose environment already says which devices JAX sees (`shardwise.job.environment`). It
-holds the run directory, starts, loops, and writes the summary, whatever the end.
+It joins the other processes, starts, loops, and at the end writes what is written once, if it is the one that writes.
 """
 
 import errno
@@ -10,45 +9,45 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import psutil
 from rich.console import Console
 
-from shardwise.job.contract import ExitCode, progress_name
+from shardwise.job.contract import ExitCode, Phase
 from shardwise.job.errors import OutOfMemoryError, RunDirectoryError, ShardwiseError
 from shardwise.job.load import dump
+from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
-from shardwise.train.checkpoint import CheckpointWriter, SaveTicket
+from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.flops import flops_per_token, measured_peak_flops
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.memory import DeviceMemory, device_memory
-from shardwise.train.metrics import MetricsLog, records, steps
+from shardwise.train.metrics import records, steps
 from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
+from shardwise.train.processes import Processes
+from shardwise.train.report import Report, Silence, speaking
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Options, Start, start
 from shardwise.train.summary import Summary
-from shardwise.train.trackers import trackers
-from shardwise.train.view import View, memory_table
+from shardwise.train.view import memory_table
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-RANK = 0  # one process for now; the launcher will give each of its trainers a rank
+WRITER = 0
+"""The rank that writes what is written once."""
 
 
-def run(job: TrainingJob, directory: Path, options: Options, console: Console, *, imports_seconds: float) -> ExitCode:
-    """Start the run in this directory, or go on with it, to its end or to a stop.
+def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[str, float]) -> ExitCode:
+    """Start the run in its directory, or go on with it, to its end or to a stop.
 
     Args:
         job: checked and resolved.
-        directory: the run directory; made if needed.
-        options: what the command line adds.
-        console: where a person looks.
-        imports_seconds: how long this process took to import what it needs, for the start-up table.
+        orders: this process's part.
+        console: where the process that speaks does.
+        spent: {phase: seconds} of this process before it had orders, for the start-up table.
 
     Returns:
         OK, or SAVED after a stop.
@@ -57,83 +56,97 @@ def run(job: TrainingJob, directory: Path, options: Options, console: Console, *
         ShardwiseError: with the exit code of its class; the summary has been written.
 
     """
-    deadline = job.spec.deadline.seconds if job.spec.deadline else None
     every = job.spec.training.checkpoint.every
     controls = Controls(
-        time.monotonic, save_every_seconds=every.seconds if every else None, stop_after_seconds=deadline
+        time.monotonic,
+        save_every_seconds=every.seconds if every else None,
+        stop_after_seconds=orders.deadline_seconds,
     )
-    with _in_words(directory), RunDirectory.held(directory) as held, controls.signals():
-        phases = Phases(held.logs / progress_name(RANK), incarnation=held.incarnation, rank=RANK, pid=os.getpid())
-        phases.add("interpreter", time.time() - psutil.Process().create_time() - imports_seconds)
-        phases.add("imports", imports_seconds)
-        summary = Summary(held, job, phases)
+    directory = RunDirectory(Path(orders.directory), orders.incarnation)
+    with _in_words(directory.path), controls.signals():
+        phases = Phases(Path(orders.progress), incarnation=orders.incarnation, rank=orders.rank, pid=os.getpid())
+        for name, seconds in spent.items():
+            phases.add(name, seconds)
+        speaks = orders.rank == WRITER
+        summary = Summary(directory, job, phases) if speaks else None
         try:
-            with _in_words(directory):
-                return _run(job, held, phases, summary, controls, options, console)
+            with _in_words(directory.path):
+                with phases.entered(Phase.JOIN):
+                    processes = Processes.join(orders, limit_seconds=job.spec.recovery.hang_after.seconds)
+                outcome = _run(job, directory, phases, summary, controls, orders, processes, console)
         except StoppedError:
-            summary.not_begun("stopped")
+            if summary:
+                summary.not_begun("stopped")
             console.print("stopped before the first step; there was nothing to save")
             return ExitCode.SAVED
         except ShardwiseError as error:
-            with suppress(OSError):  # a full disk has no room for the summary either, and the error itself is raised
-                summary.failed(error)
+            if summary:
+                with suppress(OSError):  # a full disk has no room for the summary, and the error itself is raised
+                    summary.failed(error)
             raise
+        processes.leave()
+    return ExitCode.SAVED if outcome.stopped else ExitCode.OK
 
 
 def _run(
     job: TrainingJob,
-    held: RunDirectory,
+    directory: RunDirectory,
     phases: Phases,
-    summary: Summary,
+    summary: Summary | None,
     controls: Controls,
-    options: Options,
+    orders: Orders,
+    processes: Processes,
     console: Console,
-) -> ExitCode:
-    began = start(
-        job, held, phases, options, lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
-    )
-    held.write_job(dump(job))
-    summary.began(began)
+) -> Outcome:
+    def tell(text: str) -> None:
+        if summary:
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    options = Options(fork=orders.fork, step=orders.step)
+    began = start(job, directory, phases, options, processes, tell)
+    token_flops = flops_per_token(began.program.config)
     with ExitStack() as stack:
-        log = MetricsLog(held.metrics)
-        stack.callback(log.close)
-        memory = device_memory(began.program, began.step)
-        log.write(_first_event(began, held.incarnation, memory))
-        console.print(memory_table(memory))
-        token_flops, peak_flops = flops_per_token(began.program.config), measured_peak_flops()
-        console.print(_mfu_words(token_flops, peak_flops), highlight=False, soft_wrap=True)
-        others = trackers(job, held.logs)
-        for tracker in others:
-            stack.callback(tracker.close)
-        view = stack.enter_context(View(console, steps=job.spec.training.steps, first_step=began.first_step))
+        report: Report = Silence()
+        mfu = 0.0
+        if summary:
+            directory.write_job(dump(job))
+            summary.began(began)
+            memory, peak_flops = device_memory(began.program, began.step), measured_peak_flops()
+            report = stack.enter_context(speaking(job, directory, console, first_step=began.first_step))
+            report.event(_first_event(began, orders.incarnation, memory))
+            console.print(memory_table(memory))
+            tell(_mfu_words(token_flops, peak_flops))
+            mfu = token_flops / peak_flops
+        phases.step = began.first_step
         writer = CheckpointWriter(
             began.root,
             keep=job.spec.training.checkpoint.keep,
             run=job.metadata.name,
-            incarnation=held.incarnation,
-            fence=held.fence,
-            on_commit=partial(_saved, log, view),
+            incarnation=orders.incarnation,
+            fence=directory.commit,
+            processes=processes,
+            on_commit=report.saved,
         )
         stack.callback(writer.close)
         loop = Loop(
             began,
             controls=controls,
             phases=phases,
-            log=log,
-            view=view,
-            trackers=others,
+            report=report,
             writer=writer,
-            mfu_of_one_token_a_second=token_flops / peak_flops,
+            processes=processes,
+            mfu_of_one_token_a_second=mfu,
         )
         outcome = loop.run()
-        log.write(
+        report.event(
             {"event": "stopped" if outcome.stopped else "complete", "step": outcome.steps, "digest": outcome.digest}
         )
-    floors = {"unigram": began.data.unigram_entropy(), "bigram": began.data.bigram_entropy()}
-    summary.ended(outcome, steps(held.metrics), floors)
-    _plot(job, held, floors)
-    console.print(_last_words(began, outcome), highlight=False, soft_wrap=True)
-    return ExitCode.SAVED if outcome.stopped else ExitCode.OK
+    if summary:
+        floors = {"unigram": began.data.unigram_entropy(), "bigram": began.data.bigram_entropy()}
+        summary.ended(outcome, steps(directory.metrics), floors)
+        _plot(job, directory, floors)
+    tell(_last_words(began, outcome))
+    return outcome
 
 
 def _mfu_words(token_flops: int, peak_flops: float) -> str:
@@ -166,13 +179,6 @@ def _in_words(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _saved(log: MetricsLog, view: View, ticket: SaveTicket) -> None:
-    """A checkpoint is committed; told by the thread that wrote it."""
-    seconds = {"blockedSeconds": ticket.blocked_seconds, "durableSeconds": ticket.durable_seconds}
-    log.write({"event": "saved", "step": ticket.step, **seconds, "digest": ticket.digest})
-    view.saved(ticket.step)
-
-
 def _last_words(began: Start, outcome: Outcome) -> str:
     if outcome.stopped:
         how = "stopped and saved at"
@@ -191,10 +197,10 @@ def _first_event(began: Start, incarnation: int, memory: list[DeviceMemory]) -> 
     return event | {"devices": mesh.size, "mesh": dict(mesh.shape), "memory": [asdict(row) for row in memory]}
 
 
-def _plot(job: TrainingJob, held: RunDirectory, floors: Mapping[str, float]) -> None:
-    drawn = steps(held.metrics)
+def _plot(job: TrainingJob, run: RunDirectory, floors: Mapping[str, float]) -> None:
+    drawn = steps(run.metrics)
     if drawn:
-        events = [record for record in records(held.metrics) if "event" in record]
+        events = [record for record in records(run.metrics) if "event" in record]
         evaluations = [record for record in events if record["event"] == "evaluated"]
         restarts = [record["step"] for record in events if record["event"] == "restored"]
-        plot_png(drawn, floors, held.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)
+        plot_png(drawn, floors, run.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)

@@ -19,6 +19,7 @@ class Phases:
         self._record, self._incarnation, self._rank, self._pid = record, incarnation, rank, pid
         self.seconds: dict[str, float] = {}
         self.step = 0
+        self._dispatched, self._step_seconds = 0, 0.0
         self._phase = Phase.START
         self._write()
 
@@ -44,9 +45,14 @@ class Phases:
         """Count time that was measured elsewhere."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
-    def completed(self, step: int) -> None:
-        """So many steps are complete: their losses have reached this host."""
-        self.step = step
+    def dispatched(self, step: int) -> None:
+        """A step has been handed to the devices; told with the next record."""
+        self._dispatched = step
+
+    def completed(self, step: int, seconds: float) -> None:
+        """So many steps are complete, the last in so many seconds: their losses have reached this host."""
+        self.step, self._step_seconds = step, seconds
+        self.add(Phase.STEP, seconds)
         self._write()
 
     def _write(self) -> None:
@@ -57,7 +63,10 @@ class Phases:
                 rank=self._rank,
                 phase=self._phase,
                 step=self.step,
+                dispatched=self._dispatched,
+                step_seconds=self._step_seconds,
                 monotonic_seconds=time.monotonic(),
                 pid=self._pid,
+                seconds=self.seconds,
             ),
         )

@@ -1,16 +1,18 @@
 """From a resolved job to a state on the devices and compiled programs: fresh, restored, or forked.
 
-Called by `shardwise.train.main`. XLA compiles in threads while data are prepared and a checkpoint is read, since none
+Called by `shardwise.train.main`. All processes of a run take the same way here, and agree on what they found. XLA compiles in threads while data are prepared and a checkpoint is read, since none
 of them needs the others.
 """
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.stages import Compiled
 
 from shardwise.job.contract import Phase, cache_directory, checkpoint_root
 from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError, UsageError
@@ -20,9 +22,11 @@ from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restor
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.executables import Executables
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.layout import Layout
 from shardwise.train.phases import Phases
+from shardwise.train.processes import Processes
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat, unflat
 from shardwise.train.step import lower_evaluation, lower_step
@@ -39,8 +43,8 @@ class Start:
     data: Dataset
     identity: dict[str, Any]
     root: str
-    step: jax.stages.Compiled
-    evaluation: jax.stages.Compiled | None
+    step: Compiled
+    evaluation: Compiled | None
     digester: Digester
     state: State
     first_step: int
@@ -85,7 +89,14 @@ def _refuse_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int) -> N
         )
 
 
-def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options, report: Report) -> Start:
+def start(
+    job: TrainingJob,
+    run: RunDirectory,
+    phases: Phases,
+    options: Options,
+    processes: Processes,
+    report: Report,
+) -> Start:
     """Prepare everything up to the first step.
 
     Raises:
@@ -96,7 +107,8 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
     program = build(job, jax.devices())
     with ThreadPoolExecutor(2, thread_name_prefix="compile") as pool:
         with phases.entered(Phase.COMPILE):
-            step, evaluation, digester = _compiling(program, pool)
+            kept = Executables(job, processes.rank)
+            step, evaluation, digester = _compiling(program, pool, kept)
         with phases.entered(Phase.DATA):
             data = prepare(
                 training.data,
@@ -105,17 +117,23 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
                 cache_root=cache_directory(),
                 report=report,
             )
+        _same_data(data, processes)
         own = identity(job, data_fingerprint=data.fingerprint)
         root = checkpoint_root(training.checkpoint.path, run.path)
         forked = _differs(run, root, job.metadata.name, own, options)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
-        state, restored = _state(program, root, options, phases, digest, pool, report)
+        state, restored = _state(program, root, options, phases, digest, kept, processes, report)
         with phases.entered(Phase.COMPILE):
             compiled = step.result()
             compiled_evaluation = None if evaluation is None else evaluation.result()
-    run.write_identity(own)
     first_step = restored.step if restored else 0
+    if first_step:
+        initial_digest = run.read_summary().get("initialDigest")
+    else:
+        initial_digest = combine(to_hex(digest(flat(state)), partial(processes.exchange, "initial")))
+    if processes.rank == 0:
+        run.write_identity(own)
     return Start(
         job=job,
         program=program,
@@ -127,18 +145,32 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
         digester=digest,
         state=state,
         first_step=first_step,
-        initial_digest=run.read_summary().get("initialDigest") if first_step else combine(to_hex(digest(flat(state)))),
+        initial_digest=initial_digest,
         forked=forked,
         refused=frozenset(step for step, _ in restored.refused) if restored else frozenset(),
     )
 
 
-def _compiling(program: Program, pool: ThreadPoolExecutor) -> tuple[Future[Any], Future[Any] | None, Future[Digester]]:
-    """Lower here (tracing is Python), compile in the threads (XLA leaves Python alone)."""
-    step = pool.submit(lower_step(program).compile)
-    digester = pool.submit(Digester, flat(program.abstract()))
+def _same_data(data: Dataset, processes: Processes) -> None:
+    """Every host reads the data by itself; they must all have found the same."""
+    found = processes.exchange("data", data.fingerprint)
+    others = [rank for rank, fingerprint in enumerate(found) if fingerprint != found[0]]
+    if others:
+        raise DataError(
+            f"data.train: the hosts see different data: the fingerprint is {found[0]} on rank 0 and {found[others[0]]} "
+            f"on rank {others[0]}; expected the same files on every host"
+        )
+
+
+def _compiling(
+    program: Program, pool: ThreadPoolExecutor, kept: Executables
+) -> tuple[Future[Compiled], Future[Compiled] | None, Future[Digester]]:
+    """In threads: XLA leaves Python alone while it compiles, and reading a program that was kept waits for the disk."""
+    step = pool.submit(kept.get, "step", partial(lower_step, program))
+    digester = pool.submit(Digester, flat(program.abstract()), kept.get)
     evaluated = program.training.evaluation.every_steps is not None
-    return step, pool.submit(lower_evaluation(program).compile) if evaluated else None, digester
+    evaluation = pool.submit(kept.get, "evaluation", partial(lower_evaluation, program)) if evaluated else None
+    return step, evaluation, digester
 
 
 def _differs(run: RunDirectory, root: str, name: str, own: dict[str, Any], options: Options) -> bool:
@@ -185,7 +217,8 @@ def _state(
     options: Options,
     phases: Phases,
     digester: Digester,
-    pool: ThreadPoolExecutor,
+    kept: Executables,
+    processes: Processes,
     report: Report,
 ) -> tuple[State, Restored | None]:
     """The state to start from. Restoring never initialises first; a fork or an import fills in what it lacks."""
@@ -198,21 +231,22 @@ def _state(
             flat(abstract),
             step=options.step,
             digester=digester,
+            exchange=partial(processes.exchange, "restore"),
             report=lambda step, reason: report(f"checkpoint of step {step} refused: {reason}"),
             partial=options.fork or imported,
         )
     if restored is None:
         with phases.entered(Phase.INIT):
-            return _initial(program, pool), None
+            return _initial(program, kept), None
     if not restored.missing:
         return unflat(abstract, restored.arrays), restored
     with phases.entered(Phase.INIT):
-        fresh = flat(_initial(program, pool))
+        fresh = flat(_initial(program, kept))
     report(f"step {restored.step}: restored, but for {len(restored.missing)} arrays that it lacks and that start anew")
     return unflat(abstract, fresh | restored.arrays), restored
 
 
-def _initial(program: Program, pool: ThreadPoolExecutor) -> State:
-    state: State = pool.submit(program.lower_init().compile).result()()
+def _initial(program: Program, kept: Executables) -> State:
+    state: State = kept.get("init", program.lower_init)()
     jax.block_until_ready(state)
     return state

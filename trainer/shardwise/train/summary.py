@@ -31,7 +31,6 @@ class Summary:
         """The first step is about to begin."""
         self._begun = True
         self._initial = began.initial_digest
-        self._phases.step = began.first_step
         self.write("running", data=[asdict(source) for source in began.data.sources])
 
     def ended(self, outcome: Outcome, drawn: list[dict[str, Any]], entropy: Mapping[str, float]) -> None:

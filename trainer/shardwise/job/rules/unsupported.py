@@ -45,4 +45,4 @@ def no_pipeline_axis(job: TrainingJob) -> Iterator[Problem]:
         )
 
 
-RULES = (one_host, no_context_axis, no_pipeline_axis)
+RULES = (no_context_axis, no_pipeline_axis)

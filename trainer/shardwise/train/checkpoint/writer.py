@@ -1,27 +1,27 @@
 """Saves a state to disk while training goes on.
 
     save()      waits for the save before it, copies this process's part to host memory, returns
-    background  array files -> manifest.json -> fence -> COMMITTED -> retention
+    background  digests -> room -> array files -> manifest.json, fence, COMMITTED, retention
 
 The copy is what makes it safe to donate the arrays to the next step: on CPU an array handed to numpy is a view, and
-a view stops donation. Called by the step loop and by the import of published weights. One process writes: with several,
-the marker would need a barrier before it.
+a view stops donation. Every process writes its own part of the array files; rank 0 alone makes room and commits, after
+all have said that theirs are durable. Called by the step loop and by the import of published weights.
 """
 
+import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 import jax
-import tensorstore as ts
 
 from shardwise.job.contract import checkpoint_name
-from shardwise.job.errors import CheckpointError
+from shardwise.job.errors import CheckpointError, ShardwiseError
 from shardwise.job.spec import Keep
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import (
@@ -32,18 +32,17 @@ from shardwise.train.checkpoint.manifest import (
     IdentityValue,
     Kind,
     Manifest,
-    array_directory,
     decode,
     encode,
 )
+from shardwise.train.checkpoint.put import put
 from shardwise.train.checkpoint.retention import expired
 from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, combine, to_hex
+from shardwise.train.processes import Processes
 
 _NUM_COPY_THREADS = 4
-_NUM_FILES_AT_ONCE = 16
-_MAX_BYTES_IN_FLIGHT = 256 << 20
 
 
 @dataclass(kw_only=True)
@@ -90,19 +89,20 @@ class CheckpointWriter:
         keep: Keep,
         run: str,
         incarnation: int,
-        fence: Callable[[], None],
+        fence: Callable[[], AbstractContextManager[None]],
+        processes: Processes,
         on_commit: Callable[[SaveTicket], None] | None = None,
     ) -> None:
-        """`fence` is called right before each commit and raises if a newer incarnation of the run exists.
+        """`fence` surrounds each commit: it raises if a newer incarnation of the run exists, and else keeps it waiting.
 
-        `on_commit` is called right after it; both in the thread that writes.
+        `on_commit` is called right after it; both in the thread that writes. `processes` all have such a writer, and
+        save the same steps.
         """
-        assert jax.process_count() == 1, "one process writes a checkpoint"
         self._store = Store(root)
         self._keep = keep
         self._run = run
         self._incarnation = incarnation
-        self._fence = fence
+        self._fence, self._processes = fence, processes
         self._on_commit = on_commit
         self._copiers = ThreadPoolExecutor(_NUM_COPY_THREADS, thread_name_prefix="checkpoint-copy")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-write")
@@ -160,26 +160,55 @@ class CheckpointWriter:
             self._background.shutdown()
 
     def _write(self, save: _Save) -> None:
-        with self._plain_words(save):
-            digests = to_hex(save.digests)
-            save.ticket.digest = combine(digests)
-            if self._is_there(save, digests):
-                self._committed(save)
-                return
-            self._write_arrays(save)
-            manifest, marker = encode(self._manifest(save, digests))
-            self._store.write(save.step, MANIFEST, manifest)
-            self._store.flush(save.step, [ARRAYS])
-        self._fence()
-        with self._plain_words(save):
-            self._store.write(save.step, MARKER, marker)
+        digests = to_hex(save.digests, partial(self._processes.exchange, "save digests"))
+        save.ticket.digest = combine(digests)
+        is_first = self._processes.rank == 0
+        if any(self._together(save, "room", lambda: is_first and self._is_there(save, digests))):
+            self._committed(save)
+            return
+        self._together(save, "files", lambda: self._put(save))
+        self._together(save, "commit", lambda: is_first and self._commit(save, digests))
         self._committed(save)
-        self._retain(save.step)
+        if is_first:
+            self._retain(save.step)
+
+    def _put(self, save: _Save) -> bool:
+        put(self._store, save.step, save.abstract, save.layouts, save.parts)
+        self._store.flush(save.step, [ARRAYS])
+        return True
+
+    def _commit(self, save: _Save, digests: Mapping[str, str]) -> bool:
+        manifest, marker = encode(self._manifest(save, digests))
+        self._store.write(save.step, MANIFEST, manifest)
+        self._store.flush(save.step, [])
+        with self._fence():
+            self._store.write(save.step, MARKER, marker)
+        return True
 
     def _committed(self, save: _Save) -> None:
         save.ticket.durable_seconds = time.monotonic() - save.started
         if self._on_commit is not None:
             self._on_commit(save.ticket)
+
+    def _together(self, save: _Save, what: str, act: Callable[[], bool]) -> list[bool]:
+        """Acts, and waits until all processes have; returns what came of each, or raises what went wrong with any."""
+        failure: ShardwiseError | None = None
+        done = False
+        try:
+            done = act()
+        except (ValueError, OSError) as error:  # TensorStore raises ValueError for whatever a store answers
+            failure = CheckpointError(zarr.write_cause(error))
+            failure.__cause__ = error
+        except ShardwiseError as error:
+            failure = error
+        said = json.dumps({"done": done, "failure": failure and str(failure)})
+        heard = [json.loads(text) for text in self._processes.exchange(f"save {what}", said)]
+        failures = [f"rank {rank}: {one['failure']}" for rank, one in enumerate(heard) if one["failure"]]
+        if failure is not None and not isinstance(failure.__cause__, ValueError | OSError):
+            raise failure
+        if failures:
+            raise self._unsaved(save, str(failure) if self._processes.count == 1 else failures[0]) from failure
+        return [one["done"] for one in heard]
 
     def _is_there(self, save: _Save, digests: Mapping[str, str]) -> bool:
         """Whether this very checkpoint is committed already; otherwise the place is free when this returns."""
@@ -195,32 +224,6 @@ class CheckpointWriter:
         if committed is not None:
             self._store.delete(save.step)
         return False
-
-    def _write_arrays(self, save: _Save) -> None:
-        context = zarr.context(_NUM_FILES_AT_ONCE)
-        opening = {
-            path: ts.open(self._spec(save, path), create=True, open=True, context=context) for path in save.abstract
-        }
-        stores = {path: future.result() for path, future in opening.items()}
-        in_flight: deque[tuple[ts.Future[None], int]] = deque()
-        num_bytes = 0
-        try:
-            while save.parts or in_flight:
-                while in_flight and (not save.parts or num_bytes > _MAX_BYTES_IN_FLIGHT):
-                    commit, done_bytes = in_flight.popleft()
-                    commit.result()
-                    num_bytes -= done_bytes
-                if save.parts:
-                    in_flight.append(_start_write(save, stores))
-                    num_bytes += in_flight[-1][1]
-        finally:
-            for commit, _ in in_flight:  # after a failure: what is still being written would come back after removal
-                commit.exception()
-
-    def _spec(self, save: _Save, path: str) -> dict[str, Any]:
-        array, cut = save.abstract[path], save.layouts[path]
-        kvstore = self._store.spec(save.step, array_directory(path))
-        return zarr.array_spec(kvstore, array.shape, array.dtype, cut.file_shape, cut.chunk_shape)
 
     def _manifest(self, save: _Save, digests: Mapping[str, str]) -> Manifest:
         entries = {
@@ -251,18 +254,15 @@ class CheckpointWriter:
         for step in [*partial, *expired(committed, saved, self._keep)]:
             self._store.delete(step)
 
-    @contextmanager
-    def _plain_words(self, save: _Save) -> Iterator[None]:
-        """Turns what the file system says into a `CheckpointError`, after removing the partial directory."""
-        try:
-            yield
-        except (ValueError, OSError) as error:  # TensorStore raises ValueError for whatever a store answers
-            save.parts.clear()
-            where = f"{self._store.root}/{checkpoint_name(save.step)}"
-            raise CheckpointError(
-                f"{where} was not saved: {zarr.write_cause(error)}. {self._remove_partial(save.step)} "
-                "Earlier checkpoints are untouched. Make room, or choose another checkpoint.path"
-            ) from error
+    def _unsaved(self, save: _Save, why: str) -> CheckpointError:
+        """What a failed save is to a person; rank 0 has then removed what there was of it."""
+        save.parts.clear()
+        where = f"{self._store.root}/{checkpoint_name(save.step)}"
+        removed = self._remove_partial(save.step) if self._processes.rank == 0 else ""
+        return CheckpointError(
+            f"{where} was not saved: {why}. {removed} "
+            "Earlier checkpoints are untouched. Make room, or choose another checkpoint.path"
+        )
 
     def _remove_partial(self, step: int) -> str:
         try:
@@ -270,11 +270,3 @@ class CheckpointWriter:
         except (ValueError, OSError) as error:
             return f"Its partial directory could not be removed ({zarr.first_line(error)})."
         return "Its partial directory is removed."
-
-
-def _start_write(save: _Save, stores: Mapping[str, ts.TensorStore]) -> tuple[ts.Future[None], int]:
-    """Hands the next file to TensorStore, which then holds the only reference to its values."""
-    part = save.parts.popleft()
-    values = part.bits.view(save.abstract[part.path].dtype)
-    write = stores[part.path][part.box.slices].write(values, can_reference_source_data_indefinitely=True)
-    return write.commit, part.bits.nbytes

@@ -1,0 +1,120 @@
+"""Compiled programs, kept on this host's disk for each process of a run, so that a restart neither traces nor compiles.
+
+JAX's own cache still traces, and on several CPU processes only the first one ever finds anything in it. Here a program
+is looked up by all that decides what it would be: the code of this package, the versions, the devices and the flags, the
+job, the place of the process. Called by the start.
+
+What is kept is a pickle, which can run code when it is read: the folder is this user's alone (mode 0700, checked), and
+never in a bucket.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import platform
+import stat
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+from jax.experimental import serialize_executable
+from jax.stages import Compiled, Lowered
+
+import shardwise
+from shardwise.job.contract import cache_directory
+from shardwise.job.load import dump
+from shardwise.job.spec import TrainingJob
+
+FOLDER = "programs"
+_KEEP = 64
+"""Programs of so many jobs and places stay; the oldest go."""
+
+
+class Executables:
+    """The programs of one process of a job.
+
+    Args:
+        job: resolved.
+        rank: of this process.
+
+    """
+
+    def __init__(self, job: TrainingJob, rank: int) -> None:
+        """Make the folder if needed."""
+        self._folder = _private(cache_directory() / FOLDER) / _key(job, rank)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        os.utime(self._folder)  # in use: retention goes by it
+        _retain(self._folder.parent)
+
+    def get(self, name: str, lower: Callable[[], Lowered]) -> Compiled:
+        """The program of that name, loaded if it was kept, else lowered, compiled and kept. Any thread may call it."""
+        path = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
+        kept = _load(path)
+        if kept is not None:
+            return kept
+        compiled = lower().compile()
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(pickle.dumps(serialize_executable.serialize(compiled)))
+        partial.replace(path)
+        return compiled
+
+
+def _load(path: Path) -> Compiled | None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    program: Compiled = serialize_executable.deserialize_and_load(*pickle.loads(content))  # noqa: S301  our own folder
+    return program
+
+
+def _private(folder: Path) -> Path:
+    """The folder, which nobody else may write to or read."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        folder.chmod(0o700)  # raises where it is somebody else's
+    return folder
+
+
+def _key(job: TrainingJob, rank: int) -> str:
+    """All that decides what a program would be."""
+    decides: dict[str, Any] = {
+        "code": _code(),
+        "versions": [shardwise.__version__, jax.__version__, jaxlib.__version__, platform.python_version()],
+        "machine": _machine(),
+        "devices": [[str(device), device.device_kind, device.process_index] for device in jax.devices()],
+        "flags": {name: os.environ.get(name) for name in ("XLA_FLAGS", "NPROC", "LIBTPU_INIT_ARGS")},
+        "job": dump(job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": "any"})})),
+        "rank": rank,
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@cache
+def _code() -> str:
+    """A fingerprint of this package's sources."""
+    root = Path(shardwise.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted((*(root / "job").rglob("*.py"), *(root / "train").rglob("*.py"))):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _machine() -> str:
+    """The processor's name and abilities: a program made for another one may use instructions that this one lacks."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    found = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+
+
+def _retain(root: Path) -> None:
+    by_age = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    for folder in by_age[:-_KEEP]:
+        for path in folder.iterdir():
+            path.unlink(missing_ok=True)
+        folder.rmdir()
