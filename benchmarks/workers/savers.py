@@ -6,6 +6,7 @@ Each has `save(step, tree)`, which returns when training could go on, as a `Savi
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -146,7 +147,7 @@ class Shardwise:
         from shardwise.train.checkpoint import CheckpointWriter  # noqa: PLC0415
 
         self._root = str(root)
-        self._writer = CheckpointWriter(self._root, keep=Keep(last=2), run="bench", incarnation=0, fence=lambda: None)
+        self._writer = CheckpointWriter(self._root, keep=Keep(last=2), run="bench", incarnation=0, fence=nullcontext)
         self._digester: Any = None
 
     def prepare(self, like: Abstract) -> None:

@@ -32,7 +32,17 @@ def make_run(directory: Path, *overrides: str, status: str = "running") -> Path:
         folder.mkdir(parents=True)
         if committed:
             (folder / "COMMITTED").touch()
-    progress = Progress(incarnation=0, rank=0, phase=Phase.STEP, step=10, monotonic_seconds=1.0, pid=1)
+    progress = Progress(
+        incarnation=0,
+        rank=0,
+        phase=Phase.STEP,
+        step=10,
+        dispatched=11,
+        step_seconds=0.1,
+        monotonic_seconds=1.0,
+        pid=1,
+        seconds={},
+    )
     write_progress(directory / "logs" / progress_name(0), progress)
     return directory
 

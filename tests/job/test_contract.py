@@ -1,6 +1,7 @@
 """shardwise.job.contract: the numbers and the record that processes agree on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,17 @@ from shardwise.job.contract import (
     write_progress,
 )
 
-RECORD = Progress(incarnation=1, rank=3, phase=Phase.STEP, step=17, monotonic_seconds=12.5, pid=42)
+RECORD = Progress(
+    incarnation=1,
+    rank=3,
+    phase=Phase.STEP,
+    step=17,
+    dispatched=18,
+    step_seconds=0.5,
+    monotonic_seconds=12.5,
+    pid=42,
+    seconds={"step": 8.5},
+)
 
 
 def test_exit_codes_are_fixed() -> None:
@@ -51,7 +62,7 @@ def test_progress_comes_back_as_written(tmp_path: Path) -> None:
 def test_progress_replaces_an_older_record(tmp_path: Path) -> None:
     """The newest record is the one that is read."""
     path = tmp_path / "progress.json"
-    write_progress(path, Progress(incarnation=0, rank=0, phase=Phase.START, step=0, monotonic_seconds=1.0, pid=1))
+    write_progress(path, replace(RECORD, step=18))
     write_progress(path, RECORD)
     assert read_progress(path) == RECORD
 
@@ -79,6 +90,7 @@ def test_every_error_has_the_exit_code_of_its_tree() -> None:
         "DataError": ExitCode.BAD_INPUT,
         "CheckpointError": ExitCode.BAD_INPUT,
         "RunDirectoryError": ExitCode.BAD_INPUT,
+        "PeerError": ExitCode.FAILURE,
         "NonFiniteError": ExitCode.NONFINITE,
         "OutOfMemoryError": ExitCode.OUT_OF_MEMORY,
     }

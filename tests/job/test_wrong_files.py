@@ -82,8 +82,6 @@ FIELDS = [
 
 # Overrides that are wrong together, or against the rest of the job.
 RULES = [
-    ("hardware.topology=2x4", "spec.hardware.topology", ["several hosts are not supported yet", "topology 1x8"]),
-    ("hardware.slices=2", "spec.hardware.slices", ["several hosts are not supported yet", "topology 1x16"]),
     ("training.mesh.context=2", "spec.training.mesh.context", ["given 2", "not supported yet"]),
     ("training.mesh.pipeline=4", "spec.training.mesh.pipeline", ["given 4", "not supported yet"]),
     ("training.mesh.tensor=3", "spec.training.mesh.tensor", ["given 3", "divides 8 devices", "1, 2, 4, 8"]),

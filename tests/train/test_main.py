@@ -12,15 +12,28 @@ from tests.train.conftest import SMALL
 from shardwise.job.contract import ExitCode
 from shardwise.job.errors import OutOfMemoryError, RunDirectoryError
 from shardwise.job.load import loads
+from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
+from shardwise.job.takeover import next_incarnation
 from shardwise.train import main
 from shardwise.train.run_directory import RunDirectory
-from shardwise.train.start import Options
 
 
 def _run(directory: Path) -> ExitCode:
-    job = resolve(loads(SMALL))
-    return main.run(job, directory, Options(), Console(file=io.StringIO()), imports_seconds=0.0)
+    orders = Orders(
+        job_file="",
+        directory=str(directory),
+        progress=str(directory / "progress.json"),
+        stacks="",
+        rank=0,
+        num_processes=1,
+        coordinator="",
+        incarnation=next_incarnation(directory),
+        fork=False,
+        step=None,
+        deadline_seconds=None,
+    )
+    return main.run(resolve(loads(SMALL)), orders, Console(file=io.StringIO()), spent={})
 
 
 def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

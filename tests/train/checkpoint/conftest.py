@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class Toy:
 
     def writer(self, **options: Any) -> CheckpointWriter:
         """A writer with plain settings, closed after the test."""
-        defaults: dict[str, Any] = {"keep": Keep(last=3), "run": "toy", "incarnation": 0, "fence": lambda: None}
+        defaults: dict[str, Any] = {"keep": Keep(last=3), "run": "toy", "incarnation": 0, "fence": nullcontext}
         self.writers.append(CheckpointWriter(str(self.root), **defaults | options))
         return self.writers[-1]
 

@@ -1,6 +1,7 @@
 """Saving: what is on disk afterwards, what happens when it cannot be written, and what stays in memory."""
 
 import resource
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_resident_memory_is_flat_over_100_saves(tmp_path: Path) -> None:
     shapes = {f"w{n}": jax.ShapeDtypeStruct((2048, 2048), jnp.float32, sharding=sharding) for n in range(3)}
     tree = {path: jax.device_put(np.full(a.shape, 0.5, np.float32), sharding) for path, a in shapes.items()}
     digester, step = Digester(shapes), jax.jit(lambda tree: {p: x + 1 for p, x in tree.items()}, donate_argnums=0)
-    writer = writing.CheckpointWriter(str(tmp_path), keep=Keep(last=1), run="r", incarnation=0, fence=lambda: None)
+    writer = writing.CheckpointWriter(str(tmp_path), keep=Keep(last=1), run="r", incarnation=0, fence=nullcontext)
     resident = {}
     for number in range(1, 101):
         writer.save(number, tree, digester=digester, identity={})

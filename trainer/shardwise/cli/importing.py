@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 
 from shardwise.cli.model import PARAMS
+from shardwise.job import takeover
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.train import weights
 from shardwise.train.checkpoint import CheckpointWriter
@@ -55,7 +56,8 @@ def save_weights(
     training = job.spec.training.model_copy(update={"mesh": Mesh(replica=1)})
     program = Program.of(training, Layout.of(training, jax.devices()[:1]), config)
     weights.check_fits(GptConfig.of(training.model, tokenizer_size=config.vocab_size, platform="cpu"), config)
-    with RunDirectory.held(directory) as held:
+    with takeover.hold(directory):
+        run = RunDirectory(directory, takeover.next_incarnation(directory))
         placed = weights.place(program, config, parameters)
         arrays = {PARAMS + path: array for path, array in placed.items()}
         digester = Digester({path: Abstract(a.shape, a.dtype, sharding=a.sharding) for path, a in arrays.items()})
@@ -63,8 +65,8 @@ def save_weights(
             root,
             keep=training.checkpoint.keep,
             run=job.metadata.name,
-            incarnation=held.incarnation,
-            fence=held.fence,
+            incarnation=run.incarnation,
+            fence=run.commit,
         )
         try:
             ticket = writer.save(0, arrays, digester=digester, identity=_identity(config), kind="weights")

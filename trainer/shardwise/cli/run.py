@@ -1,11 +1,9 @@
 """`shardwise run`: train a job in a run directory on this machine, or go on with what is there.
 
-Sets the trainer's environment, imports it, and hands over. The launcher of the next step will start the same trainer in
-processes of their own.
+Hands over to the launcher, which simulates the job's hosts here. This process imports neither JAX nor Ray.
 """
 
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +12,6 @@ from rich.console import Console
 
 from shardwise.cli.arguments import JobFile, Overrides
 from shardwise.cli.extras import trainer_imports
-from shardwise.job import environment
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 
@@ -43,20 +40,11 @@ def _run(
 ) -> None:
     """Train a job, or go on with the run that is in --dir.
 
-    SIGTERM or Ctrl-C saves, then stops; the same command goes on from there.
+    A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or `shardwise stop` saves, then stops;
+    the same command goes on from there.
     """
     job = resolve(load(job_file, overrides or []))
-    environment.apply(job)
-    began = time.perf_counter()
     with trainer_imports():
-        from shardwise.train.main import run
-        from shardwise.train.start import Options
+        from shardwise.launcher.local import run
 
-    code = run(
-        job,
-        directory,
-        Options(fork=fork, step=step),
-        Console(),
-        imports_seconds=time.perf_counter() - began,
-    )
-    sys.exit(code)
+    sys.exit(run(job, directory, fork=fork, step=step, console=Console()))

@@ -1,7 +1,7 @@
 """What a run directory says of its run, read without JAX.
 
 Called by `status`, and by the commands that need a run's job. It never writes, and holds the run's lock only for the
-instant of asking whether somebody else does.
+instant of asking whether somebody else does. Of a live run it asks the launcher.
 """
 
 import fcntl
@@ -20,15 +20,12 @@ from shardwise.job.contract import (
     COMMITTED,
     JOB_FILE,
     LOCK,
-    LOGS,
     METRICS,
     SUMMARY,
-    Progress,
     checkpoint_root,
     checkpoint_step,
-    progress_name,
-    read_progress,
 )
+from shardwise.cli.live import live_status
 from shardwise.job.errors import RunDirectoryError, UsageError
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
@@ -46,7 +43,8 @@ class RunStatus:
     """How a run stands.
 
     `status` is starting, running, stopped (saved, can go on), complete, failed, nonfinite, dead (its process ended
-    without a word; can go on) or ready (never started). `records` are its metrics, one a step. `checkpoints` are the
+    without a word; can go on) or ready (never started). `live` is what its launcher says of it, None where there is
+    none. `records` are its metrics, one a step. `checkpoints` are the
     committed steps, ascending; None where `root` could not be listed, and then `unlisted` says why.
     """
 
@@ -54,7 +52,7 @@ class RunStatus:
     job: TrainingJob | None
     status: str
     summary: Mapping[str, Any]
-    progress: Progress | None
+    live: Mapping[str, Any] | None
     records: list[dict[str, Any]]
     root: str
     checkpoints: list[int] | None
@@ -63,7 +61,7 @@ class RunStatus:
     @property
     def step(self) -> int:
         """Completed steps."""
-        live = self.progress.step if self.progress and self.status in _LIVE else 0
+        live = max((host["step"] for host in self.live["hosts"]), default=0) if self.live else 0
         return max(live, int(self.summary.get("steps", 0)), self.records[-1]["step"] if self.records else 0)
 
     @property
@@ -90,7 +88,13 @@ class RunStatus:
         return {
             "name": self.job.metadata.name if self.job else self.summary.get("name"),
             "status": self.status,
-            "phase": self.progress.phase if self.progress and self.status in _LIVE else None,
+            "phase": self.live["phase"] if self.live else None,
+            "reason": self.live["reason"] if self.live else None,
+            "incarnation": self.live["incarnation"] if self.live else None,
+            "hosts": self.live["hosts"] if self.live else [],
+            "slowestHost": self.live["slowestHost"] if self.live else None,
+            "restarts": self.live["restarts"] if self.live else self.summary.get("restarts", {}),
+            "goodput": self.live["goodput"] if self.live else self.summary.get("goodput", {}),
             "step": self.step,
             "of": self.num_steps,
             "loss": newest.get("loss"),
@@ -108,7 +112,7 @@ class RunStatus:
 
 def job_of(directory: Path) -> TrainingJob:
     """The resolved job of a run; UsageError where the directory holds none."""
-    _refuse_other_directory(directory)
+    refuse_other_directory(directory)
     path = directory / JOB_FILE
     if not path.exists():
         raise UsageError(f"{directory}: its run has not got as far as writing {JOB_FILE}; run it first")
@@ -127,8 +131,8 @@ def report_refused(console: Console, step: int, reason: str) -> None:
 
 def read_status(directory: Path) -> RunStatus:
     """How the run in this directory stands; UsageError where it is no run directory."""
-    _refuse_other_directory(directory)
-    alive = _is_held(directory / LOCK)
+    refuse_other_directory(directory)
+    alive = is_live(directory)
     summary = _read_summary(directory / SUMMARY)
     status = summary.get("status", "ready")
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
@@ -139,7 +143,7 @@ def read_status(directory: Path) -> RunStatus:
         job=job,
         status="dead" if status in _LIVE and not alive else status,
         summary=summary,
-        progress=read_progress(directory / LOGS / progress_name(0)),
+        live=live_status(directory) if alive else None,
         records=steps(directory / METRICS),
         root=root,
         checkpoints=checkpoints,
@@ -147,16 +151,16 @@ def read_status(directory: Path) -> RunStatus:
     )
 
 
-def _refuse_other_directory(directory: Path) -> None:
+def refuse_other_directory(directory: Path) -> None:
     if not any((directory / name).is_file() for name in (LOCK, SUMMARY)):
         found = "no such directory" if not directory.exists() else f"neither {SUMMARY} nor {LOCK} is in it"
         raise UsageError(f"{directory} is no run directory ({found}); expected the --dir of a `shardwise run`")
 
 
-def _is_held(lock: Path) -> bool:
+def is_live(directory: Path) -> bool:
     """Whether a live process holds the run's lock. A shared lock, given back at once, disturbs no other reader."""
     try:
-        handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

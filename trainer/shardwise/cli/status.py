@@ -1,8 +1,8 @@
-"""`shardwise status`: how a run stands, from the files of its directory. No JAX, and nothing is changed."""
+"""`shardwise status`: how a run stands, from its directory and its launcher. No JAX, and nothing is changed."""
 
 import json
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -74,7 +74,11 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     if known["error"]:
         yield "error", escape(known["error"])
     if known["phase"]:
-        yield "phase", known["phase"]
+        yield "phase", escape(": ".join(part for part in (known["phase"], known["reason"]) if part))
+    for host in known["hosts"]:
+        yield f"host {host['host']}", _host(host, slowest=known["slowestHost"])
+    if any(known["restarts"].values()):
+        yield "restarts", ", ".join(f"{cause} {count}" for cause, count in known["restarts"].items() if count)
     yield "step", f"{status.step:,}" + (f" of {status.num_steps:,}" if status.num_steps else "")
     if known["loss"] is not None:
         yield "loss", f"{known['loss']:.4f}"
@@ -88,6 +92,13 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     for label, key in (("initial digest", "initialDigest"), ("digest", "digest")):
         if known[key]:
             yield label, known[key]
+
+
+def _host(host: Mapping[str, Any], *, slowest: int | None) -> str:
+    if host["trainerPid"] is None:
+        return "no trainer"
+    slow = "  the slowest" if slowest == host["host"] else ""
+    return f"{host['phase']}, step {host['step']}, {host['stepSeconds']:.2f} s a step{slow}"
 
 
 def _checkpoints(status: RunStatus) -> str:

@@ -64,7 +64,7 @@ class Cause(StrEnum):
         return _CAUSES.get(code, cls.FAILURE)
 
 
-_CAUSES = {
+_CAUSES: dict[int, Cause] = {
     ExitCode.USAGE: Cause.BAD_INPUT,
     ExitCode.BAD_INPUT: Cause.BAD_INPUT,
     ExitCode.NONFINITE: Cause.NONFINITE,

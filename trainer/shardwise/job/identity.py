@@ -32,6 +32,8 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "": ("", "apiVersion kind"),
     "metadata": ("", "name namespace labels annotations"),
     "spec": ("", "deadline"),
+    "spec.recovery": ("", "backoff hangAfter startWithin replaceWithin"),
+    "spec.recovery.restarts": ("", "failure nonfinite hang outOfMemory hostLost"),
     "spec.hardware": ("", "accelerator topology slices"),
     "spec.training": ("seed", "steps"),
     "spec.training.model": (

@@ -1,7 +1,7 @@
 """What an agent tells a trainer that it has started: one line of JSON on the trainer's standard input.
 
-The pipe stays open for as long as the agent lives, and its end ends the trainer: no trainer outlives its agent. While it
-trains, it hears signals:
+The pipe stays open for as long as the agent lives, and its end ends the trainer: no trainer outlives its agent. While
+it trains, it hears signals:
 
     SIGTERM   stop: an agreed save, then the exit code "saved"; before the first step it ends at once
     SIGUSR1   save, and go on

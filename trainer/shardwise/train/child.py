@@ -4,8 +4,8 @@
 environment (`shardwise.job.environment`). Standard input is the rope to the agent: when it ends, this process ends.
 """
 
-import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,6 +15,9 @@ from pathlib import Path
 import psutil
 
 _BEGAN = time.time()
+# Programs are kept by `shardwise.train.executables`. One that JAX took from its own cache cannot be kept again: written
+# out a second time it lacks functions ("Function iota_convert_fusion not found").
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 from rich.console import Console  # noqa: E402  the clock runs before the imports, which it measures
 from rich.markup import escape  # noqa: E402
@@ -35,7 +38,7 @@ def main() -> None:
     if not line:
         return
     orders = Orders.loads(line)
-    faulthandler.register(STACKS_SIGNAL, file=Path(orders.stacks).open("w", encoding="utf-8"), all_threads=True)
+    _write_stacks_when_asked(Path(orders.stacks))
     threading.Thread(target=_end_with_the_agent, daemon=True, name="rope").start()
     try:
         code = run(load(Path(orders.job_file)), orders, Console(width=_COLUMNS), spent=_SPENT)
@@ -48,6 +51,33 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _write_stacks_when_asked(path: Path) -> None:
+    """Have a thread write all stacks at each `STACKS_SIGNAL`, also while the main thread waits for the devices.
+
+    The signal's number goes through a pipe, which needs no Python of the main thread. faulthandler reads the frames of
+    threads that run, and has ended a process that was compiling.
+    """
+    heard, said = os.pipe()
+    os.set_blocking(said, False)
+    signal.signal(STACKS_SIGNAL, lambda *_: None)
+    signal.set_wakeup_fd(said, warn_on_full_buffer=False)
+
+    def answer() -> None:
+        while numbers := os.read(heard, 64):
+            if STACKS_SIGNAL in numbers:
+                path.write_text(_stacks(), encoding="utf-8")
+
+    threading.Thread(target=answer, daemon=True, name="stacks").start()
+
+
+def _stacks() -> str:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001  the documented way to see them all
+    )
 
 
 def _end_with_the_agent() -> None:

@@ -67,9 +67,12 @@ class Controls:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Hear the signals while the block runs. The terminal's SIGINT is the launcher's to hear, which passes it on."""
-        hearers = {STOP_SIGNAL: self._stop, SAVE_SIGNAL: self._save, signal.SIGINT: signal.SIG_IGN}
-        before = {number: signal.signal(number, hearer) for number, hearer in hearers.items()}
+        """Hear the signals while the block runs. The terminal's SIGINT is the command's to hear, which passes it on."""
+        before = {
+            STOP_SIGNAL: signal.signal(STOP_SIGNAL, self._stop),
+            SAVE_SIGNAL: signal.signal(SAVE_SIGNAL, self._save),
+            signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        }
         try:
             yield
         finally:

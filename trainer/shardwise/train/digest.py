@@ -79,15 +79,17 @@ def seed(path: str) -> np.ndarray:
     return np.frombuffer(hashlib.sha256(path.encode()).digest(), "<u4", NUM_LANES).astype(np.uint32)
 
 
-def to_hex(digests: Mapping[str, jax.Array], exchange: Callable[[str], Sequence[str]] = lambda own: [own]) -> dict[str, str]:
+def to_hex(
+    digests: Mapping[str, jax.Array], exchange: Callable[[str], Sequence[str]] = lambda own: [own]
+) -> dict[str, str]:
     """Waits for the devices and the other processes: {path: 32 hexadecimal digits}.
 
     `exchange` tells all processes what one has to say and returns what all of them said, this one included.
     """
     own = {path: _sum_here(lanes) for path, lanes in digests.items()}
     everyone = [json.loads(said) for said in exchange(json.dumps(own))]
-    sums = {path: np.sum([said[path] for said in everyone], axis=0, dtype=np.uint32) for path in own}
-    return {path: "".join(f"{int(lane):08x}" for lane in lanes) for path, lanes in sums.items()}
+    sums = {path: np.array([said[path] for said in everyone], np.uint32).sum(axis=0, dtype=np.uint32) for path in own}
+    return {path: "".join(f"{lane:08x}" for lane in lanes.tolist()) for path, lanes in sums.items()}
 
 
 def _sum_here(lanes: jax.Array) -> list[int]:

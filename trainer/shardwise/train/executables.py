@@ -1,8 +1,8 @@
 """Compiled programs, kept on this host's disk for each process of a run, so that a restart neither traces nor compiles.
 
 JAX's own cache still traces, and on several CPU processes only the first one ever finds anything in it. Here a program
-is looked up by all that decides what it would be: the code of this package, the versions, the devices and the flags, the
-job, the place of the process. Called by the start.
+is looked up by all that decides what it would be: the code of this package, the versions, the devices and the flags,
+the job, the place of the process. Called by the start.
 
 What is kept is a pickle, which can run code when it is read: the folder is this user's alone (mode 0700, checked), and
 never in a bucket.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 from jax.experimental import serialize_executable
 from jax.stages import Compiled, Lowered
 
@@ -45,7 +45,8 @@ class Executables:
 
     def __init__(self, job: TrainingJob, rank: int) -> None:
         """Make the folder if needed."""
-        self._folder = _private(cache_directory() / FOLDER) / _key(job, rank)
+        root = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_directory() / "executables")
+        self._folder = _private(root / FOLDER) / _key(job, rank)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         os.utime(self._folder)  # in use: retention goes by it
         _retain(self._folder.parent)
@@ -85,7 +86,7 @@ def _key(job: TrainingJob, rank: int) -> str:
     """All that decides what a program would be."""
     decides: dict[str, Any] = {
         "code": _code(),
-        "versions": [shardwise.__version__, jax.__version__, jaxlib.__version__, platform.python_version()],
+        "versions": [shardwise.__version__, jax.__version__, jaxlib.version.__version__, platform.python_version()],
         "machine": _machine(),
         "devices": [[str(device), device.device_kind, device.process_index] for device in jax.devices()],
         "flags": {name: os.environ.get(name) for name in ("XLA_FLAGS", "NPROC", "LIBTPU_INIT_ARGS")},

@@ -108,3 +108,6 @@ class Processes:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0]
+
+
+ALONE = Processes.alone()

@@ -1,7 +1,7 @@
 """The run directory: the small files that stay there for people and tools.
 
-Called by the start and the loop; read back by `shardwise status` through the names in `shardwise.job.contract`. It knows
-nothing of checkpoints' insides. Who may write to it is settled by `shardwise.job.takeover`.
+Called by the start and the loop; read back by `shardwise status` through the names in `shardwise.job.contract`. It
+knows nothing of checkpoints' insides. Who may write to it is settled by `shardwise.job.takeover`.
 
     DIR/job.yaml          the resolved job
     DIR/metrics.jsonl     one object a step; other events carry "event"

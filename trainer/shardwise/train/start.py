@@ -1,7 +1,7 @@
 """From a resolved job to a state on the devices and compiled programs: fresh, restored, or forked.
 
-Called by `shardwise.train.main`. All processes of a run take the same way here, and agree on what they found. XLA compiles in threads while data are prepared and a checkpoint is read, since none
-of them needs the others.
+Called by `shardwise.train.main`. All processes of a run take the same way here, and agree on what they found. XLA
+compiles in threads while data are prepared and a checkpoint is read, since none of them needs the others.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restor
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.tokenizer import load_tokenizer
-from shardwise.train.executables import Executables
 from shardwise.train.digest import Digester, combine, to_hex
+from shardwise.train.executables import Executables
 from shardwise.train.layout import Layout
 from shardwise.train.phases import Phases
 from shardwise.train.processes import Processes

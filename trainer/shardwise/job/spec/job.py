@@ -58,9 +58,7 @@ class JobSpec(SpecModel):
 
     hardware: Annotated[Hardware, Field(description="What the job runs on.")]
     training: Annotated[Training, Field(description="What is trained, on what, how, and for how long.")]
-    recovery: Annotated[
-        Recovery, Field(description="What happens when something ends that should not.")
-    ] = Recovery()
+    recovery: Annotated[Recovery, Field(description="What happens when something ends that should not.")] = Recovery()
     deadline: Annotated[
         Duration | None,
         Field(description="Time after which the job is saved and stopped, from above 0s to 3650d."),

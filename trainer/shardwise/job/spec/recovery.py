@@ -13,7 +13,9 @@ _Budget = Annotated[int, Field(ge=0, le=1_000_000)]
 class Restarts(SpecModel):
     """How often each cause may end the processes of a run before the run itself fails."""
 
-    failure: Annotated[_Budget, Field(description="A trainer that ended with an error or by a signal."), Unit("times")] = 3
+    failure: Annotated[
+        _Budget, Field(description="A trainer that ended with an error or by a signal."), Unit("times")
+    ] = 3
     nonfinite: Annotated[_Budget, Field(description="A loss or gradient that is not finite."), Unit("times")] = 0
     hang: Annotated[_Budget, Field(description="No progress for hangAfter."), Unit("times")] = 3
     out_of_memory: Annotated[_Budget, Field(description="A trainer without memory."), Unit("times")] = 1

@@ -52,8 +52,9 @@ def restore(
 
     `digester` was built for `abstract`. Arrays that the checkpoint holds beyond `abstract` are left alone; ones that it
     lacks are a reason to refuse it, unless `partial`. Returns None where nothing was ever committed. Raises
-    `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot. Each of several
-    processes reads what its devices hold; through `exchange` (as `to_hex` takes it) all of them refuse what one refuses.
+    `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot. Each
+    of several processes reads what its devices hold; through `exchange` (as `to_hex` takes it) all of them refuse what
+    one refuses.
     """
     store = Store(root)
     steps = _reachable(store, store.steps)
@@ -151,17 +152,14 @@ def _whole(
     partial: bool,
 ) -> tuple[Manifest, dict[str, jax.Array]]:
     """A checkpoint that no process refuses: its manifest, and the wanted arrays."""
-    refusal: Refusal | None = None
     try:
         manifest = _manifest(store, step)
         wanted = _wanted(manifest, abstract, partial=partial)
         arrays, digests = _read(store, manifest, wanted, digester)
-    except Refusal as error:
-        refusal = error
-    said = exchange("" if refusal is None else str(refusal))
-    if refusal is not None:
-        raise refusal
-    for rank, reason in enumerate(said):
+    except Refusal as refusal:
+        exchange(str(refusal))
+        raise
+    for rank, reason in enumerate(exchange("")):
         if reason:
             raise Refusal(f"rank {rank}: {reason}")
     _compare(manifest, to_hex(digests, exchange))
@@ -187,4 +185,3 @@ def _compare(manifest: Manifest, digests: Mapping[str, str]) -> None:
             f"the values of {', '.join(wrong[:4])} are not the ones that were saved: the digest differs "
             f"({len(wrong)} of {len(digests)} arrays)"
         )
-

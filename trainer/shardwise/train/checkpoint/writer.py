@@ -40,7 +40,7 @@ from shardwise.train.checkpoint.retention import expired
 from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, combine, to_hex
-from shardwise.train.processes import Processes
+from shardwise.train.processes import ALONE, Processes
 
 _NUM_COPY_THREADS = 4
 
@@ -90,7 +90,7 @@ class CheckpointWriter:
         run: str,
         incarnation: int,
         fence: Callable[[], AbstractContextManager[None]],
-        processes: Processes,
+        processes: Processes = ALONE,
         on_commit: Callable[[SaveTicket], None] | None = None,
     ) -> None:
         """`fence` surrounds each commit: it raises if a newer incarnation of the run exists, and else keeps it waiting.

@@ -1,0 +1,33 @@
+"""`shardwise run` as the tests start it: the real command, with fake trainers and, unless it is given "ray", no Ray.
+
+python command.py JOB DIR [ray]
+"""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from shardwise.job.errors import ShardwiseError
+from shardwise.job.load import load
+from shardwise.job.resolve import resolve
+from shardwise.launcher import config, local
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Run the job."""
+    job, directory, *ray = sys.argv[1:]
+    config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
+    if not ray:
+        local.AGENT = (sys.executable, str(HERE / "stand_in_agent.py"))
+    try:
+        sys.exit(local.run(resolve(load(Path(job))), Path(directory), fork=False, step=None, console=Console()))
+    except ShardwiseError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

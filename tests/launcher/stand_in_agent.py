@@ -1,0 +1,78 @@
+"""An agent whose Ray is a stand-in; started by the tests in place of the real one.
+
+The stand-in for Ray asks the agents' unix sockets directly. It has Ray's interface and none of its processes, so that
+what is tested is the launcher, and quickly; `test_ray.py` and `test_real.py` have the real one.
+"""
+
+import asyncio
+from pathlib import Path
+
+from shardwise.launcher import agent, follower, hand, reach
+from shardwise.launcher.config import socket_of
+from shardwise.launcher.hand import Answer, HandError, Request
+from shardwise.launcher.ray_node import RayPlace
+
+
+class StandInNode:
+    """In the place of `RayNode`."""
+
+    @classmethod
+    async def join(cls, _place: RayPlace, *, epoch: int, address: str, socket: Path) -> "StandInNode":
+        """Nothing is started."""
+        assert socket.name.startswith("h")
+        assert address == f"stand-in/{epoch}"
+        return cls()
+
+    async def ended(self) -> str:
+        """Never."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        """Nothing was started."""
+
+
+class StandInEpoch:
+    """In the place of `Epoch`; it is lost when the file `lose-epoch-N` is in the scratch folder."""
+
+    def __init__(self, place: RayPlace, number: int, num_hosts: int) -> None:
+        self._scratch, self._number, self._num_hosts = place.scratch, number, num_hosts
+        self.address = f"stand-in/{number}"
+
+    @classmethod
+    async def open(cls, place: RayPlace, *, number: int, num_hosts: int) -> "StandInEpoch":
+        """Nothing is started."""
+        return cls(place, number, num_hosts)
+
+    async def all_joined(self, timeout: float) -> None:  # noqa: ASYNC109  the interface of Epoch
+        """Wait for the sockets."""
+        async with asyncio.timeout(timeout):
+            while not all(socket_of(self._scratch, host).exists() for host in range(self._num_hosts)):
+                await asyncio.sleep(0.02)
+
+    async def ask(self, host: int, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109  as above
+        """Ask the host's socket."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await hand.ask(socket_of(self._scratch, host), request)
+        except (OSError, TimeoutError) as error:
+            raise HandError(host, f"{type(error).__name__}: {error}") from error
+
+    async def ended(self) -> str:
+        """Wait for a test to lose it."""
+        while not (self._scratch / f"lose-epoch-{self._number}").exists():
+            await asyncio.sleep(0.02)
+        return "a test has lost it"
+
+    async def close(self) -> None:
+        """Nothing was started."""
+
+
+if __name__ == "__main__":
+    for module, name, stand_in in (
+        (reach, "Epoch", StandInEpoch),
+        (reach, "RayNode", StandInNode),
+        (follower, "RayNode", StandInNode),
+    ):
+        setattr(module, name, stand_in)
+    agent.main()

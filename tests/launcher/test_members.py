@@ -1,0 +1,45 @@
+"""Who is there: silence, replacement, and a leader that could not listen."""
+
+from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members
+
+
+def heard(*polls: tuple[int, str, float]) -> Members:
+    """Return three hosts' members after these polls."""
+    members = Members(3, "own")
+    for host, agent, at in polls:
+        members.polled({"host": host, "agentId": agent}, at)
+    return members
+
+
+def test_silent() -> None:
+    """A host is silent until it is heard, and again when it was not heard for too long; the leader's own never is."""
+    members = heard((1, "a", 10.0))
+    assert members.silent(10.0, MISSED_SECONDS) == [2]
+    members.polled({"host": 2, "agentId": "b"}, 11.0)
+    assert members.silent(11.0, MISSED_SECONDS) == []
+    assert members.silent(12.5, MISSED_SECONDS) == [1]
+    assert members.silent(12.5, LOST_SECONDS) == []
+
+
+def test_an_answer_counts() -> None:
+    """An answer by the hand shows that a host lives as a poll does, but not an answer of its predecessor."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    members.answered(1, "a", 20.0)
+    members.answered(2, "before b", 20.0)
+    assert members.unheard_since(15.0) == [2]
+
+
+def test_replaced() -> None:
+    """A host with another agent is another host; one that is only silent is not."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    before = members.agent_ids()
+    members.polled({"host": 2, "agentId": "c"}, 11.0)
+    assert members.replaced(before) == [2]
+    assert members.replaced(members.agent_ids()) == []
+
+
+def test_pardon() -> None:
+    """What a leader could not hear while it stood still is nobody's fault."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    members.pardon(60.0)
+    assert members.silent(71.0, MISSED_SECONDS) == []

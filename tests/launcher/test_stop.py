@@ -1,0 +1,59 @@
+"""A stop, whoever it is asked of: everybody saves at the same step, and ends with the exit code that says so."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from tests.launcher.conftest import Run
+
+from shardwise.job.contract import ExitCode
+
+HELD = {"incarnation": 0, "step": 7, "wait": "go"}
+
+ASKED: dict[str, Callable[[Run], object]] = {
+    "command": lambda run: run.command.send_signal(signal.SIGTERM),
+    "terminal": lambda run: run.command.send_signal(signal.SIGINT),
+    "leader": lambda run: os.kill(run.until_step(7)[0]["agentPid"], signal.SIGTERM),
+    "agent": lambda run: os.kill(run.until_step(7)[1]["agentPid"], signal.SIGTERM),
+    "trainer": lambda run: os.kill(run.until_step(7)[1]["trainerPid"], signal.SIGTERM),
+    "request": lambda run: run.ask("POST", "/stop"),
+}
+
+
+@pytest.mark.parametrize("whom", ASKED)
+def test_stop(run: Run, whom: str) -> None:
+    """The run is saved where it stands, and the same command goes on from there."""
+    run.start(hosts=2, saveEvery=None, faults=[HELD])
+    run.until_step(7)
+    ASKED[whom](run)
+    run.go_on()
+
+    assert run.end() == ExitCode.SAVED
+    assert run.summary["status"] == "stopped"
+    assert run.summary["restarts"] == {}
+    stopped = run.summary["steps"]
+    assert (run.directory / "checkpoints" / f"step-{stopped:08}" / "COMMITTED").exists()
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_before_the_first_step(run: Run, deaf: bool) -> None:  # noqa: FBT001  a table's column
+    """There is nothing to save: the trainers end at once, also those that are too busy to hear it."""
+    run.start(hosts=2, deaf=deaf, faults=[{"phase": "compile", "wait": "go"}])
+    run.until(lambda status: [host["phase"] for host in status["hosts"]] == ["compile", "compile"])
+    run.command.send_signal(signal.SIGTERM)
+
+    assert run.end() == ExitCode.SAVED
+    assert run.summary["status"] == "stopped"
+    assert run.summary["restarts"] == {}
+
+
+def test_second_interrupt(run: Run) -> None:
+    """A second Ctrl-C waits for nothing."""
+    run.start(faults=[HELD])
+    run.until_step(7)
+    run.command.send_signal(signal.SIGINT)
+    run.until(lambda status: status["phase"] == "stopping")
+    run.command.send_signal(signal.SIGINT)
+
+    assert run.end() == ExitCode.FAILURE

@@ -1,0 +1,97 @@
+"""When nobody gets anywhere, who holds it up, and who is slow."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.job.contract import Phase
+from shardwise.launcher.watchdog import HISTORY_STEPS, RankState, Usual, judge, told_apart
+
+FINE = RankState(rank=0, phase=Phase.STEP, step=5, dispatched=6, step_seconds=2.0, idle_seconds=0.0, process_state="S")
+HANG_AFTER = 100.0
+
+
+def two(idle: float, **second: object) -> list[RankState]:
+    """Return two ranks that have stood still for so long, the second one changed."""
+    first = replace(FINE, idle_seconds=idle)
+    return [first, replace(first, rank=1, **second)]  # type: ignore[arg-type]
+
+
+def after_steps(seconds: float) -> Usual:
+    """Return what is usual after some steps."""
+    usual = Usual()
+    for step in range(1, 4):
+        usual.observe(replace(FINE, step=step, step_seconds=seconds), now=float(step))
+    return usual
+
+
+@pytest.mark.parametrize(
+    ("idle", "stalled", "hung"), [(10.9, False, False), (11.0, True, False), (99.0, True, False), (100.0, True, True)]
+)
+def test_a_step(idle: float, stalled: bool, hung: bool) -> None:  # noqa: FBT001  columns of a table
+    """Three usual steps and five seconds without progress are a stall; the job's patience is a hang."""
+    stall = judge(two(idle), after_steps(2.0), HANG_AFTER)
+
+    assert (stall is not None) == stalled
+    assert (stall is not None and stall.hung) == hung
+
+
+def test_progress_of_one_is_enough() -> None:
+    """While one rank gets on, nobody is stalled."""
+    assert judge(two(50.0, idle_seconds=1.0), after_steps(2.0), HANG_AFTER) is None
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase != Phase.STEP])
+def test_no_phase_is_exempt(phase: Phase) -> None:
+    """A phase that was never seen has half a minute; one that was, three times as long as then and five seconds."""
+    usual = Usual()
+    stuck = replace(FINE, phase=phase, step_seconds=0.0)
+    assert judge([replace(stuck, idle_seconds=29.0)], usual, HANG_AFTER) is None
+    assert judge([replace(stuck, idle_seconds=30.0)], usual, HANG_AFTER) is not None
+
+    usual.observe(stuck, now=0.0)
+    usual.observe(FINE, now=20.0)
+    assert judge([replace(stuck, idle_seconds=64.0)], usual, HANG_AFTER) is None
+    assert judge([replace(stuck, idle_seconds=65.0)], usual, HANG_AFTER) is not None
+
+
+def test_hang_without_a_stall_before() -> None:
+    """A job with less patience than a stall needs has its hang all the same."""
+    stall = judge(two(3.0), Usual(), 2.0)
+    assert stall is not None
+    assert stall.hung
+
+
+@pytest.mark.parametrize(
+    ("second", "rank"),
+    [
+        ({"process_state": "T"}, 1),
+        ({"process_state": "D"}, 1),
+        ({"dispatched": 5}, 1),
+        ({"dispatched": 7}, 0),
+        ({"phase": Phase.COMPILE, "dispatched": 0}, 1),
+        ({"phase": Phase.SAVE}, None),
+        ({}, None),
+    ],
+)
+def test_told_apart(second: dict[str, object], rank: int | None) -> None:
+    """The one that the kernel holds, or the one that is behind; nobody is accused without a difference."""
+    assert told_apart(two(50.0, **second)) == rank
+
+
+def test_several_stopped_are_not_told_apart() -> None:
+    """Two that stand still cannot both be the one."""
+    states = [replace(state, process_state="T") for state in two(50.0)]
+    assert told_apart(states) is None
+
+
+@pytest.mark.parametrize(("seconds", "slow"), [(1.4, None), (1.6, 2)])
+def test_slow_rank(seconds: float, slow: int | None) -> None:
+    """More than one and a half times the others' usual step is slow, once everybody has made enough steps."""
+    usual = Usual()
+    for step in range(1, HISTORY_STEPS + 1):
+        assert usual.slowest() is None
+        for rank in range(3):
+            own = seconds if rank == 2 else 1.0
+            usual.observe(replace(FINE, rank=rank, step=step, step_seconds=own), now=float(step))
+    assert usual.slowest() == slow

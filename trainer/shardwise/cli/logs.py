@@ -1,0 +1,47 @@
+"""`shardwise logs`: what the trainers of a run wrote, by incarnation and host."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwise.cli.arguments import RunDir
+from shardwise.cli.run_files import refuse_other_directory
+from shardwise.job.contract import LOGS
+from shardwise.job.errors import UsageError
+from shardwise.launcher.child import log_path
+
+_FOLDER = re.compile(r"incarnation-(\d+)")
+
+Host = Annotated[int, typer.Option("--host", min=0, help="The host whose trainer wrote it.", metavar="N")]
+Incarnation = Annotated[
+    int | None,
+    typer.Option("--incarnation", min=0, help="The start of the processes, from 0; the newest by default.", metavar="M"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("logs", epilog="Example: shardwise logs runs/first --host 1 --incarnation 0")(_logs)
+
+
+def _logs(directory: RunDir, *, host: Host = 0, incarnation: Incarnation = None) -> None:
+    """Print the log of one trainer process. The logs of processes that were killed are kept."""
+    refuse_other_directory(directory)
+    there = _incarnations(directory)
+    wanted = max(there, default=0) if incarnation is None else incarnation
+    path = log_path(directory, wanted, host)
+    if not path.is_file():
+        hosts = sorted(int(log.stem.removeprefix("host-")) for log in path.parent.glob("host-*.log"))
+        raise UsageError(
+            f"{directory}: no log of host {host} in incarnation {wanted}; there are "
+            f"incarnations {', '.join(map(str, there)) or 'none'}"
+            + (f", and in this one hosts {', '.join(map(str, hosts))}" if hosts else "")
+        )
+    typer.echo(path.read_text(encoding="utf-8", errors="replace"), nl=False)
+
+
+def _incarnations(directory: Path) -> list[int]:
+    matches = (_FOLDER.fullmatch(folder.name) for folder in (directory / LOGS).glob("incarnation-*"))
+    return sorted(int(match[1]) for match in matches if match)

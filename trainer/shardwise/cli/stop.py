@@ -1,0 +1,49 @@
+"""`shardwise stop`: have a live run save and stop, and wait until it has."""
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from shardwise.cli.arguments import RunDir
+from shardwise.cli.live import ask
+from shardwise.cli.run_files import is_live, refuse_other_directory
+from shardwise.job.errors import UsageError
+from shardwise.launcher.client import NoLeaderError
+
+_LOOK_SECONDS = 0.1
+
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has saved and ended.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("stop", epilog="Example: shardwise stop runs/first")(_stop)
+
+
+def _stop(directory: RunDir, *, wait: Wait = True) -> None:
+    """Save a live run, then stop it; the same `run` command goes on from there."""
+    refuse_other_directory(directory)
+    console = Console(highlight=False)
+    if not is_live(directory):
+        raise UsageError(f"{directory}: no run is going on here, so there is nothing to stop")
+    _ask(directory)
+    console.print("asked to save and stop" + (", waiting for the end" if wait else ""))
+    while wait and is_live(directory):
+        time.sleep(_LOOK_SECONDS)
+    if wait:
+        console.print("stopped")
+
+
+def _ask(directory: RunDir) -> None:
+    """Ask; where host 0 is just being replaced, ask its successor."""
+    while True:
+        try:
+            ask(directory, "POST", "/stop")
+        except NoLeaderError:
+            if not is_live(directory):
+                return
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return

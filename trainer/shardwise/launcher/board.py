@@ -1,0 +1,117 @@
+"""What the leader shows of a run, and how it is spoken to: the other side of host 0's HTTP.
+
+Called by the server from its threads, and by the leader's loop, which has it look around and make a new status.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+from shardwise.launcher import status
+from shardwise.launcher.means import Means
+from shardwise.launcher.members import MISSED_SECONDS
+from shardwise.launcher.standing import Standing
+from shardwise.launcher.status import RunPhase
+
+LOOK_SECONDS = 0.1
+_RECORD_SECONDS = 2.0
+
+
+class Board:
+    """The last status, and the way in for requests."""
+
+    def __init__(self, means: Means, standing: Standing) -> None:
+        """Show how the run stands now."""
+        self._means, self._standing = means, standing
+        self._loop = asyncio.get_running_loop()
+        self._noted_at = time.monotonic()
+        self._status = self._make_status()
+
+    def status(self) -> dict[str, Any]:
+        """The last status; from any thread."""
+        return self._status
+
+    def metrics(self) -> bytes:
+        """The last status for Prometheus; from any thread."""
+        return status.metrics(self._status)
+
+    def request(self, word: str) -> None:
+        """Pass on a "save" or a "stop"; from any thread."""
+        asyncio.run_coroutine_threadsafe(self._requested(word), self._loop)
+
+    def heard(self, poll: dict[str, Any]) -> dict[str, Any]:
+        """Take a follower's word, and answer it; from any thread."""
+        self._loop.call_soon_threadsafe(self._means.members.polled, poll, time.monotonic())
+        reach = self._means.reach
+        return {
+            "leaderId": self._means.host.agent_id,
+            "epoch": reach.epoch,
+            # An agent that has come since belongs to the next epoch: this one ends with its predecessor.
+            "rayAddress": reach.address if reach.agent_ids.get(poll["host"]) == poll["agentId"] else "",
+            "over": self._standing.over,
+            "done": self._standing.code,
+        }
+
+    async def run(self) -> None:
+        """Look around until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Notice what has changed, keep it, and show it."""
+        self._means.reach.look()
+        if self._means.host.stop_asked:
+            self._means.stop.set()
+        self._notice_progress()
+        self._status = self._make_status()
+        epoch = self._means.reach.epoch
+        if time.monotonic() - self._noted_at > _RECORD_SECONDS or epoch != self._standing.record.epoch:
+            self._standing.note(epoch=epoch)
+            self._noted_at = time.monotonic()
+
+    def _notice_progress(self) -> None:
+        standing, metrics = self._standing, self._means.metrics
+        if standing.record.fresh and metrics.committed >= 0:
+            standing.note(fresh=False)
+        if standing.running and standing.running.stepped and standing.phase in (RunPhase.STARTING, RunPhase.RECOVERING):
+            standing.phase = RunPhase.RUNNING
+            self._means.events.write(
+                "running",
+                incarnation=standing.running.number,
+                fromStep=metrics.first_step,
+                sinceEndSeconds=standing.since_end,
+            )
+
+    async def _requested(self, word: str) -> None:
+        self._means.events.write(word)
+        if word == "stop":
+            self._means.stop.set()
+        elif self._standing.running:
+            # One rank's word is everybody's at the next step; two, heard at different steps, might be two saves.
+            await self._means.host.answer({"op": "signal", "word": word})
+
+    def _phase(self) -> RunPhase:
+        if self._standing.code is not None:
+            return RunPhase.DONE
+        if self._means.stop.is_set():
+            return RunPhase.STOPPING
+        running = self._standing.running
+        return RunPhase.STALLED if running and running.stalled else self._standing.phase
+
+    def _make_status(self) -> dict[str, Any]:
+        means, record = self._means, self._standing.record
+        reports = {host: heard.report for host, heard in means.reach.reports.items()} | {0: means.host.report()}
+        return {
+            "name": means.job.metadata.name,
+            "phase": self._phase(),
+            "reason": self._standing.reason,
+            "incarnation": record.incarnation,
+            "restarts": dict(record.restarts),
+            "epoch": means.reach.epoch,
+            "hosts": [status.host_status(reports[host]) for host in sorted(reports)],
+            "slowestHost": means.usual.slowest(),
+            "progress": {**means.metrics.last, "of": means.job.spec.training.steps},
+            "goodput": self._standing.goodput(means.metrics.lost_seconds),
+            "missing": means.members.silent(time.monotonic(), MISSED_SECONDS),
+        }

@@ -1,0 +1,80 @@
+"""What an agent is told when it starts: one line of JSON on its standard input, whose end ends the agent.
+
+Written by the command (or by whoever starts pods), read by `agent.py`. Also the names of the files in a host's scratch
+folder, which is on the host's own disk and goes away with the run.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from shardwise.launcher.ray_node import RayPlace
+
+JOB_COPY = "job.yaml"
+TRAINER: tuple[str, ...] = (sys.executable, "-m", "shardwise.train.child")
+TOKEN = "token"  # noqa: S105  the name of a file
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """One host's part in a run.
+
+    `run` names one life of the command: a successor of a lost host 0 goes on with what its predecessor used up of the
+    budgets, a new command does not. `leader` is "ip:port" of host 0's HTTP, `address` this host's own ip. `started_at`
+    is the command's start in seconds since the epoch. `fork` and `step` are what the command line asked.
+    """
+
+    run: str
+    host: int
+    num_hosts: int
+    job_file: str
+    directory: str
+    scratch: str
+    leader: str
+    address: str
+    token_file: str
+    started_at: float
+    fork: bool
+    step: int | None
+    trainer_command: list[str] = field(default_factory=lambda: list(TRAINER))
+
+    def dumps(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, line: str) -> "AgentConfig":
+        """The inverse of `dumps`."""
+        return cls(**json.loads(line))
+
+    @property
+    def token(self) -> str:
+        """The secret that the run's HTTP asks for."""
+        return Path(self.token_file).read_text(encoding="utf-8").strip()
+
+    @property
+    def place(self) -> RayPlace:
+        """What this host's part of Ray needs to know."""
+        return RayPlace(
+            directory=Path(self.directory),
+            host=self.host,
+            address=self.address,
+            scratch=Path(self.scratch),
+            token_file=Path(self.token_file),
+        )
+
+    @property
+    def socket(self) -> Path:
+        """The unix socket at which this host's agent takes requests."""
+        return socket_of(Path(self.scratch), self.host)
+
+
+def socket_of(scratch: Path, host: int) -> Path:
+    """The unix socket of a host's agent; short, for the kernel takes 107 bytes."""
+    return scratch / f"h{host}.sock"
+
+
+def stacks_of(scratch: Path, host: int) -> Path:
+    """The file that a host's trainer writes its stacks to."""
+    return scratch / f"stacks-{host}.txt"

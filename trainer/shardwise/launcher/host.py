@@ -1,0 +1,234 @@
+"""One host's trainer and its standby: what an agent does when asked, and what it says of them.
+
+Called by `agent.py`, which serves `answer` on the host's unix socket. It decides nothing about the run: the leader does.
+
+    {"op": "start", "orders": {...}}         end what runs, and start a trainer with these orders
+    {"op": "end"}                            SIGKILL the trainer; {"exit", "agentId"}
+    {"op": "signal", "word": "stop"|"save"}  let the trainer hear it
+    {"op": "stacks"}                         {"text"}: what every thread of the trainer is doing
+    {"op": "watch", "after": V, "wait": S}   the report, as soon as its version is not V, or after S seconds
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.contract import Progress, progress_name, read_progress
+from shardwise.job.environment import trainer_environment
+from shardwise.job.orders import Orders
+from shardwise.job.spec import TrainingJob
+from shardwise.launcher import processes
+from shardwise.launcher.child import Trainer, has_room_for, remove_standby_logs
+from shardwise.launcher.config import AgentConfig, stacks_of
+from shardwise.launcher.hand import Answer, Request
+from shardwise.launcher.report import Exit, Report
+from shardwise.launcher.wire import camel
+
+_LOOK_SECONDS = 0.05
+_REAP_SECONDS = 1.0
+_STEP_NEWS_SECONDS = 0.25
+_STANDBY_BYTES = 400 << 20
+
+
+class Host:
+    """The trainer of one host.
+
+    Args:
+        config: the agent's.
+        job: says what a trainer's environment is.
+        clock: monotonic seconds, the clock of the progress records.
+
+    """
+
+    def __init__(self, config: AgentConfig, job: TrainingJob, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing runs yet."""
+        self._config, self._clock = config, clock
+        self.agent_id = secrets.token_hex(8)
+        self._directory = Path(config.directory)
+        self._progress_file = Path(config.scratch) / progress_name(config.host)
+        environment = processes.clean_environment()
+        self._environment = (
+            environment | trainer_environment(job, environment) | processes.mark(self._directory, config.host)
+        )
+        self._trainer: Trainer | None = None
+        self._standby: Trainer | None = None
+        self._exit: Exit | None = None
+        self._ended: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        self._progress: Progress | None = None
+        self._seen: tuple[int, int] = (0, 0)
+        self._ordered_at = 0.0
+        self._told_at = 0.0
+        self._version = 0
+        self._news = asyncio.Event()
+        self.stop_asked = False
+
+    async def run(self) -> None:
+        """Have a trainer stand by, and look at the running one until cancelled."""
+        await self._stand_by()
+        reaped_at = self._clock()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._trainer and self._exit is None:
+                await self._look()
+            if self._clock() - reaped_at > _REAP_SECONDS:
+                processes.reap_orphans()
+                reaped_at = self._clock()
+
+    async def answer(self, request: Request) -> Answer:
+        """Do what is asked; KeyError or ValueError for what is no request."""
+        match request["op"]:
+            case "start":
+                await self._start(Orders(**request["orders"]))
+                return {"agentId": self.agent_id}
+            case "end":
+                await self.end()
+                return {"agentId": self.agent_id, "exit": camel(self._exit) if self._exit else None}
+            case "signal":
+                if self._trainer and self._exit is None:
+                    self._trainer.hear(request["word"])
+                return {}
+            case "stacks":
+                return {"text": await self._stacks()}
+            case "watch":
+                return await self._watch(request["after"], request["wait"])
+            case other:
+                raise ValueError(f"no such request: {other!r}")
+
+    def ask_stop(self) -> None:
+        """Somebody sent this agent SIGTERM: the leader shall know."""
+        self.stop_asked = True
+        self._tell()
+
+    async def end(self) -> None:
+        """End the trainer and wait until it is gone."""
+        async with self._changing:
+            await self._end_trainer()
+
+    async def end_up_to(self, incarnation: int) -> None:
+        """End the trainer if its incarnation is over."""
+        trainer = self._trainer
+        if trainer and trainer.orders and trainer.orders.incarnation <= incarnation and self._exit is None:
+            await self.end()
+
+    async def close(self) -> None:
+        """Nothing of this host's trainers remains."""
+        await self.end()
+        if self._standby:
+            await self._standby.end()
+            self._standby.close()
+            self._standby = None
+        if self._trainer:
+            self._trainer.close()
+            self._trainer = None
+
+    def tidy(self) -> None:
+        """Remove what an agent that was killed left beside the logs."""
+        remove_standby_logs(self._directory, self._config.host)
+
+    def report(self) -> Report:
+        """This host now."""
+        running = self._trainer if self._trainer and self._exit is None else None
+        orders = self._trainer.orders if self._trainer else None
+        since = self._progress.monotonic_seconds if self._progress else self._ordered_at
+        return Report(
+            version=self._version,
+            host=self._config.host,
+            agent_id=self.agent_id,
+            agent_pid=os.getpid(),
+            trainer_pid=running.pid if running else None,
+            incarnation=orders.incarnation if orders else None,
+            progress=self._progress,
+            age_seconds=max(0.0, self._clock() - since) if orders else 0.0,
+            process_state=running.state if running else "",
+            exit=self._exit,
+            standby=self._standby is not None and self._standby.alive,
+            stop_asked=self.stop_asked,
+        )
+
+    async def _start(self, orders: Orders) -> None:
+        async with self._changing:
+            await self._end_trainer()
+            if self._trainer:
+                self._trainer.close()
+            trainer = await self._take_standby() or await self._new_trainer()
+            self._progress_file.unlink(missing_ok=True)
+            self._progress, self._seen, self._exit = None, (0, 0), None
+            self._trainer, self._ordered_at = trainer, self._clock()
+            trainer.give(orders)
+            self._ended = asyncio.create_task(self._await_end(trainer))
+        self._tell()
+
+    async def _end_trainer(self) -> None:
+        if self._trainer and self._ended:
+            await self._trainer.end()
+            await self._ended
+
+    async def _await_end(self, trainer: Trainer) -> None:
+        ended = await trainer.wait()
+        self._read_progress()
+        self._exit = ended
+        self._tell()
+
+    async def _new_trainer(self) -> Trainer:
+        return await Trainer.start(self._config.trainer_command, self._environment, self._directory, self._config.host)
+
+    async def _take_standby(self) -> Trainer | None:
+        standby, self._standby = self._standby, None
+        if standby is None or standby.alive:
+            return standby
+        await standby.end()
+        standby.close()
+        return None
+
+    async def _stand_by(self) -> None:
+        """Start a trainer ahead of time, where memory allows it."""
+        async with self._changing:
+            if self._standby is None and has_room_for(_STANDBY_BYTES):
+                self._standby = await self._new_trainer()
+        self._tell()
+
+    async def _look(self) -> None:
+        before = self._progress
+        if not self._read_progress() or self._progress is None:
+            return
+        now = self._progress
+        if before is None or before.phase != now.phase or self._clock() - self._told_at >= _STEP_NEWS_SECONDS:
+            self._tell()
+        if now.step_seconds > 0 and self._standby is None:
+            await self._stand_by()
+
+    def _read_progress(self) -> bool:
+        """Whether the record has changed since the last look."""
+        with contextlib.suppress(FileNotFoundError):
+            stat = self._progress_file.stat()
+            seen = (stat.st_mtime_ns, stat.st_ino)
+            read = read_progress(self._progress_file) if seen != self._seen else None
+            orders = self._trainer.orders if self._trainer else None
+            if read and orders and read.incarnation == orders.incarnation:
+                self._seen, self._progress = seen, read
+                return True
+        return False
+
+    def _tell(self) -> None:
+        self._version += 1
+        self._told_at = self._clock()
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _watch(self, after: int, wait_seconds: float) -> dict[str, Any]:
+        if self._version == after:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._news.wait()
+        return self.report().as_json()
+
+    async def _stacks(self) -> str:
+        if self._trainer is None or self._exit is not None:
+            return "no trainer runs here\n"
+        return await self._trainer.stacks(stacks_of(Path(self._config.scratch), self._config.host))

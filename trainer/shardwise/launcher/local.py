@@ -1,0 +1,246 @@
+"""`shardwise run` on this machine: one agent per host, each a process of its own, replaced when it dies.
+
+Called by the command line. It stands where a cluster stands elsewhere: it knows hosts, not trainers, and the
+agents know it only as the end of a pipe. Everything that belongs to the run goes away with it, whatever the end.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from shardwise.job.contract import LOGS, ExitCode
+from shardwise.job.load import dump
+from shardwise.job.spec import TrainingJob
+from shardwise.job.takeover import hold
+from shardwise.job.topology import topology_of
+from shardwise.launcher import processes
+from shardwise.launcher.child import remove_standby_logs, tail
+from shardwise.launcher.client import NoLeaderError, request
+from shardwise.launcher.config import JOB_COPY, TOKEN, AgentConfig
+from shardwise.launcher.output import Output, status_line
+from shardwise.launcher.record import GangRecord, replace_file
+from shardwise.launcher.tasks import cancel
+
+STATUS = "status.json"
+AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent")
+ADDRESS = "127.0.0.1"
+_SCRATCH_PREFIX = "sw-"
+_LOOK_SECONDS = 0.1
+_STATUS_SECONDS = 0.5
+_END_SECONDS = 15.0
+_SHORT_LIFE_SECONDS = 5.0
+_MAX_SHORT_LIVES = 8
+
+
+def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, console: Console) -> int:
+    """Train a job on as many hosts as it asks for, or go on with the run that is in the directory.
+
+    Args:
+        job: checked and resolved.
+        directory: the run directory; made if needed.
+        fork: go on from the newest checkpoint as a new run.
+        step: start from the checkpoint of this step.
+        console: where a person looks.
+
+    Returns:
+        The exit code (`ExitCode`) that says how the run ended.
+
+    Raises:
+        RunDirectoryError: the directory is in use, or cannot be written.
+
+    """
+    with hold(directory):
+        directory = directory.resolve()
+        processes.become_subreaper()
+        processes.end_marked(directory, None)
+        _remove_scratch_of(GangRecord.read(directory))
+        with _scratch() as scratch:
+            return asyncio.run(_Command(job, directory, scratch, console, fork=fork, step=step).run())
+
+
+class _Command:
+    """The life of one `shardwise run`."""
+
+    def __init__(
+        self, job: TrainingJob, directory: Path, scratch: Path, console: Console, *, fork: bool, step: int | None
+    ) -> None:
+        self._job, self._directory, self._scratch, self._console = job, directory, scratch, console
+        self._fork, self._step = fork, step
+        self._run, self._started_at = secrets.token_hex(8), time.time()
+        self._leader, self._token = f"{ADDRESS}:{_free_port()}", secrets.token_urlsafe(32)
+        self._agents: dict[int, asyncio.subprocess.Process] = {}
+        self._output = Output(directory, console)
+        self._interrupted = 0
+        self._given_up: str | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def run(self) -> int:
+        """Have the hosts work until the leader has said its last word."""
+        self._write_files()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        keeping = [asyncio.create_task(self._keep(host)) for host in range(_num_hosts(self._job))]
+        showing = asyncio.create_task(self._show_status())
+        try:
+            while (code := self._last_word()) is None and self._given_up is None and self._interrupted < 2:
+                self._output.show()
+                processes.reap_orphans()
+                await asyncio.sleep(_LOOK_SECONDS)
+            if code is not None:
+                await self._wait_for_agents()
+        finally:
+            await cancel(*keeping, showing, *([self._stopping] if self._stopping else []))
+            await self._end_agents()
+        self._output.end()
+        if code is None and self._given_up:
+            self._console.print(self._given_up, markup=False, highlight=False, soft_wrap=True)
+        return ExitCode.FAILURE if code is None else code
+
+    def _write_files(self) -> None:
+        (self._scratch / JOB_COPY).write_text(dump(self._job), encoding="utf-8")
+        token = self._scratch / TOKEN
+        token.touch(mode=0o600)
+        token.write_text(self._token, encoding="utf-8")
+        where = {"url": f"http://{self._leader}", "tokenFile": str(token)}
+        replace_file(self._directory / LOGS / STATUS, json.dumps(where) + "\n")
+
+    async def _keep(self, host: int) -> None:
+        """Have an agent on this host, and another one when it dies, until the run is over."""
+        short_lives = 0
+        while True:
+            began = time.monotonic()
+            agent = await self._start_agent(host)
+            await agent.wait()
+            if self._last_word() is not None:
+                return
+            short_lives = short_lives + 1 if time.monotonic() - began < _SHORT_LIFE_SECONDS else 0
+            if short_lives == _MAX_SHORT_LIVES:
+                self._given_up = (
+                    f"the agent of host {host} ended {short_lives} times as soon as it was started, the last time with "
+                    f"exit code {agent.returncode}; its log ends with:\n{tail(self._agent_log(host))}"
+                )
+            await asyncio.sleep(max(0, short_lives - 1) * _LOOK_SECONDS)
+
+    async def _start_agent(self, host: int) -> asyncio.subprocess.Process:
+        config = AgentConfig(
+            run=self._run,
+            host=host,
+            num_hosts=_num_hosts(self._job),
+            job_file=str(self._scratch / JOB_COPY),
+            directory=str(self._directory),
+            scratch=str(self._scratch),
+            leader=self._leader,
+            address=ADDRESS,
+            token_file=str(self._scratch / TOKEN),
+            started_at=self._started_at,
+            fork=self._fork,
+            step=self._step,
+        )
+        with self._agent_log(host).open("ab") as log:
+            agent = await processes.start(
+                *AGENT,
+                environment={**os.environ, **processes.mark(self._directory, host)},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+        assert agent.stdin is not None
+        agent.stdin.write(f"{config.dumps()}\n".encode())
+        self._agents[host] = agent
+        return agent
+
+    def _agent_log(self, host: int) -> Path:
+        return self._directory / LOGS / f"agent-{host}.log"
+
+    def _last_word(self) -> int | None:
+        """The run's exit code, once the leader has said it."""
+        record = GangRecord.read(self._directory)
+        return record.code if record and record.run == self._run else None
+
+    def _interrupt(self) -> None:
+        self._interrupted += 1
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = self._stopping or asyncio.create_task(self._ask_stop())
+
+    async def _ask_stop(self) -> None:
+        """Ask until there is a leader that takes it."""
+        while True:
+            with suppress(NoLeaderError):
+                await asyncio.to_thread(request, self._leader, self._token, "POST", "/stop")
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _show_status(self) -> None:
+        """A line of how the run stands, on a terminal."""
+        if not self._console.is_terminal:
+            return
+        with Live(console=self._console, refresh_per_second=4, transient=True) as live:
+            while True:
+                with suppress(NoLeaderError):
+                    live.update(status_line(await asyncio.to_thread(self._status)))
+                await asyncio.sleep(_STATUS_SECONDS)
+
+    def _status(self) -> dict[str, object]:
+        return request(self._leader, self._token, "GET", "/status")
+
+    async def _wait_for_agents(self) -> None:
+        """The leader has said its last word: give the agents the time to end by themselves."""
+        waits = [asyncio.create_task(agent.wait()) for agent in self._agents.values()]
+        await asyncio.wait(waits, timeout=_END_SECONDS)
+
+    async def _end_agents(self) -> None:
+        """The end of their input ends them; what does not go is ended."""
+        for agent in self._agents.values():
+            assert agent.stdin is not None
+            agent.stdin.close()
+        await self._wait_for_agents()
+        await asyncio.to_thread(processes.end_marked, self._directory, None)
+        processes.reap_orphans()
+        for host in range(_num_hosts(self._job)):
+            remove_standby_logs(self._directory, host)
+        (self._directory / LOGS / STATUS).unlink(missing_ok=True)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for what goes away with the run; its path is short, for unix sockets lie in it."""
+    path = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_scratch_of(record: GangRecord | None) -> None:
+    """Remove what a killed command could not."""
+    if record and Path(record.scratch).name.startswith(_SCRATCH_PREFIX):
+        shutil.rmtree(record.scratch, ignore_errors=True)
+
+
+def _num_hosts(job: TrainingJob) -> int:
+    topology = topology_of(job.spec.hardware)
+    assert topology is not None, "the rules have passed the topology"
+    return topology.hosts * job.spec.hardware.slices
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,34 @@
+"""What the leader works with, in one place: made by `gang.py`, handed to its parts."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise.job.spec import TrainingJob
+from shardwise.launcher.config import AgentConfig
+from shardwise.launcher.host import Host
+from shardwise.launcher.members import Members
+from shardwise.launcher.metrics_tail import MetricsTail
+from shardwise.launcher.reach import Reach
+from shardwise.launcher.record import Events
+from shardwise.launcher.watchdog import Usual
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """One of each. `stop` is set when somebody has asked for a stop."""
+
+    config: AgentConfig
+    job: TrainingJob
+    host: Host
+    members: Members
+    reach: Reach
+    metrics: MetricsTail
+    usual: Usual
+    events: Events
+    stop: asyncio.Event
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return Path(self.config.directory)

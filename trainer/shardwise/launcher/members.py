@@ -1,0 +1,72 @@
+"""Which hosts are there, as the leader hears it: by their polls, and by their hands' answers.
+
+Called by the leader. Pure: it is given the time. A host that is silent may only be slow, so there are two bounds: the
+short one counts where something has failed already, and needs an explanation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MISSED_SECONDS = 2.0
+LOST_SECONDS = 10.0
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One host's agent.
+
+    Its id is not its process's number, which in a pod is always 1. `heard_at` is in the leader's monotonic seconds;
+    `epoch` is the one that its Ray node belongs to.
+    """
+
+    agent_id: str
+    heard_at: float
+    epoch: int | None = None
+
+
+class Members:
+    """All hosts but the leader's own, which is there whenever anybody asks."""
+
+    def __init__(self, num_hosts: int, own_id: str) -> None:
+        """Nobody has been heard but oneself."""
+        self._num_hosts = num_hosts
+        self._own = Member(agent_id=own_id, heard_at=0.0)
+        self._members: dict[int, Member] = {}
+
+    def polled(self, poll: Mapping[str, Any], now: float) -> None:
+        """A follower has said that it is there."""
+        host = int(poll["host"])
+        self._members[host] = Member(agent_id=str(poll["agentId"]), heard_at=now, epoch=poll.get("epoch"))
+
+    def answered(self, host: int, agent_id: str, now: float) -> None:
+        """A hand has brought a host's answer."""
+        if host in self._members and self._members[host].agent_id == agent_id:
+            self._members[host].heard_at = now
+
+    def pardon(self, seconds: float) -> None:
+        """The leader itself stood still for so long and could not hear anybody."""
+        for member in self._members.values():
+            member.heard_at += seconds
+
+    def agent_ids(self) -> dict[int, str]:
+        """The agent of each host that was ever heard."""
+        return {0: self._own.agent_id} | {host: member.agent_id for host, member in self._members.items()}
+
+    def silent(self, now: float, for_seconds: float) -> list[int]:
+        """The hosts that were not heard for so long, or never."""
+        heard = {host for host, member in self._members.items() if now - member.heard_at < for_seconds}
+        return [host for host in range(1, self._num_hosts) if host not in heard]
+
+    def unheard_since(self, moment: float) -> list[int]:
+        """The hosts that have not been heard after `moment`."""
+        return [
+            host
+            for host in range(1, self._num_hosts)
+            if host not in self._members or self._members[host].heard_at <= moment
+        ]
+
+    def replaced(self, agent_ids: Mapping[int, str]) -> list[int]:
+        """The hosts whose agent is another one than it was."""
+        known = self.agent_ids()
+        return [host for host, agent in sorted(agent_ids.items()) if known.get(host, agent) != agent]

@@ -1,0 +1,77 @@
+"""What the command shows of a run: rank 0's log, the launcher's events in words, and a line of how it stands.
+
+Called by `local.py`, again and again. It only reads files, and never shows the same line twice.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from shardwise.job.contract import LOGS
+from shardwise.launcher.child import log_path
+from shardwise.launcher.lines import GrowingFile, size_of
+from shardwise.launcher.record import EVENTS
+from shardwise.launcher.words import said
+
+_NOISE = "[Gloo] "  # the library that joins simulated devices of several processes tells of each connection
+
+
+class Output:
+    """Shows what is added from now on."""
+
+    def __init__(self, directory: Path, console: Console) -> None:
+        """Nothing is shown of what was there before."""
+        events = directory / LOGS / EVENTS
+        self._directory, self._console = directory, console
+        self._events = GrowingFile(events, size_of(events))
+        self._log: GrowingFile | None = None
+
+    def show(self) -> None:
+        """Show what is new."""
+        for line in self._events.lines():
+            event = json.loads(line)
+            self._show_log()
+            if event["event"] == "incarnation":
+                self._end_log()
+                self._log = GrowingFile(log_path(self._directory, event["incarnation"], 0))
+            if words := said(event):
+                self._print(words)
+        self._show_log()
+
+    def end(self) -> None:
+        """Show the rest."""
+        self.show()
+        self._end_log()
+
+    def _show_log(self) -> None:
+        for line in self._log.lines() if self._log else []:
+            self._print(line)
+
+    def _end_log(self) -> None:
+        if self._log and (rest := self._log.rest()):
+            self._print(rest)
+        self._log = None
+
+    def _print(self, line: str) -> None:
+        if line.startswith(_NOISE):
+            return
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def status_line(status: Mapping[str, Any]) -> Text:
+    """How a run stands, in one line."""
+    progress = status["progress"]
+    parts = [status["phase"] + (f" ({status['reason']})" if status["reason"] else "")]
+    if progress.get("step") is not None:
+        parts.append(f"step {progress['step']:,} of {progress['of']:,}")
+    if progress.get("loss") is not None:
+        parts.append(f"loss {progress['loss']:.4f}")
+    if progress.get("tokensPerSecond"):
+        parts.append(f"{progress['tokensPerSecond']:,.0f} tokens/s")
+    if status["slowestHost"] is not None:
+        parts.append(f"host {status['slowestHost']} is slow")
+    return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,90 @@
+"""DIR/logs/gang.json: what a run's leader must know after it, its host or the whole command was killed.
+
+Written by the leader by rename; read by the leader that follows it, and by the command (what to tidy up, and whether
+the leader had said its last word). DIR/logs/launcher.jsonl: what happened, one JSON object a line.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from shardwise.job.contract import GANG, LOGS, Cause
+from shardwise.launcher.budgets import Used
+from shardwise.launcher.goodput import nothing
+from shardwise.launcher.wire import camel, snake
+
+EVENTS = "launcher.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangRecord:
+    """The state of a run's leader.
+
+    `run` is the command's life that it belongs to; `restarts` count over the life of the run directory, `used` over
+    that of the command. `fresh` says that no checkpoint was committed under this command yet, so what its command line
+    asked of the start still holds. `goodput` is the wall time up to `written_at` (seconds since the epoch), lost steps
+    not yet told apart; `metrics_offset` is where the metrics of this command begin. `code` is the last word, None
+    before it.
+    """
+
+    run: str
+    scratch: str
+    leader_pid: int
+    port: int
+    started_at: float
+    written_at: float = 0.0
+    incarnation: int | None = None
+    epoch: int = 0
+    running: bool = False
+    fresh: bool = True
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    used: Used = field(default_factory=Used)
+    goodput: Mapping[str, float] = field(default_factory=nothing)
+    metrics_offset: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    code: int | None = None
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """The record of a run directory; None before the first leader."""
+        try:
+            text = (directory / LOGS / GANG).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        fields = snake(json.loads(text))
+        used = snake(fields["used"])
+        counts = {Cause(cause): count for cause, count in used["counts"].items()}
+        return cls(**{**fields, "used": Used(**{**used, "counts": counts})})
+
+    def write(self, directory: Path) -> Self:
+        """Replace the record by rename; the record as written."""
+        written = replace(self, written_at=time.time())
+        replace_file(directory / LOGS / GANG, json.dumps(camel(written), indent=2) + "\n")
+        return written
+
+
+class Events:
+    """launcher.jsonl, for appending. Each event is one write, so that a kill can cut short only the last line."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOGS / EVENTS
+
+    def write(self, event: str, **more: Any) -> None:
+        """Append an event."""
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **more}) + "\n"
+        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole: a reader sees the old text or the new one."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
