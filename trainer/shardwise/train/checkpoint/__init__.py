@@ -2,7 +2,7 @@
 
     writer   save(): a host copy, then files in the background, the marker last
     reader   restore(): the newest one that is whole, straight into the run's shardings
-    staging  the host copy
+    staging  the host copy; put: its way to disk; fetch: the way back
     layout   which process writes which file; manifest: what a checkpoint says of itself; retention: which ones go
     store, zarr   files and arrays, through TensorStore
 

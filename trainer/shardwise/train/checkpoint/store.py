@@ -18,15 +18,18 @@ from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint.manifest import MARKER
 
 _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
+_S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""What AWS's own clients look at for an S3 that is not Amazon's, in this order. TensorStore looks at neither."""
 
 
 class Store:
     """The checkpoints below one root."""
 
     def __init__(self, root: str) -> None:
-        """`root` need not exist yet. Raises `CheckpointError` for a URL that is none of the four kinds."""
+        """`root` need not exist yet, but its bucket has to. Raises `CheckpointError` for a URL of another kind."""
         url = urlsplit(root)
         self.root = root
+        self._context = ts.Context()  # one for all small files: each new one looks for the bucket's credentials again
         self._folder: Path | None = None
         if url.scheme in ("", "file"):
             self._folder = Path(root if url.scheme == "" else url.path).absolute()
@@ -35,6 +38,8 @@ class Store:
             prefix = url.path.strip("/")
             path = f"{prefix}/" if prefix else ""
             self._base = {"driver": _BUCKET_DRIVERS[url.scheme], "bucket": url.netloc, "path": path}
+            if url.scheme == "s3" and (endpoint := _s3_endpoint()):
+                self._base["endpoint"] = endpoint
         else:
             raise CheckpointError(
                 f"checkpoint path {root!r}: expected a local path, file://, gs://BUCKET/.. or s3://BUCKET/.."
@@ -84,7 +89,7 @@ class Store:
             shutil.rmtree(folder)
 
     def _open(self, step: int) -> ts.KvStore:
-        return ts.KvStore.open(self.spec(step)).result()
+        return ts.KvStore.open(self.spec(step), context=self._context).result()
 
     def _list_folder(self) -> list[tuple[str, bool]]:
         assert self._folder is not None
@@ -93,6 +98,10 @@ class Store:
         return [(entry.name, (entry / MARKER).is_file()) for entry in self._folder.iterdir() if entry.is_dir()]
 
     def _list_bucket(self) -> list[tuple[str, bool]]:
-        keys = ts.KvStore.open(self._base).result().list().result()
+        keys = ts.KvStore.open(self._base, context=self._context).result().list().result()
         parts = [key.decode().split("/") for key in keys]
         return [(part[0], part[1:] == [MARKER]) for part in parts if len(part) > 1]
+
+
+def _s3_endpoint() -> str | None:
+    return next((value for name in _S3_ENDPOINT_VARIABLES if (value := os.environ.get(name))), None)

@@ -15,10 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import jax
-import tensorstore as ts
 
 from shardwise.job.contract import checkpoint_name
 from shardwise.job.errors import CheckpointError
@@ -32,18 +30,16 @@ from shardwise.train.checkpoint.manifest import (
     IdentityValue,
     Kind,
     Manifest,
-    array_directory,
     decode,
     encode,
 )
+from shardwise.train.checkpoint.put import put
 from shardwise.train.checkpoint.retention import expired
 from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, combine, to_hex
 
 _NUM_COPY_THREADS = 4
-_NUM_FILES_AT_ONCE = 16
-_MAX_BYTES_IN_FLIGHT = 256 << 20
 
 
 @dataclass(kw_only=True)
@@ -166,7 +162,7 @@ class CheckpointWriter:
             if self._is_there(save, digests):
                 self._committed(save)
                 return
-            self._write_arrays(save)
+            put(self._store, save.step, save.abstract, save.layouts, save.parts)
             manifest, marker = encode(self._manifest(save, digests))
             self._store.write(save.step, MANIFEST, manifest)
             self._store.flush(save.step, [ARRAYS])
@@ -195,32 +191,6 @@ class CheckpointWriter:
         if committed is not None:
             self._store.delete(save.step)
         return False
-
-    def _write_arrays(self, save: _Save) -> None:
-        context = zarr.context(_NUM_FILES_AT_ONCE)
-        opening = {
-            path: ts.open(self._spec(save, path), create=True, open=True, context=context) for path in save.abstract
-        }
-        stores = {path: future.result() for path, future in opening.items()}
-        in_flight: deque[tuple[ts.Future[None], int]] = deque()
-        num_bytes = 0
-        try:
-            while save.parts or in_flight:
-                while in_flight and (not save.parts or num_bytes > _MAX_BYTES_IN_FLIGHT):
-                    commit, done_bytes = in_flight.popleft()
-                    commit.result()
-                    num_bytes -= done_bytes
-                if save.parts:
-                    in_flight.append(_start_write(save, stores))
-                    num_bytes += in_flight[-1][1]
-        finally:
-            for commit, _ in in_flight:  # after a failure: what is still being written would come back after removal
-                commit.exception()
-
-    def _spec(self, save: _Save, path: str) -> dict[str, Any]:
-        array, cut = save.abstract[path], save.layouts[path]
-        kvstore = self._store.spec(save.step, array_directory(path))
-        return zarr.array_spec(kvstore, array.shape, array.dtype, cut.file_shape, cut.chunk_shape)
 
     def _manifest(self, save: _Save, digests: Mapping[str, str]) -> Manifest:
         entries = {
@@ -270,11 +240,3 @@ class CheckpointWriter:
         except (ValueError, OSError) as error:
             return f"Its partial directory could not be removed ({zarr.first_line(error)})."
         return "Its partial directory is removed."
-
-
-def _start_write(save: _Save, stores: Mapping[str, ts.TensorStore]) -> tuple[ts.Future[None], int]:
-    """Hands the next file to TensorStore, which then holds the only reference to its values."""
-    part = save.parts.popleft()
-    values = part.bits.view(save.abstract[part.path].dtype)
-    write = stores[part.path][part.box.slices].write(values, can_reference_source_data_indefinitely=True)
-    return write.commit, part.bits.nbytes
