@@ -11,6 +11,8 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 # Processes of pytest; each runs JAX on all cores, so more of them gain little.
 WORKERS ?= 2
+# A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 # More words for pytest or the benchmarks: make test ARGS="-k digest"
 ARGS ?=
 
@@ -58,7 +60,7 @@ imports: $(READY) ## the arrows between the packages (import-linter)
 
 .PHONY: pytest
 pytest: $(READY) ## the tests alone
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
 
 .PHONY: verify
 verify: golden ## rewrite what is generated and fail if that changes a file; check the locks against what they lock
@@ -78,7 +80,7 @@ fmt: $(READY) ## format the code and mend what ruff can mend
 
 .PHONY: golden
 golden: $(READY) ## rewrite the golden files; read the diff before you commit it
-	UPDATE_GOLDEN=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m golden $(ARGS)
+	UPDATE_GOLDEN=1 $(PYTEST) -m golden $(ARGS)
 
 .PHONY: lock
 lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)

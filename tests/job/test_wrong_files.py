@@ -53,6 +53,7 @@ FIELDS = [
     ("training.model.seqLen=0", "spec.training.model.seqLen", ["from 1 to 1048576"]),
     ("training.model.block=serial", "spec.training.model.block", ["one of sequential, parallel"]),
     ("training.model.tiedHead=1", "spec.training.model.tiedHead", ["given 1", "true or false"]),
+    ("training.optimizer.epsilon=1e-40", "spec.training.optimizer.epsilon", ["1e-30"]),
     ("training.model.normEpsilon=0", "spec.training.model.normEpsilon", ["above 0, up to 1"]),
     ("training.model.dropout.embed=1", "spec.training.model.dropout.embed", ["from 0, below 1"]),
     ("training.data.train=[]", "spec.training.data.train", ["given 0 items", "1 to 64 items"]),
@@ -115,9 +116,9 @@ RULES = [
     ("training.model.attention=splash", "spec.training.model.attention", ['given "splash"']),
     ("training.optimizer.momentum=0.9", "spec.training.optimizer.momentum", ["adamw has no such", "muon has it"]),
     (
-        "training.optimizer={name: lion, learningRate: 1e-4, epsilon: 1e-8}",
-        "spec.training.optimizer.epsilon",
-        ["lion has no such"],
+        "training.optimizer={name: lion, learningRate: 1e-4, momentum: 0.9}",
+        "spec.training.optimizer.momentum",
+        ["lion has no such", "muon has it"],
     ),
     (
         "training.optimizer={name: adam, learningRate: 1e-4, weightDecay: 0.1}",

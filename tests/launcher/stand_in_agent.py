@@ -47,7 +47,7 @@ class StandInEpoch:
     async def all_joined(self, timeout: float) -> None:  # noqa: ASYNC109  the interface of Epoch
         """Wait for the sockets."""
         async with asyncio.timeout(timeout):
-            while not all(socket_of(self._scratch, host).exists() for host in range(self._num_hosts)):
+            while not all(socket_of(self._scratch, n).exists() for n in range(self._num_hosts)):  # noqa: ASYNC110  files
                 await asyncio.sleep(0.02)
 
     async def ask(self, host: int, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109  as above
@@ -60,7 +60,7 @@ class StandInEpoch:
 
     async def ended(self) -> str:
         """Wait for a test to lose it."""
-        while not (self._scratch / f"lose-epoch-{self._number}").exists():
+        while not (self._scratch / f"lose-epoch-{self._number}").exists():  # noqa: ASYNC110  a file
             await asyncio.sleep(0.02)
         return "a test has lost it"
 

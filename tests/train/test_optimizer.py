@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from shardwise.job.spec import Schedule
-from shardwise.train.optimizer import is_matrix, muon_dimensions, optimizer, schedule
+from shardwise.job.spec import Optimizer, Schedule
+from shardwise.train.optimizer import is_matrix, muon_dimensions, optimizer, scale_by_lion, schedule
 from shardwise.train.state import Program
 
 MakeProgram = Callable[..., Program]
@@ -74,6 +74,56 @@ def test_muon_orthogonalises_each_matrix_of_the_stack_by_itself(make_program: Ma
     gains = np.asarray(updates["blocks.norm.weight"])  # Adam's first step is the gradient's sign, whatever its size
     np.testing.assert_allclose(np.abs(gains), np.abs(gains).mean(), rtol=1e-3)
     assert (np.sign(gains) == -np.sign(grads["blocks.norm.weight"])).all()
+
+
+def test_lion_with_the_least_epsilon_is_the_published_one() -> None:
+    """As epsilon goes to 0 the updates are optax.lion's bit for bit, those of a gradient of exactly 0 included."""
+    rng = np.random.default_rng(0)
+    settings = Optimizer(
+        name="lion", learning_rate=0.1, beta1=0.9, beta2=0.99, epsilon=1e-30, weight_decay=0.1, clip_norm=None
+    )
+    ours, published = optimizer(settings, {"w": ("embed", "mlp")}, 10), optax.lion(0.1, 0.9, 0.99, weight_decay=0.1)
+    params = {"w": jnp.asarray(rng.standard_normal((8, 64)), jnp.float32)}
+    state, reference = ours.init(params), published.init(params)
+    for _ in range(3):
+        sizes = np.asarray([1, 1e-2, 1e-4, 0, 1e-6, 1e-8, 1e-10, 1e-12])[:, None]
+        grads = {"w": jnp.asarray(rng.standard_normal((8, 64)) * sizes, jnp.float32)}
+        updates, state = ours.update(grads, state, params)
+        expected, reference = published.update(grads, reference, params)
+        np.testing.assert_array_equal(updates["w"], expected["w"])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_lion_takes_part_of_a_step_below_epsilon(scale: float) -> None:
+    """The update grows up to a share of the root mean square, and is a whole step from there on, at any scale."""
+    rule = scale_by_lion(0.9, 0.99, 0.1)
+    values = np.asarray([0.0, 0.025, -0.05, 0.1, 1.0, -1.0])
+    values[-1] = -np.sqrt(len(values) - np.square(values[:-1]).sum())  # the root mean square is 1
+    grads = {"w": jnp.asarray(values * scale, jnp.float32)}
+    updates, _ = rule.update(grads, rule.init(grads))
+
+    np.testing.assert_allclose(updates["w"], [0, 0.25, -0.5, 1, 1, -1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "lion", "muon"])
+def test_epsilon_of_the_job_reaches_the_update(make_program: MakeProgram, name: str) -> None:
+    """Gradients that are small beside epsilon move gains and matrices little; beside a small epsilon they move them.
+
+    Lion's epsilon is a share of an array's root mean square, so there one entry is large.
+    """
+    moved = {}
+    for epsilon in ("1e-20", "1.0"):
+        program = make_program(
+            f"optimizer={{name: {name}, learningRate: 0.1, epsilon: {epsilon}, clipNorm: null}}", num_devices=1
+        )
+        params = {path: jnp.zeros([4] * len(axes)) for path, axes in program.names.items()}
+        grads = {path: jnp.full_like(x, 1e-6).at[(0,) * x.ndim].set(1.0) for path, x in params.items()}
+        moved[epsilon], _ = program.rule.update(grads, program.rule.init(params), params)
+
+    for path in ("blocks.norm.weight", "blocks.mlp.up.weight"):
+        last = (-1,) * len(moved["1.0"][path].shape)
+        assert np.abs(moved["1e-20"][path][last]) > 1e-3, path
+        assert np.abs(moved["1.0"][path][last]) < 1e-4, path
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.job.spec import Keep
-from shardwise.train.checkpoint import CheckpointWriter, layout, writer
+from shardwise.train.checkpoint import CheckpointWriter, layout, put, writer
 from shardwise.train.digest import Digester
 
 BEFORE_MARKER = "before the marker"
 DEATHS = {
-    "among the files": (writer, "_start_write", 3),
+    "among the files": (put, "_start_write", 3),
     "before the manifest": (writer, "encode", 0),
     "after the marker": (writer, "expired", 0),
     "in retention": (shutil, "rmtree", 0),

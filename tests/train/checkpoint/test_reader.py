@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shardwise.job.errors import CheckpointError
-from shardwise.train.checkpoint import load_numpy, read_manifest, reader, restore, steps
+from shardwise.train.checkpoint import fetch, load_numpy, read_manifest, restore, steps
 from shardwise.train.digest import Digester
 
 Toy = Any
@@ -284,7 +284,7 @@ def test_a_store_out_of_reach_is_not_damage(monkeypatch: pytest.MonkeyPatch, two
     def unreachable(*_: object) -> None:
         raise ValueError("UNAVAILABLE: the network is down")
 
-    monkeypatch.setattr(reader, "_fill", unreachable)
+    monkeypatch.setattr(fetch, "_fill", unreachable)
     with pytest.raises(CheckpointError, match="cannot be read: UNAVAILABLE"):
         two.restore()
     assert two.reports == []
@@ -294,5 +294,5 @@ def test_large_chunks_pass_one_at_a_time(monkeypatch: pytest.MonkeyPatch, toy: T
     """A budget below the size of a chunk slows a restore down, and neither blocks nor breaks it."""
     assert many_files is None
     toy.save(toy.writer(), 1)
-    monkeypatch.setattr(reader, "_MAX_BYTES_IN_FLIGHT", 1)
+    monkeypatch.setattr(fetch, "_MAX_BYTES_IN_FLIGHT", 1)
     assert toy.restored_step(where=(2, 4)) == 1

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from shardwise.cli.live import live_status
 from shardwise.job.contract import (
     COMMITTED,
     JOB_FILE,
@@ -25,7 +26,6 @@ from shardwise.job.contract import (
     checkpoint_root,
     checkpoint_step,
 )
-from shardwise.cli.live import live_status
 from shardwise.job.errors import RunDirectoryError, UsageError
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve

@@ -43,7 +43,7 @@ NO_PRESET: Mapping[str, Any] = _GPT2
 OPTIMIZERS: Mapping[str, Mapping[str, float]] = {
     "adamw": {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
     "adam": {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    "lion": {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
+    "lion": {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-2, "weight_decay": 0.1},
     "muon": {"momentum": 0.95, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
 }
 

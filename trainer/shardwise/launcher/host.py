@@ -1,6 +1,6 @@
 """One host's trainer and its standby: what an agent does when asked, and what it says of them.
 
-Called by `agent.py`, which serves `answer` on the host's unix socket. It decides nothing about the run: the leader does.
+Called by `agent.py`, which serves `answer` on its unix socket. It decides nothing about the run; the leader does.
 
     {"op": "start", "orders": {...}}         end what runs, and start a trainer with these orders
     {"op": "end"}                            SIGKILL the trainer; {"exit", "agentId"}

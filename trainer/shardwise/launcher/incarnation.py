@@ -22,7 +22,7 @@ from shardwise.launcher.means import Means
 from shardwise.launcher.members import LOST_SECONDS
 from shardwise.launcher.reach import ANSWER_SECONDS, Heard
 from shardwise.launcher.report import Exit
-from shardwise.launcher.watchdog import RankState, Stall, Usual, judge
+from shardwise.launcher.watchdog import RankState, Stall, judge
 from shardwise.launcher.wire import snake
 
 LOOK_SECONDS = 0.25

@@ -5,8 +5,10 @@ global norm is part of the chain; taking the gradients' mean is the step's.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from shardwise.job.spec import Optimizer, Schedule
@@ -46,7 +48,7 @@ def optimizer(settings: Optimizer, names: Names, steps: int) -> optax.GradientTr
     """The update rule of a resolved job, for parameters with these axis names."""
     rate = schedule(settings.schedule, settings.learning_rate, steps)
     decayed = {path: is_matrix(axes) for path, axes in names.items()}
-    moments = {"b1": settings.beta1, "b2": settings.beta2}
+    moments: dict[str, Any] = {"b1": settings.beta1, "b2": settings.beta2}
     rule: optax.GradientTransformation
     match settings.name:
         case "adamw":
@@ -54,12 +56,18 @@ def optimizer(settings: Optimizer, names: Names, steps: int) -> optax.GradientTr
         case "adam":
             rule = optax.adam(rate, **moments, eps=settings.epsilon)
         case "lion":
-            rule = optax.lion(rate, **moments, weight_decay=settings.weight_decay, mask=decayed)
+            assert settings.epsilon is not None, "the job is resolved"
+            rule = optax.chain(
+                scale_by_lion(**moments, epsilon=settings.epsilon),
+                optax.add_decayed_weights(settings.weight_decay, decayed),
+                optax.scale_by_learning_rate(rate),
+            )
         case "muon":
             adam_rate = settings.adam_learning_rate or settings.learning_rate
             rule = optax.contrib.muon(
                 rate,
                 beta=settings.momentum,
+                eps=settings.epsilon,
                 weight_decay=settings.weight_decay,
                 weight_decay_mask=decayed,
                 adam_b1=settings.beta1,
@@ -71,6 +79,28 @@ def optimizer(settings: Optimizer, names: Names, steps: int) -> optax.GradientTr
     if settings.clip_norm is None:
         return rule
     return optax.chain(optax.clip_by_global_norm(settings.clip_norm), rule)
+
+
+def scale_by_lion(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
+    """Lion's update (Chen et al. 2023, arXiv:2302.06675) with its sign made steep instead of a jump.
+
+    Its direction c = b1 m + (1 - b1) g becomes c / max(|c|, epsilon r), r the root mean square of c over its array: the
+    sign where |c| >= epsilon r, straight between, and as indifferent to the gradient's scale as the sign. At a jump,
+    the rounding of sums, which is another on every mesh, can decide a whole step of a weight.
+    """
+    lion = optax.scale_by_lion(b1, b2)
+
+    def steep(grad: jax.Array, moment: jax.Array) -> jax.Array:
+        direction = (1 - b1) * grad + b1 * moment
+        least = epsilon * jnp.sqrt(jnp.mean(jnp.square(direction)))
+        return jnp.where(direction == 0, 0.0, direction / jnp.maximum(jnp.abs(direction), least))
+
+    def update(
+        grads: optax.Updates, state: optax.ScaleByLionState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        return jax.tree.map(steep, grads, state.mu), lion.update(grads, state, params)[1]
+
+    return optax.GradientTransformation(lion.init, update)
 
 
 def is_matrix(axes: tuple[str, ...]) -> bool:

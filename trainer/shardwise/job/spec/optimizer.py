@@ -52,7 +52,11 @@ class Optimizer(SpecModel):
     ] = None
     epsilon: Annotated[
         float | None,
-        Field(gt=0, le=1, description="Added to the divisor of the update; not for lion."),
+        Field(
+            ge=1e-30,
+            le=1,
+            description="Added to the divisor of the update; lion: the least divisor, in root mean squares.",
+        ),
         Unit("gradient"),
         _OWN,
     ] = None

@@ -14,7 +14,14 @@ from shardwise.train.checkpoint.layout import Shape
 
 _COPY_CONCURRENCY = 4
 _CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-_OUT_OF_REACH = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
+_OUT_OF_REACH = (
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+    "ABORTED",
+)
 _FULL = {
     "No space left on device": "the disk is full",
     "Disk quota exceeded": "the disk quota is used up",
@@ -68,4 +75,7 @@ def write_cause(error: Exception) -> str:
 
 def first_line(error: Exception) -> str:
     """What TensorStore said, without the description of the whole store that it appends."""
-    return str(error).partition(" [tensorstore_spec=")[0].partition(" [source locations=")[0].partition("\n")[0]
+    text = str(error).partition("\n")[0]
+    for appended in (" [tensorstore_spec=", " [source locations=", " [http_response_body="):
+        text = text.partition(appended)[0]
+    return text

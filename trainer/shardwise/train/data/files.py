@@ -6,7 +6,7 @@ changed?). It knows nothing of documents, tokens or the cache. A file is never h
 
 import gzip
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -108,9 +108,16 @@ def _data_file(filesystem: Any, path: str, *, named: bool) -> DataFile:
         size_bytes, modified_seconds = status.st_size, status.st_mtime
         stamp = f"{size_bytes}:{status.st_mtime_ns}"
     else:
-        size_bytes, modified_seconds = int(filesystem.size(path) or 0), 0.0
-        stamp = str(filesystem.ukey(path))
+        properties = filesystem.info(path)
+        size_bytes, modified_seconds = int(properties.get("size") or 0), 0.0
+        stamp = _remote_stamp(properties) or str(filesystem.ukey(path))
     return DataFile(url=url, size_bytes=size_bytes, stamp=stamp, modified_seconds=modified_seconds, named=named)
+
+
+def _remote_stamp(properties: Mapping[str, Any]) -> str | None:
+    """The entity tag, where a store gives one: its other properties differ between a listing and a single request."""
+    tag = next((value for name, value in properties.items() if name.lower() == "etag" and value), None)
+    return tag and f"etag:{tag}"
 
 
 def _address(filesystem: Any, path: str) -> str:

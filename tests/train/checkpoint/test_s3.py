@@ -1,0 +1,173 @@
+"""Checkpoints in an S3 bucket, over HTTP."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.train.s3_server import Bucket, serving
+
+from shardwise.job.errors import CheckpointError
+from shardwise.job.spec import Keep
+from shardwise.train.checkpoint import load_numpy, steps
+from shardwise.train.checkpoint.store import Store
+
+Toy = Any
+"""The fixture's class lives in conftest.py, which is not imported."""
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    """One for all tests; each has a prefix of its own."""
+    with serving() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def remote(bucket: Bucket, toy: Toy, request: pytest.FixtureRequest) -> Toy:
+    """The toy's run, in the bucket."""
+    toy.root = f"{bucket.url}/{request.node.name}"
+    return toy
+
+
+def prefix(toy: Toy) -> str:
+    """The key of the run's folder, without a slash at the end."""
+    return str(toy.root).removeprefix("s3://bucket/")
+
+
+def place(toy: Toy, step: int, name: str) -> str:
+    """The key of a file of a checkpoint."""
+    return f"{prefix(toy)}/step-{step:08d}/{name}"
+
+
+def _flip_bit(bucket: Bucket, toy: Toy) -> None:
+    key = place(toy, 2, "arrays/params.kernel/c.1.0")
+    content = bytearray(bucket.get(key))
+    content[10] ^= 4
+    bucket.put(key, bytes(content))
+
+
+def _truncate(bucket: Bucket, toy: Toy) -> None:
+    key = place(toy, 2, "arrays/params.half/c.0.1.2")
+    bucket.put(key, bucket.get(key)[:-20])
+
+
+def _lose_file(bucket: Bucket, toy: Toy) -> None:
+    bucket.delete(place(toy, 2, "arrays/params.kernel/c.2.1"))
+
+
+def _swap(bucket: Bucket, toy: Toy) -> None:
+    left, right = (place(toy, 2, f"arrays/params.{name}/c.0.0") for name in ("kernel", "twin"))
+    content = bucket.get(left)
+    bucket.put(left, bucket.get(right))
+    bucket.put(right, content)
+
+
+def _lose_marker(bucket: Bucket, toy: Toy) -> None:
+    bucket.delete(place(toy, 2, "COMMITTED"))
+
+
+def _edit_manifest(bucket: Bucket, toy: Toy) -> None:
+    key = place(toy, 2, "manifest.json")
+    bucket.put(key, bucket.get(key).replace(b'"toy"', b'"boy"'))
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint"),
+    [
+        ({}, None),
+        ({"AWS_ENDPOINT_URL": ""}, None),
+        ({"AWS_ENDPOINT_URL": "http://all"}, "http://all"),
+        ({"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}, "http://s3"),
+    ],
+)
+def test_the_endpoint_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], endpoint: str | None
+) -> None:
+    """As AWS's own clients do it: the variable of S3 goes before that of all services; gs:// has none."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert Store("s3://bucket/run").spec(1).get("endpoint") == endpoint
+    assert "endpoint" not in Store("gs://bucket/run").spec(1)
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_checkpoint_comes_back_bit_by_bit_on_any_mesh(bucket: Bucket, remote: Toy) -> None:
+    """Many objects of many chunks, written by one mesh and read by others; also as plain arrays."""
+    remote.save(remote.writer(), 1)
+
+    assert len(bucket.keys(place(remote, 1, "arrays/params.kernel"))) == 1 + 8
+    for where in ((4, 2), (2, 4), (1, 1)):
+        assert remote.restored_step(where=where) == 1
+    ((path, gain),) = load_numpy(remote.root, 1, "params.gain")
+    assert (path, gain.tobytes()) == ("params.gain", np.asarray(remote.arrays(1)["params.gain"]).tobytes())
+
+
+def test_retention_deletes_objects(bucket: Bucket, remote: Toy) -> None:
+    """The two newest stay; of others, and of a save that was cut short, no object is left. Another run's stay."""
+    bucket.put(place(remote, 9, "arrays/params.kernel/c.0.0"), b"cut short")
+    of_another = f"{prefix(remote)}-of-another/step-00000001/COMMITTED"
+    bucket.put(of_another, b"x")
+    writer = remote.writer(keep=Keep(last=2))
+    for step in (1, 2, 3):
+        remote.save(writer, step)
+
+    assert steps(remote.root) == [2, 3]
+    left = {key.removeprefix(f"{prefix(remote)}/").split("/")[0] for key in bucket.keys(prefix(remote))}
+    assert left == {"step-00000002", "step-00000003"}
+    assert bucket.get(of_another) == b"x"
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_flip_bit, "params.kernel: "),
+        (_truncate, "params.half: "),
+        (_lose_file, "params.kernel: "),
+        (_swap, "the values of params.kernel, params.twin are not the ones that were saved"),
+        (_lose_marker, "it was never committed"),
+        (_edit_manifest, "manifest.json is not the one that was committed"),
+    ],
+)
+def test_damage_is_refused_and_the_one_before_serves(
+    bucket: Bucket, remote: Toy, damage: Callable[[Bucket, Toy], None], words: str
+) -> None:
+    """Whatever is wrong with the newest checkpoint's objects, it is refused by name and the older one is restored."""
+    writer = remote.writer()
+    for step in (1, 2):
+        remote.save(writer, step)
+    damage(bucket, remote)
+
+    assert remote.restored_step() == 1
+    ((step, reason),) = remote.reports
+    assert (step, reason[: len(words)]) == (2, words)
+
+
+def test_a_step_is_saved_once_and_replaced_only_on_request(remote: Toy) -> None:
+    """Other values for a committed step are refused; with `overwrite` they take its place as a whole."""
+    remote.save(remote.writer(), 1)
+    with pytest.raises(CheckpointError, match="is committed and holds other values"):
+        remote.save(remote.writer(), 1, seed=2)
+    assert remote.restored_step() == 1
+
+    remote.save(remote.writer(), 1, seed=2, overwrite=True)
+
+    assert remote.restore().arrays["key"].tolist() == remote.arrays(2)["key"].tolist()
+
+
+def test_a_bucket_that_is_not_there_is_an_error(remote: Toy) -> None:
+    """It never reads as "nothing saved yet", and a save into it fails in plain words."""
+    remote.root = "s3://no-such-bucket/run"
+    with pytest.raises(CheckpointError, match=r"s3://no-such-bucket/run cannot be read: .*NoSuchBucket"):
+        remote.restore()
+    with pytest.raises(CheckpointError, match=r"s3://no-such-bucket/run/step-00000001 was not saved: .*NoSuchBucket"):
+        remote.save(remote.writer(), 1)
+
+
+def test_nothing_saved_yet_is_not_an_error(remote: Toy) -> None:
+    """A fresh run finds an empty prefix and starts."""
+    assert remote.restore() is None

@@ -1,0 +1,104 @@
+"""Data in an S3 bucket, over HTTP."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from tests.train.s3_server import Bucket, serving
+
+from shardwise.job.errors import DataError
+from shardwise.job.spec.data import Data
+from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.files import BLOCK_BYTES, find_files, has_changed, read_blocks
+
+LINES = "".join(json.dumps({"text": f"document {number} " * 9}) + "\n" for number in range(200)).encode()
+FILES = {
+    "a.txt": b"plain text\n" * 300,
+    "deep/er/b.txt.gz": gzip.compress(b"text in gzip\n" * 300),
+    "deep/c.jsonl.zst": zstandard.compress(LINES),
+    "deep/d.jsonl": LINES.replace(b"document", b"other"),
+    "deep/not-this.md": b"x",
+}
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    """One for all tests; each has a prefix of its own."""
+    with serving() as bucket:
+        yield bucket
+
+
+def prepared(root: str, cache: Path) -> tuple[Dataset, list[str]]:
+    """The data below `root` in two sources, and what was reported."""
+    reports: list[str] = []
+    sources = [
+        {"name": "text", "paths": [f"{root}/a.txt", f"{root}/**/*.txt.gz"]},
+        {"name": "lines", "paths": [f"{root}/deep/*.jsonl*"], "weight": 2.0},
+    ]
+    data = Data.model_validate({"train": sources, "heldOut": 0.2})
+    return prepare(data, seq_len=32, seed=3, cache_root=cache, report=reports.append), reports
+
+
+def test_data_is_the_same_in_a_bucket_and_on_a_disk(bucket: Bucket, tmp_path: Path) -> None:
+    """By name and by glob, plain, gzip and zstd: equal fingerprint, equal documents, equal training tokens."""
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        bucket.put(f"same/{name}", content)
+
+    local, _ = prepared(str(tmp_path), tmp_path / "cache-of-disk")
+    remote, reports = prepared(f"{bucket.url}/same", tmp_path / "cache-of-bucket")
+
+    assert sum(line.startswith("tokenised") for line in reports) == 2
+    assert remote.fingerprint == local.fingerprint
+    assert remote.sources == local.sources
+    assert [source.num_files for source in remote.sources] == [2, 2]
+    rows = np.arange(local.train.num_sequences)
+    assert np.array_equal(remote.train.rows(rows).tokens, local.train.rows(rows).tokens)
+
+
+def test_a_large_object_is_read_whole_in_blocks(bucket: Bucket) -> None:
+    """An object above the block size comes in several requests and loses nothing."""
+    content = np.random.default_rng(0).bytes(3 * BLOCK_BYTES + 17)
+    bucket.put("large.txt", content)
+
+    (file,) = find_files([f"{bucket.url}/large.txt"])
+    blocks = list(read_blocks(file))
+
+    assert file.size_bytes == len(content)
+    assert max(map(len, blocks)) <= BLOCK_BYTES
+    assert b"".join(blocks) == content
+
+
+def test_a_rewritten_object_has_changed(bucket: Bucket) -> None:
+    """The stamp sees other content of the same size, and nothing where nothing was written, by name and by glob."""
+    bucket.put("changing/a.txt", b"old")
+    (named,) = find_files([f"{bucket.url}/changing/a.txt"])
+    (matched,) = find_files([f"{bucket.url}/changing/*.txt"])
+    before = (has_changed(named), has_changed(matched))
+
+    bucket.put("changing/a.txt", b"new")
+
+    assert named.stamp == matched.stamp
+    assert (before, (has_changed(named), has_changed(matched))) == ((False, False), (True, True))
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("s3://bucket/nothing/*.txt", "no file matches 's3://bucket/nothing/"),
+        ("s3://bucket/nothing.txt", "no file matches 's3://bucket/nothing.txt'"),
+        ("s3://no-such-bucket/a.txt", "'s3://no-such-bucket/a.txt'"),
+        ("s3://bucket/cut/*.gz", "'s3://bucket/cut/a.txt.gz' is not a whole gzip file"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_address(bucket: Bucket, path: str, words: str) -> None:
+    """No object, no bucket and half an object are each an error that holds the address."""
+    bucket.put("cut/a.txt.gz", FILES["deep/er/b.txt.gz"][:-9])
+
+    with pytest.raises(DataError, match=words):
+        [list(read_blocks(file)) for file in find_files([path])]
