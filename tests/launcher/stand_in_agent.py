@@ -1,7 +1,7 @@
 """An agent whose Ray is a stand-in; started by the tests in place of the real one.
 
 The stand-in for Ray asks the agents' unix sockets directly. It has Ray's interface and none of its processes, so that
-what is tested is the launcher, and quickly; `test_ray.py` and `test_real.py` have the real one.
+what is tested is the launcher, and quickly; `test_epoch.py` and `test_with_ray.py` have the real one.
 """
 
 import asyncio

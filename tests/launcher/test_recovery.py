@@ -52,8 +52,8 @@ def test_trainer_stopped(run: Run) -> None:
     """A rank that stands still is named with everybody's stacks, and ended when patience is at its end."""
     run.start(
         hosts=2,
-        recovery="hangAfter: 7s",
-        stepSeconds=0.2,
+        recovery="hangAfter: 6500ms",
+        stepSeconds=0.05,
         faults=[{"incarnation": 0, "step": 25, "rank": 1, "signal": signal.SIGSTOP}],
     )
 

@@ -1,0 +1,49 @@
+"""The launcher with the real Ray between its hosts; the trainers are still fakes."""
+
+import os
+import signal
+
+import psutil
+from tests.launcher.conftest import Run
+
+from shardwise.job.contract import ExitCode
+from shardwise.launcher import processes
+from shardwise.launcher.ray_node import RAY_VARIABLE
+
+HELD = {"incarnation": 0, "step": 7, "wait": "go"}
+
+
+def parts_of_ray(run: Run, name: str) -> list[int]:
+    """Return the processes of Ray with this name."""
+    carrying = processes.carrying({processes.RUN_VARIABLE: str(run.directory)})
+    found = [psutil.Process(identity.pid) for identity in carrying]
+    return [process.pid for process in found if RAY_VARIABLE in process.environ() and process.name() == name]
+
+
+def test_ray_killed_then_a_trainer(run: Run) -> None:
+    """Training goes on when Ray dies on a host and at its head; what ends later is found through the next epoch."""
+    run.start(hosts=2, ray=True, faults=[HELD, {"incarnation": 1, "step": 12, "wait": "further"}])
+    before = run.until_step(7)
+    for part, epoch in (("raylet", 2), ("gcs_server", 3)):
+        os.kill(parts_of_ray(run, part)[-1], signal.SIGKILL)
+        status = run.until(lambda status, epoch=epoch: status["epoch"] == epoch and len(status["hosts"]) == 2)  # type: ignore[misc]
+        assert [host["trainerPid"] for host in status["hosts"]] == [host["trainerPid"] for host in before]
+    os.kill(before[1]["trainerPid"], signal.SIGKILL)
+    run.go_on()
+    after = run.until_step(12, incarnation=1)
+    (run.directory / "further").touch()
+
+    assert run.end() == ExitCode.OK
+    assert [host["agentPid"] for host in after] == [host["agentPid"] for host in before]
+    assert run.summary["restarts"] == {"failure": 1}
+
+
+def test_leader_killed(run: Run) -> None:
+    """A lost host 0 takes Ray's head with it; its successor opens an epoch of its own, and the run goes on."""
+    run.start(hosts=2, ray=True, faults=[HELD])
+    before = run.until_step(7)
+    os.kill(before[0]["agentPid"], signal.SIGKILL)
+    run.go_on()
+
+    assert run.end() == ExitCode.OK
+    assert run.summary["restarts"] == {"hostLost": 1}
