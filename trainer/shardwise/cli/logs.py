@@ -17,9 +17,7 @@ _FOLDER = re.compile(r"incarnation-(\d+)")
 Host = Annotated[int, typer.Option("--host", min=0, help="The host whose trainer wrote it.", metavar="N")]
 Incarnation = Annotated[
     int | None,
-    typer.Option(
-        "--incarnation", min=0, help="The start of the processes, from 0; the newest by default.", metavar="M"
-    ),
+    typer.Option("--incarnation", min=0, help="Which start of the processes, from 0; else the newest.", metavar="M"),
 ]
 
 

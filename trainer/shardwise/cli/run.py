@@ -40,8 +40,8 @@ def _run(
 ) -> None:
     """Train a job, or go on with the run that is in --dir.
 
-    A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or `shardwise stop` saves, then stops;
-    the same command goes on from there.
+    A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or `shardwise stop` saves, then
+    stops; the same command goes on from there.
     """
     job = resolve(load(job_file, overrides or []))
     with trainer_imports():

@@ -152,6 +152,7 @@ def read_status(directory: Path) -> RunStatus:
 
 
 def refuse_other_directory(directory: Path) -> None:
+    """UsageError where the directory is not that of a run."""
     if not any((directory / name).is_file() for name in (LOCK, SUMMARY)):
         found = "no such directory" if not directory.exists() else f"neither {SUMMARY} nor {LOCK} is in it"
         raise UsageError(f"{directory} is no run directory ({found}); expected the --dir of a `shardwise run`")

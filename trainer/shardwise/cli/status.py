@@ -73,12 +73,7 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     yield "status", f"[{colour}]{escape(word)}[/]{f' ({meaning})' if meaning else ''}"
     if known["error"]:
         yield "error", escape(known["error"])
-    if known["phase"]:
-        yield "phase", escape(": ".join(part for part in (known["phase"], known["reason"]) if part))
-    for host in known["hosts"]:
-        yield f"host {host['host']}", _host(host, slowest=known["slowestHost"])
-    if any(known["restarts"].values()):
-        yield "restarts", ", ".join(f"{cause} {count}" for cause, count in known["restarts"].items() if count)
+    yield from _launcher_lines(known)
     yield "step", f"{status.step:,}" + (f" of {status.num_steps:,}" if status.num_steps else "")
     if known["loss"] is not None:
         yield "loss", f"{known['loss']:.4f}"
@@ -92,6 +87,16 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     for label, key in (("initial digest", "initialDigest"), ("digest", "digest")):
         if known[key]:
             yield label, known[key]
+
+
+def _launcher_lines(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the launcher knows: of a live run where each host stands, of any run what it has survived."""
+    if known["phase"]:
+        yield "phase", escape(": ".join(part for part in (known["phase"], known["reason"]) if part))
+    for host in known["hosts"]:
+        yield f"host {host['host']}", _host(host, slowest=known["slowestHost"])
+    if any(known["restarts"].values()):
+        yield "restarts", ", ".join(f"{cause} {count}" for cause, count in known["restarts"].items() if count)
 
 
 def _host(host: Mapping[str, Any], *, slowest: int | None) -> str:
