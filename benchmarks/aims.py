@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.checkpoint import SHARDWISE
+from benchmarks.recovery import TRAINER
 from benchmarks.sizes import CASES, SMALL
 from benchmarks.step import LEVANTER, TUNED
 
@@ -31,6 +32,8 @@ def aims(results: Results) -> Iterator[Aim]:
         yield from _step(results["step"])
     if "checkpoint" in results:
         yield from _checkpoint(results["checkpoint"])
+    if "recovery" in results:
+        yield from _recovery(results["recovery"])
 
 
 def _step(part: Results) -> Iterator[Aim]:
@@ -56,6 +59,13 @@ def _checkpoint(part: Results) -> Iterator[Aim]:
     soak = part["soak"]
     grown = soak["last_bytes"] - soak["early_bytes"]
     yield _bytes_at_most(f"resident memory after {soak['saves']} saves, above that after 5", SOAK_MEMORY_BYTES, grown)
+
+
+def _recovery(part: Results) -> Iterator[Aim]:
+    seconds, ratio = part["seconds"], part["ratio"]
+    yield _at_most("kill -9 of a trainer to the next step, times what is unavoidable", 1.5, ratio[TRAINER])
+    yield _at_most("the same, seconds", 3.0, seconds[TRAINER])
+    yield _at_least("starting everything anew, times that", 3.0, part["gain"])
 
 
 def _at_least(name: str, aim: float, spread: Mapping[str, float]) -> Aim:

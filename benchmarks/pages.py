@@ -9,7 +9,7 @@ from typing import Any
 
 import rich.box
 import rich.table
-from benchmarks import checkpoint, notes, start
+from benchmarks import checkpoint, notes, recovery, start
 from benchmarks.aims import aims
 from benchmarks.turns import ROOT
 
@@ -50,7 +50,7 @@ def document(results: Results) -> str:
 
 def tables(results: Results) -> list[Table]:
     """The tables of the parts that were measured, the aims first."""
-    found = [_aims(results)] if results.keys() & {"step", "checkpoint"} else []
+    found = [_aims(results)] if results.keys() & {"step", "checkpoint", "recovery"} else []
     for part, make in _MAKERS.items():
         if part in results:
             found += make(results[part])
@@ -147,11 +147,30 @@ def _checkpoint(part: Results) -> Iterator[Table]:
     )
 
 
+def _recovery(part: Results) -> Iterator[Table]:
+    rows = [
+        [what, _spread(spread), _spread(part["ratio"][what]) if what in part["ratio"] else ""]
+        for what, spread in part["seconds"].items()
+    ]
+    phases = ", ".join(f"{name} {spread['median']:.2f}" for name, spread in part["phases"].items())
+    yield Table(
+        title=f"Killed, to the next completed step: tiny, {recovery.HOSTS} hosts x {recovery.DEVICES} devices",
+        columns=["", "seconds", "times what is unavoidable"],
+        rows=rows,
+        notes=[
+            notes.paragraph(notes.RECOVERY),
+            f"Seconds of a lost trainer: {phases}.",
+            _measured(part, part["rounds"]),
+        ],
+    )
+
+
 _MEMORY = ("grown_bytes", "left_bytes", "restore_grown_bytes", "other_mesh_grown_bytes")
 _MAKERS: Mapping[str, Callable[[Results], Iterator[Table]]] = {
     "step": _step,
     "start": _start,
     "checkpoint": _checkpoint,
+    "recovery": _recovery,
 }
 
 

@@ -1,4 +1,4 @@
-"""The demo: train on real text over 8 simulated devices, stop half-way, go on with another mesh, show the result.
+"""The demo: train on real text on 2 simulated hosts, kill a trainer, stop, go on on one host, show the result.
 
 `make demo` starts it. It runs the command `shardwise` as a person would and shows each command line, so that each can
 be typed again. It trains nothing itself, and ends with 1 if any part of it fails.
@@ -15,34 +15,31 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from shardwise.job.contract import (
-    CHECKPOINTS,
-    JOB_FILE,
-    LOGS,
-    METRICS,
-    PLOT,
-    SUMMARY,
-    ExitCode,
-    progress_name,
-    read_progress,
-)
+from shardwise.cli.live import live_status
+from shardwise.job.contract import CHECKPOINTS, JOB_FILE, LOGS, METRICS, PLOT, SUMMARY, ExitCode
 from shardwise.job.errors import ShardwiseError
+from shardwise.job.takeover import INCARNATION, hold
+from shardwise.launcher.record import EVENTS
 from shardwise.train.metrics import records, steps
-from shardwise.train.run_directory import RunDirectory
 
 JOB = Path(__file__).with_name("python.yaml")
 MARK = ".made-by-demo"
-MIN_STEPS, STEPS = 60, 600
+MIN_STEPS, STEPS = 60, 360
+SAVES = 6
+KILLED_RANK = 1
 NUM_AVERAGED = 20
 """Steps whose losses are averaged: one batch is small, so one loss says little."""
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
+START_PHASES = ("interpreter", "imports", "join", "data", "init", "restore", "compile")
+BEFORE_ORDERS = ("interpreter", "imports")
+"""Done already by a process that stands by when it is needed."""
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
 
@@ -68,7 +65,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train, stop, go on with another mesh, and show the result.")
+    parser = argparse.ArgumentParser(description="Train on two hosts, kill a trainer, stop, and go on on one host.")
     parser.add_argument("--dir", type=Path, default=Path("runs/demo"), help="the run directory (default: runs/demo)")
     parser.add_argument("--steps", type=_num_steps, default=STEPS, help=f"training steps (default: {STEPS})")
     parser.add_argument("--text", metavar="PATH", help="a text or JSONL file of your own, or a glob")
@@ -89,6 +86,7 @@ def _demo(directory: Path, num_steps: int, text: str | None) -> None:
     job = [os.path.relpath(JOB), "--set", f"training.data.train.0.paths={json.dumps([pattern])}"]
     if num_steps != STEPS:
         job += ["--set", f"training.steps={num_steps}"]
+        job += ["--set", f"training.checkpoint.everySteps={num_steps // SAVES}"]
     run = ["run", *job, "--dir", str(directory)]
 
     _title("The job")
@@ -97,19 +95,31 @@ def _demo(directory: Path, num_steps: int, text: str | None) -> None:
     )
     _call("check", *job)
 
-    middle = num_steps // 2
-    _title(f"Training on data 4 x tensor 2, stopped with SIGTERM at step {middle}")
-    CONSOLE.print("Each matrix is split over tensor and over data (FSDP), the batch over data.")
-    CONSOLE.print("A stop saves first. Exit code 80 says: saved, can go on.")
-    stopped_at = _run_until(middle, directory, run)
-    first = _summary(directory)
+    _title("Training on 2 hosts x 4 devices, data 4 x tensor 2")
+    CONSOLE.print("Each host is a process of its own here. Each matrix is split over tensor and over data (FSDP).")
+    starts = {}
+    with _started(*run) as process:
+        _wait_for_steps(process, directory, num_steps // 5)
+        starts["first start"] = _summary(directory)["phases"]
+        killed_at = _kill(directory)
+        _wait_for_recovery(process, directory)
+        starts["after the kill"] = _summary(directory)["phases"]
+        _title("How it recovered (seconds)")
+        CONSOLE.print(_recovery_table(killed_at, _events(directory), starts["after the kill"]))
+        _wait_for_steps(process, directory, num_steps * 2 // 5)
+        _title("The same run is stopped")
+        CONSOLE.print(f"A stop saves first. Exit code {ExitCode.SAVED:d} says: saved, can go on.")
+        _call("stop", str(directory))
+        stopped_at = _stopped(process.wait(), directory)
+    goodput = _summary(directory)["goodput"]
 
-    _title(f"The same run goes on with data 8 x tensor 1, from step {stopped_at}")
+    _title(f"It goes on on 1 host x 8 devices, data 8 x tensor 1, from step {stopped_at}")
     CONSOLE.print(
         "A checkpoint belongs to no mesh: each device reads its new share, and the digest of every array is compared."
     )
-    _call(*run, "--set", "training.mesh.tensor=1")
-    _check_resumed(directory, stopped_at, num_steps)
+    _call(*run, "--set", "hardware.topology=1x8", "--set", "training.mesh.tensor=1")
+    starts["on 1 host"] = _summary(directory)["phases"]
+    _check_result(directory, stopped_at, num_steps)
 
     _title("The result")
     _call("status", str(directory), "--plot")
@@ -121,8 +131,10 @@ def _demo(directory: Path, num_steps: int, text: str | None) -> None:
     )
     _title("What each device held (MiB; the mesh is data x tensor)")
     CONSOLE.print(_memory_table(directory))
-    _title("Where the time went (seconds)")
-    CONSOLE.print(_phases_table(first, _summary(directory)))
+    _title("Where the time of each start went (seconds of rank 0, up to the first step)")
+    CONSOLE.print(_starts_table(starts))
+    _title("Where the time on two hosts went (seconds, adding up to the wall time)")
+    CONSOLE.print(", ".join(f"{name} {seconds:.1f}" for name, seconds in goodput.items() if seconds))
     _title("What was saved")
     _show_files(directory)
 
@@ -143,39 +155,98 @@ def _empty(directory: Path) -> None:
     mark = directory / MARK
     if not mark.exists() and directory.exists() and any(directory.iterdir()):
         raise DemoError(f"{directory} holds something that no demo made; give another --dir, or move it away")
-    with RunDirectory.held(directory):
+    with hold(directory):
         if mark.exists():
             CONSOLE.print(f"The run that an earlier demo left in {directory} is removed; this one begins anew.")
         mark.touch()
         for folder in (CHECKPOINTS, LOGS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        for name in (JOB_FILE, METRICS, SUMMARY, PLOT):
+        for name in (JOB_FILE, METRICS, SUMMARY, PLOT, INCARNATION):
             (directory / name).unlink(missing_ok=True)
 
 
-def _run_until(middle: int, directory: Path, run: Sequence[str]) -> int:
-    """Start the run, send SIGTERM when the middle step is complete, and return the step at which it was saved."""
-    with _started(*run) as process:
-        while process.poll() is None and _completed(directory) < middle:
-            time.sleep(POLL_SECONDS)
-        process.send_signal(signal.SIGTERM)
-        code = process.wait()
+def _wait_for_steps(process: subprocess.Popen[bytes], directory: Path, num_steps: int) -> None:
+    """Wait until so many steps are complete and a checkpoint holds the first of them."""
+    while process.poll() is None:
+        status = live_status(directory)
+        if status and status["progress"].get("step", 0) >= num_steps and _saved(directory):
+            return
+        time.sleep(POLL_SECONDS)
+    raise DemoError(f"the run ended with {process.returncode} before step {num_steps}")
+
+
+def _saved(directory: Path) -> bool:
+    return any(record.get("event") == "saved" for record in records(directory / METRICS))
+
+
+def _kill(directory: Path) -> float:
+    """End one trainer as a crash would; when (seconds since the epoch)."""
+    _call("status", str(directory))
+    status = live_status(directory)
+    pid = status["hosts"][KILLED_RANK]["trainerPid"] if status else None
+    if pid is None:
+        raise DemoError(f"the status names no trainer of host {KILLED_RANK}")
+    CONSOLE.print(f"\nThe trainer of host {KILLED_RANK} is process {pid} (`shardwise status --json` says so).")
+    CONSOLE.print(f"\n$ kill -9 {pid}", style="bold")
+    killed_at = time.time()
+    os.kill(pid, signal.SIGKILL)
+    return killed_at
+
+
+def _wait_for_recovery(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Wait until the second incarnation has completed a step."""
+    while process.poll() is None:
+        if any(event["event"] == "running" and event["incarnation"] > 0 for event in _events(directory)):
+            return
+        time.sleep(POLL_SECONDS)
+    raise DemoError(f"the run ended with {process.returncode}; expected it to recover")
+
+
+def _recovery_table(killed_at: float, events: Sequence[dict[str, Any]], phases: Mapping[str, float]) -> Table:
+    """From the kill to the next completed step, in parts that follow each other."""
+    ended = next(event for event in events if event["event"] == "ended")
+    ordered, running = (
+        next(event for event in events if event["event"] == name and event["incarnation"] > 0)
+        for name in ("incarnation", "running")
+    )
+    after_orders = {name: phases.get(name, 0.0) for name in START_PHASES if name not in BEFORE_ORDERS}
+    parts = {
+        "noticed, and the other trainer ended": ended["time"] - killed_at,
+        "new orders, to processes that stood by": ordered["time"] - ended["time"],
+        **{name: seconds for name, seconds in after_orders.items() if seconds},
+        "first step, and what is between": running["time"] - ordered["time"] - sum(after_orders.values()),
+    }
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("cause, rank and how it ended", f"{ended['cause']}, {ended['rank']}, {ended['exit']}")
+    table.add_row("goes on from the checkpoint of step", str(running["fromStep"]))
+    for name, seconds in parts.items():
+        table.add_row(name, f"{seconds:.2f}")
+    table.add_row("from the kill to the next completed step", f"{running['time'] - killed_at:.2f}", style="bold")
+    return table
+
+
+def _stopped(code: int, directory: Path) -> int:
+    """The step at which the run was saved and stopped."""
     if code != ExitCode.SAVED:
         raise DemoError(
             f"the run ended with {code}; expected {ExitCode.SAVED:d}, which says that it was stopped and saved"
         )
-    return int(_summary(directory)["steps"])
+    summary = _summary(directory)
+    if summary["restarts"] != {"failure": 1}:
+        raise DemoError(f"the run counts restarts {summary['restarts']}; expected one for the trainer that was killed")
+    return int(summary["steps"])
 
 
-def _completed(directory: Path) -> int:
-    progress = read_progress(directory / LOGS / progress_name(0))
-    return progress.step if progress else 0
-
-
-def _check_resumed(directory: Path, stopped_at: int, num_steps: int) -> None:
+def _check_result(directory: Path, stopped_at: int, num_steps: int) -> None:
+    """The run went on from where it stood each time, and came to its end."""
     restored = [record["step"] for record in records(directory / METRICS) if record.get("event") == "restored"]
-    if restored != [stopped_at]:
-        raise DemoError(f"the run went on from step {restored}; expected {stopped_at}, where it was stopped")
+    if len(restored) != 2 or restored[-1] != stopped_at:
+        raise DemoError(
+            f"the run went on from the steps {restored}; expected a checkpoint, then step {stopped_at}, where it was "
+            "stopped"
+        )
     if _summary(directory)["status"] != "complete" or len(steps(directory / METRICS)) != num_steps:
         raise DemoError(f"the run did not come to its end at step {num_steps}; see {directory / SUMMARY}")
     if not (directory / PLOT).exists():
@@ -196,9 +267,10 @@ def _memory_table(directory: Path) -> Table:
     table = Table()
     for column in ("mesh", "devices", "params", "optimizer", "batch", "temporaries", "total"):
         table.add_column(column, justify="left" if column in ("mesh", "devices") else "right")
-    for event in records(directory / METRICS):
+    starts = [event for event in records(directory / METRICS) if "memory" in event]
+    for event in {json.dumps(event["mesh"]): event for event in starts}.values():
         held: dict[tuple[str, ...], list[str]] = {}
-        for row in event.get("memory", ()):
+        for row in event["memory"]:
             sizes = (row["params_bytes"], row["optimizer_bytes"], row["batch_bytes"], row["temporary_bytes"])
             written = tuple(f"{size / 2**20:.2f}" for size in (*sizes, sum(sizes)))
             held.setdefault(written, []).append(row["device"])
@@ -208,14 +280,13 @@ def _memory_table(directory: Path) -> Table:
     return table
 
 
-def _phases_table(first: dict[str, Any], second: dict[str, Any]) -> Table:
+def _starts_table(starts: Mapping[str, Mapping[str, float]]) -> Table:
     table = Table()
     table.add_column("phase")
-    table.add_column("first start", justify="right")
-    table.add_column("second start", justify="right")
-    names = dict.fromkeys([*first["phases"], *second["phases"]])
-    for name in names:
-        table.add_row(name, *(f"{start['phases'].get(name, 0):.2f}" for start in (first, second)))
+    for name in starts:
+        table.add_column(name, justify="right")
+    for phase in START_PHASES:
+        table.add_row(phase, *(f"{phases.get(phase, 0):.2f}" for phases in starts.values()))
     return table
 
 
@@ -247,6 +318,11 @@ def _started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
+
+
+def _events(directory: Path) -> list[dict[str, Any]]:
+    """What the launcher of the run has written so far."""
+    return [json.loads(line) for line in (directory / LOGS / EVENTS).read_text(encoding="utf-8").splitlines()]
 
 
 def _summary(directory: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class FakeTrainer:
         """From the orders to the exit code."""
         signal.signal(STOP_SIGNAL, lambda *_: self.hear(Control.STOP))
         signal.signal(SAVE_SIGNAL, lambda *_: self.hear(Control.SAVE))
-        self.stacks = Path(self.orders.stacks).open("w")  # noqa: SIM115  open for as long as the process lives
+        self.stacks = Path(self.orders.stacks).open("a")  # noqa: SIM115  open for as long as the process lives
         faulthandler.register(STACKS_SIGNAL, file=self.stacks, all_threads=True)
         for phase in (Phase.START, Phase.JOIN, Phase.RESTORE, Phase.COMPILE):
             self.enter(phase)

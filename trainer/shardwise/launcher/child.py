@@ -97,14 +97,15 @@ class Trainer:
     async def stacks(self, path: Path) -> str:
         """What it is doing: as the kernel knows it, and the stacks that it writes to `path` if it still can."""
         head = f"process {self.pid}, state {self.state}, waiting in {_waiting_in(self.pid)}\n"
-        before = size = size_of(path)
+        size = 0
+        _empty(path)
         self._send(STACKS_SIGNAL)
         with suppress(TimeoutError):
             async with asyncio.timeout(_STACKS_SECONDS):
-                while size == before or size != size_of(path):
+                while size == 0 or size != size_of(path):
                     size = size_of(path)
                     await asyncio.sleep(_LOOK_SECONDS)
-        return head + (_text_after(path, before) or "it wrote no stacks\n")
+        return head + (_text(path) or "it wrote no stacks\n")
 
     async def end(self) -> None:
         """SIGKILL it if it has not ended by itself, and wait until it is gone."""
@@ -177,7 +178,9 @@ def _waiting_in(pid: int) -> str:
         return "an unknown place"
 
 
-def _text_after(path: Path, offset: int) -> str:
-    if size_of(path) <= offset:
-        return ""
-    return path.read_bytes()[offset:].decode("utf-8", "replace")
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")

@@ -57,7 +57,7 @@ def complete_summary(
         now = dict(before) if before.get("status") in _ENDED_WELL else {**now, "status": "stopped"}
     if word.ending and now.get("status") in _UNFINISHED:
         now |= {"status": "failed", "error": now.get("error") or word.words, **_ending(word.ending)}
-    elif word.code == ExitCode.FAILURE:
+    elif word.code == ExitCode.FAILURE and not word.ending:
         now |= {"status": "failed", "error": word.words}
     replace_file(directory / SUMMARY, json.dumps({**now, **added}, indent=2) + "\n")
 

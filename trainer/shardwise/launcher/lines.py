@@ -16,24 +16,22 @@ class GrowingFile:
 
     def lines(self) -> list[str]:
         """Every line that has become whole since the last call, without its end."""
-        *whole, self._rest = (self._rest + self._read()).split(b"\n")
+        *whole, self._rest = self._read().split(b"\n")
+        self._offset += sum(len(line) + 1 for line in whole)
         return [line.decode("utf-8", "replace") for line in whole]
 
     def rest(self) -> str:
-        """What the file ends with after its last line."""
+        """What the file ended with, after its last line, at the last call of `lines`."""
         return self._rest.decode("utf-8", "replace")
 
     def _read(self) -> bytes:
+        """All after the last whole line: a half one may still be taken back by the next writer."""
         try:
             with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._offset:  # its writer removed a line that a kill had cut short
-                    self._offset, self._rest = file.tell(), b""
                 file.seek(self._offset)
-                added = file.read()
+                return file.read()
         except FileNotFoundError:
             return b""
-        self._offset += len(added)
-        return added
 
 
 def size_of(path: Path) -> int:

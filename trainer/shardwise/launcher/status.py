@@ -40,6 +40,8 @@ def host_status(report: Report) -> dict[str, Any]:
         "stepSeconds": progress.step_seconds if progress else 0.0,
         "ageSeconds": round(report.age_seconds, 3),
         "state": report.process_state,
+        "standby": report.standby,
+        "phases": {name: round(seconds, 4) for name, seconds in progress.seconds.items()} if progress else {},
     }
 
 

@@ -15,7 +15,7 @@ HISTORY_STEPS = 20
 SLOW = 1.5
 _FACTOR = 3.0
 _MARGIN_SECONDS = 5.0
-_FIRST_TIME_SECONDS = 30.0
+_FIRST_TIME_SECONDS = 60.0
 _PHASES = tuple(Phase)
 _STUCK_STATES = frozenset("TtZD")  # stopped, traced, dead, waiting for a disk
 
