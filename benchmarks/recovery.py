@@ -35,7 +35,7 @@ Report = Callable[[str], None]
 
 
 def measure(pythons: Pythons, *, rounds: int, deadline: float, report: Report) -> dict[str, Any]:
-    """{"rounds", "seconds": {what: spread}, "ratio" and "gain" of them, "phases": {phase: spread} of a lost trainer}."""
+    """{"rounds", "seconds": {what: spread}, their "ratio" and "gain", "phases": {phase: spread} of a lost trainer}."""
     seconds: list[dict[str, float]] = []
     phases: list[dict[str, float]] = []
     longest = 0.0
@@ -139,7 +139,8 @@ class _Bench:
         return step
 
     def _restored(self, name: str) -> int:
-        return [record["step"] for record in self._records(name) if record.get("event") == "restored"][-1]
+        restored = [record["step"] for record in self._records(name) if record.get("event") == "restored"]
+        return int(restored[-1])
 
     def _incarnations(self, name: str) -> int:
         return sum(record.get("event") in ("started", "restored") for record in self._records(name))
