@@ -37,7 +37,7 @@ help: ## print this list
 setup: $(READY) ## make .venv with every locked dependency and both distributions; the other targets do it by themselves
 
 .PHONY: demo
-demo: $(READY) ## train on real text over 8 simulated devices, stop, resume on another mesh, show the result
+demo: $(READY) ## train on real text on 2 simulated hosts, kill a trainer, stop, go on on one host, show the result
 	$(BIN)/python examples/demo.py
 
 ##@ Judge a change

@@ -31,8 +31,8 @@ from shardwise.train.metrics import records, steps
 
 JOB = Path(__file__).with_name("python.yaml")
 MARK = ".made-by-demo"
-MIN_STEPS, STEPS = 60, 360
-SAVES = 6
+MIN_STEPS, STEPS = 60, 320
+SAVES = 8
 KILLED_RANK = 1
 NUM_AVERAGED = 20
 """Steps whose losses are averaged: one batch is small, so one loss says little."""
@@ -99,14 +99,14 @@ def _demo(directory: Path, num_steps: int, text: str | None) -> None:
     CONSOLE.print("Each host is a process of its own here. Each matrix is split over tensor and over data (FSDP).")
     starts = {}
     with _started(*run) as process:
-        _wait_for_steps(process, directory, num_steps // 5)
+        _wait_for_steps(process, directory, num_steps // 6)
         starts["first start"] = _summary(directory)["phases"]
         killed_at = _kill(directory)
         _wait_for_recovery(process, directory)
         starts["after the kill"] = _summary(directory)["phases"]
         _title("How it recovered (seconds)")
         CONSOLE.print(_recovery_table(killed_at, _events(directory), starts["after the kill"]))
-        _wait_for_steps(process, directory, num_steps * 2 // 5)
+        _wait_for_steps(process, directory, num_steps // 4)
         _title("The same run is stopped")
         CONSOLE.print(f"A stop saves first. Exit code {ExitCode.SAVED:d} says: saved, can go on.")
         _call("stop", str(directory))
@@ -133,6 +133,7 @@ def _demo(directory: Path, num_steps: int, text: str | None) -> None:
     CONSOLE.print(_memory_table(directory))
     _title("Where the time of each start went (seconds of rank 0, up to the first step)")
     CONSOLE.print(_starts_table(starts))
+    CONSOLE.print("After the kill, interpreter and imports were done already: that process stood by.")
     _title("Where the time on two hosts went (seconds, adding up to the wall time)")
     CONSOLE.print(", ".join(f"{name} {seconds:.1f}" for name, seconds in goodput.items() if seconds))
     _title("What was saved")
@@ -186,7 +187,10 @@ def _kill(directory: Path) -> float:
     pid = status["hosts"][KILLED_RANK]["trainerPid"] if status else None
     if pid is None:
         raise DemoError(f"the status names no trainer of host {KILLED_RANK}")
-    CONSOLE.print(f"\nThe trainer of host {KILLED_RANK} is process {pid} (`shardwise status --json` says so).")
+    CONSOLE.print(
+        f"\nThe trainer of host {KILLED_RANK} is process {pid}, as `shardwise status --json` says. "
+        "Without it the other one may fail too, and show where."
+    )
     CONSOLE.print(f"\n$ kill -9 {pid}", style="bold")
     killed_at = time.time()
     os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """What a newcomer reads and runs first: the job files are right, and README and docs say what is there."""
 
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -10,12 +11,32 @@ from types import ModuleType
 
 import pytest
 import typer.main
+import yaml
 from typer.testing import CliRunner
 
 from shardwise.cli.app import app
-from shardwise.job.contract import CHECKPOINTS, JOB_FILE, LOCK, LOGS, METRICS, PLOT, SUMMARY, ExitCode
+from shardwise.job.contract import (
+    CHECKPOINTS,
+    GANG,
+    JOB_FILE,
+    LOCK,
+    LOGS,
+    METRICS,
+    PLOT,
+    STATUS,
+    SUMMARY,
+    Cause,
+    ExitCode,
+)
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
+from shardwise.job.spec import Recovery
+from shardwise.job.takeover import INCARNATION
+from shardwise.launcher.budgets import limit
+from shardwise.launcher.causes import Ending
+from shardwise.launcher.goodput import CATEGORIES
+from shardwise.launcher.record import EVENTS
+from shardwise.train.run_directory import IDENTITY
 
 Golden = Callable[[str, str], None]
 
@@ -99,19 +120,42 @@ def test_every_job_file_is_listed() -> None:
 def test_run_directory_is_described() -> None:
     """docs/run-directory.md has every file of a run directory, and every exit code."""
     written = _read("docs/run-directory.md")
-    names = (JOB_FILE, METRICS, f"{CHECKPOINTS}/", PLOT, SUMMARY, f"{LOGS}/", LOCK)
+    names = (JOB_FILE, METRICS, f"{CHECKPOINTS}/", PLOT, SUMMARY, f"{LOGS}/", LOCK, INCARNATION)
     tree = [line.split()[0] for line in _FENCE.findall(written)[0][1].splitlines()]
     codes = re.findall(r"^\| (\d+) \|", written, re.MULTILINE)
 
     assert sorted(names) == sorted(tree)
+    assert {EVENTS, GANG, STATUS, IDENTITY} <= set(re.findall(r"^\| `([^`]+)` \|", written, re.MULTILINE))
     assert [int(code) for code in ExitCode] == [int(code) for code in codes]
+
+
+def test_causes_are_described() -> None:
+    """docs/many-hosts.md has every cause with its budget and the command's exit code, and every category of time."""
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in _read("docs/many-hosts.md").splitlines()]
+    causes = {row[0]: row[2:] for row in rows if len(row) == 4}
+    restarts = Recovery().restarts
+
+    assert set(Cause) <= set(causes)
+    for cause in set(Cause) - {Cause.BAD_INPUT}:
+        code = Ending(cause=cause, rank=None, exit=None, words="").exit_code
+        assert causes[cause] == [f"{cause}: {limit(restarts, cause)}", str(int(code))]
+    assert set(CATEGORIES) <= {name.strip(" `") for row in rows if len(row) == 2 for name in row[0].split(",")}
+
+
+def test_recovery_is_described() -> None:
+    """docs/job-file.md shows the recovery section with every default."""
+    shown = [body for language, body in _FENCE.findall(_read("docs/job-file.md")) if language == "yaml"]
+    defaults = json.loads(Recovery().model_dump_json(by_alias=True))
+
+    assert [yaml.safe_load(body)["spec"]["recovery"] for body in shown] == [defaults]
 
 
 def test_demo_begins_anew(demo: ModuleType, tmp_path: Path) -> None:
     """The demo removes what an earlier demo left, and leaves a file that is not its own."""
     directory = tmp_path / "demo"
     demo._empty(directory)
-    for name in ("metrics.jsonl", "loss.png", "mine.txt", "checkpoints/step-00000001/COMMITTED"):
+    theirs = ("metrics.jsonl", "loss.png", ".incarnation", "logs/gang.json", "checkpoints/step-00000001/COMMITTED")
+    for name in (*theirs, "mine.txt"):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).touch()
 
@@ -140,6 +184,39 @@ def test_demo_fails_where_it_cannot_go_on(
 
     assert code == ExitCode.FAILURE
     assert "no file matches" in capsys.readouterr().out
+
+
+def test_demo_recovery_table(demo: ModuleType) -> None:
+    """The parts of a recovery add up to its time; what a process did before its orders is no part of it."""
+    events = [
+        {"event": "incarnation", "time": 1.0, "incarnation": 0},
+        {"event": "running", "time": 2.0, "incarnation": 0, "fromStep": 0},
+        {"event": "ended", "time": 10.25, "incarnation": 0, "cause": "failure", "rank": 1, "exit": "signal SIGKILL"},
+        {"event": "incarnation", "time": 10.5, "incarnation": 1},
+        {"event": "running", "time": 14.0, "incarnation": 1, "fromStep": 40},
+    ]
+    phases = {"interpreter": 1.0, "imports": 7.0, "join": 0.5, "restore": 0.25, "compile": 0.75, "step": 9.0}
+
+    table = demo._recovery_table(10.0, events, phases)
+    written = [cell for cell in table.columns[1].cells if isinstance(cell, str)]
+    *parts, total = [float(cell) for cell in written[2:]]
+
+    assert written[:2] == ["failure, 1, signal SIGKILL", "40"]
+    assert (sum(parts), total) == (4.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "words"),
+    [(ExitCode.OK, {"failure": 1}, "expected 80"), (ExitCode.SAVED, {}, "expected one for the trainer")],
+)
+def test_demo_fails_where_nothing_was_survived(
+    demo: ModuleType, tmp_path: Path, code: ExitCode, restarts: dict[str, int], words: str
+) -> None:
+    """A run that was not stopped and saved, or that did not count the kill, fails the demo."""
+    (tmp_path / SUMMARY).write_text(json.dumps({"restarts": restarts, "steps": 80}), encoding="utf-8")
+
+    with pytest.raises(demo.DemoError, match=words):
+        demo._stopped(code, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""The command line as a person has it: a process of its own, or, where many calls are made, this process."""
+"""The command line as a person has it: a process of its own, or, where many calls are made, this process.
+
+`run` is always a process of its own: it becomes the parent of whatever its children leave behind.
+"""
 
 import os
 import subprocess
@@ -44,7 +47,10 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Command:
 def command(
     tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Command]:
-    """Return a function of (arguments) that runs `shardwise` here, with the JAX and the eight devices of the tests."""
+    """Return a function of (arguments) that runs `shardwise` here, with the JAX and the eight devices of the tests.
+
+    Not for a `run` that comes as far as starting anything: that is `process`.
+    """
     before = dict(os.environ)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
@@ -59,7 +65,7 @@ def command(
         return Ended(code if isinstance(code, int) else 0, out, error)
 
     yield run
-    os.environ.clear()  # `run` sets the trainer's environment for the life of its process
+    os.environ.clear()  # `generate` and `export` set JAX's environment for the life of their process
     os.environ.update(before)
 
 

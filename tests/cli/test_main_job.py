@@ -1,22 +1,18 @@
 """The main job through the command line: run, go on, status, generate, export, import, and every refusal.
 
-The runs that a person's shell would see as processes are processes here; the rest shares this process, which has
-imported JAX already.
+Every `run` is a process, as a person's shell would see it; the rest shares this process, which has imported JAX
+already.
 """
 
 import json
-import os
 import signal
-import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import COMMAND, QUICKSTART, Command
+from tests.cli.conftest import QUICKSTART, Command
+from tests.cli.running import Shell
 
-from shardwise.job.contract import CACHE_VARIABLE, LOGS, ExitCode, progress_name, read_progress
+from shardwise.job.contract import ExitCode, Phase
 
 SMALL = [
     f"--set=training.{change}"
@@ -27,8 +23,6 @@ SMALL = [
     )
 ]
 STEPS = "--set=training.steps=6"
-START_SECONDS = 120.0
-"""How long a start may take before the test gives up; nothing is measured with it."""
 
 
 @pytest.fixture(scope="module")
@@ -84,21 +78,22 @@ def test_a_run_leaves_what_was_promised(finished: Path, command: Command) -> Non
     assert command("check", str(finished / "job.yaml"), "--resolved").out == (finished / "job.yaml").read_text()
 
 
-def test_a_complete_run_has_nothing_to_do(finished: Path, command: Command) -> None:
+def test_a_complete_run_has_nothing_to_do(finished: Path, folder: Path, process: Command, command: Command) -> None:
     """The same command on a finished run says so, ends with 0, and changes neither weights nor summary."""
     before = status_of(finished, command)
-    ended = command("run", "job.yaml", "--dir", "runs/x", *SMALL, STEPS)
+    ended = process("run", "job.yaml", "--dir", "runs/x", *SMALL, STEPS, folder=folder)
     assert ended.code == 0
     assert "nothing to do" in ended.out
     after = status_of(finished, command)
-    assert {**after, "phases": before["phases"]} == before
+    assert {**after, "phases": before["phases"], "goodput": before["goodput"]} == before
     assert json.loads((finished / "summary.json").read_text())["finalLoss"] == before["loss"]
 
 
-def test_more_steps_go_on(finished: Path, command: Command) -> None:
+def test_more_steps_go_on(finished: Path, folder: Path, process: Command, command: Command) -> None:
     """With more steps the same command goes on from the newest checkpoint and repeats none of them."""
     initial = status_of(finished, command)["initialDigest"]
-    assert command("run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8").code == 0
+    words = ["run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8"]
+    assert process(*words, folder=folder).code == 0
     known = status_of(finished, command)
     assert (known["step"], known["initialDigest"]) == (8, initial)
     records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
@@ -113,20 +108,25 @@ def test_more_steps_go_on(finished: Path, command: Command) -> None:
     ],
     ids=["model", "data"],
 )
-def test_another_run_is_refused(change: str, named: str, finished: Path, command: Command) -> None:
-    """What makes it another run is named, and what was there stays as it was."""
+def test_another_run_is_refused(
+    change: str, named: str, finished: Path, folder: Path, process: Command, command: Command
+) -> None:
+    """What makes it another run is named as the command's own error, and what was there stays as it was."""
     before = status_of(finished, command)
-    ended = command("run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8", "--set", change)
+    words = ["run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8", "--set", change]
+    ended = process(*words, folder=folder)
     assert ended.code == ExitCode.BAD_INPUT
+    assert ended.error.startswith("error: ")
     assert named in ended.error
     assert "--fork" in ended.error
-    assert status_of(finished, command) == before
+    assert {**status_of(finished, command), "goodput": before["goodput"]} == before
 
 
-def test_fork_goes_on_as_another_run(finished: Path, command: Command) -> None:
+def test_fork_goes_on_as_another_run(finished: Path, folder: Path, process: Command, command: Command) -> None:
     """With --fork the changed job goes on from the newest checkpoint."""
     change = "--set=training.data.train.0.paths=[other.md]"
-    ended = command("run", "job.yaml", "--dir", "runs/x", *SMALL, change, "--set=training.steps=10", "--fork")
+    words = ["run", "job.yaml", "--dir", "runs/x", *SMALL, change, "--set=training.steps=10", "--fork"]
+    ended = process(*words, folder=folder)
     assert ended.code == 0
     assert "complete: step 10" in ended.out
     assert status_of(finished, command)["step"] == 10
@@ -135,14 +135,22 @@ def test_fork_goes_on_as_another_run(finished: Path, command: Command) -> None:
 @pytest.mark.parametrize(
     ("paths", "named"), [("[missing.md]", "missing.md"), ("[empty.md]", "empty.md' is empty")], ids=["missing", "empty"]
 )
-def test_data_that_cannot_be_trained_on(paths: str, named: str, command: Command, tmp_path: Path) -> None:
-    """Missing and empty data are refused in words before anything is trained, and status repeats them."""
+def test_data_that_cannot_be_trained_on(
+    paths: str, named: str, folder: Path, process: Command, command: Command, tmp_path: Path
+) -> None:
+    """Missing and empty data are refused in words before anything is trained, and status repeats them.
+
+    The trainer's error is the command's: said once, on standard error, with its exit code; nothing is tried again.
+    """
     words = ["run", "job.yaml", "--dir", str(tmp_path / "run"), *SMALL, STEPS]
-    ended = command(*words, f"--set=training.data.train.0.paths={paths}")
+    ended = process(*words, f"--set=training.data.train.0.paths={paths}", folder=folder)
     assert ended.code == ExitCode.BAD_INPUT
+    assert ended.error.startswith("error: ")
     assert named in ended.error
+    assert len(ended.error.splitlines()) == 1
+    assert "error" not in ended.out
     known = status_of(tmp_path / "run", command)
-    assert (known["status"], known["step"]) == ("failed", 0)
+    assert (known["status"], known["step"], known["restarts"]) == ("failed", 0, {})
     assert named in str(known["error"])
 
 
@@ -176,7 +184,7 @@ def test_generate_from_a_step_that_is_not_there(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("finished")
-def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, folder: Path) -> None:
+def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, process: Command, folder: Path) -> None:
     """An exported model comes back as a run that says what is left to fill in, then trains on from those weights."""
     assert command("export", "runs/x", "out/model.safetensors").code == 0
     words = ["import", "out/model.safetensors", "runs/tuned", "--set=hardware.topology=1x8"]
@@ -190,7 +198,8 @@ def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, folder: Path
     again = command(*words)
     assert (again.code, "holds a run already" in again.error) == (ExitCode.BAD_INPUT, True)
     filled_in = ["--set=training.data.train.0.paths=[README.md]", "--set=training.optimizer.schedule.warmupSteps=0"]
-    ended = command("run", "runs/tuned/job.yaml", "--dir", "runs/tuned", *filled_in, "--set=training.steps=1")
+    words = ["run", "runs/tuned/job.yaml", "--dir", "runs/tuned", *filled_in, "--set=training.steps=1"]
+    ended = process(*words, folder=folder)
     assert ended.code == 0
     assert "step 0: restored" in ended.out
     assert _first_loss(tuned) < _first_loss(folder / "runs" / "x") - 0.5
@@ -206,49 +215,26 @@ def test_export_to_a_wrong_place(out: str, code: ExitCode, finished: Path, comma
 
 
 def test_second_live_run_is_refused_and_the_first_stops_with_a_save(
-    process: Command, folder: Path, command: Command, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, process: Command, command: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """While a run lives its directory is its own; SIGTERM saves it and ends it with 80."""
-    words = ["run", "job.yaml", "--dir", "runs/live", *SMALL, "--set=training.checkpoint.everySteps=1000000"]
-    directory = folder / "runs" / "live"
-    cache = str(tmp_path_factory.getbasetemp() / "cache")
-    with started([*COMMAND, *words, "--set=training.steps=1000000"], folder, cache) as live:
-        wait_for_step(directory, live)
-        second = process(*words, "--set=training.steps=1000000", folder=folder)
+    shell = Shell(tmp_path, tmp_path_factory.getbasetemp() / "cache", ["training.steps=1000000"])
+    live = shell.begin("live", "training.checkpoint.everySteps=1000000")
+    try:
+        live.until_phase(Phase.STEP, step=1)
+        second = process("run", "job.yaml", "--dir", "live", folder=tmp_path)
         assert second.code == ExitCode.BAD_INPUT
-        assert f"process {live.pid}" in second.error
-        known = status_of(directory, command)
+        assert f"process {live.command.pid}" in second.error
+        known = status_of(live.directory, command)
         assert known["status"] == "running"
         assert isinstance(known["etaSeconds"], float)
-        live.send_signal(signal.SIGTERM)
-        assert live.wait(START_SECONDS) == ExitCode.SAVED
-    known = status_of(directory, command)
+        assert live.send(signal.SIGTERM) == ExitCode.SAVED
+    finally:
+        shell.close()
+    known = status_of(live.directory, command)
     assert (known["status"], known["checkpoints"]) == ("stopped", [known["step"]])
-
-
-@contextmanager
-def started(words: list[str], folder: Path, cache: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in the background for the block; it is ended with the block in any case."""
-    environment = os.environ | {CACHE_VARIABLE: cache}
-    with (folder / "live.log").open("wb") as log:
-        live = subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log)
-        try:
-            yield live
-        finally:
-            live.kill()
-            live.wait()
-
-
-def wait_for_step(directory: Path, live: subprocess.Popen[bytes]) -> None:
-    """Return once the run has completed a step."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        progress = read_progress(directory / LOGS / progress_name(0))
-        if progress is not None and progress.step >= 1:
-            return
-        assert live.poll() is None, (directory.parent.parent / "live.log").read_text()
-        time.sleep(0.05)
-    raise AssertionError("no step in time")
+    assert shell.remains() == []
+    shell.remove()
 
 
 def _first_loss(directory: Path) -> float:

@@ -9,6 +9,7 @@ import fsspec
 import pytest
 from tests.cli.conftest import QUICKSTART, Command
 
+from shardwise.cli import run_files
 from shardwise.cli.run_files import read_status
 from shardwise.job.contract import Phase, Progress, checkpoint_name, progress_name, write_progress
 from shardwise.job.load import dump, load
@@ -68,7 +69,13 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
     assert known == {
         "name": "quickstart",
         "status": "running",
-        "phase": "step",
+        "phase": None,
+        "reason": None,
+        "incarnation": None,
+        "hosts": [],
+        "slowestHost": None,
+        "restarts": {},
+        "goodput": {},
         "step": 10,
         "of": 100,
         "loss": 4.0,
@@ -82,6 +89,37 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
         "digest": None,
         "error": None,
     }
+
+
+LIVE = {
+    "phase": "recovering",
+    "reason": "rank 1 ended with signal SIGKILL",
+    "incarnation": 1,
+    "restarts": {"failure": 1, "hang": 0},
+    "goodput": {"step": 12.5},
+    "slowestHost": 1,
+    "hosts": [
+        {"host": 0, "agentPid": 3, "trainerPid": 5, "phase": "step", "step": 11, "stepSeconds": 0.25},
+        {"host": 1, "agentPid": 4, "trainerPid": 6, "phase": "step", "step": 11, "stepSeconds": 0.5},
+        {"host": 2, "agentPid": 7, "trainerPid": None, "phase": None, "step": 0, "stepSeconds": 0.0},
+    ],
+}
+
+
+def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a live run each host, the slow one, the restarts and the phase are shown; its step is the trainers'."""
+    monkeypatch.setattr(run_files, "live_status", lambda _: LIVE)
+    directory = make_run(tmp_path / "run")
+    with Held(directory):
+        known = json.loads(command("status", str(directory), "--json").out)
+        lines = [" ".join(line.split()) for line in command("status", str(directory)).out.splitlines()]
+    assert {key: known[key] for key in LIVE} == LIVE
+    assert known["step"] == 11
+    assert "phase recovering: rank 1 ended with signal SIGKILL" in lines
+    assert "host 0 step, step 11, 0.25 s a step" in lines
+    assert "host 1 step, step 11, 0.50 s a step the slowest" in lines
+    assert "host 2 no trainer" in lines
+    assert "restarts failure 1" in lines
 
 
 def test_asking_leaves_the_lock_free(tmp_path: Path) -> None:

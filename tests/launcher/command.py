@@ -23,7 +23,8 @@ def main() -> None:
     if not ray:
         local.AGENT = (sys.executable, str(HERE / "stand_in_agent.py"))
     try:
-        sys.exit(local.run(resolve(load(Path(job))), Path(directory), fork=False, step=None, console=Console()))
+        resolved, consoles = resolve(load(Path(job))), {"console": Console(), "errors": Console(stderr=True)}
+        sys.exit(local.run(resolved, Path(directory), fork=False, step=None, **consoles))
     except ShardwiseError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

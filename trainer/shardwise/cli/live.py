@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from shardwise.job.contract import LOGS
+from shardwise.job.contract import LOGS, STATUS
 from shardwise.launcher.client import NoLeaderError, request
-from shardwise.launcher.local import STATUS
 
 
 def live_status(directory: Path) -> dict[str, Any] | None:

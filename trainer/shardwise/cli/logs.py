@@ -8,9 +8,8 @@ import typer
 
 from shardwise.cli.arguments import RunDir
 from shardwise.cli.run_files import refuse_other_directory
-from shardwise.job.contract import LOGS
+from shardwise.job.contract import LOGS, log_path
 from shardwise.job.errors import UsageError
-from shardwise.launcher.child import log_path
 
 _FOLDER = re.compile(r"incarnation-(\d+)")
 
@@ -27,7 +26,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _logs(directory: RunDir, *, host: Host = 0, incarnation: Incarnation = None) -> None:
-    """Print the log of one trainer process. The logs of processes that were killed are kept."""
+    """Print the log of one trainer process.
+
+    The logs of processes that were killed are kept.
+    """
     refuse_other_directory(directory)
     there = _incarnations(directory)
     wanted = max(there, default=0) if incarnation is None else incarnation

@@ -4,6 +4,7 @@ Hands over to the launcher, which simulates the job's hosts here. This process i
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -47,4 +48,7 @@ def _run(
     with trainer_imports():
         from shardwise.launcher.local import run
 
-    sys.exit(run(job, directory, fork=fork, step=step, console=Console()))
+        if find_spec("jax") is None:  # the trainers import it, this process does not
+            raise ModuleNotFoundError(name="jax")
+
+    sys.exit(run(job, directory, fork=fork, step=step, console=Console(), errors=Console(stderr=True)))

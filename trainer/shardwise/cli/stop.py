@@ -23,7 +23,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _stop(directory: RunDir, *, wait: Wait = True) -> None:
-    """Save a live run, then stop it; the same `run` command goes on from there."""
+    """Save a live run, then stop it.
+
+    The same `run` command goes on from there.
+    """
     refuse_other_directory(directory)
     console = Console(highlight=False)
     if not is_live(directory):

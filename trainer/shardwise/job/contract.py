@@ -18,6 +18,7 @@ CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 PLOT = "loss.png"
 LOCK = ".lock"
+STATUS = "status.json"  # in the logs of a live run: where its leader is spoken to
 GANG = "gang.json"  # in the logs: what the launcher must know after it was killed
 COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it the checkpoint does not count
 
@@ -126,8 +127,13 @@ def read_progress(path: Path) -> Progress | None:
 
 
 def progress_name(rank: int) -> str:
-    """The file of one process's progress record, in the run directory's logs."""
+    """The file of one process's progress record, in a folder of its own host."""
     return f"progress-{rank}.json"
+
+
+def log_path(directory: Path, incarnation: int, host: int) -> Path:
+    """The log of a host's trainer."""
+    return directory / LOGS / f"incarnation-{incarnation}" / f"host-{host}.log"
 
 
 def checkpoint_root(path: str | None, directory: Path) -> str:

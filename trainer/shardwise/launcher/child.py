@@ -17,7 +17,7 @@ from typing import Self
 
 import psutil
 
-from shardwise.job.contract import LOGS
+from shardwise.job.contract import LOGS, log_path
 from shardwise.job.orders import SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
 from shardwise.launcher import processes
 from shardwise.launcher.lines import size_of
@@ -143,11 +143,6 @@ def remove_standby_logs(directory: Path, host: int) -> None:
     """Remove the logs of standby trainers that nobody could tidy up after."""
     for log in (directory / LOGS).glob(f"{_standby_prefix(host)}*"):
         log.unlink(missing_ok=True)
-
-
-def log_path(directory: Path, incarnation: int, host: int) -> Path:
-    """The log of a host's trainer."""
-    return directory / LOGS / f"incarnation-{incarnation}" / f"host-{host}.log"
 
 
 def tail(log: Path) -> str:

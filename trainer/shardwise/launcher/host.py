@@ -90,7 +90,7 @@ class Host:
                 await self.end()
                 return {"agentId": self.agent_id, "exit": camel(self._exit) if self._exit else None}
             case "signal":
-                if self._trainer and self._exit is None:
+                if self._trainer and self._exit is None and (self._begun or request["word"] == "stop"):
                     self._trainer.hear(request["word"])
                 return {}
             case "stacks":
@@ -228,7 +228,14 @@ class Host:
                     await self._news.wait()
         return self.report().as_json()
 
+    @property
+    def _begun(self) -> bool:
+        """Whether the trainer hears signals: one that still imports would be ended by them."""
+        return self._progress is not None
+
     async def _stacks(self) -> str:
         if self._trainer is None or self._exit is not None:
             return "no trainer runs here\n"
+        if not self._begun:
+            return f"process {self._trainer.pid}, state {self._trainer.state}: it has its orders and still imports\n"
         return await self._trainer.stacks(stacks_of(Path(self._config.scratch), self._config.host))

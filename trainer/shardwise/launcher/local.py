@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from shardwise.job.contract import LOGS, ExitCode
+from shardwise.job.contract import LOGS, STATUS, ExitCode
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
 from shardwise.job.takeover import hold
@@ -34,7 +34,6 @@ from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.record import GangRecord, replace_file
 from shardwise.launcher.tasks import cancel
 
-STATUS = "status.json"
 AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent")
 ADDRESS = "127.0.0.1"
 _SCRATCH_PREFIX = "sw-"
@@ -45,7 +44,7 @@ _SHORT_LIFE_SECONDS = 5.0
 _MAX_SHORT_LIVES = 8
 
 
-def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, console: Console) -> int:
+def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, console: Console, errors: Console) -> int:
     """Train a job on as many hosts as it asks for, or go on with the run that is in the directory.
 
     Args:
@@ -54,6 +53,7 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         fork: go on from the newest checkpoint as a new run.
         step: start from the checkpoint of this step.
         console: where a person looks.
+        errors: where a person reads what went wrong.
 
     Returns:
         The exit code (`ExitCode`) that says how the run ended.
@@ -68,21 +68,31 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         processes.end_marked(directory, None)
         _remove_scratch_of(GangRecord.read(directory))
         with _scratch() as scratch:
-            return asyncio.run(_Command(job, directory, scratch, console, fork=fork, step=step).run())
+            command = _Command(job, directory, scratch, console, errors, fork=fork, step=step)
+            return asyncio.run(command.run())
 
 
 class _Command:
     """The life of one `shardwise run`."""
 
     def __init__(
-        self, job: TrainingJob, directory: Path, scratch: Path, console: Console, *, fork: bool, step: int | None
+        self,
+        job: TrainingJob,
+        directory: Path,
+        scratch: Path,
+        console: Console,
+        errors: Console,
+        *,
+        fork: bool,
+        step: int | None,
     ) -> None:
-        self._job, self._directory, self._scratch, self._console = job, directory, scratch, console
+        self._job, self._directory, self._scratch = job, directory, scratch
+        self._console, self._errors = console, errors
         self._fork, self._step = fork, step
         self._run, self._started_at = secrets.token_hex(8), time.time()
         self._leader, self._token = f"{ADDRESS}:{_free_port()}", secrets.token_urlsafe(32)
         self._agents: dict[int, asyncio.subprocess.Process] = {}
-        self._output = Output(directory, console)
+        self._output = Output(directory, console, errors)
         self._interrupted = 0
         self._given_up: str | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -107,7 +117,7 @@ class _Command:
             await self._end_agents()
         self._output.end()
         if code is None and self._given_up:
-            self._console.print(self._given_up, markup=False, highlight=False, soft_wrap=True)
+            self._errors.print(self._given_up, markup=False, highlight=False, soft_wrap=True)
         return ExitCode.FAILURE if code is None else code
 
     def _write_files(self) -> None:

@@ -1,6 +1,7 @@
 """What the command shows of a run: rank 0's log, the launcher's events in words, and a line of how it stands.
 
-Called by `local.py`, again and again. It only reads files, and never shows the same line twice.
+Called by `local.py`, again and again. It only reads files, and never shows the same line twice. What went wrong goes to
+standard error: the error that rank 0 ends with, and why the run has failed.
 """
 
 import json
@@ -11,24 +12,27 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from shardwise.job.contract import LOGS
-from shardwise.launcher.child import log_path
+from shardwise.job.contract import LOGS, ExitCode, log_path
 from shardwise.launcher.lines import GrowingFile, size_of
 from shardwise.launcher.record import EVENTS
 from shardwise.launcher.words import said
 
-_NOISE = "[Gloo] "  # the library that joins simulated devices of several processes tells of each connection
+# The library that joins simulated devices of several processes tells of each connection, and not in whole lines.
+_NOISE = ("[Gloo]", "connected peer ranks")
+_ERROR = "error: "  # begins the last words of a trainer
+_WELL = (ExitCode.OK, ExitCode.SAVED)
 
 
 class Output:
     """Shows what is added from now on."""
 
-    def __init__(self, directory: Path, console: Console) -> None:
+    def __init__(self, directory: Path, console: Console, errors: Console) -> None:
         """Nothing is shown of what was there before."""
         events = directory / LOGS / EVENTS
-        self._directory, self._console = directory, console
+        self._directory, self._console, self._errors = directory, console, errors
         self._events = GrowingFile(events, size_of(events))
         self._log: GrowingFile | None = None
+        self._failing = False
 
     def show(self) -> None:
         """Show what is new."""
@@ -39,7 +43,7 @@ class Output:
                 self._end_log()
                 self._log = GrowingFile(log_path(self._directory, event["incarnation"], 0))
             if words := said(event):
-                self._print(words)
+                self._print(words, self._errors if event.get("code", ExitCode.OK) not in _WELL else self._console)
         self._show_log()
 
     def end(self) -> None:
@@ -49,17 +53,21 @@ class Output:
 
     def _show_log(self) -> None:
         for line in self._log.lines() if self._log else []:
-            self._print(line)
+            self._print_log(line)
 
     def _end_log(self) -> None:
         if self._log and (rest := self._log.rest()):
-            self._print(rest)
-        self._log = None
+            self._print_log(rest)
+        self._log, self._failing = None, False
 
-    def _print(self, line: str) -> None:
-        if line.startswith(_NOISE):
+    def _print_log(self, line: str) -> None:
+        if any(words in line for words in _NOISE):
             return
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._failing = self._failing or line.startswith(_ERROR)
+        self._print(line, self._errors if self._failing else self._console)
+
+    def _print(self, line: str, console: Console) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def status_line(status: Mapping[str, Any]) -> Text:

@@ -6,7 +6,7 @@ Called by the command as it follows `launcher.jsonl`. An event that needs no wor
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.job.contract import ExitCode
+from shardwise.job.contract import Cause, ExitCode
 
 
 def said(event: Mapping[str, Any]) -> str | None:
@@ -39,6 +39,8 @@ def _last(event: Mapping[str, Any]) -> str | None:
         return None
     if code == ExitCode.SAVED:
         return f"{event['words']}; the same command goes on"
+    if event.get("cause") == Cause.BAD_INPUT and event.get("rank") == 0:
+        return None  # its own words have been shown, and say what to do
     restarts = ", ".join(f"{cause} {count}" for cause, count in event["used"].items()) or "none"
     lines = [f"the run has failed: {event['words']} (restarts: {restarts})"]
     if event.get("rank") and event.get("logTail"):

@@ -13,8 +13,11 @@ import json
 import os
 import pickle
 import platform
+import shutil
 import stat
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,10 +29,11 @@ from jax.stages import Compiled, Lowered
 
 import shardwise
 from shardwise.job.contract import cache_directory
-from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
+from shardwise.train.config import GptConfig
 
 FOLDER = "programs"
+_CHANGES_NO_PROGRAM = {"data", "checkpoint", "evaluation", "tracking"}
 _KEEP = 64
 """Programs of so many jobs and places stay; the oldest go."""
 
@@ -39,14 +43,15 @@ class Executables:
 
     Args:
         job: resolved.
+        config: of its model.
         rank: of this process.
 
     """
 
-    def __init__(self, job: TrainingJob, rank: int) -> None:
+    def __init__(self, job: TrainingJob, config: GptConfig, rank: int) -> None:
         """Make the folder if needed."""
         root = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_directory() / "executables")
-        self._folder = _private(root / FOLDER) / _key(job, rank)
+        self._folder = _private(root / FOLDER) / _key(job, config, rank)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         os.utime(self._folder)  # in use: retention goes by it
         _retain(self._folder.parent)
@@ -65,11 +70,17 @@ class Executables:
 
 
 def _load(path: Path) -> Compiled | None:
+    """The program that is kept there; None where there is none, or one that cannot be read, which is then removed."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    program: Compiled = serialize_executable.deserialize_and_load(*pickle.loads(content))  # noqa: S301  our own folder
+    try:
+        program: Compiled = serialize_executable.deserialize_and_load(*pickle.loads(content))  # noqa: S301  our own folder
+    except Exception as error:  # noqa: BLE001  a damaged file can raise anything; the program is made anew
+        print(f"{path}: cannot be read ({error}); compiling again", file=sys.stderr)  # noqa: T201  the process's log
+        path.unlink(missing_ok=True)
+        return None
     return program
 
 
@@ -82,15 +93,18 @@ def _private(folder: Path) -> Path:
     return folder
 
 
-def _key(job: TrainingJob, rank: int) -> str:
-    """All that decides what a program would be."""
+def _key(job: TrainingJob, config: GptConfig, rank: int) -> str:
+    """All that decides what a program would be. The tokenizer and the presets have gone into the config."""
+    attend_across = job.spec.training.data.attend_across
     decides: dict[str, Any] = {
         "code": _code(),
         "versions": [shardwise.__version__, jax.__version__, jaxlib.version.__version__, platform.python_version()],
-        "machine": _machine(),
+        "machine": machine(),
         "devices": [[str(device), device.device_kind, device.process_index] for device in jax.devices()],
         "flags": {name: os.environ.get(name) for name in ("XLA_FLAGS", "NPROC", "LIBTPU_INIT_ARGS")},
-        "job": dump(job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": "any"})})),
+        "hardware": job.spec.hardware.model_dump(),
+        "training": job.spec.training.model_dump(exclude=_CHANGES_NO_PROGRAM) | {"attend": attend_across},
+        "model": repr(config),
         "rank": rank,
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
@@ -106,7 +120,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _machine() -> str:
+def machine() -> str:
     """The processor's name and abilities: a program made for another one may use instructions that this one lacks."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     found = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
@@ -114,8 +128,10 @@ def _machine() -> str:
 
 
 def _retain(root: Path) -> None:
-    by_age = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
-    for folder in by_age[:-_KEEP]:
-        for path in folder.iterdir():
-            path.unlink(missing_ok=True)
-        folder.rmdir()
+    """Remove the folders that were used the longest ago; other processes may be doing the same."""
+    used = []
+    for folder in root.iterdir():
+        with suppress(FileNotFoundError):
+            used.append((folder.stat().st_mtime, folder))
+    for _, folder in sorted(used)[:-_KEEP]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -100,6 +100,7 @@ class Loop:
             number = (previous.number if previous else self._start.first_step) + 1
             self._state, metrics = self._start.step(self._state, batch, self._words())
             self._phases.dispatched(number)
+            self._phases.seconds["wait"] = loader.waited_seconds
             asked = self._complete(previous)
             previous = _Dispatched(number, metrics)
             evaluate = self._due(number, training.evaluation.every_steps) or asked == Control.EVALUATE
@@ -118,7 +119,6 @@ class Loop:
                 break
         last = previous.number if previous else self._start.first_step
         self._complete(previous)
-        self._phases.add("wait", loader.waited_seconds)
         return self._finish(last, stopped=stopped and last < training.steps)
 
     def _finish(self, last: int, *, stopped: bool) -> Outcome:

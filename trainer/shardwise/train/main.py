@@ -16,12 +16,13 @@ import jax
 from rich.console import Console
 
 from shardwise.job.contract import ExitCode, Phase
-from shardwise.job.errors import OutOfMemoryError, RunDirectoryError, ShardwiseError
+from shardwise.job.errors import OutOfMemoryError, PeerError, RunDirectoryError, ShardwiseError
 from shardwise.job.load import dump
 from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.control import Controls, StoppedError
+from shardwise.train.executables import machine
 from shardwise.train.flops import flops_per_token, measured_peak_flops
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.memory import DeviceMemory, device_memory
@@ -36,6 +37,7 @@ from shardwise.train.summary import Summary
 from shardwise.train.view import memory_table
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_PEER_IS_GONE = ("Gloo", "closed by peer")
 WRITER = 0
 """The rank that writes what is written once."""
 
@@ -111,7 +113,8 @@ def _run(
         if summary:
             directory.write_job(dump(job))
             summary.began(began)
-            memory, peak_flops = device_memory(began.program, began.step), measured_peak_flops()
+            memory = device_memory(began.program, began.step)
+            peak_flops = directory.peak_flops(machine(), measured_peak_flops)
             report = stack.enter_context(speaking(job, directory, console, first_step=began.first_step))
             report.event(_first_event(began, orders.incarnation, memory))
             console.print(memory_table(memory))
@@ -153,7 +156,7 @@ def _mfu_words(token_flops: int, peak_flops: float) -> str:
     """How the MFU of the lines to come is made."""
     return (
         f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 6 layers x position x embed; "
-        f"recomputation not counted) over {peak_flops / 1e9:.0f} GFLOP/s, the float32 matrix product measured just now"
+        f"recomputation not counted) over {peak_flops / 1e9:.0f} GFLOP/s, a float32 matrix product at the first start here"
     )
 
 
@@ -170,13 +173,18 @@ def _in_words(directory: Path) -> Iterator[None]:
             "run the same command again to go on from the newest"
         ) from error
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if any(words in str(error) for words in _PEER_IS_GONE):
+            raise PeerError(f"another process of the run is gone: {_first_line(error)}") from error
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        first_line = str(error).strip().split("\n", 1)[0] or "the host has no memory left"
         raise OutOfMemoryError(
-            f"out of memory: {first_line}. Raise batch.microbatches, lower batch.sequences or model.seqLen, "
-            "or use more devices; committed checkpoints are untouched"
+            f"out of memory: {_first_line(error) or 'the host has no memory left'}. Raise batch.microbatches, lower "
+            "batch.sequences or model.seqLen, or use more devices; committed checkpoints are untouched"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
 
 
 def _last_words(began: Start, outcome: Outcome) -> str:

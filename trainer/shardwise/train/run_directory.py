@@ -13,7 +13,7 @@ knows nothing of checkpoints' insides. Who may write to it is settled by `shardw
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from shardwise.job.takeover import commit_of
 
 Json = Mapping[str, Any]
 IDENTITY = "identity.json"
+PEAK = "peak.json"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,15 @@ class RunDirectory:
     def plot(self) -> Path:
         """The picture of the loss curve."""
         return self.path / PLOT
+
+    def peak_flops(self, machine: str, measure: Callable[[], float]) -> float:
+        """What a machine can do, measured once in a run: a busy moment at a restart would make the MFU jump."""
+        path = self.logs / PEAK
+        known = _read_json(path)
+        if machine not in known:
+            known[machine] = measure()
+            write_whole(path, json.dumps(known) + "\n")
+        return float(known[machine])
 
     def write_job(self, text: str) -> None:
         """Keep the resolved job."""

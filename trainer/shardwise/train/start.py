@@ -107,7 +107,7 @@ def start(
     program = build(job, jax.devices())
     with ThreadPoolExecutor(2, thread_name_prefix="compile") as pool:
         with phases.entered(Phase.COMPILE):
-            kept = Executables(job, processes.rank)
+            kept = Executables(job, program.config, processes.rank)
             step, evaluation, digester = _compiling(program, pool, kept)
         with phases.entered(Phase.DATA):
             data = prepare(

@@ -1,0 +1,227 @@
+"""`shardwise run` as a person starts it, for the tests that disturb it: where it is, its processes, what it leaves.
+
+Every run is a command of its own with agents and trainers of its own. Where a trainer is at this moment is read from
+its progress record, which is sooner than the launcher's status. That a moment is over by the time a signal lands is
+possible, and as good a moment as any.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import COMMAND, QUICKSTART
+
+from shardwise.cli.live import live_status
+from shardwise.job.contract import CACHE_VARIABLE, LOGS, ExitCode, Phase, Progress, progress_name, read_progress
+from shardwise.job.takeover import hold
+from shardwise.launcher import processes
+
+LIMIT_SECONDS = 300.0  # before a test gives up; nothing is measured with it
+CHANGES = (
+    "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}",
+    "training.data.train.0.paths=[text.txt]",
+    "training.data.heldOut=0",
+    "training.optimizer.learningRate=1e-2",
+)
+
+Moment = Callable[[], bool]
+
+
+class Run:
+    """A command, and its run directory."""
+
+    command: subprocess.Popen[bytes]
+
+    def __init__(self, directory: Path, output: Path) -> None:
+        """The command is about to be started."""
+        self.directory, self._output = directory, output
+        self._stale = _where(directory)
+
+    @property
+    def output(self) -> str:
+        """All that the commands on this directory have printed."""
+        return self._output.read_text()
+
+    def progress(self, rank: int = 0) -> Progress | None:
+        """The last word of a trainer; None before its first."""
+        where = _where(self.directory)
+        if where is None or where == self._stale:
+            return None
+        return read_progress(Path(where["tokenFile"]).parent / progress_name(rank))
+
+    def status(self) -> dict[str, Any]:
+        """What the launcher says; empty where none answers."""
+        return live_status(self.directory) or {}
+
+    def until(self, moment: Moment) -> None:
+        """Wait for it; that the command ends before is a failure."""
+        end = time.monotonic() + LIMIT_SECONDS
+        while not moment():
+            assert self.command.poll() is None, f"the command has ended before:\n{self.output}"
+            assert time.monotonic() < end, f"not in time; the status is {self.status()}\n{self.output}"
+            time.sleep(0.004)  # a poll, not a wait: the condition decides
+
+    def until_phase(self, phase: Phase, *, rank: int = 0, step: int = 0, incarnation: int | None = None) -> Progress:
+        """Wait until a trainer is in the phase, with so many steps complete; its word."""
+        found: list[Progress] = []
+
+        def there() -> bool:
+            word = self.progress(rank)
+            if word is None or word.phase != phase or word.step < step:
+                return False
+            if incarnation is None or word.incarnation == incarnation:
+                found.append(word)
+            return bool(found)
+
+        self.until(there)
+        return found[-1]
+
+    def until_status(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until the launcher's status is as wanted; the status."""
+        found: list[dict[str, Any]] = []
+
+        def there() -> bool:
+            status = self.status()
+            if status and wanted(status):
+                found.append(status)
+            return bool(found)
+
+        self.until(there)
+        return found[-1]
+
+    def until_writing(self) -> None:
+        """Wait until files of a checkpoint that is not committed appear."""
+        before = self._half_written()
+        self.until(lambda: bool(self._half_written() - before))
+
+    def until_committed(self) -> None:
+        """Wait for one more checkpoint."""
+        before = set(self.directory.glob("checkpoints/*/COMMITTED"))
+        self.until(lambda: bool(set(self.directory.glob("checkpoints/*/COMMITTED")) - before))
+
+    def kill(self) -> None:
+        """SIGKILL the command and every process of the run."""
+        self.command.kill()
+        processes.end_marked(self.directory, None)
+        self.command.wait()
+
+    def send(self, number: signal.Signals) -> int:
+        """Signal the command, and wait for its end; the exit code."""
+        self.command.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, at the command's end."""
+        return self.command.wait(LIMIT_SECONDS)
+
+    def finish(self) -> dict[str, Any]:
+        """Wait for a good end; the summary."""
+        code = self.wait()
+        assert code == ExitCode.OK, self.output
+        return self.summary
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The summary as it stands."""
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return summary
+
+    def records(self, event: str | None = None) -> list[dict[str, Any]]:
+        """The records of the steps, or of an event, in the order in which they were written."""
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        return [record for line in lines if (record := json.loads(line)).get("event") == event]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The launcher's events of one kind."""
+        lines = (self.directory / LOGS / "launcher.jsonl").read_text().splitlines()
+        return [event for line in lines if (event := json.loads(line))["event"] == name]
+
+    def _half_written(self) -> set[tuple[Path, int]]:
+        found = set()
+        for step in self.directory.glob("checkpoints/step-*"):
+            if not (step / "COMMITTED").exists():
+                found |= set(_stamped(step.glob("arrays/**/*")))
+        return found
+
+
+class Shell:
+    """A folder with a job and its data, and `shardwise run` in it."""
+
+    def __init__(self, folder: Path, cache: Path, changes: Iterable[str] = ()) -> None:
+        self.folder = folder
+        # The path of unix sockets is bounded, and pytest's folders are deep.
+        self._temporary = Path(tempfile.mkdtemp(prefix="swt-", dir="/tmp"))
+        self._environment = os.environ | {CACHE_VARIABLE: str(cache), "TMPDIR": str(self._temporary), "COLUMNS": "80"}
+        self._command = [*COMMAND, "run", "job.yaml", *_set((*CHANGES, *changes))]
+        self._runs: list[Run] = []
+        (folder / "job.yaml").write_bytes(QUICKSTART.read_bytes())
+        text = "".join(f"{n} times {n + 1} is {n * (n + 1)}.\n" for n in range(2000))
+        (folder / "text.txt").write_text(text)
+        lines = (json.dumps({"text": line * 8}) for line in text.splitlines())
+        (folder / "documents.jsonl").write_text("\n".join(lines))
+
+    def begin(self, directory: str, *changes: str) -> Run:
+        """Start the run, or go on with it."""
+        output = self.folder / f"{directory}.txt"
+        command = [*self._command, *_set(changes), "--dir", directory]
+        run = Run(self.folder / directory, output)
+        with output.open("ab") as written:
+            run.command = subprocess.Popen(
+                command, cwd=self.folder, env=self._environment, stdout=written, stderr=written, start_new_session=True
+            )
+        self._runs.append(run)
+        return run
+
+    def finish(self, directory: str, *changes: str) -> dict[str, Any]:
+        """Run to the end; the summary."""
+        return self.begin(directory, *changes).finish()
+
+    def close(self) -> None:
+        """End what a failed test has left running."""
+        for run in self._runs:
+            if run.command.poll() is None:
+                run.kill()
+
+    def remains(self) -> list[str]:
+        """What is left of the runs that should not be: processes, scratch, locks, notes of a live run."""
+        left: list[str] = []
+        for directory in {run.directory for run in self._runs}:
+            found = processes.carrying({processes.RUN_VARIABLE: str(directory)})
+            left += [f"{directory.name}: process {identity.pid}" for identity in found]
+            with hold(directory):
+                pass
+            notes = [directory / LOGS / "status.json", *(directory / LOGS).glob(".standby*")]
+            left += [str(path) for path in notes if path.exists()]
+        return [*left, *map(str, self._temporary.iterdir())]
+
+    def remove(self) -> None:
+        """Remove what lies outside of the folder."""
+        shutil.rmtree(self._temporary)
+
+
+def _set(changes: Iterable[str]) -> list[str]:
+    return [f"--set={change}" for change in changes]
+
+
+def _where(directory: Path) -> dict[str, Any] | None:
+    """Where the launcher of a live run says that it can be found; of a killed one it is still there."""
+    try:
+        where: dict[str, Any] = json.loads((directory / LOGS / "status.json").read_text())
+    except FileNotFoundError:
+        return None
+    return where
+
+
+def _stamped(paths: Iterable[Path]) -> Iterable[tuple[Path, int]]:
+    for path in paths:
+        try:
+            yield path, path.stat().st_mtime_ns
+        except FileNotFoundError:  # renamed meanwhile
+            continue

@@ -1,0 +1,70 @@
+"""Programs that are kept: a new process finds them and computes the same, and finds none where anything differs."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import json, sys
+import jax, numpy as np
+from tests.train.conftest import SMALL
+from shardwise.job.load import loads
+from shardwise.job.resolve import resolve
+from shardwise.train.config import GptConfig
+from shardwise.train.executables import Executables
+from shardwise.train.layout import Layout
+from shardwise.train.state import Program, flat
+rank, *changes = sys.argv[1:]
+job = resolve(loads(SMALL, changes))
+training = job.spec.training
+config = GptConfig.of(training.model, tokenizer_size=257, platform="cpu")
+program = Program.of(training, Layout.of(training, jax.devices()), config)
+lowered = []
+def lower():
+    lowered.append(True)
+    return program.lower_init()
+state = Executables(job, config, int(rank)).get("init", lower)()
+total = sum(float(np.abs(np.asarray(leaf)).sum()) for leaf in flat(state).values())
+print(json.dumps([bool(lowered), total]))
+"""
+
+
+def _start(folder: Path, *arguments: str) -> tuple[bool, float]:
+    """Whether a process had to make the program, and what it computed with it."""
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    command = [sys.executable, "-c", SCRIPT, *arguments]
+    root = Path(__file__).parents[2]
+    made, total = json.loads(subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True).stdout)
+    return made, total
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """Return a folder in which the program of rank 0 is kept, and what it computes."""
+    folder = tmp_path_factory.mktemp("programs")
+    made, total = _start(folder, "0")
+    assert made
+    return folder, total
+
+
+def test_a_new_process_neither_traces_nor_compiles(kept: tuple[Path, float]) -> None:
+    """The same job finds its program, and it computes the same; cadence and budgets change nothing of it."""
+    folder, total = kept
+    assert _start(folder, "0", "training.checkpoint.everySteps=7", "recovery.hangAfter=1m") == (False, total)
+
+
+@pytest.mark.parametrize("arguments", [("1",), ("0", "training.seed=1")], ids=["rank", "seed"])
+def test_what_decides_a_program_is_looked_at(kept: tuple[Path, float], arguments: tuple[str, ...]) -> None:
+    """Another rank, or another job, gets a program of its own."""
+    made, _ = _start(kept[0], *arguments)
+    assert made
+
+
+def test_nobody_else_may_write_them(kept: tuple[Path, float]) -> None:
+    """A pickle runs code when it is read, so the folder is the user's alone."""
+    assert stat.S_IMODE((kept[0] / "programs").stat().st_mode) == 0o700
