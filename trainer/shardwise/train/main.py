@@ -156,7 +156,7 @@ def _mfu_words(token_flops: int, peak_flops: float) -> str:
     """How the MFU of the lines to come is made."""
     return (
         f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 6 layers x position x embed; "
-        f"recomputation not counted) over {peak_flops / 1e9:.0f} GFLOP/s, a float32 matrix product at the first start here"
+        f"recomputation not counted) over {peak_flops / 1e9:.0f} GFLOP/s, a float32 matrix product at the first start"
     )
 
 
