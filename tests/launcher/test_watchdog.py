@@ -55,6 +55,18 @@ def test_no_phase_is_exempt(phase: Phase) -> None:
     assert judge([replace(stuck, idle_seconds=65.0)], usual, HANG_AFTER) is not None
 
 
+def test_a_process_that_does_not_run_has_the_patience_of_a_step() -> None:
+    """A rank that was stopped inside a long phase is said as soon as one that was stopped in a step."""
+    ranks = two(11.0)
+    saving = [replace(ranks[0], phase=Phase.SAVE), ranks[1]]
+    halted = [replace(saving[0], process_state="T"), ranks[1]]
+
+    assert judge(saving, after_steps(2.0), HANG_AFTER) is None
+    stall = judge(halted, after_steps(2.0), HANG_AFTER)
+    assert stall is not None
+    assert stall.rank == ranks[0].rank
+
+
 def test_hang_without_a_stall_before() -> None:
     """A job with less patience than a stall needs has its hang all the same."""
     stall = judge(two(3.0), Usual(), 2.0)

@@ -17,7 +17,8 @@ _FACTOR = 3.0
 _MARGIN_SECONDS = 5.0
 _FIRST_TIME_SECONDS = 60.0
 _PHASES = tuple(Phase)
-_STUCK_STATES = frozenset("TtZD")  # stopped, traced, dead, waiting for a disk
+_HALTED_STATES = frozenset("TtZ")  # stopped, traced, dead
+_STUCK_STATES = _HALTED_STATES | {"D"}  # waiting for a disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,9 @@ def judge(states: Sequence[RankState], usual: Usual, hang_after_seconds: float) 
     if not states:
         return None
     idle = min(state.idle_seconds for state in states)
-    patience = max(usual.patience_seconds(state.phase) for state in states)
+    # A process that does not run at all is not busy with its phase, however long that may take.
+    halted = any(state.process_state in _HALTED_STATES for state in states)
+    patience = max(usual.patience_seconds(Phase.STEP if halted else state.phase) for state in states)
     hung = idle >= hang_after_seconds
     if not hung and idle < patience:
         return None

@@ -105,7 +105,8 @@ def start(
     """
     training = job.spec.training
     program = build(job, jax.devices())
-    with ThreadPoolExecutor(2, thread_name_prefix="compile") as pool:
+    pool = ThreadPoolExecutor(2, thread_name_prefix="compile")
+    try:
         with phases.entered(Phase.COMPILE):
             kept = Executables(job, program.config, processes.rank)
             step, evaluation, digester = _compiling(program, pool, kept)
@@ -127,6 +128,8 @@ def start(
         with phases.entered(Phase.COMPILE):
             compiled = step.result()
             compiled_evaluation = None if evaluation is None else evaluation.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
     first_step = restored.step if restored else 0
     if first_step:
         initial_digest = run.read_summary().get("initialDigest")
