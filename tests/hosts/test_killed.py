@@ -99,7 +99,7 @@ def test_hosts_killed(shell: Shell, digest: str) -> None:
 
 def test_trainers_standing_still(shell: Shell, digest: str) -> None:
     """A trainer that is stopped is told apart, ended at hangAfter, and costs one restart for a hang."""
-    run = shell.begin("still", "recovery.hangAfter=15s")
+    run = shell.begin("still", "recovery.hangAfter=45s")
     disturb(
         run,
         trainer(in_phase(Phase.STEP, rank=1, further=6), signal.SIGSTOP),
