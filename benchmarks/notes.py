@@ -37,7 +37,8 @@ tree itself in it. Files of one checkpoint.
 RECOVERY = """
 Seconds from `kill -9` (or from the command) until the next step's line stands in metrics.jsonl; the run goes on from
 its newest checkpoint. What is unavoidable: a bare process with a trainer's imports, joining, restoring, loading the
-programs, and one step, each measured in the same round. A host keeps a trainer in reserve whose imports are done.
+programs, and one step, each measured in the same round. A host keeps a trainer in reserve whose imports are done; each
+kill comes ten steps after the last start, so that it is.
 """
 
 
