@@ -11,7 +11,7 @@ from tests.cli.conftest import QUICKSTART, Command
 
 from shardwise.cli import run_files
 from shardwise.cli.run_files import read_status
-from shardwise.job.contract import Phase, Progress, checkpoint_name, progress_name, write_progress
+from shardwise.job.contract import checkpoint_name
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 
@@ -33,18 +33,6 @@ def make_run(directory: Path, *overrides: str, status: str = "running") -> Path:
         folder.mkdir(parents=True)
         if committed:
             (folder / "COMMITTED").touch()
-    progress = Progress(
-        incarnation=0,
-        rank=0,
-        phase=Phase.STEP,
-        step=10,
-        dispatched=11,
-        step_seconds=0.1,
-        monotonic_seconds=1.0,
-        pid=1,
-        seconds={},
-    )
-    write_progress(directory / "logs" / progress_name(0), progress)
     return directory
 
 

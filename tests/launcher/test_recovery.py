@@ -20,6 +20,19 @@ def agents(hosts: list[dict[str, Any]]) -> list[int]:
     return [host["agentPid"] for host in hosts]
 
 
+def kill(run: Run, host: int, process: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Kill a process of a host at step 7, see the run to its end, and return the hosts before it and after it."""
+    run.start(hosts=2, faults=[HELD, HELD | {"incarnation": 1, "step": 12, "wait": "further"}])
+    before = run.until_step(7)
+    os.kill(before[host][process], signal.SIGKILL)
+    run.go_on()
+    after = run.until_step(12, incarnation=1)
+    (run.directory / "further").touch()
+
+    assert run.end() == ExitCode.OK
+    return before, after
+
+
 def events(run: Run, name: str) -> list[dict[str, Any]]:
     """Return the launcher's events of one kind."""
     lines = (run.directory / LOGS / "launcher.jsonl").read_text().splitlines()
@@ -29,14 +42,8 @@ def events(run: Run, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_trainer_killed(run: Run, rank: int) -> None:
     """All trainers start again, in place: the agents stay. The steps since the checkpoint are lost, and no more."""
-    run.start(hosts=2, faults=[HELD, HELD | {"incarnation": 1, "step": 12, "wait": "further"}])
-    before = run.until_step(7)
-    os.kill(before[rank]["trainerPid"], signal.SIGKILL)
-    run.go_on()
-    after = run.until_step(12, incarnation=1)
-    (run.directory / "further").touch()
+    before, after = kill(run, rank, "trainerPid")
 
-    assert run.end() == ExitCode.OK
     assert agents(after) == agents(before)
     assert not {host["trainerPid"] for host in after} & {host["trainerPid"] for host in before}
     assert run.summary["restarts"] == {"failure": 1}
@@ -101,14 +108,8 @@ def test_crash_loop(run: Run) -> None:
 @pytest.mark.parametrize("host", [0, 1])
 def test_agent_killed(run: Run, host: int) -> None:
     """A host that is lost is replaced alone, the leader's too, and the run goes on; nobody else is blamed."""
-    run.start(hosts=2, faults=[HELD, HELD | {"incarnation": 1, "step": 12, "wait": "further"}])
-    before = run.until_step(7)
-    os.kill(before[host]["agentPid"], signal.SIGKILL)
-    run.go_on()
-    after = run.until_step(12, incarnation=1)
-    (run.directory / "further").touch()
+    before, after = kill(run, host, "agentPid")
 
-    assert run.end() == ExitCode.OK
     assert agents(after)[1 - host] == agents(before)[1 - host]
     assert agents(after)[host] != agents(before)[host]
     assert run.summary["restarts"] == {"hostLost": 1}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.train import executables
+
 SCRIPT = """
 import json, sys
 import jax, numpy as np
@@ -63,6 +65,28 @@ def test_what_decides_a_program_is_looked_at(kept: tuple[Path, float], arguments
     """Another rank, or another job, gets a program of its own."""
     made, _ = _start(kept[0], *arguments)
     assert made
+
+
+def test_a_damaged_program_is_made_anew(kept: tuple[Path, float]) -> None:
+    """A file that was cut short ends no start: it is replaced, and found whole the next time."""
+    folder, _ = kept
+    made, total = _start(folder, "2")
+    (program,) = max((folder / "programs").iterdir(), key=lambda path: path.stat().st_mtime_ns).iterdir()
+    program.write_bytes(program.read_bytes()[:1000])
+
+    assert (made, _start(folder, "2"), _start(folder, "2")) == (True, (True, total), (False, total))
+
+
+def test_the_programs_that_were_used_last_stay(tmp_path: Path) -> None:
+    """Beyond so many jobs and places the oldest go, and one that is gone already is no error."""
+    for age in range(executables._KEEP + 2):
+        folder = tmp_path / f"{age:03}"
+        folder.mkdir()
+        (folder / "program").touch()
+        os.utime(folder, (1000 - age, 1000 - age))
+    executables._retain(tmp_path)
+
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"{age:03}" for age in range(executables._KEEP)]
 
 
 def test_nobody_else_may_write_them(kept: tuple[Path, float]) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.train.conftest import SMALL
 
 from shardwise.job.contract import ExitCode
-from shardwise.job.errors import OutOfMemoryError, RunDirectoryError
+from shardwise.job.errors import OutOfMemoryError, PeerError, RunDirectoryError
 from shardwise.job.load import loads
 from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
@@ -59,6 +59,19 @@ def test_no_memory_has_an_exit_code_and_advice(tmp_path: Path, monkeypatch: pyte
 
     assert raised.value.exit_code == ExitCode.OUT_OF_MEMORY
     assert "out of memory" in (tmp_path / "summary.json").read_text()
+
+
+def test_a_peer_that_is_gone_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the collectives say when another process has died becomes one line, and asks nothing of a person."""
+
+    def lost(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection closed by [127.0.0.1]:1\nmore")
+
+    monkeypatch.setattr(main, "start", lost)
+    with pytest.raises(PeerError, match=r"another process of the run is gone: UNKNOWN: Gloo.*\]:1$") as raised:
+        _run(tmp_path)
+
+    assert raised.value.exit_code == ExitCode.FAILURE
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,14 @@ from shardwise.job.errors import RunDirectoryError
 from shardwise.train.run_directory import RunDirectory
 
 
+def test_a_machine_is_measured_once_in_a_run(tmp_path: Path) -> None:
+    """What a machine can do is kept over restarts, so that the MFU does not jump; another machine is measured."""
+    (tmp_path / "logs").mkdir()
+    assert RunDirectory(tmp_path, 0).peak_flops("one", lambda: 2e9) == 2e9
+    assert RunDirectory(tmp_path, 1).peak_flops("one", lambda: 9e9) == 2e9
+    assert RunDirectory(tmp_path, 1).peak_flops("other", lambda: 9e9) == 9e9
+
+
 def test_summaries_are_whole_or_absent(tmp_path: Path) -> None:
     """A summary is read back as written, is empty before the first, and a broken one is refused by name."""
     run = RunDirectory(tmp_path, 0)

@@ -16,12 +16,12 @@ from shardwise.job import environment
 from shardwise.job.contract import JOB_FILE, SUMMARY
 from shardwise.job.document import Document, write_document
 from shardwise.job.errors import RunDirectoryError
+from shardwise.job.files import replace_file
 from shardwise.job.load import check
 from shardwise.job.overrides import apply_overrides
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
-from shardwise.train.run_directory import write_whole
 
 _TOKENIZER_FILE = "tokenizer.json"
 _TEXT_TO_FILL_IN = "your-text/*.txt"
@@ -63,7 +63,7 @@ def _import(model_file: Weights, directory: NewDir, overrides: Overrides = None,
     job = resolve(check(document))
     root = root_of(job, directory)
     saved = save_weights(job, directory, root, config, parameters)
-    write_whole(directory / JOB_FILE, write_document(document.data))
+    replace_file(directory / JOB_FILE, write_document(document.data), durable=True)
     console.print(f"{saved.num_parameters:,} parameters ({saved.bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
     _say_what_next(console, job, directory)
 

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
+from shardwise.job.files import replace_file
+
 JOB_FILE = "job.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -111,9 +113,7 @@ class Progress:
 
 def write_progress(path: Path, progress: Progress) -> None:
     """Replaces the record at `path` by rename, so that a reader sees the old one or the new one, never a part."""
-    partial = path.with_name(f"{path.name}.{progress.pid}.partial")
-    partial.write_text(json.dumps(asdict(progress)), encoding="utf-8")
-    partial.replace(path)
+    replace_file(path, json.dumps(asdict(progress)), durable=False)
 
 
 def read_progress(path: Path) -> Progress | None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.job.contract import SUMMARY, ExitCode
+from shardwise.job.files import replace_file
 from shardwise.launcher.causes import Ending
-from shardwise.launcher.record import replace_file
 
 _UNFINISHED = (None, "starting", "running", "failed")
 _ENDED_WELL = ("complete", "stopped")
@@ -59,7 +59,7 @@ def complete_summary(
         now |= {"status": "failed", "error": now.get("error") or word.words, **_ending(word.ending)}
     elif word.code == ExitCode.FAILURE and not word.ending:
         now |= {"status": "failed", "error": word.words}
-    replace_file(directory / SUMMARY, json.dumps({**now, **added}, indent=2) + "\n")
+    replace_file(directory / SUMMARY, json.dumps({**now, **added}, indent=2) + "\n", durable=True)
 
 
 def _ending(ending: Ending) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.live import Live
 
 from shardwise.job.contract import LOGS, STATUS, ExitCode
+from shardwise.job.files import replace_file
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
 from shardwise.job.takeover import hold
@@ -31,7 +32,7 @@ from shardwise.launcher.child import remove_standby_logs, tail
 from shardwise.launcher.client import NoLeaderError, request
 from shardwise.launcher.config import JOB_COPY, TOKEN, AgentConfig
 from shardwise.launcher.output import Output, status_line
-from shardwise.launcher.record import GangRecord, replace_file
+from shardwise.launcher.record import GangRecord
 from shardwise.launcher.tasks import cancel
 
 AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent")
@@ -126,7 +127,7 @@ class _Command:
         token.touch(mode=0o600)
         token.write_text(self._token, encoding="utf-8")
         where = {"url": f"http://{self._leader}", "tokenFile": str(token)}
-        replace_file(self._directory / LOGS / STATUS, json.dumps(where) + "\n")
+        replace_file(self._directory / LOGS / STATUS, json.dumps(where) + "\n", durable=False)
 
     async def _keep(self, host: int) -> None:
         """Have an agent on this host, and another one when it dies, until the run is over."""

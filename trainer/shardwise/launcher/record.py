@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwise.job.contract import GANG, LOGS, Cause
+from shardwise.job.files import replace_file
 from shardwise.launcher.budgets import Used
 from shardwise.launcher.goodput import nothing
 from shardwise.launcher.wire import camel, snake
@@ -50,12 +51,11 @@ class GangRecord:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """The record of a run directory; None before the first leader."""
+        """The record of a run directory; None before the first leader, and where a loss of power has emptied it."""
         try:
-            text = (directory / LOGS / GANG).read_text(encoding="utf-8")
-        except FileNotFoundError:
+            fields = snake(json.loads((directory / LOGS / GANG).read_text(encoding="utf-8")))
+        except (FileNotFoundError, json.JSONDecodeError):
             return None
-        fields = snake(json.loads(text))
         used = snake(fields["used"])
         counts = {Cause(cause): count for cause, count in used["counts"].items()}
         return cls(**{**fields, "used": Used(**{**used, "counts": counts})})
@@ -63,7 +63,7 @@ class GangRecord:
     def write(self, directory: Path) -> Self:
         """Replace the record by rename; the record as written."""
         written = replace(self, written_at=time.time())
-        replace_file(directory / LOGS / GANG, json.dumps(camel(written), indent=2) + "\n")
+        replace_file(directory / LOGS / GANG, json.dumps(camel(written), indent=2) + "\n", durable=False)
         return written
 
 
@@ -81,10 +81,3 @@ class Events:
             os.write(handle, line.encode())
         finally:
             os.close(handle)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file whole: a reader sees the old text or the new one."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

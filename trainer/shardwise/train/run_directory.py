@@ -12,7 +12,6 @@ knows nothing of checkpoints' insides. Who may write to it is settled by `shardw
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 
 from shardwise.job.contract import JOB_FILE, LOGS, METRICS, PLOT, SUMMARY
 from shardwise.job.errors import RunDirectoryError
+from shardwise.job.files import replace_file
 from shardwise.job.takeover import commit_of
 
 Json = Mapping[str, Any]
@@ -60,12 +60,12 @@ class RunDirectory:
         known = _read_json(path)
         if machine not in known:
             known[machine] = measure()
-            write_whole(path, json.dumps(known) + "\n")
+            replace_file(path, json.dumps(known) + "\n", durable=True)
         return float(known[machine])
 
     def write_job(self, text: str) -> None:
         """Keep the resolved job."""
-        write_whole(self.path / JOB_FILE, text)
+        replace_file(self.path / JOB_FILE, text, durable=True)
 
     def read_summary(self) -> dict[str, Any]:
         """The last summary, empty before the first."""
@@ -73,7 +73,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Json) -> None:
         """Replace the summary."""
-        write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        replace_file(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n", durable=True)
 
     def read_identity(self) -> dict[str, Any]:
         """What the run in this directory is (`shardwise.job.identity`), empty before its first start."""
@@ -81,17 +81,7 @@ class RunDirectory:
 
     def write_identity(self, identity: Json) -> None:
         """Keep what the run is."""
-        write_whole(self.logs / IDENTITY, json.dumps(identity, indent=2, sort_keys=True) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file by rename: a reader, or a crash, sees the old text or the new one, never a part."""
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+        replace_file(self.logs / IDENTITY, json.dumps(identity, indent=2, sort_keys=True) + "\n", durable=True)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

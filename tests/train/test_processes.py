@@ -1,0 +1,74 @@
+"""What processes tell each other: everyone's word, by rank, and who it is that does not speak."""
+
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from shardwise.job.errors import DataError
+from shardwise.train.processes import ALONE
+from shardwise.train.start import _same_data
+
+SCRIPT = """
+import os, sys
+from shardwise.job.errors import PeerError
+from shardwise.job.orders import Orders
+from shardwise.train.processes import Processes
+rank, port = int(sys.argv[1]), sys.argv[2]
+orders = Orders(job_file="", directory="", progress="", stacks="", rank=rank, num_processes=2,
+                coordinator=f"127.0.0.1:{port}", incarnation=0, fork=False, step=None, deadline_seconds=None)
+processes = Processes.join(orders, limit_seconds=60)
+print([processes.exchange("word", f"{word} of {rank}") for word in ("first", "second", "third")], flush=True)
+if rank == 1:
+    sys.stdin.read()  # there, and silent
+    os._exit(0)
+object.__setattr__(processes, "limit_seconds", 1.0)
+try:
+    processes.exchange("verdict", "mine")
+except PeerError as error:
+    print(error, flush=True)
+os._exit(0)  # the other one never leaves, which JAX's own exit would wait for
+"""
+
+
+def test_words_are_exchanged_and_a_silent_process_is_named() -> None:
+    """Both hear both, in every round; when one stops speaking the other says which, at the limit."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, "-c", SCRIPT]
+    with (
+        subprocess.Popen([*command, "1", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as silent,
+        subprocess.Popen([*command, "0", port], stdout=subprocess.PIPE, text=True) as other,
+    ):
+        said, _ = other.communicate()
+        heard, _ = silent.communicate("")
+
+    words = str([[f"{word} of {rank}" for rank in range(2)] for word in ("first", "second", "third")])
+    assert heard.splitlines() == [words]
+    assert said.splitlines()[0] == words
+    assert said.splitlines()[1].startswith("rank 0 waited 1 seconds for rank 1 at shardwise/verdict/1: ")
+
+
+def test_alone_one_hears_oneself() -> None:
+    """A run on one host takes the same way."""
+    assert ALONE.exchange("word", "mine") == ["mine"]
+
+
+def test_hosts_that_see_different_data_are_told_apart() -> None:
+    """Before anything is trained the fingerprints are compared, and the first host that differs is named."""
+
+    class Found:
+        fingerprint = "aa"
+
+    class Three:
+        def exchange(self, _name: str, text: str) -> list[str]:
+            return [text, text, "bb"]
+
+    data: Any = Found()
+    several: Any = Three()
+    _same_data(data, ALONE)
+    with pytest.raises(DataError, match="aa on rank 0 and bb on rank 2"):
+        _same_data(data, several)
