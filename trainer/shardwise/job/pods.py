@@ -1,0 +1,87 @@
+"""What the operator and the pods of a job agree on: labels, variables, ports, mounts, files, and a pod's last record.
+
+The operator renders it (`shardwise_operator`), the agent in a pod reads it (`launcher/pod.py`); they meet nowhere else.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+# Labels of every pod of a job; written by the operator, never changed.
+JOB_LABEL = "shardwise.dev/job"
+SLICE_LABEL = "shardwise.dev/slice"  # which slice, from 0
+HOST_LABEL = "shardwise.dev/host"  # which host of its slice, from 0
+ATTEMPT_LABEL = "shardwise.dev/attempt"  # how many pods this host has had before in the life of the job
+ROUND_LABEL = "shardwise.dev/round"  # how often the job was resumed
+
+# The scheduling gate of a pod whose slice has no place yet.
+SLICE_GATE = "shardwise.dev/slice"
+
+# Mounts. The scratch folder is an emptyDir, short because unix sockets lie in it.
+JOB_MOUNT = "/etc/shardwise/job"
+TOKEN_MOUNT = "/etc/shardwise/tokens"  # noqa: S105  a folder
+SCRATCH_MOUNT = "/sw"
+JOB_KEY = "job.yaml"  # the resolved job
+CLASS_KEY = "class.yaml"  # its accelerator class
+GANG_TOKEN_KEY = "gang"  # noqa: S105  a file: what Ray and the agents know each other by; never leaves the pods
+STATUS_TOKEN_KEY = "status"  # noqa: S105  a file: what reads and asks at host 0; the operator knows it too
+TERMINATION_LOG = "/dev/termination-log"
+
+# Where the agent of host 0 serves /status, /metrics, POST /save and POST /stop, and the others' polls.
+AGENT_PORT = 8490
+
+# Variables of the agent's container.
+ADDRESS_VARIABLE = "SHARDWISE_POD_ADDRESS"  # the pod's own ip
+RANK_VARIABLE = "SHARDWISE_POD_RANK"  # slice x hosts of a slice + host
+LEADER_VARIABLE = "SHARDWISE_POD_LEADER"  # "name:port" of host 0
+RUN_VARIABLE = "SHARDWISE_POD_RUN"  # names one round of one job
+STARTED_VARIABLE = "SHARDWISE_POD_STARTED_AT"  # of the round, in seconds since the epoch
+DIRECTORY_VARIABLE = "SHARDWISE_POD_DIRECTORY"  # the run directory, on a volume that all hosts see
+OWN_VARIABLE_PREFIXES = ("SHARDWISE_", "TPU_", "MEGASCALE_", "JAX_", "RAY_", "XLA_")
+
+LAST_RECORD_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastRecord:
+    """What an agent says of its run when it ends, in the termination message of its container.
+
+    `code` is the run's exit code (`ExitCode`), None where this agent ended alone; the other fields are None or empty
+    where they are not known. `rank` and `exit` are those of the trainer that `cause` is about; `restarts` counts by
+    cause; `tail` is the end of that trainer's log.
+    """
+
+    code: int | None
+    host: int
+    incarnation: int
+    step: int
+    steps: int
+    loss: str | None
+    checkpoint_step: int | None
+    digest: str | None
+    restarts: dict[str, int]
+    goodput: dict[str, float]
+    cause: str | None
+    rank: int | None
+    exit: str | None
+    message: str
+    tail: str
+
+    def dumps(self) -> str:
+        """One line of JSON of at most `LAST_RECORD_BYTES`; the tail loses its beginning first, then the message."""
+        record = self
+        while len(line := json.dumps(asdict(record)).encode()) > LAST_RECORD_BYTES:
+            beyond = len(line) - LAST_RECORD_BYTES
+            if record.tail:
+                record = replace(record, tail=record.tail[max(1, beyond // 6) :])
+            else:
+                record = replace(record, message=record.message[: -max(1, beyond // 6)])
+        return line.decode()
+
+    @classmethod
+    def loads(cls, line: str) -> "LastRecord | None":
+        """The inverse of `dumps`; None for what is no record, which a container that was killed leaves."""
+        try:
+            fields = json.loads(line)
+            return cls(**fields)
+        except (json.JSONDecodeError, TypeError):
+            return None
