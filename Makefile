@@ -24,6 +24,7 @@ BENCH_READY := .venv-bench/.ready-$(call fingerprint,requirements/bench.txt)
 
 COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+OPERATOR = operator/pyproject.toml --no-emit-package shardwise --override requirements/override.in
 
 ##@ Start here
 
@@ -85,10 +86,11 @@ golden: $(READY) ## rewrite the golden files; read the diff before you commit it
 .PHONY: lock
 lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)
 	$(COMPILE) requirements/uv.in -o requirements/uv.txt
-	$(COMPILE) trainer/pyproject.toml --extra train --extra tensorboard requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) $(OPERATOR) trainer/pyproject.toml --extra train --extra tensorboard requirements/dev.in -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml -o requirements/base.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --extra train -o requirements/train.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras -o requirements/all.txt
+	$(COMPILE) $(OPERATOR) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 .PHONY: clean

@@ -17,16 +17,18 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 REQUIREMENTS = ROOT / "requirements"
 TRAINER = ROOT / "trainer" / "pyproject.toml"
+OPERATOR = ROOT / "operator" / "pyproject.toml"
 LOCKS = sorted(path.name for path in REQUIREMENTS.glob("*.txt"))
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;]+)(?P<rest>.*)$")
-# What each lock is compiled from: files of requirements, and extras of the trainer (None: not the trainer).
-SOURCES: dict[str, tuple[list[str], list[str] | None]] = {
-    "all.txt": ([], ["train", "tensorboard", "wandb"]),
-    "base.txt": ([], []),
-    "bench.txt": (["bench.in"], None),
-    "dev.txt": (["dev.in", "uv.in"], ["train", "tensorboard"]),
-    "train.txt": ([], ["train"]),
-    "uv.txt": (["uv.in"], None),
+# What each lock is compiled from: files of requirements, and distributions with their extras.
+SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
+    "all.txt": ([], {TRAINER: ["train", "tensorboard", "wandb"]}),
+    "base.txt": ([], {TRAINER: []}),
+    "bench.txt": (["bench.in"], {}),
+    "dev.txt": (["dev.in", "uv.in", "override.in"], {TRAINER: ["train", "tensorboard"], OPERATOR: []}),
+    "operator.txt": (["override.in"], {TRAINER: [], OPERATOR: []}),
+    "train.txt": ([], {TRAINER: ["train"]}),
+    "uv.txt": (["uv.in"], {}),
 }
 JOB_MAY_IMPORT = {"annotated_types", "pydantic", "pydantic_core", "shardwise", "typing_extensions", "yaml"}
 
@@ -39,14 +41,15 @@ def pins(lock: str) -> dict[str, Version]:
 
 def requirements(lock: str) -> Iterator[Requirement]:
     """Yield every requirement that `lock` has to satisfy."""
-    files, extras = SOURCES[lock]
+    files, distributions = SOURCES[lock]
     for name in files:
         lines = (line.split("#")[0].strip() for line in (REQUIREMENTS / name).read_text().splitlines())
         yield from (Requirement(line) for line in lines if line and not line.startswith("-r "))
-    if extras is not None:
-        project = tomllib.loads(TRAINER.read_text())["project"]
+    for distribution, extras in distributions.items():
+        project = tomllib.loads(distribution.read_text())["project"]
         groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
-        yield from (Requirement(text) for group in groups for text in group)
+        named = (Requirement(text) for group in groups for text in group)
+        yield from (requirement for requirement in named if requirement.name != "shardwise")
 
 
 def make(*arguments: str) -> str:
@@ -112,10 +115,10 @@ def test_requirements_name_no_place(name: str) -> None:
 
 
 def test_locks_agree_with_the_development_environment() -> None:
-    """What a user installs by lock is what the tests ran with: base, train and all hold no other versions than dev."""
+    """What a user installs by lock is what the tests ran with: the other locks hold no other versions than dev."""
     dev = pins("dev.txt")
 
-    for lock in ("base.txt", "train.txt", "all.txt"):
+    for lock in ("base.txt", "train.txt", "all.txt", "operator.txt"):
         differing = {name: version for name, version in pins(lock).items() if dev.get(name, version) != version}
         assert differing == {}, lock
 
