@@ -1,0 +1,68 @@
+"""The network of the nodes: one bridge with an address per node, and a table that lets a node fall silent.
+
+All nodes share the machine's network namespace, so one kube-proxy and one CoreDNS serve them all. Called by the verbs.
+"""
+
+from pathlib import Path
+
+from tests.cluster.commands import attempt, run
+from tests.cluster.places import (
+    BRIDGE,
+    CONTROL_PLANE,
+    POD_NETWORK,
+    RUN,
+    SERVICE_NETWORK,
+    node_address,
+    node_subnet,
+)
+
+# `dead`: packets from and to these subnets vanish, as at a dead host. Else a killed process's kernel says goodbye (FIN,
+# RST). `outbound`: nothing of the cluster leaves the machine, not even a packet to a Service that has no rule yet.
+_RULES = f"""
+table ip shardwise {{
+    set dead {{ type ipv4_addr; flags interval; }}
+    chain forwarded {{ type filter hook prerouting priority raw; ip saddr @dead drop; ip daddr @dead drop; }}
+    chain local {{ type filter hook output priority raw; ip saddr @dead drop; ip daddr @dead drop; }}
+    chain outbound {{
+        type filter hook postrouting priority filter;
+        oifname {{ "{BRIDGE}", "lo" }} accept
+        ip daddr {{ {POD_NETWORK}, {SERVICE_NETWORK} }} drop
+        ip saddr {POD_NETWORK} drop
+    }}
+}}
+"""
+
+
+def make(nodes: list[str]) -> None:
+    """Make the bridge, its addresses and the table."""
+    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    for address in (CONTROL_PLANE, *map(node_address, nodes)):
+        run("ip", "address", "add", f"{address}/24", "dev", BRIDGE)
+    run("ip", "link", "set", BRIDGE, "up")
+    settings = Path("/proc/sys/net")
+    (settings / "ipv4/ip_forward").write_text("1")
+    # Pods of one node meet on the bridge; without this their replies would bypass the translation of Service addresses.
+    (settings / "bridge/bridge-nf-call-iptables").write_text("1")
+    # Nodes share the bridge, but pods must not learn to bypass their gateway.
+    (settings / f"ipv4/conf/{BRIDGE}/send_redirects").write_text("0")
+    run("nft", "-f", "-", stdin=_RULES)
+
+
+def silence(node: str) -> None:
+    """From now on every packet from and to the node and its pods vanishes."""
+    run("nft", "add", "element", "ip", "shardwise", "dead", f"{{ {node_subnet(node)} }}")
+
+
+def connect(node: str) -> None:
+    """Undo `silence`; nothing where the node was not silent."""
+    attempt("nft", "delete", "element", "ip", "shardwise", "dead", f"{{ {node_subnet(node)} }}")
+
+
+def remove() -> None:
+    """Remove all that `make`, kube-proxy and the pods have made; what is not there is no failure."""
+    attempt("ip", "link", "delete", BRIDGE)
+    for family, table in (("ip", "shardwise"), ("ip", "kube-proxy"), ("ip6", "kube-proxy")):
+        attempt("nft", "delete", "table", family, table)
+    for path in Path("/var/lib/cni/results").glob("*"):  # of pods that were killed, not deleted
+        if str(RUN) in path.read_text():
+            path.unlink()
