@@ -13,6 +13,7 @@ from rich.console import Console
 
 from shardwise.cli.arguments import JobFile, Overrides
 from shardwise.cli.extras import trainer_imports
+from shardwise.job.accelerators import refuse_elsewhere
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 
@@ -45,6 +46,7 @@ def _run(
     stops; the same command goes on from there.
     """
     job = resolve(load(job_file, overrides or []))
+    refuse_elsewhere(job)
     with trainer_imports():
         from shardwise.launcher.local import run
 

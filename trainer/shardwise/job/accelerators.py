@@ -1,39 +1,112 @@
-"""The classes of machine that a job can ask for, as data.
+"""The classes of machine that a job can ask for: finds them, and reads one that a platform team wrote.
 
-A class of a further vendor is one more entry here; nothing else in the package knows a machine by its name.
+The built-in ones lie beside this file in `classes/`, one YAML each, read when a job names them.  The variable
+`SHARDWISE_CLASS` adds the class of one more file: a pod's agent sets it for its processes, and a person may.  The
+operator, whose classes are objects of the cluster, says `offering(classes)` around what it checks.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.class_rules import class_problems
+from shardwise.job.document import Document, located, parse_document, read_document
+from shardwise.job.errors import JobError, Problem
+from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.accelerator import AcceleratorClass
+from shardwise.job.validate import validate_as
+
+CLASS_VARIABLE = "SHARDWISE_CLASS"
+
+_OFFERED: ContextVar[Mapping[str, AcceleratorClass] | None] = ContextVar("offered", default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Accelerator:
-    """One class of machine.
+class _Files(Mapping[str, AcceleratorClass]):
+    """Classes by name; a file is read when its class is asked for."""
 
-    A topology of it is written `hosts x devices per host`, up to `max_hosts` and `max_devices_per_host`; `kernels` are
-    the attention kernels that it runs, besides auto.
-    """
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._paths = paths
 
-    name: str
-    platform: Literal["cpu", "gpu", "tpu"]
-    description: str
-    max_hosts: int
-    max_devices_per_host: int
-    kernels: tuple[str, ...]
+    def __getitem__(self, name: str) -> AcceleratorClass:
+        return _read(self._paths[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
-ACCELERATORS: Mapping[str, Accelerator] = {
-    accelerator.name: accelerator
-    for accelerator in (
-        Accelerator(
-            name="cpu-sim",
-            platform="cpu",
-            description="simulated devices on any CPU",
-            max_hosts=64,
-            max_devices_per_host=64,
-            kernels=("plain", "blockwise"),
-        ),
-    )
-}
+_PATHS = {path.stem: path for path in sorted((Path(__file__).parent / "classes").glob("*.yaml"))}
+BUILT_IN: Mapping[str, AcceleratorClass] = _Files(_PATHS)
+
+
+def offered() -> Mapping[str, AcceleratorClass]:
+    """The classes that jobs are checked against here; JobError where the variable's file is no class."""
+    classes = _OFFERED.get()
+    if classes is not None:
+        return classes
+    path = os.environ.get(CLASS_VARIABLE)
+    if not path:
+        return BUILT_IN
+    extra = Path(path)
+    return _Files({**_PATHS, _read(extra).name: extra})
+
+
+@contextmanager
+def offering(classes: Iterable[AcceleratorClass]) -> Iterator[None]:
+    """Check jobs against `classes` and no other, in this thread, within the block."""
+    token = _OFFERED.set({each.name: each for each in classes})
+    try:
+        yield
+    finally:
+        _OFFERED.reset(token)
+
+
+def refuse_elsewhere(job: TrainingJob) -> None:
+    """JobError where this machine cannot be what the job asks for: a command can only simulate devices."""
+    name = job.spec.hardware.accelerator
+    if offered()[name].spec.platform != "cpu":
+        raise JobError(
+            [
+                Problem(
+                    path="spec.hardware.accelerator",
+                    given=name,
+                    expected="cpu-sim for a run on this machine",
+                    hint=f"a job for {name} runs in a cluster that has it: kubectl apply -f job.yaml",
+                )
+            ]
+        )
+
+
+def load_class(path: Path) -> AcceleratorClass:
+    """The class in the file at `path`; JobError with what is wrong in it."""
+    return _checked(read_document(path))
+
+
+def loads_class(text: str, *, source: str = "class.yaml") -> AcceleratorClass:
+    """The class in `text`; `source` names it in messages."""
+    return _checked(parse_document(text, source=source))
+
+
+def class_of(manifest: Mapping[str, Any]) -> AcceleratorClass:
+    """The class in an object of a cluster; what the cluster added to it is left out."""
+    kept = {key: manifest[key] for key in ("apiVersion", "kind", "spec") if key in manifest}
+    return _checked(Document(data={**kept, "metadata": {"name": manifest["metadata"]["name"]}}, places={}))
+
+
+@cache
+def _read(path: Path) -> AcceleratorClass:
+    return load_class(path)
+
+
+def _checked(document: Document) -> AcceleratorClass:
+    accelerator = validate_as(AcceleratorClass, document)
+    problems = class_problems(accelerator)
+    if problems:
+        raise JobError([located(problem, document) for problem in problems])
+    return accelerator

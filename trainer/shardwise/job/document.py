@@ -8,7 +8,7 @@ the same to an API server.  Anchors, aliases, tags and further documents are ref
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -118,6 +118,12 @@ def shown(value: object) -> str:
         return str(value).lower()
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def located(problem: Problem, document: Document) -> Problem:
+    """`problem` with the place in `document` of what it is about."""
+    path: Path = tuple(int(part) if part.isdecimal() else part for part in problem.path.split("."))
+    return replace(problem, where=document.where(path))
 
 
 def _refusal(where: str, expected: str, *, given: str = "", path: Path = (), hint: str = "") -> JobError:

@@ -45,4 +45,4 @@ def _default(leaf: Leaf) -> str:
     default = leaf.info.get_default(call_default_factory=True, validated_data={})
     if isinstance(default, str):
         return default
-    return "none" if default is None or default == {} else shown(default)
+    return "none" if default in (None, {}, ()) else shown(default)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from shardwise.job.quantity import MAX_DURATION_DAYS, Duration
+from shardwise.job.quantity import MAX_DURATION_DAYS, Duration, Quantity
 from shardwise.job.spec.base import Grammar, SpecModel
 
 Path = tuple[str | int, ...]
@@ -96,7 +96,8 @@ def _kind(annotation: Any, notes: Iterable[Any]) -> Kind:
     if origin is Literal:
         return _choice([str(value) for value in get_args(annotation)])
     if origin is tuple:
-        size = f"{bounds['min_length']} to {bounds['max_length']} items"
+        least = bounds.get("min_length", 0)
+        size = f"{least} to {bounds['max_length']} items" if least else f"up to {bounds['max_length']} items"
         return Kind(name="list", range=size, expected=f"a list of {size}", item=_kind(get_args(annotation)[0], ()))
     if origin is dict:
         size = f"up to {bounds['max_length']} entries"
@@ -146,6 +147,8 @@ def _plain(annotation: Any) -> Kind:
     if annotation is Duration:
         bounds = f"above 0s, up to {MAX_DURATION_DAYS}d"
         return Kind(name="duration", range=bounds, expected=f"a duration such as 90s, 10m, 1h30m or 7d, {bounds}")
+    if annotation is Quantity:
+        return Kind(name="quantity", range="zero or more", expected="a quantity such as 4, 500m, 2Gi or 1e3")
     assert issubclass(annotation, SpecModel)
     return Kind(name="group", range="", expected="a mapping", model=annotation)
 

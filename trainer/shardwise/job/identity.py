@@ -31,9 +31,31 @@ _TOKENIZER = "spec.training.data.tokenizer"
 _TABLE: Mapping[str, tuple[str, str]] = {
     "": ("", "apiVersion kind"),
     "metadata": ("", "name namespace labels annotations"),
-    "spec": ("", "deadline"),
+    "spec": ("", "deadline suspend ttlAfterFinished managedBy"),
+    "spec.pod": (
+        "",
+        """directory image imagePullPolicy serviceAccountName nodeSelector schedulerName priorityClassName labels
+        annotations fsGroup terminationGracePeriod""",
+    ),
+    "spec.pod.imagePullSecrets.*": ("", "name"),
+    "spec.pod.tolerations.*": ("", "key operator value effect tolerationSeconds"),
+    "spec.pod.resources": ("", "requests limits"),
+    "spec.pod.volumes.*": ("", "name"),
+    "spec.pod.volumes.*.persistentVolumeClaim": ("", "claimName readOnly"),
+    "spec.pod.volumes.*.configMap": ("", "name optional"),
+    "spec.pod.volumes.*.secret": ("", "secretName optional"),
+    "spec.pod.volumes.*.emptyDir": ("", "medium sizeLimit"),
+    "spec.pod.volumes.*.csi": ("", "driver readOnly volumeAttributes"),
+    "spec.pod.volumeMounts.*": ("", "name mountPath subPath readOnly"),
+    "spec.pod.env.*": ("", "name value"),
+    "spec.pod.envFrom.*": ("", "prefix"),
+    "spec.pod.envFrom.*.configMapRef": ("", "name optional"),
+    "spec.pod.envFrom.*.secretRef": ("", "name optional"),
     "spec.recovery": ("", "backoff hangAfter startWithin replaceWithin"),
-    "spec.recovery.restarts": ("", "failure nonfinite hang outOfMemory hostLost"),
+    "spec.recovery.restarts": (
+        "",
+        "failure nonfinite hang outOfMemory hostLost eviction nodeLost maintenance admission image unknown",
+    ),
     "spec.hardware": ("", "accelerator topology slices"),
     "spec.training": ("seed", "steps"),
     "spec.training.model": (

@@ -4,15 +4,14 @@ Every command begins here: `load` reads the file, applies `--set`, checks each f
 fields.  Nothing has started when it refuses.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
 from shardwise.job import rules
-from shardwise.job.document import Document, parse_document, read_document, write_document
-from shardwise.job.errors import JobError, Problem
-from shardwise.job.fields import Path, takes_null
+from shardwise.job.document import Document, located, parse_document, read_document, write_document
+from shardwise.job.errors import JobError
+from shardwise.job.fields import takes_null
 from shardwise.job.overrides import apply_overrides
 from shardwise.job.quantity import Written
 from shardwise.job.resolve import resolve
@@ -36,8 +35,18 @@ def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:
     job = validate(document)
     found = rules.problems(resolve(job))
     if found:
-        raise JobError([_placed(problem, document) for problem in found])
+        raise JobError([located(problem, document) for problem in found])
     return job
+
+
+def job_of(manifest: Mapping[str, Any]) -> TrainingJob:
+    """The job in an object of a cluster; JobError with every mistake in it.
+
+    What the cluster added is left out, and so are labels and annotations, of which it allows more than a file does.
+    """
+    metadata = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+    kept = {key: manifest[key] for key in ("apiVersion", "kind", "spec") if key in manifest}
+    return check(Document(data={**kept, "metadata": metadata}, places={}))
 
 
 def dump(job: TrainingJob) -> str:
@@ -50,7 +59,7 @@ def as_data(group: SpecModel) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for name, info in type(group).model_fields.items():
         value = getattr(group, name)
-        if value not in (None, {}) or takes_null(info):
+        if value not in (None, {}, ()) or takes_null(info):
             written[info.alias or name] = _as_value(value)
     return written
 
@@ -60,9 +69,6 @@ def _as_value(value: Any) -> Any:
         return as_data(value)
     if isinstance(value, tuple):
         return [_as_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_value(item) for key, item in value.items()}
     return str(value) if isinstance(value, Written) else value
-
-
-def _placed(problem: Problem, document: Document) -> Problem:
-    path: Path = tuple(int(part) if part.isdecimal() else part for part in problem.path.split("."))
-    return replace(problem, where=document.where(path))

@@ -4,18 +4,24 @@ Used by the rules, and by the trainer to build its device mesh.  Says only what 
 machine.
 """
 
+import math
 from dataclasses import dataclass
 
-from shardwise.job.accelerators import ACCELERATORS, Accelerator
+from shardwise.job.accelerators import offered
 from shardwise.job.spec import Hardware, TrainingJob
+from shardwise.job.spec.accelerator import AcceleratorClass, HostRange
+from shardwise.job.words import any_of
+
+_MOST_LISTED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """The devices of one slice."""
+    """The devices of one slice; `machine` is the type of its hosts, "" where the class leaves that open."""
 
     hosts: int
     devices_per_host: int
+    machine: str = ""
 
     @property
     def num_devices(self) -> int:
@@ -34,28 +40,52 @@ class MeshShape:
     pipeline: int
 
 
-def parse_topology(accelerator: Accelerator, text: str) -> Topology | None:
-    """Reads "HxD"; None where `text` is no topology of `accelerator` (`topology_words` says what is)."""
-    sizes = [int(size) for size in text.split("x") if size.isdecimal()]
-    if len(sizes) != 2 or text.count("x") != 1:
-        return None
-    hosts, devices_per_host = sizes
-    if not (1 <= hosts <= accelerator.max_hosts and 1 <= devices_per_host <= accelerator.max_devices_per_host):
-        return None
-    return Topology(hosts=hosts, devices_per_host=devices_per_host)
+def parse_topology(accelerator: AcceleratorClass, text: str) -> Topology | None:
+    """Reads "HxD" or a grid of chips; None where `accelerator` has no such topology (`topology_words` says which)."""
+    hosts = accelerator.spec.hosts
+    return _parse_grid(accelerator, text) if hosts is None else _parse_hosts(hosts, text)
 
 
-def topology_words(accelerator: Accelerator) -> str:
-    """The valid topologies of `accelerator` in words."""
-    return (
-        f"hosts x devices per host, such as 1x8, with at most {accelerator.max_hosts} hosts "
-        f"and {accelerator.max_devices_per_host} devices per host"
-    )
+def topologies(accelerator: AcceleratorClass) -> list[str]:
+    """The grids of `accelerator`, smallest first; none where its topologies are hosts x devices."""
+    grids = [grid for machine in accelerator.spec.machines for grid in machine.topologies]
+    return sorted(grids, key=lambda grid: (_chips(grid), grid.count("x"), grid))
+
+
+def topology_words(accelerator: AcceleratorClass, given: str) -> str:
+    """The valid topologies of `accelerator` in words; of many, those whose number of chips is close to `given`'s."""
+    hosts, grids = accelerator.spec.hosts, topologies(accelerator)
+    if hosts is not None:
+        return _host_words(hosts)
+    if len(grids) <= _MOST_LISTED:
+        return f"a grid of chips: {any_of(grids)}"
+    near = sorted(grids, key=lambda grid: abs(math.log(_chips(grid) / _chips(given))))[:_MOST_LISTED]
+    listed = [grid for grid in grids if grid in near]
+    return f"one of the {len(grids)} grids of {accelerator.name}, such as {any_of(listed)}"
+
+
+def node_labels(accelerator: AcceleratorClass, hardware: Hardware) -> dict[str, str]:
+    """The labels of the nodes for `hardware`, which the rules have passed."""
+    topology = parse_topology(accelerator, hardware.topology)
+    assert topology is not None
+    known = {"{topology}": hardware.topology, "{machine}": topology.machine}
+    labels = dict(accelerator.spec.node_selector)
+    for placeholder, value in known.items():
+        labels = {key: text.replace(placeholder, value) for key, text in labels.items()}
+    return labels
+
+
+def host_resources(accelerator: AcceleratorClass, topology: Topology) -> dict[str, str]:
+    """What the pod of one host asks for because of its class: its chips or GPUs, and the class's further resources."""
+    spec = accelerator.spec
+    devices = {spec.device_resource: str(topology.devices_per_host // spec.devices_per_chip)}
+    own = {key: value for key, value in devices.items() if key is not None}
+    return {**own, **{key: str(amount) for key, amount in spec.resources.items()}}
 
 
 def topology_of(hardware: Hardware) -> Topology | None:
     """The topology of one slice; None where the accelerator or the topology is not known."""
-    accelerator = ACCELERATORS.get(hardware.accelerator)
+    accelerator = offered().get(hardware.accelerator)
     return None if accelerator is None else parse_topology(accelerator, hardware.topology)
 
 
@@ -76,3 +106,37 @@ def mesh_shape(job: TrainingJob) -> MeshShape | None:
     if rest or not data:
         return None
     return MeshShape(replica=replica, data=data, context=mesh.context, tensor=mesh.tensor, pipeline=mesh.pipeline)
+
+
+def _chips(grid: str) -> int:
+    return math.prod(int(side) for side in grid.split("x") if side.isdecimal())
+
+
+def _parse_grid(accelerator: AcceleratorClass, text: str) -> Topology | None:
+    for machine in accelerator.spec.machines:
+        if text in machine.topologies:
+            return Topology(
+                hosts=_chips(text) // machine.chips,
+                devices_per_host=machine.chips * accelerator.spec.devices_per_chip,
+                machine=machine.name,
+            )
+    return None
+
+
+def _parse_hosts(hosts: HostRange, text: str) -> Topology | None:
+    sizes = [int(size) for size in text.split("x") if size.isdecimal()]
+    if len(sizes) != 2 or text.count("x") != 1:
+        return None
+    number, devices = sizes
+    if not (1 <= number <= hosts.max and hosts.min_devices <= devices <= hosts.max_devices):
+        return None
+    return Topology(hosts=number, devices_per_host=devices)
+
+
+def _host_words(hosts: HostRange) -> str:
+    least = f"{hosts.min_devices} to " if hosts.min_devices > 1 else "at most "
+    devices = f"{least}{hosts.max_devices} devices per host"
+    if hosts.min_devices == hosts.max_devices:
+        devices = f"{hosts.max_devices} devices per host"
+    example = f"1x{min(8, hosts.max_devices)}"
+    return f"hosts x devices per host, such as {example}, with at most {hosts.max} hosts and {devices}"

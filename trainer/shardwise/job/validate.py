@@ -1,11 +1,12 @@
-"""Turns plain data into a TrainingJob, or into problems in our own words.
+"""Turns plain data into a TrainingJob (or another model of the same kind), or into problems in our own words.
 
 pydantic finds what is wrong; what is said about it comes from the field's description (`job/fields.py`), so every kind
 of error reads the same and names its bounds.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -13,42 +14,58 @@ from pydantic_core import ErrorDetails
 from shardwise.job.document import Document, shown
 from shardwise.job.errors import JobError, Problem
 from shardwise.job.fields import ITEM, Path, dotted, kind_at, leaves, named_fields, takes_null
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import SpecModel, TrainingJob
 from shardwise.job.words import any_of, close_to
+
+Model = TypeVar("Model", bound=SpecModel)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A document, and the model that it is read as."""
+
+    document: Document
+    model: type[SpecModel]
 
 
 def validate(document: Document) -> TrainingJob:
     """The job in `document`; JobError with every field that is wrong."""
-    nulls = list(_nulls(document, document.data, ()))
+    return validate_as(TrainingJob, document)
+
+
+def validate_as(model: type[Model], document: Document) -> Model:
+    """The `model` in `document`; JobError with every field that is wrong."""
+    reading = _Reading(document, model)
+    nulls = list(_nulls(reading, document.data, ()))
     try:
-        job = TrainingJob.model_validate(document.data, by_alias=True, by_name=False)
+        value = model.model_validate(document.data, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = [_problem(document, detail) for detail in details if not _follows(detail, details)]
+        found = [_problem(reading, detail) for detail in details if not _follows(detail, details)]
         known = {problem.path for problem in nulls}
         raise JobError([*nulls, *(problem for problem in found if problem.path not in known)]) from None
     if nulls:
         raise JobError(nulls)
-    return job
+    return value
 
 
-def _nulls(document: Document, value: object, path: Path) -> Iterator[Problem]:
+def _nulls(reading: _Reading, value: object, path: Path) -> Iterator[Problem]:
     """A key without a value is refused as an API server refuses it, except where null means something."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _nulls(document, item, (*path, key))
+            yield from _nulls(reading, item, (*path, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _nulls(document, item, (*path, index))
-    elif value is None and not _takes_null(path):
-        kind = kind_at(TrainingJob, path)
+            yield from _nulls(reading, item, (*path, index))
+    elif value is None and not _takes_null(reading, path):
+        kind = kind_at(reading.model, path)
         if kind is not None:
             hint = "take the key out for its default"
-            yield _found(document, path, given="no value", expected=kind.expected, hint=hint)
+            yield _found(reading, path, given="no value", expected=kind.expected, hint=hint)
 
 
-def _takes_null(path: Path) -> bool:
-    group = kind_at(TrainingJob, path[:-1])
+def _takes_null(reading: _Reading, path: Path) -> bool:
+    group = kind_at(reading.model, path[:-1])
     info = named_fields(group.model).get(str(path[-1])) if path and group and group.model else None
     return info is not None and takes_null(info)
 
@@ -61,16 +78,16 @@ def _follows(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
     )
 
 
-def _problem(document: Document, detail: ErrorDetails) -> Problem:
+def _problem(reading: _Reading, detail: ErrorDetails) -> Problem:
     path = detail["loc"]
     if path and path[-1] == "[key]":
-        return _found(document, path[:-1], given=shown(path[-2]), expected="a key of 1 to 317 characters")
+        return _found(reading, path[:-1], given=shown(path[-2]), expected="a key of 1 to 317 characters")
     if detail["type"] == "extra_forbidden":
-        return _unknown_key(document, path)
-    kind = kind_at(TrainingJob, path)
+        return _unknown_key(reading, path)
+    kind = kind_at(reading.model, path)
     assert kind is not None
     given = "nothing" if detail["type"] == "missing" else _given(detail["input"])
-    return _found(document, path, given=given, expected=kind.expected, hint=_hint(detail, kind.range))
+    return _found(reading, path, given=given, expected=kind.expected, hint=_hint(detail, kind.range))
 
 
 def _given(value: Any) -> str:
@@ -86,20 +103,22 @@ def _hint(detail: ErrorDetails, choices: str) -> str:
     return ""
 
 
-def _unknown_key(document: Document, path: Path) -> Problem:
-    group = kind_at(TrainingJob, path[:-1])
+def _unknown_key(reading: _Reading, path: Path) -> Problem:
+    group = kind_at(reading.model, path[:-1])
     assert group is not None
     assert group.model is not None
     key, known = str(path[-1]), list(named_fields(group.model))
-    hint = _elsewhere(key) or close_to(key, known)
-    return _found(document, path, given=f'the unknown key "{key}"', expected=f"one of {any_of(known)}", hint=hint)
+    hint = _elsewhere(reading, key) or close_to(key, known)
+    return _found(reading, path, given=f'the unknown key "{key}"', expected=f"one of {any_of(known)}", hint=hint)
 
 
-def _elsewhere(key: str) -> str:
+def _elsewhere(reading: _Reading, key: str) -> str:
     """Where else the file has a field of this name."""
-    places = [dotted(leaf.path[:-1]) for leaf in leaves(TrainingJob) if leaf.path[-1] == key and ITEM not in leaf.path]
+    places = [
+        dotted(leaf.path[:-1]) for leaf in leaves(reading.model) if leaf.path[-1] == key and ITEM not in leaf.path
+    ]
     return f'"{key}" belongs to {places[0]}' if places else ""
 
 
-def _found(document: Document, path: Path, *, given: str, expected: str, hint: str = "") -> Problem:
-    return Problem(path=dotted(path), where=document.where(path), given=given, expected=expected, hint=hint)
+def _found(reading: _Reading, path: Path, *, given: str, expected: str, hint: str = "") -> Problem:
+    return Problem(path=dotted(path), where=reading.document.where(path), given=given, expected=expected, hint=hint)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.job.accelerators import ACCELERATORS
+from shardwise.job.accelerators import offered
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
 from shardwise.job.presets import padded_vocab_size
@@ -13,23 +13,25 @@ from shardwise.job.words import any_of, close_to, divisors
 
 def accelerator_is_known(job: TrainingJob) -> Iterator[Problem]:
     """The accelerator is in the catalogue."""
-    name = job.spec.hardware.accelerator
-    if name not in ACCELERATORS:
+    name, known = job.spec.hardware.accelerator, offered()
+    if name not in known:
         yield Problem(
             path="spec.hardware.accelerator",
             given=shown(name),
-            expected=any_of(sorted(ACCELERATORS)),
-            hint=close_to(name, ACCELERATORS),
+            expected=any_of(sorted(known)),
+            hint=close_to(name, known),
         )
 
 
 def topology_is_valid(job: TrainingJob) -> Iterator[Problem]:
     """The accelerator comes in this topology."""
     hardware = job.spec.hardware
-    accelerator = ACCELERATORS.get(hardware.accelerator)
+    accelerator = offered().get(hardware.accelerator)
     if accelerator and parse_topology(accelerator, hardware.topology) is None:
         yield Problem(
-            path="spec.hardware.topology", given=shown(hardware.topology), expected=topology_words(accelerator)
+            path="spec.hardware.topology",
+            given=shown(hardware.topology),
+            expected=topology_words(accelerator, hardware.topology),
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.job.accelerators import ACCELERATORS
+from shardwise.job.accelerators import offered
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
 from shardwise.job.fields import named_fields
@@ -95,12 +95,12 @@ def attention_has_no_dropout(job: TrainingJob) -> Iterator[Problem]:
 def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
     """The attention kernel exists on the accelerator."""
     kernel = job.spec.training.model.attention
-    accelerator = ACCELERATORS.get(job.spec.hardware.accelerator)
-    if accelerator and kernel not in ("auto", *accelerator.kernels):
+    accelerator = offered().get(job.spec.hardware.accelerator)
+    if accelerator and kernel not in ("auto", *accelerator.spec.kernels):
         yield Problem(
             path=f"{_PATH}.attention",
             given=shown(kernel),
-            expected=f"a kernel of {accelerator.name}: auto, {any_of(accelerator.kernels)}",
+            expected=f"a kernel of {accelerator.name}: auto, {any_of(accelerator.spec.kernels)}",
         )
 
 

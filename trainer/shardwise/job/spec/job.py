@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, SpecModel, Unit
+from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, MarkKey, SpecModel, Unit
+from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.recovery import Recovery
 from shardwise.job.spec.training import Training
-
-_Key = Annotated[str, Field(min_length=1, max_length=317)]
 
 
 class Metadata(SpecModel):
@@ -22,11 +21,11 @@ class Metadata(SpecModel):
     ]
     namespace: Annotated[Label | None, Field(description="The Kubernetes namespace; unused elsewhere.")] = None
     labels: Annotated[
-        dict[_Key, Annotated[str, Field(max_length=63)]],
+        dict[MarkKey, Annotated[str, Field(max_length=63)]],
         Field(default_factory=dict, max_length=64, description="Marks to select jobs by, as Kubernetes keeps them."),
     ]
     annotations: Annotated[
-        dict[_Key, Annotated[str, Field(max_length=4096)]],
+        dict[MarkKey, Annotated[str, Field(max_length=4096)]],
         Field(default_factory=dict, max_length=64, description="Notes for people and tools, as Kubernetes keeps them."),
     ]
 
@@ -44,7 +43,7 @@ class Hardware(SpecModel):
             min_length=1,
             max_length=32,
             pattern=r"^[1-9][0-9]*(x[1-9][0-9]*)*$",
-            description="The devices of one slice; for cpu-sim hosts x devices per host.",
+            description="The devices of one slice: hosts x devices per host, or a TPU's grid of chips.",
         ),
         Grammar("whole numbers joined by 'x', such as 1x8"),
     ]
@@ -64,6 +63,23 @@ class JobSpec(SpecModel):
         Field(description="Time after which the job is saved and stopped, from above 0s to 3650d."),
         Unit("duration"),
     ] = None
+    suspend: Annotated[bool, Field(description="Saves, then gives the pods back until false; for clusters.")] = False
+    ttl_after_finished: Annotated[
+        Duration | None,
+        Field(description="Time after its end at which a cluster removes the job; left out, never."),
+        Unit("duration"),
+    ] = None
+    managed_by: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=63,
+            pattern=DNS_LABEL,
+            description="Which operator looks after the job, where a cluster has several.",
+        ),
+        DNS_LABEL_WORDS,
+    ] = None
+    pod: Annotated[Pod | None, Field(description="The pods of the job; needed in a cluster, unused elsewhere.")] = None
 
 
 class TrainingJob(SpecModel):

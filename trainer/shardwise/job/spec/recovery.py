@@ -11,7 +11,7 @@ _Budget = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Restarts(SpecModel):
-    """How often each cause may end the processes of a run before the run itself fails."""
+    """How often each cause may end the processes of a run before the run itself fails; eviction and on in clusters."""
 
     failure: Annotated[
         _Budget, Field(description="A trainer that ended with an error or by a signal."), Unit("times")
@@ -20,6 +20,14 @@ class Restarts(SpecModel):
     hang: Annotated[_Budget, Field(description="No progress for hangAfter."), Unit("times")] = 3
     out_of_memory: Annotated[_Budget, Field(description="A trainer without memory."), Unit("times")] = 1
     host_lost: Annotated[_Budget, Field(description="A host that went away."), Unit("times")] = 100
+    eviction: Annotated[_Budget, Field(description="A pod that the cluster evicted or preempted."), Unit("times")] = 100
+    node_lost: Annotated[_Budget, Field(description="A pod whose node went away."), Unit("times")] = 100
+    maintenance: Annotated[
+        _Budget, Field(description="A pod on a node that was taken down for maintenance."), Unit("times")
+    ] = 100
+    admission: Annotated[_Budget, Field(description="A pod that its node refused to start."), Unit("times")] = 100
+    image: Annotated[_Budget, Field(description="A pod whose image could not be fetched."), Unit("times")] = 10
+    unknown: Annotated[_Budget, Field(description="A pod that ended without a word."), Unit("times")] = 100
 
 
 class Recovery(SpecModel):

@@ -1,0 +1,83 @@
+"""The rules across the fields of an accelerator class: topologies of whole hosts, and pods that keep to its level."""
+
+import math
+import re
+from collections.abc import Iterator
+
+from shardwise.job.document import shown
+from shardwise.job.errors import Problem
+from shardwise.job.spec.accelerator import AcceleratorClass
+
+PLACEHOLDERS = ("topology", "machine")
+
+
+def class_problems(accelerator: AcceleratorClass) -> list[Problem]:
+    """Every problem of a class, in the order of the rules."""
+    return [problem for rule in _RULES for problem in rule(accelerator)]
+
+
+def _topologies_are_of_one_kind(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """A topology is either a grid of chips or a number of hosts."""
+    spec = accelerator.spec
+    if bool(spec.machines) == (spec.hosts is not None):
+        yield Problem(
+            path="spec",
+            given="both machines and hosts" if spec.hosts else "neither machines nor hosts",
+            expected="machines with their grids of chips, or hosts with their devices",
+        )
+
+
+def _grids_are_whole_machines(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """The chips of a grid fill whole machines, and no two machines offer the same grid."""
+    seen: dict[str, str] = {}
+    for index, machine in enumerate(accelerator.spec.machines):
+        for place, grid in enumerate(machine.topologies):
+            path = f"spec.machines.{index}.topologies.{place}"
+            chips = math.prod(int(side) for side in grid.split("x"))
+            if chips % machine.chips:
+                yield Problem(
+                    path=path, given=shown(grid), expected=f"whole machines of {machine.chips} chips, not {chips} chips"
+                )
+            if grid in seen:
+                yield Problem(path=path, given=shown(grid), expected=f"each grid once, and {seen[grid]} has it")
+            seen[grid] = machine.name
+
+
+def _host_range_is_a_range(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """The fewest devices of a host are no more than the most."""
+    hosts = accelerator.spec.hosts
+    if hosts is not None and hosts.min_devices > hosts.max_devices:
+        yield Problem(
+            path="spec.hosts.minDevices", given=shown(hosts.min_devices), expected=f"at most {hosts.max_devices}"
+        )
+
+
+def _host_paths_are_privileged(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """Kubernetes lets no other level see the machine's folders."""
+    spec = accelerator.spec
+    if spec.host_paths and spec.pod_security != "privileged":
+        yield Problem(
+            path="spec.podSecurity", given=shown(spec.pod_security), expected="privileged, which hostPaths need"
+        )
+
+
+def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """Only {topology} and {machine} can be filled in, and a machine is known only of a grid."""
+    known = PLACEHOLDERS if accelerator.spec.machines else PLACEHOLDERS[:1]
+    for key, value in accelerator.spec.node_selector.items():
+        unknown = [name for name in re.findall(r"{(.*?)}", value) if name not in known]
+        if unknown:
+            yield Problem(
+                path=f"spec.nodeSelector.{key}",
+                given=shown(value),
+                expected=f"no placeholder but {' and '.join(f'{{{name}}}' for name in known)}",
+            )
+
+
+_RULES = (
+    _topologies_are_of_one_kind,
+    _grids_are_whole_machines,
+    _host_range_is_a_range,
+    _host_paths_are_privileged,
+    _placeholders_are_known,
+)

@@ -1,0 +1,135 @@
+"""An AcceleratorClass: a type of machine as data.  What a platform team offers, and what a job asks for by name.
+
+The built-in ones are in `job/classes`; `job/accelerators.py` finds them.  In a cluster each is an object of its own.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shardwise.job.quantity import Quantity
+from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, AbsolutePath, Grammar, Label, MarkKey, SpecModel, Unit
+from shardwise.job.spec.pod import EnvVariable, Image, LabelValue, Quantities, Toleration
+
+GRID = r"^[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){0,2}$"
+
+GridText = Annotated[
+    str,
+    Field(min_length=1, max_length=14, pattern=GRID),
+    Grammar("up to three whole numbers joined by 'x', such as 4x4x4"),
+]
+_Devices = Annotated[int, Field(ge=1, le=64)]
+
+
+class ClassMetadata(SpecModel):
+    """The name and the marks of a class."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=63, pattern=DNS_LABEL, description="What jobs call the class."),
+        DNS_LABEL_WORDS,
+    ]
+    labels: Annotated[
+        dict[MarkKey, LabelValue], Field(default_factory=dict, max_length=64, description="Marks, as Kubernetes has.")
+    ]
+    annotations: Annotated[
+        dict[MarkKey, Annotated[str, Field(max_length=4096)]],
+        Field(default_factory=dict, max_length=64, description="Notes, as Kubernetes has."),
+    ]
+
+
+class Machine(SpecModel):
+    """A machine of a grid of chips: a slice has as many of them as its chips need."""
+
+    name: Annotated[LabelValue, Field(min_length=1, description="The machine type; {machine} in nodeSelector.")]
+    chips: Annotated[_Devices, Field(description="Chips of one machine, which is one host."), Unit("chips")]
+    topologies: Annotated[
+        tuple[GridText, ...],
+        Field(strict=False, min_length=1, max_length=512, description="The grids that are built of it."),
+    ]
+
+
+class HostRange(SpecModel):
+    """Equal hosts without a grid: a topology is written hosts x devices per host."""
+
+    max: Annotated[int, Field(ge=1, le=16384, description="The most hosts of one slice."), Unit("hosts")]
+    min_devices: Annotated[_Devices, Field(description="The fewest devices of a host."), Unit("devices")] = 1
+    max_devices: Annotated[_Devices, Field(description="The most devices of a host."), Unit("devices")]
+
+
+class HostPath(SpecModel):
+    """A folder of the machine that the container sees."""
+
+    name: Annotated[Label, Field(description="The volume's name; unique in the class.")]
+    path: Annotated[AbsolutePath, Field(description="The folder on the machine.")]
+    mount_path: Annotated[AbsolutePath, Field(description="The folder in the container.")]
+    read_only: Annotated[bool, Field(description="Whether the container may not write to it.")] = True
+
+
+class AcceleratorSpec(SpecModel):
+    """What the machines are, and how pods come to run on them."""
+
+    platform: Annotated[Literal["cpu", "gpu", "tpu"], Field(description="What JAX calls the devices.")]
+    description: Annotated[str, Field(min_length=1, max_length=256, description="The class in one line.")]
+    kernels: Annotated[
+        tuple[Literal["plain", "blockwise", "splash", "cudnn"], ...],
+        Field(strict=False, min_length=1, max_length=4, description="The attention kernels that run on it."),
+    ]
+    machines: Annotated[
+        tuple[Machine, ...],
+        Field(strict=False, max_length=8, description="Machines by grid of chips; each grid in one of them."),
+    ] = ()
+    hosts: Annotated[HostRange | None, Field(description="Hosts without a grid; this or machines.")] = None
+    devices_per_chip: Annotated[
+        int, Field(ge=1, le=8, description="Devices that JAX sees of one chip."), Unit("devices")
+    ] = 1
+    device_memory: Annotated[Quantity | None, Field(description="Memory of one device, in bytes.")] = None
+    device_resource: Annotated[
+        MarkKey | None, Field(description="The resource by which a pod asks for its chips or GPUs.")
+    ] = None
+    resources: Annotated[
+        Quantities, Field(default_factory=dict, max_length=32, description="Further resources of each host's pod.")
+    ]
+    node_selector: Annotated[
+        dict[MarkKey, LabelValue],
+        Field(
+            default_factory=dict,
+            max_length=32,
+            description="Labels of its nodes; {topology} and {machine} stand for the job's.",
+        ),
+    ]
+    tolerations: Annotated[
+        tuple[Toleration, ...], Field(strict=False, max_length=32, description="Taints of its nodes.")
+    ] = ()
+    placement_label: Annotated[
+        MarkKey | None,
+        Field(description="The node label whose value the hosts of a slice share and no other slice's have."),
+    ] = None
+    env: Annotated[
+        tuple[EnvVariable, ...], Field(strict=False, max_length=64, description="Variables of the training processes.")
+    ] = ()
+    pod_security: Annotated[
+        Literal["restricted", "baseline", "privileged"],
+        Field(description="The PodSecurity level that the pods keep to."),
+    ] = "restricted"
+    host_paths: Annotated[
+        tuple[HostPath, ...], Field(strict=False, max_length=16, description="Folders of the machine; privileged only.")
+    ] = ()
+    shared_memory: Annotated[
+        Quantity | None, Field(description="The most that /dev/shm holds, in bytes; left out, half of the memory.")
+    ] = None
+    image: Annotated[Image | None, Field(description="The trainer's image, where it is not the operator's.")] = None
+
+
+class AcceleratorClass(SpecModel):
+    """A type of machine."""
+
+    api_version: Annotated[Literal["shardwise.dev/v1alpha1"], Field(description="The version of the format.")]
+    kind: Annotated[Literal["AcceleratorClass"], Field(description="The kind of object.")]
+    metadata: Annotated[ClassMetadata, Field(description="The name and the marks of the class.")]
+    spec: Annotated[AcceleratorSpec, Field(description="What the machines are.")]
+
+    @property
+    def name(self) -> str:
+        """What jobs call the class."""
+        return self.metadata.name
