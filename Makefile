@@ -13,6 +13,8 @@ UV := $(BIN)/uv
 WORKERS ?= 2
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
+# Nodes of the cluster that cluster-up starts.
+NODES ?= 3
 # More words for pytest or the benchmarks: make test ARGS="-k digest"
 ARGS ?=
 
@@ -32,7 +34,7 @@ OPERATOR = operator/pyproject.toml --no-emit-package shardwise --override requir
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) ## make .venv with every locked dependency and both distributions; the other targets do it by themselves
@@ -60,7 +62,8 @@ imports: $(READY) ## the arrows between the packages (import-linter)
 	$(BIN)/lint-imports
 
 .PHONY: pytest
-pytest: $(READY) ## the tests alone
+pytest: $(READY) ## the tests alone; the first time they compile a Kubernetes, which takes 6 minutes
+	$(BIN)/python -m tests.cluster build
 	$(PYTEST) $(ARGS)
 
 .PHONY: verify
@@ -71,6 +74,16 @@ verify: golden ## rewrite what is generated and fail if that changes a file; che
 .PHONY: bench
 bench: $(READY) $(BENCH_READY) ## measure speed, memory and checkpoints against a hand-written limit and the peers
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+##@ Kubernetes on this machine
+
+.PHONY: cluster-up
+cluster-up: $(READY) ## start a cluster of NODES=3 nodes, and print the lines that point kubectl and helm at it
+	$(BIN)/python -m tests.cluster up --nodes $(NODES)
+
+.PHONY: cluster-down
+cluster-down: $(READY) ## end it, without a trace but the compiled programs
+	$(BIN)/python -m tests.cluster down
 
 ##@ Change things
 
@@ -86,6 +99,7 @@ golden: $(READY) ## rewrite the golden files; read the diff before you commit it
 .PHONY: lock
 lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)
 	$(COMPILE) requirements/uv.in -o requirements/uv.txt
+	$(COMPILE) requirements/go.in -o requirements/go.txt
 	$(COMPILE) $(OPERATOR) trainer/pyproject.toml --extra train --extra tensorboard requirements/dev.in -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml -o requirements/base.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --extra train -o requirements/train.txt

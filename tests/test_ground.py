@@ -26,6 +26,7 @@ SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "base.txt": ([], {TRAINER: []}),
     "bench.txt": (["bench.in"], {}),
     "dev.txt": (["dev.in", "uv.in", "override.in"], {TRAINER: ["train", "tensorboard"], OPERATOR: []}),
+    "go.txt": (["go.in"], {}),
     "operator.txt": (["override.in"], {TRAINER: [], OPERATOR: []}),
     "train.txt": ([], {TRAINER: ["train"]}),
     "uv.txt": (["uv.in"], {}),
