@@ -1,0 +1,89 @@
+"""How to reach the API server: its address, its certificate, and who we are. The only module that knows `kubernetes`.
+
+Called by `main`; the transport sends through it. From that client come the reading of kubeconfig files and of a pod's
+service account, the renewal of tokens, and a pool of connections with keepalive; its models and calls are not used.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from kubernetes import config
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from urllib3 import BaseHTTPResponse, Timeout
+from urllib3.exceptions import HTTPError
+
+from shardwise_operator.runtime.errors import UnreachableError
+
+_CONNECT_SECONDS = 5.0
+_POOL_SIZE = 64
+
+
+class Connection:
+    """A pool of connections to one API server, shared by all threads."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Take how to reach the server; nothing is sent yet."""
+        configuration.keep_alive = True  # a peer that vanished is noticed by the kernel
+        configuration.connection_pool_maxsize = _POOL_SIZE
+        self._configuration = configuration
+        self._pool = RESTClientObject(configuration).pool_manager
+        self._renewing = threading.Lock()
+
+    @property
+    def host(self) -> str:
+        """The server's address, as in `https://10.0.0.1:443`."""
+        return str(self._configuration.host)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        body: bytes | None,
+        content_type: str,
+        read_seconds: float,
+        stream: bool = False,
+    ) -> BaseHTTPResponse:
+        """Send one request, once: whoever asked tries again, with a backoff. With `stream` the body is left to be read.
+
+        Raises:
+            UnreachableError: no answer within `read_seconds` of silence, or no connection.
+        """
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "shardwise-operator"}
+        try:
+            answer: BaseHTTPResponse = self._pool.request(
+                method,
+                f"{self.host}{path}?{urlencode(query)}" if query else self.host + path,
+                headers=headers | self._authorization(),
+                body=body,
+                timeout=Timeout(connect=_CONNECT_SECONDS, read=read_seconds),
+                preload_content=not stream,
+                redirect=False,
+                retries=False,
+            )
+        except HTTPError as error:
+            raise UnreachableError(f"{method} {path} at {self.host}: {error}") from error
+        return answer
+
+    def _authorization(self) -> dict[str, str]:
+        with self._renewing:
+            token = self._configuration.get_api_key_with_prefix("BearerToken")  # read anew from its file once a minute
+        return {"Authorization": token.strip()} if token else {}
+
+
+def connect(kubeconfig: str = "") -> Connection:
+    """The API server of `kubeconfig`; without one of the pod that this is; else of $KUBECONFIG or ~/.kube/config.
+
+    Raises:
+        kubernetes.config.ConfigException: there is none of them, or it cannot be read.
+    """
+    configuration = Configuration()
+    if not kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
+        config.load_incluster_config(configuration)
+    else:
+        config.load_kube_config(kubeconfig or None, client_configuration=configuration)
+    return Connection(configuration)

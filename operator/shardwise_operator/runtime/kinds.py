@@ -1,0 +1,55 @@
+"""The kinds of objects that the operator reads or writes, and where the API server keeps them.
+
+An object is the JSON as the server sends it, a plain dict: typed models cost ten times the time and drop fields that
+they do not know.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+Objects = list[Object]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind.
+
+    Attributes:
+        group: its API group; empty for the core.
+        version: of the group.
+        plural: its name in a path.
+        kind: its name in an object.
+        namespaced: whether its objects lie in a namespace.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What an object says of its group and version."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of one object, or without a name of all; without a namespace of all namespaces."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return "/".join(part for part in (root + place, self.plural, name, subresource) if part)
+
+
+PODS = Kind("", "v1", "pods", "Pod")
+SERVICES = Kind("", "v1", "services", "Service")
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
+SECRETS = Kind("", "v1", "secrets", "Secret")
+EVENTS = Kind("", "v1", "events", "Event")
+NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
+ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+TRAINING_JOBS = Kind("shardwise.dev", "v1alpha1", "trainingjobs", "TrainingJob")
+ACCELERATOR_CLASSES = Kind("shardwise.dev", "v1alpha1", "acceleratorclasses", "AcceleratorClass", namespaced=False)
+ACCELERATOR_CATALOGS = Kind("shardwise.dev", "v1alpha1", "acceleratorcatalogs", "AcceleratorCatalog", namespaced=False)

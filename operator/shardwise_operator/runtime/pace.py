@@ -1,0 +1,62 @@
+"""How fast: a limit on the rate of requests, and the pauses between tries of what failed.
+
+Used by the transport, the reflectors, the queue and the recorder of events.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+_MOST_PAUSE_SECONDS = 30.0
+
+
+class Limiter:
+    """At most `qps` requests a second over time, and `burst` at once, over all threads."""
+
+    def __init__(
+        self,
+        qps: float,
+        burst: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._interval_seconds = 1 / qps
+        self._ahead_seconds = (burst - 1) / qps
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._next = clock() - self._ahead_seconds
+
+    def wait(self) -> None:
+        """Wait for this request's turn. Turns are given in the order in which they are asked for."""
+        with self._lock:
+            now = self._clock()
+            turn = max(self._next, now - self._ahead_seconds)
+            self._next = turn + self._interval_seconds
+        if turn > now:
+            self._sleep(turn - now)
+
+    def taken(self) -> bool:
+        """Take a turn if there is one now; False where one would have to wait."""
+        with self._lock:
+            now = self._clock()
+            turn = max(self._next, now - self._ahead_seconds)
+            if turn <= now:
+                self._next = turn + self._interval_seconds
+            return turn <= now
+
+    def pause(self, seconds: float) -> None:
+        """Let nobody go before `seconds` from now, at most half a minute: the server asked for it."""
+        with self._lock:
+            self._next = max(self._next, self._clock() + min(seconds, _MOST_PAUSE_SECONDS))
+
+
+def backoff_seconds(failures: int, *, first: float, most: float) -> float:
+    """The pause before the next try after `failures` in a row, from 1: doubled each time, up to `most`.
+
+    Half of it is chance, so that many who failed together do not come back together.
+    """
+    whole: float = min(most, first * 2.0 ** min(failures - 1, 32))
+    return whole * random.uniform(0.5, 1.0)  # noqa: S311  spreads load, guards nothing

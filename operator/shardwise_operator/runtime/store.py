@@ -1,0 +1,118 @@
+"""The objects of one reflector, in memory: by name, and by the UID of their controller.
+
+Filled by its reflector, read through `cache` by everything else. What it hands out is shared: never change it in place.
+"""
+
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from shardwise_operator.runtime.kinds import Object, Objects
+
+# What became of one object: before and after. None before: it is new; None after: it is gone.
+Change = tuple[Object | None, Object | None]
+Changes = list[Change]
+
+_INTERNED_CHARACTERS = 64
+
+
+class Store:
+    """Objects of one kind, thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[tuple[str, str], Object] = {}
+        self._owned: dict[str, dict[tuple[str, str], Object]] = {}
+
+    def replace(self, objects: Iterable[Object]) -> Changes:
+        """Hold exactly these objects; returns what that changed since what was held before."""
+        with self._lock:
+            gone = dict(self._objects)
+            changes: Changes = []
+            for obj in objects:
+                gone.pop(_place(obj), None)
+                changes += self._put(obj)
+            return [*(self._drop(old) for old in gone.values()), *changes]
+
+    def put(self, obj: Object) -> Changes:
+        """Hold this object: no change where it is held already, two where it was made anew under its name."""
+        with self._lock:
+            return self._put(obj)
+
+    def remove(self, obj: Object) -> Changes:
+        """Drop this object; nothing changes where another one bears its name by now."""
+        with self._lock:
+            old = self._objects.get(_place(obj))
+            return [self._drop(old)] if old is not None and _uid(old) == _uid(obj) else []
+
+    def get(self, namespace: str, name: str) -> Object | None:
+        """The object of this name, None where there is none."""
+        with self._lock:
+            return self._objects.get((namespace, name))
+
+    def list(self, namespace: str | None = None) -> Objects:
+        """All objects, or those of one namespace."""
+        with self._lock:
+            return [obj for place, obj in self._objects.items() if namespace is None or place[0] == namespace]
+
+    def by_owner(self, uid: str) -> Objects:
+        """The objects whose controller has this UID."""
+        with self._lock:
+            return list(self._owned.get(uid, {}).values())
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def _put(self, obj: Object) -> Changes:
+        old = self._objects.get(_place(obj))
+        if old is not None and _version(old) == _version(obj):
+            return []
+        replaced = [self._drop(old)] if old is not None and _uid(old) != _uid(obj) else []
+        if old is not None and not replaced:
+            self._drop(old)
+        obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
+        obj = _shared(obj)
+        self._objects[_place(obj)] = obj
+        if owner := controller_uid(obj):
+            self._owned.setdefault(owner, {})[_place(obj)] = obj
+        return [*replaced, (None if replaced else old, obj)]
+
+    def _drop(self, old: Object) -> Change:
+        place, owner = _place(old), controller_uid(old)
+        del self._objects[place]
+        if owner:
+            del self._owned[owner][place]
+            if not self._owned[owner]:
+                del self._owned[owner]
+        return old, None
+
+
+def controller_uid(obj: Object) -> str:
+    """The UID of the object that controls this one; empty where none does."""
+    owners = obj["metadata"].get("ownerReferences") or []
+    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
+
+
+def _place(obj: Object) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _uid(obj: Object) -> str:
+    uid: str = obj["metadata"]["uid"]
+    return uid
+
+
+def _version(obj: Object) -> tuple[str, str]:
+    return _uid(obj), obj["metadata"]["resourceVersion"]
+
+
+def _shared(value: Any) -> Any:
+    """The same value with one copy in memory of every key and short word; thousands of pods say nearly the same."""
+    if isinstance(value, dict):
+        return {sys.intern(key): _shared(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shared(inner) for inner in value]
+    if isinstance(value, str) and len(value) <= _INTERNED_CHARACTERS:
+        return sys.intern(value)
+    return value

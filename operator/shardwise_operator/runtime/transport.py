@@ -1,0 +1,225 @@
+"""Requests to the API server, one method for each verb. The only module that speaks to it.
+
+Objects go in and come out as plain dicts. Every call has a time limit, waits for its turn, is counted, and raises one
+of `errors`. Nothing is tried again here.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import HTTPError
+
+from shardwise_operator.runtime.connection import Connection
+from shardwise_operator.runtime.errors import (
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    NotLeadingError,
+    UnreachableError,
+    error_of,
+)
+from shardwise_operator.runtime.kinds import Kind, Object, Objects
+from shardwise_operator.runtime.metrics import Metrics
+from shardwise_operator.runtime.pace import Limiter
+from shardwise_operator.runtime.stream import EventStream
+
+FIELD_MANAGER = "shardwise"
+
+_PAGE_OBJECTS = 500
+_WATCH_MARGIN_SECONDS = 15.0
+_JSON = "application/json"
+_MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"  # JSON is YAML
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of the objects of a list, and the version that the whole list stands at."""
+
+    items: Objects
+    resource_version: str
+
+
+class Api:
+    """The API server, as one part of this process uses it: with its own pace and its own time limit."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        metrics: Metrics,
+        *,
+        limiter: Limiter,
+        read_seconds: float = 30.0,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Take the way to the server; `may_write` is asked before every write."""
+        self._connection = connection
+        self._metrics = metrics
+        self._limiter = limiter
+        self._read_seconds = read_seconds
+        self._may_write = may_write
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        """One object; NotFoundError where there is none."""
+        return self._read("get", kind, kind.path(namespace, name), {})
+
+    def pages(self, kind: Kind, namespace: str = "", *, labels: str = "") -> Iterator[Page]:
+        """All objects that `labels` selects, in pages of one consistent list.
+
+        Raises:
+            GoneError: the list took so long that the server forgot it; begin again.
+        """
+        query = {"limit": str(_PAGE_OBJECTS)} | ({"labelSelector": labels} if labels else {})
+        while True:
+            answer = self._read("list", kind, kind.path(namespace), query)
+            named = {"apiVersion": kind.api_version, "kind": kind.kind}  # which the server leaves out in a list
+            items = [named | item for item in answer["items"]]
+            yield Page(items, answer["metadata"]["resourceVersion"])
+            if not (token := answer["metadata"].get("continue")):
+                return
+            query["continue"] = token
+
+    def watch(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", resource_version: str, timeout_seconds: float
+    ) -> EventStream:
+        """Events since `resource_version`, for about `timeout_seconds`; silence beyond that ends it as unreachable.
+
+        Raises:
+            GoneError: `resource_version` is too old; list again. It may also come out of the stream.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, round(timeout_seconds))),
+        } | ({"labelSelector": labels} if labels else {})
+        limit = timeout_seconds + _WATCH_MARGIN_SECONDS
+        return EventStream(
+            self._send("watch", kind, "GET", kind.path(namespace), query, read_seconds=limit, stream=True)
+        )
+
+    def create(self, kind: Kind, obj: Object) -> Object:
+        """Make an object; AlreadyExistsError where its name is taken."""
+        return self._write("create", kind, "POST", kind.path(_namespace(obj)), obj)
+
+    def apply(self, kind: Kind, obj: Object, *, force: bool = True) -> Object:
+        """Server-side apply as `FIELD_MANAGER`; a UID in the object's metadata is a precondition."""
+        query = {"force": str(force).lower()}
+        return self._write("apply", kind, "PATCH", _path(kind, obj), obj, content_type=_APPLY, query=query)
+
+    def replace(self, kind: Kind, obj: Object) -> Object:
+        """Put the whole object in the place of the one of its resourceVersion; else ConflictError."""
+        return self._write("update", kind, "PUT", _path(kind, obj), obj)
+
+    def replace_status(self, kind: Kind, obj: Object) -> Object:
+        """As `replace`, for the status alone."""
+        return self._write("update_status", kind, "PUT", _path(kind, obj, "status"), obj)
+
+    def patch(
+        self, kind: Kind, namespace: str, name: str, patch: Object, *, uid: str = "", resource_version: str = ""
+    ) -> Object:
+        """JSON merge patch, if the object still has this UID and resourceVersion; else ConflictError."""
+        precondition = {"uid": uid, "resourceVersion": resource_version}
+        metadata = patch.get("metadata", {}) | {field: value for field, value in precondition.items() if value}
+        path, body = kind.path(namespace, name), patch | {"metadata": metadata}
+        try:
+            return self._write("patch", kind, "PATCH", path, body, content_type=_MERGE)
+        except InvalidError as error:
+            if uid and "metadata.uid" in error.message:  # the server's way to refuse another UID in a patch
+                raise ConflictError(error.status, error.reason, error.message) from error
+            raise
+
+    def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
+        """Delete the object with this UID; ConflictError where another bears its name, nothing where none does."""
+        body: Object = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        try:
+            self._write("delete", kind, "DELETE", kind.path(namespace, name), body)
+        except NotFoundError:
+            return
+
+    def _read(self, verb: str, kind: Kind, path: str, query: dict[str, str]) -> Object:
+        return _decoded(self._send(verb, kind, "GET", path, query).data)
+
+    def _write(
+        self,
+        verb: str,
+        kind: Kind,
+        method: str,
+        path: str,
+        body: Object,
+        *,
+        content_type: str = _JSON,
+        query: dict[str, str] | None = None,
+    ) -> Object:
+        if method != "DELETE":
+            query = {"fieldManager": FIELD_MANAGER} | (query or {})
+        answer = self._send(verb, kind, method, path, query or {}, body=body, content_type=content_type)
+        return _decoded(answer.data)
+
+    def _send(  # noqa: PLR0913  as above
+        self,
+        verb: str,
+        kind: Kind,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        *,
+        body: Object | None = None,
+        content_type: str = _JSON,
+        read_seconds: float | None = None,
+        stream: bool = False,
+    ) -> BaseHTTPResponse:
+        self._limiter.wait()
+        if body is not None and not self._may_write():  # asked last: the wait may have been long
+            raise NotLeadingError(f"{verb} {path}: this process does not lead, or is no longer sure that it does")
+        began, status = time.monotonic(), "unreachable"
+        try:
+            answer = self._connection.send(
+                method,
+                path,
+                query=query,
+                body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
+                content_type=content_type,
+                read_seconds=read_seconds or self._read_seconds,
+                stream=stream,
+            )
+            status = str(answer.status)
+        finally:
+            self._metrics.request(verb, kind.plural, status, time.monotonic() - began)
+        if answer.status >= 400:
+            self._refuse(answer)
+        return answer
+
+    def _refuse(self, answer: BaseHTTPResponse) -> None:
+        if (seconds := answer.headers.get("Retry-After", "")).isdecimal():
+            self._limiter.pause(float(seconds))
+        try:
+            body = json.loads(answer.data)
+        except (ValueError, HTTPError):  # a proxy's page, or a body that broke off: the status says enough
+            body = {"message": f"no message that could be read; {answer.reason or 'no reason'}"}
+        raise error_of(answer.status, body if isinstance(body, dict) else {"message": str(body)})
+
+
+def _decoded(data: bytes) -> Object:
+    try:
+        answer: Any = json.loads(data)
+    except ValueError as error:
+        raise UnreachableError(f"an answer that is not JSON: {data[:200]!r}") from error
+    if not isinstance(answer, dict):
+        raise UnreachableError(f"an answer that is no object: {data[:200]!r}")
+    return answer
+
+
+def _path(kind: Kind, obj: Object, subresource: str = "") -> str:
+    return kind.path(_namespace(obj), obj["metadata"]["name"], subresource)
+
+
+def _namespace(obj: Object) -> str:
+    namespace: str = obj["metadata"].get("namespace", "")
+    return namespace
