@@ -26,6 +26,8 @@ BENCH_READY := .venv-bench/.ready-$(call fingerprint,requirements/bench.txt)
 
 COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+# The wheels of libtpu name this version of the C library and no older one.
+COMPILE_TPU = $(subst x86_64-unknown-linux-gnu,x86_64-manylinux_2_31,$(COMPILE))
 OPERATOR = operator/pyproject.toml --no-emit-package shardwise --override requirements/override.in
 
 ##@ Start here
@@ -103,6 +105,9 @@ lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pi
 	$(COMPILE) $(OPERATOR) trainer/pyproject.toml --extra train --extra tensorboard requirements/dev.in -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml -o requirements/base.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --extra train -o requirements/train.txt
+	$(COMPILE_TPU) -c requirements/dev.txt trainer/pyproject.toml --extra train requirements/tpu.in -o requirements/tpu.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --extra train requirements/gpu.in -o requirements/gpu.txt
+	$(COMPILE) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras -o requirements/all.txt
 	$(COMPILE) $(OPERATOR) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt

@@ -27,7 +27,10 @@ SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "bench.txt": (["bench.in"], {}),
     "dev.txt": (["dev.in", "uv.in", "override.in"], {TRAINER: ["train", "tensorboard"], OPERATOR: []}),
     "go.txt": (["go.in"], {}),
+    "gpu.txt": (["gpu.in"], {TRAINER: ["train"]}),
+    "image.txt": (["image.in", "uv.in"], {}),
     "operator.txt": (["override.in"], {TRAINER: [], OPERATOR: []}),
+    "tpu.txt": (["tpu.in"], {TRAINER: ["train"]}),
     "train.txt": ([], {TRAINER: ["train"]}),
     "uv.txt": (["uv.in"], {}),
 }
@@ -119,7 +122,7 @@ def test_locks_agree_with_the_development_environment() -> None:
     """What a user installs by lock is what the tests ran with: the other locks hold no other versions than dev."""
     dev = pins("dev.txt")
 
-    for lock in ("base.txt", "train.txt", "all.txt", "operator.txt"):
+    for lock in ("base.txt", "train.txt", "all.txt", "operator.txt", "tpu.txt", "gpu.txt", "image.txt"):
         differing = {name: version for name, version in pins(lock).items() if dev.get(name, version) != version}
         assert differing == {}, lock
 
