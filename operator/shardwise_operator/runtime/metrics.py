@@ -18,7 +18,8 @@ class Metrics:
         adds: keys that came to wait, each once until a worker takes it.
         retries: keys that wait longer since their pass failed.
         queued: seconds from due to taken.
-        passes: reconcile passes by result: done, again (it asked to be called again), failed.
+        passes: reconcile passes by result: done, again (it asked to be called again), outdated (what it
+            decided on had changed), failed.
         pass_seconds: their time.
         relists: whole lists by kind, the first included.
         cached: objects held by kind.

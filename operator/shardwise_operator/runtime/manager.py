@@ -1,0 +1,189 @@
+"""Runs a controller: watches, keeps the queue filled, and lets workers empty it while this process leads.
+
+Called by `main`. A follower watches too, so its cache is warm, but reconciles nothing. On SIGTERM the workers finish
+the pass they are in, then the Lease is given back. On a lost Lease the elector ends the process.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shardwise_operator.runtime.cache import Cache
+from shardwise_operator.runtime.elector import Elector
+from shardwise_operator.runtime.errors import ConflictError, KubernetesError, NotLeadingError
+from shardwise_operator.runtime.kinds import Kind, Object
+from shardwise_operator.runtime.metrics import Metrics
+from shardwise_operator.runtime.queue import Key, WorkQueue
+from shardwise_operator.runtime.reflector import Reflector
+from shardwise_operator.runtime.store import Change
+from shardwise_operator.runtime.transport import Api
+
+_SYNC_POLL_SECONDS = 0.05
+_DRAIN_SECONDS = 20.0  # less than the grace period of a pod
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What a controller wants to see.
+
+    Attributes:
+        kind: of which objects.
+        keys: which keys to reconcile when this object appears, changes or goes; called for the old and the new object.
+        labels: a label selector; empty for all objects.
+    """
+
+    kind: Kind
+    keys: Callable[[Object], Iterable[Key]]
+    labels: str = ""
+
+
+class Controller(Protocol):
+    """What the manager runs."""
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """What to watch from the start."""
+
+    def reconcile(self, key: Key) -> float | None:
+        """Bring one job nearer to what its owner asked for. Never called for the same key twice at a time.
+
+        Returns:
+            In how many seconds to call again though nothing changed; None for never.
+
+        Raises:
+            Exception: the pass failed; it is called again, later each time.
+        """
+
+
+class Manager:
+    """The reflectors, the queue and the workers of one controller."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        queue: WorkQueue,
+        elector: Elector,
+        metrics: Metrics,
+        *,
+        workers: int,
+        namespace: str = "",
+    ) -> None:
+        """Take the parts; an empty namespace means all of them. `cache` and `queue` are the controller's too."""
+        self.queue = queue
+        self._api = api
+        self._cache = cache
+        self._elector = elector
+        self._metrics = metrics
+        self._workers = workers
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._reflectors: dict[tuple[Kind, str], Reflector] = {}
+        metrics.leader.set_function(lambda: float(elector.leads()))
+
+    def run(self, controller: Controller, stop: threading.Event) -> None:
+        """Watch, lead, reconcile, until `stop` is set."""
+        for watch in controller.watches:
+            self.watch(watch)
+        while self.unsynced() and not stop.wait(_SYNC_POLL_SECONDS):
+            pass
+        if self._elector.acquire(stop):
+            self._work(controller, stop)
+        for reflector in self._all():
+            reflector.stop()
+
+    def watch(self, watch: Watch) -> None:
+        """Watch this from now on, too; nothing new where the kind is watched with the same labels."""
+        with self._lock:
+            if (watch.kind, watch.labels) in self._reflectors:
+                return
+            reflector = Reflector(
+                self._api,
+                self._metrics,
+                watch.kind,
+                lambda change: self._enqueue(watch, change),
+                namespace=self._namespace,
+                labels=watch.labels,
+            )
+            self._reflectors[watch.kind, watch.labels] = reflector
+        self._cache.add(reflector)
+        reflector.start()
+
+    def unsynced(self) -> list[str]:
+        """The kinds that have not been listed yet: nothing is decided before they are."""
+        return sorted(reflector.kind.plural for reflector in self._all() if not reflector.synced)
+
+    def dead(self) -> list[str]:
+        """The kinds whose reflector has ended or is stuck: only a new process helps."""
+        return sorted(reflector.kind.plural for reflector in self._all() if not reflector.alive)
+
+    def _all(self) -> list[Reflector]:
+        with self._lock:
+            return list(self._reflectors.values())
+
+    def _enqueue(self, watch: Watch, change: Change) -> None:
+        for obj in change:
+            if obj is not None:
+                for key in watch.keys(obj):
+                    self.queue.add(key)
+
+    def _work(self, controller: Controller, stop: threading.Event) -> None:
+        workers = [
+            threading.Thread(target=self._reconcile_all, args=(controller,), name=f"worker {n}", daemon=True)
+            for n in range(self._workers)
+        ]
+        for worker in workers:
+            worker.start()
+        stop.wait()
+        self.queue.shut()
+        ends_at = time.monotonic() + _DRAIN_SECONDS
+        for worker in workers:
+            worker.join(max(0.0, ends_at - time.monotonic()))
+        if any(worker.is_alive() for worker in workers):
+            _log.warning("a pass has not ended within %g s: the lease is left to run out", _DRAIN_SECONDS)
+        else:
+            self._elector.release()
+
+    def _reconcile_all(self, controller: Controller) -> None:
+        while (key := self.queue.get()) is not None:
+            began = time.monotonic()
+            result = self._reconcile(controller, key)
+            self._metrics.pass_seconds.observe(time.monotonic() - began)
+            self._metrics.passes.labels(result).inc()
+            self.queue.done(key)
+
+    def _reconcile(self, controller: Controller, key: Key) -> str:
+        """One pass; says what came of it, as the metric has it."""
+        try:
+            again_seconds = controller.reconcile(key)
+        except (ConflictError, NotLeadingError) as error:  # somebody else was first: decide anew on what is there now
+            _log.info("%s/%s: again, since %s", *key, error)
+            result = "outdated"
+        except KubernetesError as error:
+            _log.warning("%s/%s: trying again: %s", *key, error)
+            result = "failed"
+        except Exception:  # noqa: BLE001  an error of our own in one job must not stop the others; it is logged whole
+            _log.exception("%s/%s: the pass failed", *key)
+            result = "failed"
+        else:
+            self.queue.forget(key)
+            if again_seconds is None:
+                return "done"
+            self.queue.add_after(key, again_seconds)
+            return "again"
+        self.queue.retry(key)
+        return result
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set. Call it from the main thread."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

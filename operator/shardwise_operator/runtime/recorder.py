@@ -1,0 +1,130 @@
+"""Kubernetes Events: what `kubectl describe` lists below an object.
+
+Called by the controller after a status write succeeded. An event is help for a person, never state: one that cannot be
+sent is counted and dropped. The same words about the same object are one event whose count goes up.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from shardwise_operator.runtime.errors import KubernetesError
+from shardwise_operator.runtime.kinds import EVENTS, Object
+from shardwise_operator.runtime.metrics import Metrics
+from shardwise_operator.runtime.pace import Limiter
+from shardwise_operator.runtime.transport import Api
+
+NORMAL = "Normal"
+WARNING = "Warning"
+
+_REMEMBERED = 4096
+_SAME_EVENT_SECONDS = 600.0
+_BURST = 25  # of one object, then one in five minutes
+_QPS = 1 / 300
+_MESSAGE_CHARACTERS = 1024  # the API server refuses more
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Sent:
+    namespace: str
+    name: str
+    uid: str
+    count: int
+    at: float
+
+
+class Recorder:
+    """Sends events, from any thread."""
+
+    def __init__(self, api: Api, metrics: Metrics, *, component: str) -> None:
+        """Take who speaks, as `kubectl describe` shows it."""
+        self._api = api
+        self._metrics = metrics
+        self._component = component
+        self._lock = threading.Lock()
+        self._sent: OrderedDict[tuple[str, ...], _Sent] = OrderedDict()
+        self._limiters: OrderedDict[str, Limiter] = OrderedDict()
+
+    def record(self, about: Object, severity: str, reason: str, message: str) -> None:
+        """Say `reason` (one word) and `message` about an object; `severity` is NORMAL or WARNING."""
+        message = message[:_MESSAGE_CHARACTERS]
+        key = (about["metadata"]["uid"], severity, reason, message)
+        with self._lock:
+            if not self._limiter(key[0]).taken():
+                self._metrics.events.labels("dropped").inc()
+                return
+            earlier = self._sent.get(key)
+        try:
+            if earlier is not None and time.monotonic() - earlier.at < _SAME_EVENT_SECONDS:
+                self._count_up(earlier)
+            else:
+                self._remember(key, self._create(about, severity, reason, message))
+        except KubernetesError as error:
+            _log.warning("event %s about %s was not sent: %s", reason, about["metadata"]["name"], error)
+            self._metrics.events.labels("failed").inc()
+            with self._lock:
+                self._sent.pop(key, None)
+        else:
+            self._metrics.events.labels("sent").inc()
+
+    def _limiter(self, uid: str) -> Limiter:
+        limiter = self._limiters.pop(uid, None) or Limiter(_QPS, _BURST)
+        self._limiters[uid] = limiter
+        if len(self._limiters) > _REMEMBERED:
+            self._limiters.popitem(last=False)
+        return limiter
+
+    def _remember(self, key: tuple[str, ...], event: _Sent) -> None:
+        with self._lock:
+            self._sent[key] = event
+            self._sent.move_to_end(key)
+            if len(self._sent) > _REMEMBERED:
+                self._sent.popitem(last=False)
+
+    def _count_up(self, event: _Sent) -> None:
+        with self._lock:
+            event.count += 1
+            patch = {"count": event.count, "lastTimestamp": _now()}
+        self._api.patch(EVENTS, event.namespace, event.name, patch, uid=event.uid)
+        event.at = time.monotonic()
+
+    def _create(self, about: Object, severity: str, reason: str, message: str) -> _Sent:
+        metadata, now = about["metadata"], _now()
+        namespace = metadata.get("namespace") or "default"  # where events about objects without a namespace belong
+        created = self._api.create(
+            EVENTS,
+            {
+                "apiVersion": EVENTS.api_version,
+                "kind": EVENTS.kind,
+                "metadata": {"namespace": namespace, "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}"},
+                "involvedObject": {
+                    "apiVersion": about["apiVersion"],
+                    "kind": about["kind"],
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                    "resourceVersion": metadata["resourceVersion"],
+                }
+                | ({"namespace": metadata["namespace"]} if metadata.get("namespace") else {}),
+                "type": severity,
+                "reason": reason,
+                "message": message,
+                "count": 1,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "source": {"component": self._component},
+                "reportingComponent": self._component,
+                "reportingInstance": "",
+            },
+        )
+        identity = created["metadata"]
+        return _Sent(namespace, identity["name"], identity["uid"], 1, time.monotonic())
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,96 @@
+"""Small pages over HTTP: health and metrics.
+
+Served by `main` in threads of their own. There are no tokens and no writes; who may come here is the network's to say.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET6
+from typing import Any, Self
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from shardwise_operator.runtime.manager import Manager
+
+_TIMEOUT_SECONDS = 10.0
+_PLAIN = "text/plain; charset=utf-8"
+
+# A page is made anew for every request: its status, content type and body.
+Page = Callable[[], tuple[HTTPStatus, str, bytes]]
+
+
+def health_pages(manager: Manager) -> dict[str, Page]:
+    """`/healthz`: this process can still do its work. `/readyz`: it knows what there is; a follower is ready too."""
+    return {
+        "/healthz": lambda: _verdict("no longer watched", manager.dead()),
+        "/readyz": lambda: _verdict("not listed yet", manager.unsynced()),
+    }
+
+
+def metrics_pages(registry: CollectorRegistry) -> dict[str, Page]:
+    """`/metrics`, in Prometheus' text format."""
+    return {"/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))}
+
+
+class WebServer:
+    """Serves pages while its block runs."""
+
+    def __init__(self, address: str, pages: Mapping[str, Page]) -> None:
+        """Listen at `address`, "host:port" with an empty host for all; OSError where the port is taken."""
+        host, _, port = address.rpartition(":")
+        self._server = _Listener(host.strip("[]"), int(port), pages)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the kernel's choice where 0 was asked for."""
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
+        if ":" in host:
+            self.address_family = AF_INET6
+        super().__init__((host, port), _Handler)
+        self.pages = pages
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Listener
+    timeout = _TIMEOUT_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer with the page of this path."""
+        page = self.server.pages.get(self.path.partition("?")[0])
+        if page is None:
+            status, content_type, body = HTTPStatus.NOT_FOUND, _PLAIN, " ".join(self.server.pages).encode()
+        else:
+            status, content_type, body = page()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the standard library's
+        """Say nothing: probes come every few seconds."""
+
+
+def _verdict(words: str, kinds: list[str]) -> tuple[HTTPStatus, str, bytes]:
+    if kinds:
+        return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, f"{words}: {', '.join(kinds)}\n".encode()
+    return HTTPStatus.OK, _PLAIN, b"ok\n"
