@@ -1,0 +1,72 @@
+{{/* The name of what this release owns: the release's own where it says "shardwise", else both. */}}
+{{- define "shardwise.name" -}}
+{{- if contains "shardwise" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-shardwise" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{/* What selects the operator's pods; never changes, because a Deployment's selector cannot. */}}
+{{- define "shardwise.selector" -}}
+app.kubernetes.io/name: shardwise
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{/* The labels of every object. */}}
+{{- define "shardwise.labels" -}}
+app.kubernetes.io/name: shardwise
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: shardwise
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "shardwise.tag" -}}
+{{ .Values.images.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "shardwise.operatorImage" -}}
+{{ .Values.images.operator | default (printf "%s/shardwise-operator:%s" .Values.images.registry (include "shardwise.tag" .)) }}
+{{- end }}
+
+{{/* The trainer's image for a platform: call with (list $ "cpu"). */}}
+{{- define "shardwise.trainerImage" -}}
+{{- $root := index . 0 }}{{ $platform := index . 1 -}}
+{{ get $root.Values.images $platform | default (printf "%s/shardwise-trainer:%s-%s" $root.Values.images.registry (include "shardwise.tag" $root) $platform) }}
+{{- end }}
+
+{{/* The Secret with the operator's key. */}}
+{{- define "shardwise.keySecret" -}}
+{{ .Values.key.existingSecret | default (printf "%s-key" (include "shardwise.name" .)) }}
+{{- end }}
+
+{{/* What Pod Security "restricted" asks of a pod, and of a container. */}}
+{{- define "shardwise.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "shardwise.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* The image and its security, of every container of the chart. */}}
+{{- define "shardwise.container" -}}
+image: {{ include "shardwise.operatorImage" . }}
+imagePullPolicy: {{ .Values.images.pullPolicy }}
+securityContext: {{- include "shardwise.containerSecurity" . | nindent 2 }}
+{{- end }}
+
+{{/* A chart file's object with the chart's labels: call with (list $ "path"). */}}
+{{- define "shardwise.fileObject" -}}
+{{- $root := index . 0 }}
+{{- $object := $root.Files.Get (index . 1) | fromYaml }}
+{{- $labels := include "shardwise.labels" $root | fromYaml }}
+{{- $_ := set $object.metadata "labels" (merge $labels ($object.metadata.labels | default dict)) }}
+{{- toYaml $object }}
+{{- end }}

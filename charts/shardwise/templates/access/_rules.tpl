@@ -1,0 +1,50 @@
+{{/* What the operator does with objects of a namespace. */}}
+{{- define "shardwise.namespacedRules" -}}
+- apiGroups: [shardwise.dev]
+  resources: [trainingjobs]
+  verbs: [get, list, watch, delete]  # delete: ttlAfterFinished
+- apiGroups: [shardwise.dev]
+  resources: [trainingjobs/status]
+  verbs: [update]
+- apiGroups: [shardwise.dev]
+  resources: [trainingjobs/finalizers]
+  verbs: [update]  # to own pods that block the job's deletion, where a cluster checks for it
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete]  # patch: a slice's followers get its place
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]  # and nothing else: no Secret can be read
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, create, patch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create]
+{{- end }}
+
+{{/* What it does with objects of no namespace. */}}
+{{- define "shardwise.clusterRules" -}}
+- apiGroups: [shardwise.dev]
+  resources: [acceleratorclasses]
+  verbs: [get, list, watch]
+- apiGroups: [shardwise.dev]
+  resources: [acceleratorcatalogs]
+  verbs: [get, list, watch, create]
+- apiGroups: [shardwise.dev]
+  resources: [acceleratorcatalogs]
+  resourceNames: [shardwise]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get, list, watch]
+{{- end }}

@@ -1,0 +1,183 @@
+"""What the chart's hooks do, as `python -m shardwise_operator.hooks`: its Jobs call it, and nothing else does.
+
+    crds FOLDER             before an upgrade: Helm itself makes CRDs once and never changes them
+    remove-policy NAME      before an uninstall: Helm would remove the classes first, and then every job is refused
+    test NAMESPACE          `helm test`: a wrong job is refused, and a right one is seen by the operator
+
+Each Job has a role of its own, so that the operator's needs no right to CRDs or policies.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from shardwise_operator.runtime.connection import connect
+from shardwise_operator.runtime.errors import ApiError, KubernetesError, NotFoundError
+from shardwise_operator.runtime.kinds import TRAINING_JOBS, Kind, Object
+from shardwise_operator.runtime.metrics import Metrics
+from shardwise_operator.runtime.pace import Limiter
+from shardwise_operator.runtime.transport import Api
+
+CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+_ADMISSION = "admissionregistration.k8s.io"
+POLICY_BINDINGS = Kind(
+    _ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False
+)
+POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
+
+_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+_TEST_JOB = "shardwise-helm-test"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="What the chart's hooks do.")
+
+
+class HookError(Exception):
+    """The cluster does not take what the hook brings."""
+
+
+def install_crds(api: Api, folder: Path) -> list[str]:
+    """Server-side apply every CRD of `folder`, and wait until the API server serves them.
+
+    Returns:
+        Their names.
+
+    Raises:
+        HookError: the folder has none, or the server does not serve one within a minute.
+        KubernetesError: the server refused one, or did not answer.
+    """
+    files = sorted(folder.glob("*.yaml"))
+    if not files:
+        raise HookError(f"{folder} has no *.yaml: expected the CRDs of the chart there")
+    names = [api.apply(CRDS, yaml.safe_load(file.read_text(encoding="utf-8")))["metadata"]["name"] for file in files]
+    _wait(
+        lambda: all(_established(api.get(CRDS, "", name)) for name in names),
+        f"not served: one of {', '.join(names)}; `kubectl describe crd` shows the reason in its conditions",
+    )
+    return names
+
+
+def remove_policy(api: Api, name: str) -> None:
+    """Delete the admission policy of this name and its binding, the binding first; what is not there is no error."""
+    for kind in (POLICY_BINDINGS, POLICIES):
+        try:
+            uid = api.get(kind, "", name)["metadata"]["uid"]
+        except NotFoundError:
+            continue
+        api.delete(kind, "", name, uid=uid)
+
+
+def try_install(api: Api, namespace: str, *, managed_by: str = "", policy: bool = True) -> None:
+    """Apply a job that waits, see the operator's word on it, and delete it; before that, see a wrong one refused.
+
+    Raises:
+        HookError: the wrong job was taken, or the operator said nothing within a minute.
+        KubernetesError: the server refused the right job, or did not answer.
+    """
+    job = _waiting_job(namespace, managed_by)
+    if policy:
+        _wait(lambda: _refuses(api, job), "a topology that does not exist was not refused by the admission policy")
+    uid = api.create(TRAINING_JOBS, job)["metadata"]["uid"]
+    try:
+        _wait(
+            lambda: api.get(TRAINING_JOBS, namespace, _TEST_JOB).get("status", {}).get("phase") == "Suspended",
+            f"no operator has looked at the job {_TEST_JOB} in {namespace}; its log says why",
+        )
+    finally:
+        api.delete(TRAINING_JOBS, namespace, _TEST_JOB, uid=uid)
+
+
+@app.command("crds")
+def crds_command(folder: Annotated[Path, typer.Argument(help="The folder with one CRD in each *.yaml.")]) -> None:
+    """Apply the CRDs of a folder and wait until they are served."""
+    print(f"applied: {', '.join(install_crds(_api(), folder))}")  # noqa: T201  the Job's log
+
+
+@app.command("remove-policy")
+def policy_command(name: Annotated[str, typer.Argument(help="The name of the policy and of its binding.")]) -> None:
+    """Delete an admission policy and its binding."""
+    remove_policy(_api(), name)
+    print(f"removed: the admission policy {name} and its binding")  # noqa: T201  the Job's log
+
+
+@app.command("test")
+def try_command(
+    namespace: Annotated[str, typer.Argument(help="Where the test's job is made; the operator must watch it.")],
+    managed_by: Annotated[str, typer.Option(help="The job's spec.managedBy; empty, none.")] = "",
+    policy: Annotated[bool, typer.Option(help="Whether the admission policy is installed.")] = True,  # noqa: FBT002  typer
+) -> None:
+    """See a wrong job refused, and a right one taken up by the operator."""
+    try_install(_api(), namespace, managed_by=managed_by, policy=policy)
+    print("a wrong job is refused, and the operator answers" if policy else "the operator answers")  # noqa: T201  the log
+
+
+def _waiting_job(namespace: str, managed_by: str) -> Object:
+    """A suspended job: nothing runs for it."""
+    spec: Object = {
+        "hardware": {"accelerator": "cpu-sim", "topology": "1x1"},
+        "training": {
+            "model": {"preset": "tiny"},
+            "data": {"train": [{"name": "text", "paths": ["README.md"]}]},
+            "batch": {"sequences": 1},
+            "optimizer": {"name": "adamw", "learningRate": 1e-3},
+            "steps": 1,
+        },
+        "suspend": True,
+        "pod": {
+            "directory": f"/runs/{_TEST_JOB}",
+            "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
+            "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+        },
+    } | ({"managedBy": managed_by} if managed_by else {})
+    return {
+        "apiVersion": TRAINING_JOBS.api_version,
+        "kind": TRAINING_JOBS.kind,
+        "metadata": {"name": _TEST_JOB, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+def _refuses(api: Api, job: Object) -> bool:
+    """Whether the server refuses the job on too many hosts; a new policy takes a moment to be in force."""
+    hardware = job["spec"]["hardware"] | {"topology": "9999x1"}
+    try:
+        made = api.create(TRAINING_JOBS, job | {"spec": job["spec"] | {"hardware": hardware}})
+    except ApiError as error:
+        return "9999x1" in error.message
+    api.delete(TRAINING_JOBS, made["metadata"]["namespace"], _TEST_JOB, uid=made["metadata"]["uid"])
+    return False
+
+
+def _wait(done: Callable[[], bool], otherwise: str) -> None:
+    until = time.monotonic() + _WAIT_SECONDS
+    while not done():
+        if time.monotonic() > until:
+            raise HookError(f"after {_WAIT_SECONDS:g} s: {otherwise}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _established(crd: dict[str, Any]) -> bool:
+    conditions = crd.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def _api() -> Api:
+    return Api(connect(), Metrics(), limiter=Limiter(20, 20))
+
+
+def main() -> None:
+    """Run one hook; what the cluster refuses ends it with 1 and the reason."""
+    try:
+        app()
+    except (HookError, KubernetesError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201  the Job's log
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

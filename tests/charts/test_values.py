@@ -1,0 +1,111 @@
+"""charts/generate.py: values.yaml is the one source of a chart's schema and of the table in its README."""
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.charts.helm import CHARTS, Helm
+
+NAMES = sorted(path.parent.name for path in CHARTS.glob("*/values.yaml"))
+
+each = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """The generator as a module; importing it writes nothing."""
+    spec = importlib.util.spec_from_file_location("generate", CHARTS / "generate.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_charts_are_found(generate: ModuleType) -> None:
+    """The generator writes the files of every chart."""
+    assert [chart.name for chart in generate.CHARTS] == NAMES == ["shardwise", "training-job"]
+
+
+@each
+@pytest.mark.golden
+def test_schema_is_generated(generate: ModuleType, name: str) -> None:
+    """values.schema.json is what values.yaml says; `make golden` writes it."""
+    _is(CHARTS / name / "values.schema.json", generate.schema_text(CHARTS / name))
+
+
+@each
+@pytest.mark.golden
+def test_table_is_generated(generate: ModuleType, name: str) -> None:
+    """README.md has every value with its default and its words; `make golden` writes it."""
+    _is(CHARTS / name / "README.md", generate.readme_text(CHARTS / name))
+
+
+@each
+def test_values_are_few(name: str) -> None:
+    """A person reads all of values.yaml: what few ask for is left to a post-renderer."""
+    assert len((CHARTS / name / "values.yaml").read_text(encoding="utf-8").splitlines()) < 150
+
+
+@each
+def test_lint(helm: Helm, name: str) -> None:
+    """`helm lint` has no word against the chart."""
+    printed = helm("lint", "--strict", CHARTS / name)
+
+    assert "[WARNING]" not in printed
+    assert "[ERROR]" not in printed
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("replica=3", "additional properties 'replica' not allowed"),
+        ("images.tags=1", "additional properties 'tags' not allowed"),
+        ("replicas=0", "minimum: got 0, want 1"),
+        ("replicas=many", "got string, want integer"),
+        ("images.pullPolicy=Sometimes", "must be one of 'Always', 'IfNotPresent', 'Never'"),
+        ("metrics.alerts.create=yes", "got string, want boolean"),
+        ("images.pullSecrets[0].nam=x", "missing property 'name'"),
+        ("serviceAccount.annotations.a=1", "got number, want string"),
+    ],
+)
+def test_wrong_values_are_refused(helm: Helm, option: str, words: str) -> None:
+    """A value that the chart does not have, or of the wrong type or range, is refused where it is given."""
+    assert words in helm.refused("template", "x", CHARTS / "shardwise", "--set", option)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\n", "a has no `# --` line above it"),
+        ("# -- A group.\na: {b: 1}\n", "a is a map: say of what"),
+        ("# -- A list.\na: []\n", "a is a list: say of what"),
+        ("# schema: {minimum: 1}\na: 1\n", "a has a `# schema:` line and no `# --` line"),
+        ("# -- A.\na: 1\nb:\n  c: 2\n", "b.c has no `# --` line above it"),
+    ],
+)
+def test_what_is_not_documented_is_refused(generate: ModuleType, text: str, words: str) -> None:
+    """A key without words, or a list or map of unknown content, cannot get into a chart."""
+    with pytest.raises(generate.ValuesError, match=words):
+        generate.schema(text)
+
+
+def test_schema_follows_defaults_and_comments(generate: ModuleType) -> None:
+    """Types come from the defaults, bounds from the comments, and every group is closed."""
+    made = generate.schema("a:\n  # -- Words.\n  # schema: {minimum: 1}\n  b: 2\n")
+
+    assert made["properties"]["a"] == {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"b": {"type": "integer", "description": "Words.", "minimum": 1}},
+    }
+    assert made["additionalProperties"] is False
+
+
+def _is(path: Path, text: str) -> None:
+    """As the fixture golden, for a file that is no test's."""
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
