@@ -27,7 +27,6 @@ from shardwise.job.contract import (
     Progress,
     checkpoint_name,
     checkpoint_step,
-    progress_name,
     read_progress,
     write_progress,
 )
@@ -42,7 +41,8 @@ class FakeTrainer:
     def __init__(self, orders: Orders, plan: dict[str, Any]) -> None:
         self.orders, self.plan = orders, plan
         self.directory = Path(orders.directory)
-        self.scratch = Path(orders.progress).parent
+        self.words = self.directory / "words"
+        self.words.mkdir(exist_ok=True)
         self.step = self.dispatched = 0
         self.seconds: dict[str, float] = {}
         self.phase = Phase.START
@@ -114,7 +114,7 @@ class FakeTrainer:
 
     def agree(self) -> Control:
         """Wait until all ranks have handed this step out; the largest of their words."""
-        mine = self.scratch / f"word-{self.orders.incarnation}-{self.dispatched}-{self.orders.rank}"
+        mine = self.words / f"word-{self.orders.incarnation}-{self.dispatched}-{self.orders.rank}"
         mine.with_suffix(".partial").write_text(str(int(self.word)))
         mine.with_suffix(".partial").rename(mine)
         words = []
@@ -163,7 +163,7 @@ class FakeTrainer:
 
     def last_step_seconds(self) -> float:
         """What the record has said so far."""
-        before = read_progress(self.scratch / progress_name(self.orders.rank))
+        before = read_progress(Path(self.orders.progress))
         return before.step_seconds if before and before.incarnation == self.orders.incarnation else 0.0
 
     def misbehave(self, phase: Phase, step: int) -> None:

@@ -35,6 +35,11 @@ class StandInNode:
 class StandInEpoch:
     """In the place of `Epoch`; it is lost when the file `lose-epoch-N` is in the scratch folder."""
 
+    @staticmethod
+    def scratch_of(scratch: Path, _host: int) -> Path:
+        """The scratch folder of a host: on one machine there is one."""
+        return scratch
+
     def __init__(self, place: RayPlace, number: int, num_hosts: int) -> None:
         self._scratch, self._number, self._num_hosts = place.scratch, number, num_hosts
         self.address = f"stand-in/{number}"
@@ -47,14 +52,14 @@ class StandInEpoch:
     async def all_joined(self, timeout: float) -> None:  # noqa: ASYNC109  the interface of Epoch
         """Wait for the sockets."""
         async with asyncio.timeout(timeout):
-            while not all(socket_of(self._scratch, n).exists() for n in range(self._num_hosts)):  # noqa: ASYNC110  files
+            while not all(self._socket(n).exists() for n in range(self._num_hosts)):  # noqa: ASYNC110  files
                 await asyncio.sleep(0.02)
 
     async def ask(self, host: int, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109  as above
         """Ask the host's socket."""
         try:
             async with asyncio.timeout(timeout):
-                return await hand.ask(socket_of(self._scratch, host), request)
+                return await hand.ask(self._socket(host), request)
         except (OSError, TimeoutError) as error:
             raise HandError(host, f"{type(error).__name__}: {error}") from error
 
@@ -67,12 +72,20 @@ class StandInEpoch:
     async def close(self) -> None:
         """Nothing was started."""
 
+    def _socket(self, host: int) -> Path:
+        return socket_of(self.scratch_of(self._scratch, host), host)
 
-if __name__ == "__main__":
-    for module, name, stand_in in (
+
+def stand_in() -> None:
+    """Have the agent of this process use no Ray."""
+    for module, name, other in (
         (reach, "Epoch", StandInEpoch),
         (reach, "RayNode", StandInNode),
         (follower, "RayNode", StandInNode),
     ):
-        setattr(module, name, stand_in)
+        setattr(module, name, other)
+
+
+if __name__ == "__main__":
+    stand_in()
     agent.main()

@@ -1,13 +1,21 @@
 """Who is there: silence, replacement, and a leader that could not listen."""
 
+from typing import Any
+
 from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members
+
+
+def poll(host: int, agent: str, *, sees: str = "own", leaving: bool = False) -> dict[str, Any]:
+    """Return a follower's poll."""
+    address = f"10.0.0.{host}"
+    return {"host": host, "agentId": agent, "address": address, "sees": sees, "leaving": leaving, "epoch": None}
 
 
 def heard(*polls: tuple[int, str, float]) -> Members:
     """Return three hosts' members after these polls."""
     members = Members(3, "own")
     for host, agent, at in polls:
-        members.polled({"host": host, "agentId": agent}, at)
+        members.polled(poll(host, agent), at)
     return members
 
 
@@ -15,7 +23,7 @@ def test_silent() -> None:
     """A host is silent until it is heard, and again when it was not heard for too long; the leader's own never is."""
     members = heard((1, "a", 10.0))
     assert members.silent(10.0, MISSED_SECONDS) == [2]
-    members.polled({"host": 2, "agentId": "b"}, 11.0)
+    members.polled(poll(2, "b"), 11.0)
     assert members.silent(11.0, MISSED_SECONDS) == []
     assert members.silent(12.5, MISSED_SECONDS) == [1]
     assert members.silent(12.5, LOST_SECONDS) == []
@@ -33,7 +41,7 @@ def test_replaced() -> None:
     """A host with another agent is another host; one that is only silent is not."""
     members = heard((1, "a", 10.0), (2, "b", 10.0))
     before = members.agent_ids()
-    members.polled({"host": 2, "agentId": "c"}, 11.0)
+    members.polled(poll(2, "c"), 11.0)
     assert members.replaced(before) == [2]
     assert members.replaced(members.agent_ids()) == []
 
@@ -43,3 +51,27 @@ def test_pardon() -> None:
     members = heard((1, "a", 10.0), (2, "b", 10.0))
     members.pardon(60.0)
     assert members.silent(71.0, MISSED_SECONDS) == []
+
+
+def test_blind() -> None:
+    """A host that does not read the leader's word is blind since its agent came; one that reads it is not."""
+    members = heard((1, "a", 10.0))
+    members.polled(poll(2, "b", sees="no such file"), 11.0)
+    members.polled(poll(2, "b", sees="no such file"), 12.0)
+    assert {host: member.came_at for host, member in members.blind().items()} == {2: 11.0}
+    members.polled(poll(2, "b"), 13.0)
+    assert members.blind() == {}
+
+
+def test_leaving() -> None:
+    """A host leaves from its word on; the agent that comes after it does not."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    members.polled(poll(1, "a", leaving=True), 11.0)
+    assert members.leaving() == [1]
+    members.polled(poll(1, "c"), 12.0)
+    assert members.leaving() == []
+
+
+def test_addresses() -> None:
+    """Every host has the address that its newest agent has said."""
+    assert heard((1, "a", 10.0), (2, "b", 10.0)).addresses("10.0.0.9") == ["10.0.0.9", "10.0.0.1", "10.0.0.2"]

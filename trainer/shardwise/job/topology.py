@@ -96,6 +96,13 @@ def num_devices(hardware: Hardware) -> int:
     return topology.num_devices * hardware.slices
 
 
+def num_hosts(hardware: Hardware) -> int:
+    """Hosts over all slices, of hardware that the rules have passed."""
+    topology = topology_of(hardware)
+    assert topology is not None
+    return topology.hosts * hardware.slices
+
+
 def mesh_shape(job: TrainingJob) -> MeshShape | None:
     """The mesh of a resolved job; None where its sizes do not divide the devices."""
     mesh, hardware = job.spec.training.mesh, job.spec.hardware

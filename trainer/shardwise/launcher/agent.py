@@ -1,16 +1,18 @@
 """The agent of one host: parent of its trainer and of its Ray processes. `python -m shardwise.launcher.agent`.
 
-Started with an `AgentConfig` as one line on standard input, by the command or as the first process of a pod. The end of
-that input ends the agent, and everything that it has started. The agent of host 0 is the leader too (`gang.py`), and
-its exit code is the run's; the others follow it (`follower.py`).
+Started by the command with an `AgentConfig` as one line on standard input; in a pod it is the first process (`pod.py`).
+The end of that input ends the agent, and everything that it has started. The agent of host 0 is the leader too
+(`gang.py`), and its exit code is the run's; the others follow it (`follower.py`).
 """
 
 import asyncio
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from shardwise.job.contract import ExitCode
 from shardwise.job.load import load
@@ -19,6 +21,7 @@ from shardwise.launcher.config import AgentConfig
 from shardwise.launcher.follower import Follower
 from shardwise.launcher.gang import Gang
 from shardwise.launcher.host import Host
+from shardwise.launcher.server import Server
 from shardwise.launcher.tasks import cancel
 
 _CONFIG_LIMIT_BYTES = 1 << 20
@@ -36,30 +39,43 @@ async def _main() -> int:
     if not line.endswith(b"\n"):
         return ExitCode.USAGE
     config = AgentConfig.loads(line.decode())
-    processes.become_subreaper()
-    processes.end_marked(Path(config.directory), config.host)
     orphaned = asyncio.create_task(stdin.read())
-    code = await _serve(config, orphaned)
+    code = await serve(config, orphaned, asked_to_end=Host.ask_stop)
     if orphaned.done():
         # Whoever started this run is gone, so nobody else will tidy up.
         shutil.rmtree(config.scratch, ignore_errors=True)
     return code
 
 
-async def _serve(config: AgentConfig, orphaned: asyncio.Task[bytes]) -> int:
+async def serve(config: AgentConfig, orphaned: "asyncio.Future[Any]", *, asked_to_end: Callable[[Host], None]) -> int:
+    """Do a host's part in a run until the run is over, or the host goes away; nothing remains of what it has started.
+
+    Args:
+        config: the host's.
+        orphaned: ends everything at once when it is done.
+        asked_to_end: what SIGTERM means here.
+
+    Returns:
+        The exit code of the run, or `last_word.LEFT`.
+
+    """
+    processes.become_subreaper()
+    processes.end_marked(Path(config.directory), config.host)
     job = load(Path(config.job_file))
     host = Host(config, job)
     host.tidy()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, host.ask_stop)
+        asyncio.get_running_loop().add_signal_handler(number, asked_to_end, host)
     async with AsyncExitStack() as stack:
         stack.callback(host.tidy)
         stack.push_async_callback(host.close)
-        server = await hand.serve(config.socket, host.answer)
-        stack.callback(server.close)
+        opened = await hand.serve(config.socket, host.answer)
+        stack.callback(opened.close)
         looking = asyncio.create_task(host.run())
         stack.push_async_callback(cancel, looking)
         part: Gang | Follower = Gang(config, job, host) if config.host == 0 else Follower(config, host)
+        board = part.board if isinstance(part, Gang) else None
+        stack.enter_context(Server(config.listen, config.tokens, lambda: host.ready, board))
         working = asyncio.create_task(part.run())
         stack.push_async_callback(cancel, working)
         done, _ = await asyncio.wait({looking, working, orphaned}, return_when=asyncio.FIRST_COMPLETED)

@@ -49,6 +49,7 @@ class Board:
             # An agent that has come since belongs to the next epoch: this one ends with its predecessor.
             "rayAddress": reach.address if reach.agent_ids.get(poll["host"]) == poll["agentId"] else "",
             "over": self._standing.over,
+            "mayGo": self._standing.running is None,
             "done": self._standing.code,
         }
 

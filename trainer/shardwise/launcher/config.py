@@ -1,7 +1,7 @@
-"""What an agent is told when it starts: one line of JSON on its standard input, whose end ends the agent.
+"""What an agent is told when it starts: by the command as one line of JSON, in a pod by its variables and mounts.
 
-Written by the command (or by whoever starts pods), read by `agent.py`. Also the names of the files in a host's scratch
-folder, which is on the host's own disk and goes away with the run.
+Made by `local.py` and `pod.py`, read by `agent.py`. Also the names of the files in a host's scratch folder, which is on
+the host's own disk and goes away with the run.
 """
 
 import json
@@ -13,16 +13,25 @@ from shardwise.launcher.ray_node import RayPlace
 
 JOB_COPY = "job.yaml"
 TRAINER: tuple[str, ...] = (sys.executable, "-m", "shardwise.train.child")
-TOKEN = "token"  # noqa: S105  the name of a file
+GANG_TOKEN, STATUS_TOKEN = "gang-token", "status-token"  # names of files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """`gang` is what the agents and Ray know each other by; `status` is what a reader shows, or who asks for a stop."""
+
+    gang: str
+    status: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     """One host's part in a run.
 
-    `run` names one life of the command: a successor of a lost host 0 goes on with what its predecessor used up of the
-    budgets, a new command does not. `leader` is "ip:port" of host 0's HTTP, `address` this host's own ip. `started_at`
-    is the command's start in seconds since the epoch. `fork` and `step` are what the command line asked.
+    `run` names one life of the command, or one round of a job in a cluster: a successor of a lost host 0 goes on with
+    what its predecessor used up of the budgets, a new command does not. `leader` is "name:port" of host 0's HTTP,
+    `listen` "ip:port" of this host's own, `address` this host's ip. `started_at` is the command's start in seconds
+    since the epoch. `fork` and `step` are what the command line asked.
     """
 
     run: str
@@ -32,8 +41,10 @@ class AgentConfig:
     directory: str
     scratch: str
     leader: str
+    listen: str
     address: str
-    token_file: str
+    gang_token_file: str
+    status_token_file: str
     started_at: float
     fork: bool
     step: int | None
@@ -49,9 +60,9 @@ class AgentConfig:
         return cls(**json.loads(line))
 
     @property
-    def token(self) -> str:
-        """The secret that the run's HTTP asks for."""
-        return Path(self.token_file).read_text(encoding="utf-8").strip()
+    def tokens(self) -> Tokens:
+        """The secrets that the run's HTTP asks for."""
+        return Tokens(gang=_read(self.gang_token_file), status=_read(self.status_token_file))
 
     @property
     def place(self) -> RayPlace:
@@ -61,7 +72,7 @@ class AgentConfig:
             host=self.host,
             address=self.address,
             scratch=Path(self.scratch),
-            token_file=Path(self.token_file),
+            token_file=Path(self.gang_token_file),
         )
 
     @property
@@ -78,3 +89,7 @@ def socket_of(scratch: Path, host: int) -> Path:
 def stacks_of(scratch: Path, host: int) -> Path:
     """The file that a host's trainer writes its stacks to."""
     return scratch / f"stacks-{host}.txt"
+
+
+def _read(file: str) -> str:
+    return Path(file).read_text(encoding="utf-8").strip()

@@ -5,15 +5,20 @@ a follower ends it by itself only when the leader says that its incarnation is o
 """
 
 import asyncio
-from contextlib import suppress
+import time
+from pathlib import Path
 from typing import Any
 
-from shardwise.launcher.client import NoLeaderError, request
+from shardwise.launcher.client import Leader, NoLeaderError
 from shardwise.launcher.config import AgentConfig
 from shardwise.launcher.host import Host
+from shardwise.launcher.last_word import LEFT
 from shardwise.launcher.ray_node import RayNode
+from shardwise.launcher.record import GangRecord
+from shardwise.launcher.shared import read_word
 
 _POLL_SECONDS = 0.3
+_LEADERLESS_SECONDS = 10.0  # how long a host that leaves waits for somebody to save the run
 
 
 class Follower:
@@ -21,13 +26,16 @@ class Follower:
 
     def __init__(self, config: AgentConfig, host: Host) -> None:
         """Nothing is known of a leader."""
-        self._config, self._host, self._token = config, host, config.token
+        self._config, self._host = config, host
+        self._asked = Leader(config.leader, config.tokens.gang)
+        self._answered_at = time.monotonic()
         self._leader: str | None = None
+        self._sees = ""
         self._epoch, self._address = 0, ""
         self._node: RayNode | None = None
 
     async def run(self) -> int:
-        """Poll until the leader says its last word; that is the exit code of the run."""
+        """Poll until the leader says its last word, or this host may leave; the exit code of the run, or `LEFT`."""
         try:
             return await self._follow()
         finally:
@@ -35,12 +43,25 @@ class Follower:
 
     async def _follow(self) -> int:
         while True:
-            with suppress(NoLeaderError):  # it is being replaced, or has not started yet
-                answer = await asyncio.to_thread(self._poll)
-                if answer["done"] is not None:
-                    return int(answer["done"])
+            leaving = self._host.leaving.is_set()
+            try:
+                answer = await asyncio.to_thread(self._poll, leaving=leaving)
+            except NoLeaderError:  # it is being replaced, has not started yet, or has gone after its last word
+                code = await asyncio.to_thread(self._said)
+                may_go = time.monotonic() - self._answered_at > _LEADERLESS_SECONDS
+            else:
+                self._answered_at, code, may_go = time.monotonic(), answer["done"], answer["mayGo"]
                 await self._heed(answer)
+            if code is not None:
+                return int(code)
+            if leaving and may_go:
+                return LEFT
             await asyncio.sleep(_POLL_SECONDS)
+
+    def _said(self) -> int | None:
+        """The leader's last word, from its record."""
+        record = GangRecord.read(Path(self._config.directory))
+        return record.code if record and record.run == self._config.run else None
 
     async def _heed(self, answer: dict[str, Any]) -> None:
         if answer["leaderId"] != self._leader:
@@ -62,11 +83,15 @@ class Follower:
             await self._node.close()
             self._node = None
 
-    def _poll(self) -> dict[str, Any]:
+    def _poll(self, *, leaving: bool) -> dict[str, Any]:
+        if self._leader is None or self._sees != self._leader:
+            self._sees = read_word(Path(self._config.directory))
         body = {
             "host": self._config.host,
             "agentId": self._host.agent_id,
             "address": self._config.address,
+            "sees": self._sees,
+            "leaving": leaving,
             "epoch": self._epoch if self._node else None,
         }
-        return request(self._config.leader, self._token, "POST", "/gang", body)
+        return self._asked.request("POST", "/gang", body)

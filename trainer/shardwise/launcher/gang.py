@@ -7,7 +7,7 @@ is in `gang.json` before it is acted on.
 
 import asyncio
 import time
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from shardwise.launcher.decision import Action
 from shardwise.launcher.hand import HandError
 from shardwise.launcher.host import Host
 from shardwise.launcher.incarnation import Incarnation
-from shardwise.launcher.last_word import LastWord, complete_summary, read_summary, saved
+from shardwise.launcher.last_word import LEFT, LastWord, complete_summary, read_summary, saved
 from shardwise.launcher.means import Means
 from shardwise.launcher.members import MISSED_SECONDS, Members
 from shardwise.launcher.metrics_tail import MetricsTail
 from shardwise.launcher.reach import Reach, ReachError
 from shardwise.launcher.record import Events
-from shardwise.launcher.server import Server
+from shardwise.launcher.shared import SHARED_SECONDS, leave_word
 from shardwise.launcher.standing import Standing
 from shardwise.launcher.status import RunPhase
 from shardwise.launcher.tasks import cancel
@@ -65,29 +65,29 @@ class Gang:
             events=events,
             stop=asyncio.Event(),
         )
-        self._board = Board(self._means, self._standing)
+        self.board = Board(self._means, self._standing)
         self._refused = 0
 
     async def run(self) -> int:
-        """Lead to the last word; the exit code of the run."""
+        """Lead to the last word, or until this host leaves; the exit code of the run, or `LEFT`."""
         if self._standing.record.code is not None:
             return self._standing.record.code  # the predecessor was killed after its last word
-        address, port = self._config.leader.rsplit(":", 1)
-        with Server(address, int(port), self._config.token, self._board):
-            reaching = asyncio.create_task(self._means.reach.run())
-            showing = asyncio.create_task(self._board.run())
-            leading = asyncio.create_task(self._lead())
-            try:
-                done, _ = await asyncio.wait((leading, showing, reaching), return_when=asyncio.FIRST_COMPLETED)
-                word = leading.result() if leading in done else _unreachable(done.pop())
-                return await self._end(word)
-            finally:
-                await cancel(leading, showing, reaching)
+        leave_word(self._directory, self._means.host.agent_id)
+        reaching = asyncio.create_task(self._means.reach.run())
+        showing = asyncio.create_task(self.board.run())
+        leading = asyncio.create_task(self._lead())
+        try:
+            done, _ = await asyncio.wait((leading, showing, reaching), return_when=asyncio.FIRST_COMPLETED)
+            word = leading.result() if leading in done else _unreachable(done.pop())
+            return await self._end(word) if word else await self._leave()
+        finally:
+            await cancel(leading, showing, reaching)
 
-    async def _lead(self) -> LastWord:
+    async def _lead(self) -> LastWord | None:
+        """From incarnation to incarnation; the last word, or None where this host leaves before it."""
         if self._standing.predecessor_ran and (word := await self._restart(self._lost_with_the_predecessor())):
             return word
-        while True:
+        while not self._means.host.leaving.is_set():
             if word := await self._hosts_are_there():
                 return word
             ended = await self._incarnation()
@@ -95,6 +95,7 @@ class Gang:
                 return ended
             if ended and (word := await self._restart(ended)):
                 return word
+        return None
 
     def _lost_with_the_predecessor(self) -> Ending:
         ending = attribute({}, [0], None, None)
@@ -102,28 +103,42 @@ class Gang:
         return ending
 
     async def _hosts_are_there(self) -> LastWord | None:
-        """Wait until every host can be reached; the last word if that comes first."""
+        """Wait until every host can be reached, or this one leaves; the last word if that comes first."""
         recovery = self._job.spec.recovery
         bound = (recovery.start_within if self._standing.ended_at is None else recovery.replace_within).seconds
         began = time.monotonic()
         while not self._means.stop.is_set():
             if self._deadline_seconds() == 0.0:
                 return saved("the deadline has passed")
-            missing = self._means.members.silent(time.monotonic(), MISSED_SECONDS)
+            now, members = time.monotonic(), self._means.members
+            missing = sorted({*members.silent(now, MISSED_SECONDS), *members.leaving()})
+            blind = members.blind()
             self._means.reach.look()
-            if not missing and self._means.reach.ready.is_set():
+            if self._means.host.leaving.is_set():
                 return None
-            names = ", ".join(f"host {host}" for host in missing)
-            if missing and time.monotonic() - began > bound:
-                words = f"{names} missing for {bound:g} s"
-                ending = Ending(cause=Cause.HOST_LOST, rank=missing[0], exit=None, words=words)
-                return LastWord(code=ending.exit_code, words=words, ending=ending)
-            self._standing.reason = f"waiting for {names or 'Ray'}"
+            if not missing and not blind and self._means.reach.ready.is_set():
+                return None
+            names = _named(missing)
+            if missing and now - began > bound:
+                return _failed(Cause.HOST_LOST, missing[0], f"{names} missing for {bound:g} s")
+            if too_long := [host for host, member in blind.items() if now - member.came_at > SHARED_SECONDS]:
+                return _failed(Cause.BAD_INPUT, too_long[0], self._not_shared(too_long))
+            seeing = f"{_named(list(blind))} to see the run directory" if blind else "Ray"
+            self._standing.reason = f"waiting for {names or seeing}"
             await asyncio.sleep(LOOK_SECONDS)
         return saved("stopped before a trainer ran; there was nothing to save")
 
+    def _not_shared(self, hosts: list[int]) -> str:
+        sees = self._means.members.blind()[hosts[0]].sees
+        return (
+            f"{_named(hosts)} cannot read in {self._directory} what host 0 has written there {SHARED_SECONDS:g} s ago "
+            f"(found: {sees[:200]}); the run directory must be on a volume that all hosts share"
+        )
+
     async def _incarnation(self) -> LastWord | Ending | None:
         """One start of all trainers, to its end; None where it came to no start."""
+        if self._means.host.leaving.is_set():
+            return None
         running = Incarnation(await asyncio.to_thread(next_incarnation, self._directory), self._means)
         self._standing.begin(running)
         fresh, deadline = self._standing.record.fresh, self._deadline_seconds()
@@ -139,12 +154,22 @@ class Gang:
         since = time.monotonic()
         self._standing.over = running.number
         answers = await running.end()
-        self._standing.end(well=action in _WELL)
+        left = action in (Action.SAVED, Action.LEAVE) and not self._means.stop.is_set() and bool(self._means.leaving)
+        self._standing.end(well=action in _WELL and not left)
+        if left:
+            return self._left(running.number, _WELL[action].words)
         if action in _WELL:
             return _WELL[action]
         ending = await running.explain(since, answers)
         self._means.events.write("ended", incarnation=running.number, **_facts(ending))
         return _stopped_badly(ending, stepped=running.stepped) if self._means.stop.is_set() else ending
+
+    def _left(self, incarnation: int, how: str) -> Ending:
+        """The end of an incarnation for a host that goes away: one that is lost, but nothing of the work is."""
+        hosts = self._means.leaving
+        ending = Ending(cause=Cause.HOST_LOST, rank=hosts[0], exit=None, words=f"{_named(hosts)} leaves; {how}")
+        self._means.events.write("ended", incarnation=incarnation, **_facts(ending))
+        return ending
 
     async def _not_started(self, running: Incarnation, error: HandError) -> LastWord | None:
         self._refused += 1
@@ -174,10 +199,10 @@ class Gang:
         return None
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not when a stop is asked for."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._means.stop.wait()
+        """Wait, but not when a stop is asked for, or this host leaves."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._means.stop, self._means.host.leaving)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await cancel(*waits)
 
     def _deadline_seconds(self) -> float | None:
         """What is left of the job's deadline; None without one."""
@@ -198,13 +223,34 @@ class Gang:
         }
         complete_summary(self._directory, self._summary_before, self._job.metadata.name, word, added)
         means.events.write("done", **word.as_json(), restarts=restarts, used=used)
-        self._standing.note(code=word.code, running=False)
+        self._standing.note(code=word.code, word=word.as_json(), running=False)
         self._standing.code = word.code
-        self._board.look()
-        since = time.monotonic()
-        while means.members.unheard_since(since) and time.monotonic() - since < _LINGER_SECONDS:  # noqa: ASYNC110  a bound too
-            await asyncio.sleep(LOOK_SECONDS)
+        self.board.look()
+        await self._linger(range(1, self._config.num_hosts))
         return word.code
+
+    async def _leave(self) -> int:
+        """This host goes away, and its successor goes on from the record; who leaves too hears that it may."""
+        self._means.events.write("left", host=0)
+        self._standing.note(running=False, led=False)
+        await self._linger(self._means.members.leaving())
+        return LEFT
+
+    async def _linger(self, hosts: Collection[int]) -> None:
+        """Wait until these hosts have heard how it stands now, but not for long."""
+        since, members = time.monotonic(), self._means.members
+        while set(members.unheard_since(since)) & set(hosts) and time.monotonic() - since < _LINGER_SECONDS:  # noqa: ASYNC110  a bound too
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def _named(hosts: Sequence[int]) -> str:
+    return ", ".join(f"host {host}" for host in hosts)
+
+
+def _failed(cause: Cause, host: int, words: str) -> LastWord:
+    """The last word about a host."""
+    ending = Ending(cause=cause, rank=host, exit=None, words=words)
+    return LastWord(code=ending.exit_code, words=words, ending=ending)
 
 
 def _stopped_badly(ending: Ending, *, stepped: bool) -> LastWord:

@@ -15,10 +15,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.job.contract import Progress, progress_name, read_progress
+from shardwise.job.contract import Phase, Progress, progress_name, read_progress
 from shardwise.job.environment import trainer_environment
 from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
@@ -67,6 +68,7 @@ class Host:
         self._version = 0
         self._news = asyncio.Event()
         self.stop_asked = False
+        self.leaving = asyncio.Event()
 
     async def run(self) -> None:
         """Have a trainer stand by, and look at the running one until cancelled."""
@@ -84,7 +86,7 @@ class Host:
         """Do what is asked; KeyError or ValueError for what is no request."""
         match request["op"]:
             case "start":
-                await self._start(Orders(**request["orders"]))
+                await self._start(self._own(Orders(**request["orders"])))
                 return {"agentId": self.agent_id}
             case "end":
                 await self.end()
@@ -104,6 +106,16 @@ class Host:
         """Somebody sent this agent SIGTERM: the leader shall know."""
         self.stop_asked = True
         self._tell()
+
+    def leave(self) -> None:
+        """This host is about to go away, and the run is to go on without it until there is another."""
+        self.leaving.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether this host's trainer has joined the others; from any thread."""
+        progress = self._progress
+        return self._exit is None and progress is not None and progress.phase not in (Phase.START, Phase.JOIN)
 
     async def end(self) -> None:
         """End the trainer and wait until it is gone."""
@@ -149,6 +161,17 @@ class Host:
             exit=self._exit,
             standby=self._standby is not None and self._standby.alive,
             stop_asked=self.stop_asked,
+        )
+
+    def _own(self, orders: Orders) -> Orders:
+        """The orders with this host's own files: its folders may have other names than the leader's."""
+        config = self._config
+        return replace(
+            orders,
+            job_file=config.job_file,
+            directory=config.directory,
+            progress=str(self._progress_file),
+            stacks=str(stacks_of(Path(config.scratch), config.host)),
         )
 
     async def _start(self, orders: Orders) -> None:

@@ -146,7 +146,7 @@ class Incarnation:
             exits=self._exits,
             lost=self._lost() | set(self._means.members.silent(now, LOST_SECONDS)),
             hung=self._stall is not None and self._stall.hung,
-            stop_asked=self._means.stop.is_set(),
+            stop_asked=self._means.stop.is_set() or bool(self._means.leaving),
             stopping=None if self._stop_told_at is None else now - self._stop_told_at,
             stepped=self.stepped,
         )

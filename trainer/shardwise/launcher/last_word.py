@@ -7,12 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 from shardwise.job.contract import SUMMARY, ExitCode
 from shardwise.job.files import replace_file
 from shardwise.launcher.causes import Ending
 
+LEFT = 128 + SIGTERM  # an agent whose host goes away ends with it; the run has no last word yet
 _UNFINISHED = (None, "starting", "running", "failed")
 _ENDED_WELL = ("complete", "stopped")
 

@@ -26,11 +26,11 @@ from shardwise.job.files import replace_file
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
 from shardwise.job.takeover import hold
-from shardwise.job.topology import topology_of
+from shardwise.job.topology import num_hosts
 from shardwise.launcher import processes
 from shardwise.launcher.child import remove_standby_logs, tail
 from shardwise.launcher.client import NoLeaderError, request
-from shardwise.launcher.config import JOB_COPY, TOKEN, AgentConfig
+from shardwise.launcher.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
 from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.record import GangRecord
 from shardwise.launcher.tasks import cancel
@@ -91,9 +91,10 @@ class _Command:
         self._console, self._errors = console, errors
         self._fork, self._step = fork, step
         self._run, self._started_at = secrets.token_hex(8), time.time()
-        self._leader, self._token = f"{ADDRESS}:{_free_port()}", secrets.token_urlsafe(32)
+        self._leader = f"{ADDRESS}:{_free_port()}"
+        self._tokens = Tokens(gang=secrets.token_urlsafe(32), status=secrets.token_urlsafe(32))
         self._agents: dict[int, asyncio.subprocess.Process] = {}
-        self._output = Output(directory, console, errors)
+        self._output = Output(directory, console, errors, host=0)
         self._interrupted = 0
         self._given_up: str | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -104,7 +105,7 @@ class _Command:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        keeping = [asyncio.create_task(self._keep(host)) for host in range(_num_hosts(self._job))]
+        keeping = [asyncio.create_task(self._keep(host)) for host in range(num_hosts(self._job.spec.hardware))]
         showing = asyncio.create_task(self._show_status())
         try:
             while (code := self._last_word()) is None and self._given_up is None and self._interrupted < 2:
@@ -123,10 +124,11 @@ class _Command:
 
     def _write_files(self) -> None:
         (self._scratch / JOB_COPY).write_text(dump(self._job), encoding="utf-8")
-        token = self._scratch / TOKEN
-        token.touch(mode=0o600)
-        token.write_text(self._token, encoding="utf-8")
-        where = {"url": f"http://{self._leader}", "tokenFile": str(token)}
+        for name, token in ((GANG_TOKEN, self._tokens.gang), (STATUS_TOKEN, self._tokens.status)):
+            file = self._scratch / name
+            file.touch(mode=0o600)
+            file.write_text(token, encoding="utf-8")
+        where = {"url": f"http://{self._leader}", "tokenFile": str(self._scratch / STATUS_TOKEN)}
         replace_file(self._directory / LOGS / STATUS, json.dumps(where) + "\n", durable=False)
 
     async def _keep(self, host: int) -> None:
@@ -150,13 +152,15 @@ class _Command:
         config = AgentConfig(
             run=self._run,
             host=host,
-            num_hosts=_num_hosts(self._job),
+            num_hosts=num_hosts(self._job.spec.hardware),
             job_file=str(self._scratch / JOB_COPY),
             directory=str(self._directory),
             scratch=str(self._scratch),
             leader=self._leader,
+            listen=self._leader if host == 0 else f"{ADDRESS}:0",
             address=ADDRESS,
-            token_file=str(self._scratch / TOKEN),
+            gang_token_file=str(self._scratch / GANG_TOKEN),
+            status_token_file=str(self._scratch / STATUS_TOKEN),
             started_at=self._started_at,
             fork=self._fork,
             step=self._step,
@@ -193,7 +197,7 @@ class _Command:
         """Ask until there is a leader that takes it."""
         while True:
             with suppress(NoLeaderError):
-                await asyncio.to_thread(request, self._leader, self._token, "POST", "/stop")
+                await asyncio.to_thread(request, self._leader, self._tokens.status, "POST", "/stop")
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -208,7 +212,7 @@ class _Command:
                 await asyncio.sleep(_STATUS_SECONDS)
 
     def _status(self) -> dict[str, object]:
-        return request(self._leader, self._token, "GET", "/status")
+        return request(self._leader, self._tokens.status, "GET", "/status")
 
     async def _wait_for_agents(self) -> None:
         """The leader has said its last word: give the agents the time to end by themselves."""
@@ -223,7 +227,7 @@ class _Command:
         await self._wait_for_agents()
         await asyncio.to_thread(processes.end_marked, self._directory, None)
         processes.reap_orphans()
-        for host in range(_num_hosts(self._job)):
+        for host in range(num_hosts(self._job.spec.hardware)):
             remove_standby_logs(self._directory, host)
         (self._directory / LOGS / STATUS).unlink(missing_ok=True)
 
@@ -242,12 +246,6 @@ def _remove_scratch_of(record: GangRecord | None) -> None:
     """Remove what a killed command could not."""
     if record and Path(record.scratch).name.startswith(_SCRATCH_PREFIX):
         shutil.rmtree(record.scratch, ignore_errors=True)
-
-
-def _num_hosts(job: TrainingJob) -> int:
-    topology = topology_of(job.spec.hardware)
-    assert topology is not None, "the rules have passed the topology"
-    return topology.hosts * job.spec.hardware.slices
 
 
 def _free_port() -> int:

@@ -16,7 +16,7 @@ from shardwise.launcher.watchdog import Usual
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """One of each. `stop` is set when somebody has asked for a stop."""
+    """One of each. `stop` is set when somebody has asked for a stop of the run."""
 
     config: AgentConfig
     job: TrainingJob
@@ -32,3 +32,8 @@ class Means:
     def directory(self) -> Path:
         """The run directory."""
         return Path(self.config.directory)
+
+    @property
+    def leaving(self) -> list[int]:
+        """The hosts that are about to go away: what runs is saved before they do, and goes on with their successors."""
+        return [0] * self.host.leaving.is_set() + self.members.leaving()

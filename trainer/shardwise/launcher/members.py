@@ -16,12 +16,17 @@ LOST_SECONDS = 10.0
 class Member:
     """One host's agent.
 
-    Its id is not its process's number, which in a pod is always 1. `heard_at` is in the leader's monotonic seconds;
-    `epoch` is the one that its Ray node belongs to.
+    Its id is not its process's number, which in a pod is always 1. `came_at` and `heard_at` are in the leader's
+    monotonic seconds; `address` is its host's ip; `sees` is what it reads in the run directory (`shared.py`);
+    `leaving` says that its host is about to go away; `epoch` is the one that its Ray node belongs to.
     """
 
     agent_id: str
+    came_at: float
     heard_at: float
+    address: str = ""
+    sees: str = ""
+    leaving: bool = False
     epoch: int | None = None
 
 
@@ -31,13 +36,22 @@ class Members:
     def __init__(self, num_hosts: int, own_id: str) -> None:
         """Nobody has been heard but oneself."""
         self._num_hosts = num_hosts
-        self._own = Member(agent_id=own_id, heard_at=0.0)
+        self._own = Member(agent_id=own_id, came_at=0.0, heard_at=0.0, sees=own_id)
         self._members: dict[int, Member] = {}
 
     def polled(self, poll: Mapping[str, Any], now: float) -> None:
         """A follower has said that it is there."""
-        host = int(poll["host"])
-        self._members[host] = Member(agent_id=str(poll["agentId"]), heard_at=now, epoch=poll.get("epoch"))
+        host, agent_id = int(poll["host"]), str(poll["agentId"])
+        before = self._members.get(host)
+        self._members[host] = Member(
+            agent_id=agent_id,
+            came_at=before.came_at if before and before.agent_id == agent_id else now,
+            heard_at=now,
+            address=str(poll["address"]),
+            sees=str(poll["sees"]),
+            leaving=bool(poll["leaving"]),
+            epoch=poll["epoch"],
+        )
 
     def answered(self, host: int, agent_id: str, now: float) -> None:
         """A hand has brought a host's answer."""
@@ -48,6 +62,18 @@ class Members:
         """The leader itself stood still for so long and could not hear anybody."""
         for member in self._members.values():
             member.heard_at += seconds
+
+    def leaving(self) -> list[int]:
+        """The hosts that have said that they are about to go away."""
+        return [host for host, member in sorted(self._members.items()) if member.leaving]
+
+    def blind(self) -> dict[int, Member]:
+        """The hosts that do not read in the run directory what this one wrote there."""
+        return {host: member for host, member in sorted(self._members.items()) if member.sees != self._own.agent_id}
+
+    def addresses(self, own: str) -> list[str]:
+        """The ip of every host, in the order of the hosts; all have been heard."""
+        return [own, *(self._members[host].address for host in range(1, self._num_hosts))]
 
     def agent_ids(self) -> dict[int, str]:
         """The agent of each host that was ever heard."""

@@ -1,7 +1,7 @@
-"""What the command shows of a run: rank 0's log, the launcher's events in words, and a line of how it stands.
+"""What is shown of a run: a host's log, the launcher's events in words, and a line of how it stands.
 
-Called by `local.py`, again and again. It only reads files, and never shows the same line twice. What went wrong goes to
-standard error: the error that rank 0 ends with, and why the run has failed.
+Called by `local.py`, and in a pod by `pod.py`, again and again. It only reads files, and never shows the same line
+twice. What went wrong goes to standard error: the error that the trainer ends with, and why the run has failed.
 """
 
 import json
@@ -26,10 +26,11 @@ _WELL = (ExitCode.OK, ExitCode.SAVED)
 class Output:
     """Shows what is added from now on."""
 
-    def __init__(self, directory: Path, console: Console, errors: Console) -> None:
-        """Nothing is shown of what was there before."""
+    def __init__(self, directory: Path, console: Console, errors: Console, *, host: int) -> None:
+        """Nothing is shown of what was there before; the log is that of the host's trainer."""
         events = directory / LOGS / EVENTS
         self._directory, self._console, self._errors = directory, console, errors
+        self._host = host
         self._events = GrowingFile(events, size_of(events))
         self._log: GrowingFile | None = None
         self._failing = False
@@ -41,7 +42,7 @@ class Output:
             self._show_log()
             if event["event"] == "incarnation":
                 self._end_log()
-                self._log = GrowingFile(log_path(self._directory, event["incarnation"], 0))
+                self._log = GrowingFile(log_path(self._directory, event["incarnation"], self._host))
             if words := said(event):
                 self._print(words, self._errors if event.get("code", ExitCode.OK) not in _WELL else self._console)
         self._show_log()

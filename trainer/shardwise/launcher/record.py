@@ -27,9 +27,9 @@ class GangRecord:
 
     `run` is the command's life that it belongs to; `restarts` count over the life of the run directory, `used` over
     that of the command. `fresh` says that no checkpoint was committed under this command yet, so what its command line
-    asked of the start still holds. `goodput` is the wall time up to `written_at` (seconds since the epoch), lost steps
-    not yet told apart; `metrics_offset` is where the metrics of this command begin. `code` is the last word, None
-    before it.
+    asked of the start still holds. `led` is False where the leader has gone away in good order. `goodput` is the wall
+    time up to `written_at` (seconds since the epoch), lost steps not yet told apart; `metrics_offset` is where the
+    metrics of this command begin. `code` is the last word, None before it, and `word` all of it.
     """
 
     run: str
@@ -47,7 +47,9 @@ class GangRecord:
     goodput: Mapping[str, float] = field(default_factory=nothing)
     metrics_offset: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
+    led: bool = True
     code: int | None = None
+    word: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:

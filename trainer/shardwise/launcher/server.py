@@ -1,19 +1,23 @@
-"""Host 0's HTTP: how a run stands, and requests to it. Every request carries the run's token.
+"""An agent's HTTP: whether its host is ready, and on host 0 how the run stands, and requests to it.
 
+    GET /ready     on every host, without a token: 200 once its trainer has joined the others, else 503
     GET /status    JSON, for people and tools        GET /metrics   the same for Prometheus
     POST /save     save, and go on                   POST /stop     save, then stop
     POST /gang     a follower says that it is there, and hears which epoch to join
 
-Called by the leader. It runs in threads of its own, so a slow reader delays nothing; it holds no state, and answers
-from what the leader last made known.
+The last asks for the gang's token, the four before it for the status token. Called by `agent.py`. It runs in threads
+of its own, so a slow reader delays nothing; it holds no state, and answers from what the leader last made known.
 """
 
 import hmac
 import json
 import threading
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, Self
+
+from shardwise.launcher.config import Tokens
 
 _MAX_BODY_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 10.0
@@ -38,9 +42,10 @@ class Board(Protocol):
 class Server:
     """The listening server, in threads."""
 
-    def __init__(self, address: str, port: int, token: str, board: Board) -> None:
-        """Listen; OSError where the port is taken."""
-        self._server = _Listener((address, port), token, board)
+    def __init__(self, listen: str, tokens: Tokens, ready: Callable[[], bool], board: Board | None) -> None:
+        """Listen at "ip:port", OSError where it is taken; only host 0 has a board."""
+        address, port = listen.rsplit(":", 1)
+        self._server = _Listener((address, int(port)), tokens, ready, board)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
 
     def __enter__(self) -> Self:
@@ -57,10 +62,9 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, where: tuple[str, int], token: str, board: Board) -> None:
+    def __init__(self, where: tuple[str, int], tokens: Tokens, ready: Callable[[], bool], board: Board | None) -> None:
         super().__init__(where, _Handler)
-        self.authorization = f"Bearer {token}".encode()
-        self.board = board
+        self.tokens, self.ready, self.board = tokens, ready, board
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -70,15 +74,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a reader."""
-        if not self._allowed():
+        if self.path == "/ready":
+            self._ready()
             return
-        match self.path:
-            case "/status":
-                self._json(self.server.board.status())
-            case "/metrics":
-                self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", self.server.board.metrics())
+        if not self._allowed(self.server.tokens.status):
+            return
+        match self.path, self.server.board:
+            case _, None:
+                self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
+            case "/status", board:
+                self._json(board.status())
+            case "/metrics", board:
+                self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", board.metrics())
             case _:
-                self._refuse(HTTPStatus.NOT_FOUND, "there are /status and /metrics")
+                self._refuse(HTTPStatus.NOT_FOUND, "there are /ready, /status and /metrics")
 
     def do_POST(self) -> None:
         """Take a request."""
@@ -89,33 +98,42 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {_MAX_BODY_BYTES} bytes")
             return
         body = self.rfile.read(length)
-        if not self._allowed():
+        tokens = self.server.tokens
+        if not self._allowed(tokens.gang if self.path == "/gang" else tokens.status):
             return
-        match self.path:
-            case "/save" | "/stop":
-                self.server.board.request(self.path[1:])
+        match self.path, self.server.board:
+            case _, None:
+                self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
+            case ("/save" | "/stop") as path, board:
+                board.request(path[1:])
                 self._json({}, HTTPStatus.ACCEPTED)
-            case "/gang":
-                self._gang(body)
+            case "/gang", board:
+                self._gang(board, body)
             case _:
                 self._refuse(HTTPStatus.NOT_FOUND, "there are /save and /stop")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the standard library's
         """Say nothing: the run's own output is what people read."""
 
-    def _gang(self, body: bytes) -> None:
+    def _ready(self) -> None:
+        if self.server.ready():
+            self._send(HTTPStatus.OK, "text/plain", b"ready\n")
+        else:
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"joining\n")
+
+    def _gang(self, board: Board, body: bytes) -> None:
         try:
             poll = json.loads(body)
         except ValueError:
             self._refuse(HTTPStatus.BAD_REQUEST, "expected a JSON object")
             return
-        self._json(self.server.board.heard(poll))
+        self._json(board.heard(poll))
 
-    def _allowed(self) -> bool:
+    def _allowed(self, token: str) -> bool:
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
-        if hmac.compare_digest(given, self.server.authorization):
+        if hmac.compare_digest(given, f"Bearer {token}".encode()):
             return True
-        self._refuse(HTTPStatus.UNAUTHORIZED, "expected the run's token: Authorization: Bearer ...")
+        self._refuse(HTTPStatus.UNAUTHORIZED, "expected the token of this path: Authorization: Bearer ...")
         return False
 
     def _refuse(self, status: HTTPStatus, words: str) -> None:

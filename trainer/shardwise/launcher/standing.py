@@ -79,7 +79,7 @@ def _taken_over(config: AgentConfig) -> GangRecord:
     before = GangRecord.read(directory)
     port = int(config.leader.rsplit(":", 1)[1])
     if before and before.run == config.run:
-        return replace(before, leader_pid=os.getpid(), port=port)
+        return replace(before, leader_pid=os.getpid(), port=port, led=True)
     return GangRecord(
         run=config.run,
         scratch=config.scratch,

@@ -1,0 +1,197 @@
+"""shardwise.launcher.pod: a job's pods as real processes that come and go, while the run goes on."""
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from tests.launcher.pods import GANG, STATUS, UID, Pods
+
+from shardwise.job.contract import ExitCode
+from shardwise.launcher.client import NoLeaderError
+from shardwise.launcher.last_word import LEFT
+
+HELD = {"incarnation": 0, "step": 7, "wait": "go"}
+HELD_AGAIN = {"incarnation": 1, "step": 12, "wait": "further"}
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    """Return a job without pods; after the test nothing of it may remain."""
+    some = Pods(tmp_path)
+    yield some
+    assert some.close() == []
+
+
+def test_to_the_end(pods: Pods) -> None:
+    """Every pod ends with the run's exit code, and its last record says how the run ended."""
+    pods.start(hosts=3)
+
+    assert pods.codes() == [ExitCode.OK] * 3
+    assert pods.summary["status"] == "complete"
+    for host in range(3):
+        record = pods.record(host)
+        assert (record.code, record.host, record.incarnation, record.step) == (0, host, 0, 30)
+        assert (record.loss, record.checkpoint_step, record.restarts) == (str(1 / 30), 30, {})
+        assert (record.message, record.cause, record.tail) == ("complete", None, "")
+        assert record.goodput["step"] > 0
+
+
+def test_failed(pods: Pods) -> None:
+    """The last record of every pod has the cause, the rank that explains it, its exit, its words and the restarts."""
+    pods.start(recovery="restarts: {failure: 1}", faults=[{"rank": 1, "step": 2, "say": "the reason why", "exit": 3}])
+
+    assert pods.codes() == [ExitCode.FAILURE] * 2
+    record = pods.record(0)
+    assert (record.code, record.cause, record.rank, record.exit) == (1, "failure", 1, "exit code 3")
+    assert record.restarts == {"failure": 1}
+    assert "the reason why" in record.tail
+    assert "rank 1 ended with exit code 3" in record.message
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_killed(pods: Pods, host: int) -> None:
+    """A pod that is lost is replaced alone, under another address, host 0 too; budgets are counted on."""
+    pods.start(faults=[HELD, HELD_AGAIN])
+    before = pods.until_step(7)
+    pods.kill(host)
+    pods.make(host)
+    pods.go_on()
+    after = pods.until_step(12, incarnation=1)
+    pods.go_on("further")
+
+    assert pods.codes() == [ExitCode.OK] * 2
+    other = 1 - host
+    assert after["hosts"][other]["agentPid"] == before["hosts"][other]["agentPid"]
+    assert pods.record(other).restarts == pods.record(host).restarts == {"hostLost": 1}
+    assert [event["fromStep"] for event in pods.events("running")] == [0, 5]
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_asked_to_go(pods: Pods, host: int) -> None:
+    """A pod that is told to go has the run saved first; its successor goes on from that very step, nothing is lost."""
+    pods.start(saveEvery=None, stepSeconds=0.05, faults=[HELD, HELD_AGAIN | {"step": 29}])
+    before = pods.until_step(7)
+    pods.ask_to_go(host)
+    pods.go_on()
+    assert pods.wait(host) == LEFT
+    record = pods.record(host)
+    assert record.code is None
+    assert record.checkpoint_step == record.step >= 8
+
+    pods.make(host)
+    after = pods.until_step(29, incarnation=1)
+    pods.go_on("further")
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert after["hosts"][1 - host]["agentPid"] == before["hosts"][1 - host]["agentPid"]
+    assert [event["fromStep"] for event in pods.events("running")] == [0, record.step]
+    assert pods.summary["goodput"]["lostSteps"] == 0
+    assert pods.record(host).restarts == {"hostLost": 1}
+
+
+def test_all_asked_to_go(pods: Pods) -> None:
+    """A job that is deleted saves once, and all pods end; made again under another uid, it goes on from there."""
+    pods.start(saveEvery=None, faults=[HELD])
+    pods.until_step(7)
+    pods.ask_to_go(0)
+    pods.ask_to_go(1)
+    pods.go_on()
+    assert pods.codes() == [LEFT] * 2
+    step = pods.record(0).checkpoint_step
+
+    pods.run = "another-0"
+    for host in range(2):
+        pods.make(host)
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert [event["fromStep"] for event in pods.events("running")] == [0, step]
+
+
+def test_suspended(pods: Pods) -> None:
+    """Asked to stop, the run is saved and every pod says so; the next round goes on with fresh budgets."""
+    pods.start(saveEvery=None, faults=[HELD])
+    pods.until_step(7)
+    pods.ask("POST", "/stop")
+    pods.go_on()
+    assert pods.codes() == [ExitCode.SAVED] * 2
+    step = pods.record(1).checkpoint_step
+    assert pods.record(0).code == pods.record(1).code == ExitCode.SAVED
+
+    pods.run = f"{UID}-1"
+    for host in range(2):
+        pods.make(host)
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert [event["fromStep"] for event in pods.events("running")] == [0, step]
+
+
+def test_after_the_last_word(pods: Pods) -> None:
+    """A pod that comes when host 0 has gone after its last word reads it in the run directory, and repeats it."""
+    pods.start()
+    pods.codes()
+    pods.make(1)
+
+    assert pods.wait(1) == ExitCode.OK
+    assert pods.record(1).message == "complete"
+
+
+def test_ready(pods: Pods) -> None:
+    """A pod is ready while its trainer has joined the others, every pod answers, and nobody needs a token to ask."""
+    pods.start(faults=[{"phase": "join", "wait": "go"}, {"phase": "step", "step": 3, "wait": "further"}])
+    pods.until(lambda status: [host["phase"] for host in status["hosts"]] == ["join", "join"])
+    assert [pods.ready(host) for host in range(2)] == [HTTPStatus.SERVICE_UNAVAILABLE] * 2
+    pods.go_on()
+    pods.until_step(3)
+    assert [pods.ready(host) for host in range(2)] == [HTTPStatus.OK] * 2
+    pods.go_on("further")
+
+    assert pods.codes() == [ExitCode.OK] * 2
+
+
+def test_tokens(pods: Pods) -> None:
+    """The status token opens the status and no more; the gang's opens the gang and not the status."""
+    pods.start(faults=[HELD])
+    pods.until_step(7)
+    for method, path, token in (("GET", "/status", GANG), ("POST", "/stop", GANG), ("POST", "/gang", STATUS)):
+        with pytest.raises(NoLeaderError, match="token"):
+            pods.ask(method, path, token=token)
+    with pytest.raises(NoLeaderError, match="host 0"):
+        pods.ask("GET", "/status", host=1)
+    pods.go_on()
+
+    assert pods.codes() == [ExitCode.OK] * 2
+
+
+def test_directory_not_shared(pods: Pods, tmp_path: Path) -> None:
+    """A host that sees another folder than host 0 ends the run before it trains, by its name and the folder's."""
+    pods.options = {"sharedSeconds": 1.0}
+    pods.start(hosts=2)
+    pods.kill(1)
+    pods.make(1, directory=tmp_path / "elsewhere")
+
+    assert pods.codes() == [ExitCode.BAD_INPUT] * 2
+    record = pods.record(0)
+    assert (record.code, record.cause, record.rank) == (ExitCode.BAD_INPUT, "badInput", 1)
+    assert f"host 1 cannot read in {pods.directory}" in record.message
+
+
+def test_job_refused(pods: Pods) -> None:
+    """A job that the pod cannot read is refused in its last record, in the words that a person gets."""
+    pods.start(hosts=1)
+    pods.kill(0)
+    pods.job = pods.job.replace("cpu-sim", "abacus")
+    pods.make(0)
+
+    assert pods.wait(0) == ExitCode.BAD_INPUT
+    assert (pods.record(0).code, pods.record(0).cause) == (ExitCode.BAD_INPUT, "badInput")
+    assert "abacus" in pods.record(0).message
+
+
+def test_log(pods: Pods) -> None:
+    """A pod's log has what its own trainer says, and what happens to the run."""
+    pods.start(
+        recovery="restarts: {failure: 0}", faults=[{"rank": 1, "step": 2, "say": json.dumps("of rank 1"), "exit": 1}]
+    )
+    pods.codes()
+
+    assert pods.output.count('of rank 1"\n') >= 1
+    assert "the run has failed: rank 1 ended with exit code 1" in pods.output
