@@ -15,7 +15,7 @@ OWN_MOUNTS = (JOB_MOUNT, TOKEN_MOUNT, SCRATCH_MOUNT, "/tmp", "/dev", "/proc", "/
 OWN_MARKS = "shardwise.dev/"
 
 _PATH = "spec.pod"
-_NO_PODS = Pod.model_validate({"directory": "/"})
+_NO_PODS = Pod.model_validate({"directory": "/none"})
 
 
 def each_volume_has_one_source(job: TrainingJob) -> Iterator[Problem]:

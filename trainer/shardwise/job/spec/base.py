@@ -14,7 +14,7 @@ MAX_INT32 = 2**31 - 1
 MAX_PATH_LENGTH = 1024
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-ABSOLUTE_PATH = r"^/[^:]*$"
+ABSOLUTE_PATH = r"^(/[^/:]+)+$"
 
 
 class SpecModel(BaseModel):
@@ -54,7 +54,7 @@ class Grammar:
 
 DNS_LABEL_WORDS = Grammar("lower-case letters, digits and '-', a letter or digit at both ends")
 DNS_NAME_WORDS = Grammar("lower-case letters, digits, '-' and '.', a letter or digit at both ends")
-ABSOLUTE_PATH_WORDS = Grammar("a path from /, without ':'")
+ABSOLUTE_PATH_WORDS = Grammar("folders that each follow a '/', without ':'")
 
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL), DNS_LABEL_WORDS]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_NAME), DNS_NAME_WORDS]

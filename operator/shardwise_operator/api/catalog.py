@@ -1,0 +1,83 @@
+"""The AcceleratorCatalog: all classes in one object, because an admission policy can read one parameter by name.
+
+The operator writes it whenever a class changes; `policy.py` reads it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from shardwise.job.accelerators import class_of
+from shardwise.job.errors import JobError
+from shardwise.job.spec import SpecModel
+from shardwise.job.spec.accelerator import AcceleratorClass, GridText
+from shardwise.job.topology import parse_topology, topologies
+
+CATALOG_NAME = "shardwise"
+
+
+class CatalogGrid(SpecModel):
+    """A grid of chips that one slice can be."""
+
+    topology: Annotated[GridText, Field(description="The grid.")]
+    devices: Annotated[int, Field(ge=1, le=2**31 - 1, description="The devices that JAX sees of one slice.")]
+
+
+class CatalogEntry(SpecModel):
+    """What admission must know of one class: its grids with their devices, or the range of its hosts."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63, description="The class.")]
+    kernels: Annotated[
+        tuple[Annotated[str, Field(max_length=32)], ...],
+        Field(strict=False, max_length=8, description="The attention kernels that run on it."),
+    ]
+    topologies: Annotated[
+        tuple[CatalogGrid, ...],
+        Field(strict=False, max_length=4096, description="Its grids, smallest first; none where hosts are counted."),
+    ] = ()
+    max_hosts: Annotated[int, Field(ge=0, le=16384, description="The most hosts of a topology hosts x devices.")] = 0
+    min_devices: Annotated[int, Field(ge=0, le=64, description="The fewest devices of a host.")] = 0
+    max_devices: Annotated[int, Field(ge=0, le=64, description="The most devices of a host.")] = 0
+
+
+class CatalogSpec(SpecModel):
+    """All classes of the cluster."""
+
+    classes: Annotated[
+        tuple[CatalogEntry, ...], Field(strict=False, max_length=256, description="One entry for each class, by name.")
+    ] = ()
+
+
+def catalog_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The catalogue of the classes of a cluster, as an object to write; classes that are wrong are left out."""
+    entries = sorted((_entry(each) for each in _readable(manifests)), key=lambda entry: str(entry["name"]))
+    return {
+        "apiVersion": "shardwise.dev/v1alpha1",
+        "kind": "AcceleratorCatalog",
+        "metadata": {"name": CATALOG_NAME},
+        "spec": {"classes": entries},
+    }
+
+
+def _readable(manifests: Iterable[Mapping[str, Any]]) -> Iterable[AcceleratorClass]:
+    for manifest in manifests:
+        try:
+            yield class_of(manifest)
+        except JobError:  # a job that asks for it is refused as for an unknown class; its author was told at apply
+            continue
+
+
+def _entry(accelerator: AcceleratorClass) -> dict[str, Any]:
+    hosts = accelerator.spec.hosts
+    entry: dict[str, Any] = {"name": accelerator.name, "kernels": list(accelerator.spec.kernels)}
+    if hosts is not None:
+        return entry | {"maxHosts": hosts.max, "minDevices": hosts.min_devices, "maxDevices": hosts.max_devices}
+    grids = [{"topology": grid, "devices": _devices(accelerator, grid)} for grid in topologies(accelerator)]
+    return entry | {"topologies": grids}
+
+
+def _devices(accelerator: AcceleratorClass, grid: str) -> int:
+    topology = parse_topology(accelerator, grid)
+    assert topology is not None, "the class offers the grid"
+    return topology.num_devices

@@ -1,0 +1,46 @@
+"""A rule across fields in CEL, and the expressions that several rules share.  Used by the modules that hold rules.
+
+CEL knows beforehand what a rule may cost: a text made from a number has no bound to it, so messages that list choices
+add up one short text for each.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwise.job.presets import PRESETS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule: the group it hangs at (dotted, `*` for items), what must hold, and what is said where it does not.
+
+    `message` is text; with `shows` it is a CEL expression that makes the text. `field` is the path, below the group, of
+    the field that is blamed.
+    """
+
+    at: str
+    holds: str
+    message: str
+    shows: bool = False
+    field: str = ""
+
+
+def quoted(words: Iterable[str]) -> str:
+    """A CEL list of texts."""
+    return "[" + ", ".join(f"'{word}'" for word in words) + "]"
+
+
+def of_preset(model: str, name: str, alias: str) -> str:
+    """The value of a model's field, or else its preset's, where one of the two is there."""
+    table = ", ".join(f"'{preset}': {sizes[name]}" for preset, sizes in PRESETS.items())
+    return f"(has({model}.{alias}) ? {model}.{alias} : {{{table}}}[{model}.preset])"
+
+
+def has_size(model: str, *aliases: str) -> str:
+    """Whether the sizes of a model are known."""
+    return f"(has({model}.preset) || ({' && '.join(f'has({model}.{alias})' for alias in aliases)}))"
+
+
+def listed(number: str) -> str:
+    """Usual sizes that divide a number, as text."""
+    return " + ".join(f"({number} % {size} == 0 ? ' {size}' : '')" for size in (1, 2, 4, 5, 8, 12, 16, 20, 25, 32, 64))

@@ -1,0 +1,171 @@
+"""The three CRDs, from the types of `shardwise.job`.  Called by `generate.py`; nothing here talks to a cluster."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from shardwise.job.explain import rows
+from shardwise.job.quantity import DURATION_PATTERN
+from shardwise.job.spec.accelerator import AcceleratorSpec
+from shardwise.job.spec.base import DNS_LABEL
+from shardwise.job.spec.job import JobSpec
+from shardwise.job.status import JobStatus
+from shardwise_operator.api.catalog import CatalogSpec
+from shardwise_operator.api.cel import Rule
+from shardwise_operator.api.immutable import immutability
+from shardwise_operator.api.job_rules import JOB_RULES
+from shardwise_operator.api.pod_rules import POD_RULES
+from shardwise_operator.api.schema import Schema, structural
+
+GROUP, VERSION = "shardwise.dev", "v1alpha1"
+
+# Name, JSON path below .status, type, priority: 1 is shown by -o wide only.
+_JOB_COLUMNS = (
+    ("Phase", ".status.phase", "string", 0),
+    ("Step", ".status.progress.step", "integer", 0),
+    ("Loss", ".status.progress.loss", "string", 0),
+    ("Tokens/s", ".status.progress.tokensPerSecond", "string", 0),
+    ("MFU", ".status.progress.mfu", "string", 0),
+    ("Ckpt", ".status.checkpoint.step", "integer", 0),
+    ("Restarts", ".status.restartCount", "integer", 0),
+    ("Age", ".metadata.creationTimestamp", "date", 0),
+    ("Hosts", ".status.hosts.summary", "string", 1),
+    ("ETA", ".status.progress.eta", "string", 1),
+    ("Goodput", ".status.goodput", "string", 1),
+    ("Reason", ".status.reason", "string", 1),
+)
+_CLASS_COLUMNS = (
+    ("Platform", ".spec.platform", "string", 0),
+    ("Description", ".spec.description", "string", 0),
+    ("Age", ".metadata.creationTimestamp", "date", 0),
+)
+
+_NAME_RULE = Rule(
+    at="",
+    holds=f"self.metadata.name.size() <= 40 && self.metadata.name.matches('{DNS_LABEL}')",
+    message="expected metadata.name of 1 to 40 characters: lower-case letters, digits and '-', a letter or digit "
+    "at both ends",
+)
+_CLASS_RULES = (
+    Rule(
+        at="spec",
+        holds="(has(self.machines) && self.machines.size() > 0) != has(self.hosts)",
+        message="expected machines with their grids of chips, or hosts with their devices",
+    ),
+    Rule(
+        at="spec",
+        holds="self.?hostPaths.orValue([]).size() == 0 || self.?podSecurity.orValue('') == 'privileged'",
+        message="expected privileged, which hostPaths need",
+        field=".podSecurity",
+    ),
+    Rule(
+        at="spec.hosts",
+        holds="self.?minDevices.orValue(1) <= self.maxDevices",
+        message="expected minDevices of at most maxDevices",
+        field=".minDevices",
+    ),
+)
+
+
+def crds() -> dict[str, dict[str, Any]]:
+    """The CRDs by the name of their file."""
+    job = _versioned(_root(JobSpec, "A training job.", _job_notes(), status=JobStatus))
+    _hang(job["schema"]["openAPIV3Schema"], (_NAME_RULE, *JOB_RULES, *POD_RULES, *immutability()))
+    _check_durations(job["schema"]["openAPIV3Schema"])
+    job["subresources"] = {"status": {}}
+    kind = _versioned(_root(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {}))
+    _hang(kind["schema"]["openAPIV3Schema"], _CLASS_RULES)
+    catalog = _versioned(_root(CatalogSpec, "All accelerator classes in one object; the operator writes it.", {}))
+    return {
+        "trainingjobs": _crd("TrainingJob", "trainingjobs", "Namespaced", ["tj"], job, _JOB_COLUMNS),
+        "acceleratorclasses": _crd(
+            "AcceleratorClass", "acceleratorclasses", "Cluster", ["accel"], kind, _CLASS_COLUMNS
+        ),
+        "acceleratorcatalogs": _crd("AcceleratorCatalog", "acceleratorcatalogs", "Cluster", [], catalog, ()),
+    }
+
+
+def _root(
+    spec: type[BaseModel], description: str, notes: Mapping[str, str], status: type[BaseModel] | None = None
+) -> Schema:
+    properties: Schema = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        "spec": structural(spec, notes),
+    }
+    if status is not None:
+        properties["status"] = structural(status, {})
+    return {"type": "object", "description": description, "required": ["spec"], "properties": properties}
+
+
+def _job_notes() -> dict[str, str]:
+    """What `kubectl explain` adds to a description: the unit and the default."""
+    notes = {}
+    for row in rows():
+        unit = f"Unit: {row.unit}. " if row.unit and row.unit != row.type else ""
+        default = "" if row.default in ("required", "none") else f"Default: {row.default}."
+        notes[row.path.removeprefix("spec.")] = f"{unit}{default}".strip()
+    return {path: note for path, note in notes.items() if note}
+
+
+def _versioned(schema: Schema) -> dict[str, Any]:
+    return {"name": VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+
+
+def _hang(schema: Schema, rules: Sequence[Rule]) -> None:
+    """Put each rule where it belongs."""
+    for rule in rules:
+        node = schema
+        for part in rule.at.split(".") if rule.at else ():
+            node = node["items"] if part == "*" else node["properties"][part]
+        written = {"rule": rule.holds, "messageExpression" if rule.shows else "message": rule.message}
+        if rule.field:
+            written["fieldPath"] = rule.field
+        node.setdefault("x-kubernetes-validations", []).append(written)
+
+
+def _check_durations(node: Any) -> None:
+    """A duration is above zero, which its pattern does not say."""
+    if isinstance(node, list):
+        for item in node:
+            _check_durations(item)
+    elif isinstance(node, dict):
+        for child in node.values():
+            _check_durations(child)
+        if node.get("pattern") == DURATION_PATTERN:
+            node["x-kubernetes-validations"] = [
+                {
+                    "rule": "self.matches('[1-9]')",
+                    "message": "expected a duration above 0s, such as 90s, 10m, 1h30m or 7d",
+                }
+            ]
+
+
+def _crd(
+    kind: str,
+    plural: str,
+    scope: str,
+    short: list[str],
+    version: dict[str, Any],
+    columns: Sequence[tuple[str, str, str, int]],
+) -> dict[str, Any]:
+    if columns:
+        version["additionalPrinterColumns"] = [
+            {"name": name, "jsonPath": path, "type": type_, "priority": priority}
+            for name, path, type_, priority in columns
+        ]
+    names: dict[str, Any] = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    names |= {"shortNames": short} if short else {}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {**names, "categories": ["shardwise"]},
+            "scope": scope,
+            "versions": [version],
+        },
+    }

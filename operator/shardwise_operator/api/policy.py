@@ -1,0 +1,167 @@
+"""The admission policy: what can be said of a job only with its accelerator class, at apply, without a webhook.
+
+Its parameter is the catalogue (`catalog.py`), by name.  It looks at a job that is new, or whose hardware or training
+changes (which they do only while it is suspended), so that an edited class locks no running job.  Where there is no
+catalogue yet it lets the job through: the operator checks every job again and says what is wrong in a condition.
+"""
+
+from typing import Any
+
+from shardwise_operator.api.catalog import CATALOG_NAME
+from shardwise_operator.api.cel import has_size, of_preset
+
+POLICY_NAME = "shardwise-accelerators"
+
+_MOST_LISTED = 64
+_DIVISORS = (
+    "[1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 25, 32, 40, 48, 64, 128, 256, 512]"
+    ".filter(d, {number} % d == 0).map(d, string(d)).join(', ')"
+)
+
+_VARIABLES = {
+    "hardware": "object.spec.hardware",
+    "training": "object.spec.training",
+    "topology": "variables.hardware.topology",
+    "classes": "params.spec.?classes.orValue([])",
+    "found": "variables.classes.filter(c, c.name == variables.hardware.accelerator)",
+    "isKnown": "variables.found.size() == 1",
+    "kind": "variables.found[0]",
+    "grids": "variables.kind.?topologies.orValue([])",
+    # Five digits are more than any topology has, and no number that overflows.
+    "sides": "variables.topology.split('x').map(side, side.size() > 5 ? 99999 : int(side))",
+    "isHosts": "variables.grids.size() == 0 && variables.sides.size() == 2",
+    "fitsHosts": "variables.isHosts && variables.sides[0] <= variables.kind.?maxHosts.orValue(0) "
+    "&& variables.sides[1] >= variables.kind.?minDevices.orValue(0) "
+    "&& variables.sides[1] <= variables.kind.?maxDevices.orValue(0)",
+    "isValid": "variables.isKnown && (variables.fitsHosts "
+    "|| variables.grids.exists(g, g.topology == variables.topology))",
+    "ofSlice": "variables.isHosts ? variables.sides[0] * variables.sides[1] "
+    ": variables.grids.filter(g, g.topology == variables.topology)[0].devices",
+    "slices": "variables.hardware.?slices.orValue(1)",
+    "devices": "variables.ofSlice * variables.slices",
+    "replica": "variables.training.?mesh.?replica.orValue(variables.slices)",
+    "tensor": "variables.training.?mesh.?tensor.orValue(1)",
+    "ofReplica": "variables.devices / variables.replica",
+    "isWhole": "variables.isValid && variables.devices % variables.replica == 0",
+    "isDivided": "variables.isWhole && variables.ofReplica >= variables.tensor "
+    "&& variables.ofReplica % variables.tensor == 0",
+    "data": "variables.ofReplica / variables.tensor",
+    "share": "variables.data * variables.replica * variables.training.batch.?microbatches.orValue(1)",
+    "sequences": "variables.training.batch.sequences",
+    # Of many grids those are listed that have up to twice the devices asked for, and at least half.
+    "asked": "variables.sides.size() > 1 ? variables.sides[0] * variables.sides[1] "
+    "* (variables.sides.size() > 2 ? variables.sides[2] : 1) : variables.sides[0]",
+    "close": "variables.grids.filter(g, g.devices <= 2 * variables.asked && 2 * g.devices >= variables.asked)",
+    "near": f"variables.grids.size() <= {_MOST_LISTED} ? variables.grids : variables.close.size() > 0 "
+    f"? variables.close : variables.grids.filter(g, g.devices <= 2 * {_MOST_LISTED})",
+    "words": "variables.grids.size() > 0 ? 'one of ' + string(variables.grids.size()) + ' grids of chips, such as ' "
+    "+ variables.near.map(g, g.topology).join(', ') "
+    ": 'hosts x devices per host, with at most ' + string(variables.kind.?maxHosts.orValue(0)) + ' hosts and ' "
+    "+ string(variables.kind.?minDevices.orValue(0)) + ' to ' + string(variables.kind.?maxDevices.orValue(0)) "
+    "+ ' devices per host'",
+}
+
+_EMBED = of_preset("variables.training.model", "embed", "embed")
+_HAS_EMBED = has_size("variables.training.model", "embed")
+_FSDP = "variables.training.?mesh.?fsdp.orValue(true)"
+_KERNEL = "variables.training.model.?attention.orValue('auto')"
+
+# What must hold, and the text where it does not.
+_VALIDATIONS = (
+    (
+        "variables.isKnown",
+        (
+            "'spec.hardware.accelerator: given \"' + variables.hardware.accelerator + '\", expected one of ' "
+            "+ variables.classes.map(c, c.name).join(', ')"
+        ),
+    ),
+    (
+        "!variables.isKnown || variables.isValid",
+        (
+            "'spec.hardware.topology: given \"' + variables.topology + '\", expected for ' "
+            "+ variables.hardware.accelerator + ' ' + variables.words"
+        ),
+    ),
+    (
+        f"!variables.isKnown || {_KERNEL} == 'auto' || {_KERNEL} in variables.kind.kernels",
+        (
+            f"'spec.training.model.attention: given \"' + {_KERNEL} + '\", expected a kernel of ' "
+            "+ variables.hardware.accelerator + ': auto, ' + variables.kind.kernels.join(', ')"
+        ),
+    ),
+    (
+        "!variables.isValid || variables.isWhole",
+        "'spec.training.mesh.replica: given ' + string(variables.replica) + ', expected a size that divides ' "
+        "+ string(variables.devices) + ' devices: ' + " + _DIVISORS.format(number="variables.devices"),
+    ),
+    (
+        "!variables.isWhole || variables.isDivided",
+        "'spec.training.mesh.tensor: given ' + string(variables.tensor) + ', expected a size that divides ' "
+        "+ string(variables.ofReplica) + ' devices of a replica: ' + " + _DIVISORS.format(number="variables.ofReplica"),
+    ),
+    (
+        f"!variables.isDivided || !{_FSDP} || !{_HAS_EMBED} || {_EMBED} % variables.data == 0",
+        (
+            f"'spec.training.mesh.tensor: embed ' + string({_EMBED}) + ' does not split over data ' "
+            "+ string(variables.data) + ' with fsdp; change tensor, embed, fsdp, replica or the topology'"
+        ),
+    ),
+    (
+        "!variables.isDivided || variables.sequences % variables.share == 0",
+        (
+            "'spec.training.batch.sequences: given ' + string(variables.sequences) + ', expected a multiple of data ' "
+            "+ string(variables.data) + ' x replica ' + string(variables.replica) + ' x microbatches ' "
+            "+ string(variables.training.batch.?microbatches.orValue(1)) + '; take ' "
+            "+ string((variables.sequences / variables.share + 1) * variables.share)"
+        ),
+    ),
+)
+
+
+def policy() -> dict[str, dict[str, Any]]:
+    """The policy and its binding, by the name of their file."""
+    return {"policy": _policy(), "binding": _binding()}
+
+
+def _policy() -> dict[str, Any]:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": POLICY_NAME},
+        "spec": {
+            "failurePolicy": "Fail",
+            "paramKind": {"apiVersion": "shardwise.dev/v1alpha1", "kind": "AcceleratorCatalog"},
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": ["shardwise.dev"],
+                        "apiVersions": ["v1alpha1"],
+                        "operations": ["CREATE", "UPDATE"],
+                        "resources": ["trainingjobs"],
+                    }
+                ]
+            },
+            "matchConditions": [
+                {
+                    "name": "hardware-or-training-is-new",
+                    "expression": "request.operation == 'CREATE' || object.spec.hardware != oldObject.spec.hardware "
+                    "|| object.spec.training != oldObject.spec.training",
+                }
+            ],
+            "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
+            "validations": [{"expression": holds, "messageExpression": text} for holds, text in _VALIDATIONS],
+        },
+    }
+
+
+def _binding() -> dict[str, Any]:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": POLICY_NAME},
+        "spec": {
+            "policyName": POLICY_NAME,
+            "paramRef": {"name": CATALOG_NAME, "parameterNotFoundAction": "Allow"},
+            "validationActions": ["Deny"],
+        },
+    }
