@@ -13,8 +13,13 @@ UV := $(BIN)/uv
 WORKERS ?= 2
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
-# Nodes of the cluster that cluster-up starts.
+# Nodes of the bare cluster that cluster-up starts.
 NODES ?= 3
+# Images that `make images` builds.
+IMAGES ?= operator cpu
+# Which cluster: 1 is the real kind, the default where Docker answers; 0 is the bare one, which needs no Docker.
+KIND ?= $(if $(shell docker info >/dev/null 2>&1 && echo yes),1,0)
+CLUSTER = $(BIN)/python -m tests.$(if $(filter 1,$(KIND)),kind,cluster)
 # More words for pytest or the benchmarks: make test ARGS="-k digest"
 ARGS ?=
 
@@ -80,12 +85,16 @@ bench: $(READY) $(BENCH_READY) ## measure speed, memory and checkpoints against 
 ##@ Kubernetes on this machine
 
 .PHONY: cluster-up
-cluster-up: $(READY) ## start a cluster of NODES=3 nodes, and print the lines that point kubectl and helm at it
-	$(BIN)/python -m tests.cluster up --nodes $(NODES)
+cluster-up: $(READY) ## start a cluster of 3 nodes, KIND=1 on kind, and print the lines that point kubectl and helm at it
+	$(CLUSTER) up $(if $(filter 1,$(KIND)),,--nodes $(NODES))
+
+.PHONY: images
+images: $(READY) ## build the images of IMAGES="operator cpu" (also: tpu gpu) with docker, podman or buildah
+	$(BIN)/python -m images.build $(IMAGES)
 
 .PHONY: cluster-down
-cluster-down: $(READY) ## end it, without a trace but the compiled programs
-	$(BIN)/python -m tests.cluster down
+cluster-down: $(READY) ## end it (KIND as for cluster-up), without a trace but what was compiled
+	$(CLUSTER) down
 
 ##@ Change things
 

@@ -65,7 +65,7 @@ def _compile(folder: Path) -> None:
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
-    go = _go()
+    go = go_compiler()
     say("compiling Kubernetes and its tools from source: about 6 minutes the first time on two cores")
     for module, library in _MODULES.items():
         source = SOURCE / module
@@ -103,7 +103,8 @@ def _write_stages(go: str, path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- the compiler itself
 
 
-def _go() -> str:
+@cache
+def go_compiler() -> str:
     """A Go compiler that is new enough: from the PATH, else from the locked wheel.
 
     Raises:

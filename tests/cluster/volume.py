@@ -18,7 +18,7 @@ def make(namespace: str) -> Path:
     folder = VOLUME / namespace
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)  # the pods of a job run as a user that owns nothing here
-    client().kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(_objects(namespace, folder)))
+    client().kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(objects(namespace, folder)))
     return folder
 
 
@@ -27,7 +27,8 @@ def remove(namespace: str) -> None:
     client().kubectl("delete", "persistentvolume", f"runs-{namespace}", "--ignore-not-found", "--wait=false")
 
 
-def _objects(namespace: str, folder: Path) -> dict[str, object]:
+def objects(namespace: str, folder: Path) -> dict[str, object]:
+    """The volume and its claim `runs` in the namespace, as one list; a node sees the volume under `folder`."""
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {
         "apiVersion": "v1",
