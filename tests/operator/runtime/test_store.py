@@ -1,0 +1,106 @@
+"""What a reflector holds, and what it says has changed."""
+
+import gc
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from tests.operator.runtime.scripted_server import configmap
+
+from shardwise_operator.runtime.store import Store
+
+
+def owned(name: str, version: int, owner: str, *, controller: bool = True) -> dict[str, Any]:
+    """A ConfigMap that somebody owns."""
+    obj = configmap(name, version)
+    obj["metadata"]["ownerReferences"] = [{"uid": owner, "controller": controller}]
+    return obj
+
+
+@pytest.fixture
+def store() -> Store:
+    """Return an empty store."""
+    return Store()
+
+
+def test_an_object_made_anew_is_two_changes(store: Store) -> None:
+    """An object deleted and made again under its name between two lists is gone, then new; never modified."""
+    first, second = configmap("a", 1, uid="u1"), configmap("a", 9, uid="u2")
+    store.replace([first])
+
+    assert store.replace([second]) == [(first, None), (None, second)]
+
+
+def test_a_list_says_what_changed_since_the_last(store: Store) -> None:
+    """Gone, changed and new objects are told apart, and what is as it was is not mentioned."""
+    a, b, c = (configmap(name, 1) for name in "abc")
+    store.replace([a, b, c])
+    changed, new = configmap("b", 2), configmap("d", 3)
+
+    assert store.replace([configmap("a", 1), changed, new]) == [(c, None), (b, changed), (None, new)]
+
+
+def test_the_same_event_twice_is_one_change(store: Store) -> None:
+    """A watch that was taken up again may repeat itself."""
+    assert store.put(configmap("a", 1)) == [(None, configmap("a", 1))]
+    assert store.put(configmap("a", 1)) == []
+
+
+def test_a_late_deletion_does_not_hit_the_successor(store: Store) -> None:
+    """The deletion of an object whose name has another one by now changes nothing."""
+    store.put(configmap("a", 5, uid="new"))
+
+    assert store.remove(configmap("a", 4, uid="old")) == []
+    assert store.get("ns", "a") is not None
+
+
+def test_children_are_found_by_their_controller(store: Store) -> None:
+    """By the UID of the controller alone, and no longer once they are gone or given away."""
+    store.replace([owned("a", 1, "job"), owned("b", 1, "job"), owned("c", 1, "other"), configmap("d", 1)])
+    store.put(owned("e", 1, "job", controller=False))
+    assert [obj["metadata"]["name"] for obj in store.by_owner("job")] == ["a", "b"]
+
+    store.put(owned("a", 2, "other"))
+    store.remove(owned("b", 1, "job"))
+
+    assert store.by_owner("job") == []
+    assert len(store.by_owner("other")) == 2
+
+
+def test_managed_fields_are_not_kept(store: Store) -> None:
+    """They are often half of an object and nobody here reads them."""
+    obj = configmap("a", 1)
+    obj["metadata"]["managedFields"] = [{"manager": "kubectl"}]
+    store.put(obj)
+
+    held = store.get("ns", "a")
+    assert held is not None
+    assert "managedFields" not in held["metadata"]
+
+
+def test_memory_is_flat_over_lists(store: Store) -> None:
+    """Thirty lists, of objects that all changed and of the same ones, hold no more than the first."""
+
+    def page(version: int) -> list[dict[str, Any]]:
+        objects: list[dict[str, Any]] = json.loads(
+            json.dumps([owned(str(n), version, f"job-{n % 7}") for n in range(200)])
+        )
+        return objects
+
+    def held_bytes() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        store.replace(page(1))
+        first = held_bytes()
+        for n in range(30):
+            store.replace(page(2 + n // 2))
+        last = held_bytes()
+    finally:
+        tracemalloc.stop()
+
+    assert len(store) == 200
+    assert last < 1.2 * first
