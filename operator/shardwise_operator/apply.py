@@ -1,0 +1,106 @@
+"""Carries a plan out. Every write has a precondition, so one that was decided on an old view is refused or harmless.
+
+An object is only ever made under a name that nobody has. Where somebody has it, and it is not this job's, nothing is
+touched and the rest of the plan waits: the status says whose name is in the way.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from shardwise_operator.agents import AgentError, Agents, Target
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import Apply, AskStop, Create, Delete, Patch, Plan
+from shardwise_operator.render.names import controller_of
+from shardwise_operator.render.secret import Tokens
+from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError, InvalidError
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, Kind, Object
+from shardwise_operator.runtime.transport import Api
+from shardwise_operator.words import NAME_CONFLICT, QUOTA, REFUSED
+
+_log = logging.getLogger(__name__)
+
+
+class StaleError(Exception):
+    """The view that the plan was made on is old; the pass is tried again."""
+
+
+@dataclass
+class Outcome:
+    """What came of a plan: the objects that are there now, and what was in the way of the rest, with its reason."""
+
+    made: list[tuple[Kind, Object]] = field(default_factory=list)
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def pods(self) -> list[Object]:
+        """The pods among them."""
+        return [obj for kind, obj in self.made if kind == PODS]
+
+
+class Applier:
+    """Carries plans out."""
+
+    def __init__(self, api: Api, agents: Agents, tokens: Tokens) -> None:
+        """Write through `api`, and ask host 0 through `agents`."""
+        self._api, self._agents, self._tokens = api, agents, tokens
+
+    def apply(self, seen: Observed, plan: Plan) -> Outcome:
+        """Carry the steps out, in their order, up to one that is refused.
+
+        Raises:
+            StaleError: what the plan makes was there already.
+            KubernetesError: the API server did not answer, or a precondition did not hold.
+
+        """
+        outcome = Outcome()
+        for step in plan.steps:
+            match step:
+                case Create():
+                    self._create(seen, step, outcome)
+                case Apply():
+                    self._api.apply(step.kind, dict(step.manifest))
+                case Patch():
+                    self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+                case Delete():
+                    self._api.delete(
+                        step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds
+                    )
+                case AskStop():
+                    self._ask_stop(seen, step)
+            if outcome.reason:
+                break
+        return outcome
+
+    def _create(self, seen: Observed, step: Create, outcome: Outcome) -> None:
+        try:
+            made = self._api.create(step.kind, dict(step.manifest))
+        except AlreadyExistsError:
+            self._there_already(seen, step, outcome)
+        except ForbiddenError as error:
+            outcome.reason = QUOTA if "exceeded quota" in error.message else REFUSED
+            outcome.message = error.message
+        except InvalidError as error:
+            outcome.reason, outcome.message = REFUSED, error.message
+        else:
+            outcome.made.append((step.kind, made))
+
+    def _there_already(self, seen: Observed, step: Create, outcome: Outcome) -> None:
+        if step.kind == SECRETS:  # its name has the job's UID in it
+            return
+        name = step.manifest["metadata"]["name"]
+        found = self._api.get(step.kind, seen.namespace, name)
+        if controller_of(found) != seen.uid:
+            outcome.reason = NAME_CONFLICT
+            outcome.message = f"{step.kind.kind} {name} is there already and is not this job's: rename one of the two"
+        elif step.kind == CONFIG_MAPS:  # the pods of this plan are made of something else
+            raise StaleError(f"{name} is there already")
+        else:
+            outcome.made.append((step.kind, found))
+
+    def _ask_stop(self, seen: Observed, step: AskStop) -> None:
+        target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
+        try:
+            self._agents.stop(target)
+        except AgentError as error:  # asked again by the next pass, for as long as its policy is patient
+            _log.info("%s/%s did not take the request to stop: %s", seen.namespace, seen.name, error)

@@ -1,0 +1,36 @@
+"""Keeps the AcceleratorCatalog: all classes in one object, which the admission policy looks things up in.
+
+Called by the controller when a class changes. It knows the cluster's classes only, and no job.
+"""
+
+import logging
+
+from shardwise_operator.api.catalog import catalog_of
+from shardwise_operator.runtime.cache import Cache
+from shardwise_operator.runtime.errors import NotFoundError
+from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES
+from shardwise_operator.runtime.transport import Api
+
+# In no namespace, where no job is.
+CATALOG_KEY = ("", "accelerator-catalog")
+
+_log = logging.getLogger(__name__)
+
+
+class Catalog:
+    """The one object, and what it is made from."""
+
+    def __init__(self, cache: Cache, api: Api) -> None:
+        """Read the classes from `cache`, write through `api`."""
+        self._cache, self._api = cache, api
+
+    def reconcile(self) -> None:
+        """Make the catalogue say what the classes say."""
+        wanted = catalog_of(self._cache.list(ACCELERATOR_CLASSES))
+        try:
+            found = self._api.get(ACCELERATOR_CATALOGS, "", wanted["metadata"]["name"])
+        except NotFoundError:
+            found = {}
+        if found.get("spec") != wanted["spec"]:
+            self._api.apply(ACCELERATOR_CATALOGS, wanted)
+            _log.info("the catalogue holds %d classes", len(self._cache.list(ACCELERATOR_CLASSES)))

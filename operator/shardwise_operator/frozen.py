@@ -1,0 +1,104 @@
+"""What the pods of one round are made of: the resolved job and its class, as they were when the round began.
+
+Kept in the round's immutable ConfigMap, which the pods mount too. A class or an operator that changes later changes no
+running job: a replaced pod is like the one it replaces.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardwise.job.accelerators import class_of, loads_class, offering
+from shardwise.job.document import Document, shown, write_document
+from shardwise.job.errors import JobError, Problem
+from shardwise.job.load import as_data, check, dump, loads
+from shardwise.job.pods import CLASS_KEY, JOB_KEY
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import Pod, TrainingJob
+from shardwise.job.spec.accelerator import AcceleratorClass
+from shardwise.job.topology import Topology, parse_topology
+from shardwise.job.words import any_of
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A resolved job that goes with its class, its image filled in."""
+
+    job: TrainingJob
+    machine: AcceleratorClass
+
+    @cached_property
+    def pod(self) -> Pod:
+        """The job's pod section."""
+        pod = self.job.spec.pod
+        assert pod is not None
+        return pod
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Of one slice."""
+        topology = parse_topology(self.machine, self.job.spec.hardware.topology)
+        assert topology is not None
+        return topology
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Every host as "<slice>-<host>", in the order of their ranks."""
+        slices = range(self.job.spec.hardware.slices)
+        return tuple(f"{slice_}-{host}" for slice_ in slices for host in range(self.topology.hosts))
+
+    def rank(self, host: str) -> int:
+        """The rank of "<slice>-<host>"."""
+        slice_, of_slice = host.split("-")
+        return int(slice_) * self.topology.hosts + int(of_slice)
+
+    @property
+    def placement_label(self) -> str | None:
+        """The node label whose values are the places of slices; None where a slice is one host, or any node will do."""
+        return self.machine.spec.placement_label if self.topology.hosts > 1 else None
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a pod that is told to go may take to save."""
+        return self.pod.termination_grace_period.seconds
+
+    def data(self) -> dict[str, str]:
+        """What a ConfigMap holds of it."""
+        return {JOB_KEY: dump(self.job), CLASS_KEY: write_document(as_data(self.machine))}
+
+
+def freeze(raw: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]], *, image: str) -> Frozen:
+    """The job in an object of the cluster with its class; JobError with all that does not go together.
+
+    Args:
+        raw: the TrainingJob.
+        classes: every AcceleratorClass of the cluster, by name.
+        image: the trainer's, where neither the job nor the class names one.
+
+    """
+    name = raw["spec"]["hardware"]["accelerator"]
+    if name not in classes:
+        expected = f"an AcceleratorClass of this cluster: {any_of(sorted(classes))}" if classes else "no class is there"
+        raise JobError([Problem(path="spec.hardware.accelerator", given=shown(name), expected=expected)])
+    machine = class_of(classes[name])
+    with offering([machine]):
+        job = resolve(check(Document(data=_as_file(raw), places={})))
+    pod = job.spec.pod
+    if pod is None:
+        raise JobError([Problem(path="spec.pod", expected="a pod section with a directory, which a cluster needs")])
+    filled = pod.model_copy(update={"image": pod.image or machine.spec.image or image})
+    return Frozen(job.model_copy(update={"spec": job.spec.model_copy(update={"pod": filled})}), machine)
+
+
+def thaw(data: Mapping[str, str]) -> Frozen:
+    """The inverse of `Frozen.data`."""
+    machine = loads_class(data[CLASS_KEY], source=CLASS_KEY)
+    with offering([machine]):
+        return Frozen(loads(data[JOB_KEY], source=JOB_KEY), machine)
+
+
+def _as_file(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The job as its author wrote it, without what the API server added."""
+    kept = {key: raw["metadata"][key] for key in ("name", "namespace", "labels") if key in raw["metadata"]}
+    return {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "metadata": kept, "spec": raw["spec"]}

@@ -1,0 +1,118 @@
+"""The command `shardwise-operator`: puts the parts together and runs them until SIGTERM or a lost lease."""
+
+import socket
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwise_operator import __version__
+from shardwise_operator.agents import Agents
+from shardwise_operator.apply import Applier
+from shardwise_operator.catalog import Catalog
+from shardwise_operator.config import Settings, read_key
+from shardwise_operator.controller import JobController
+from shardwise_operator.job_metrics import JobMetrics
+from shardwise_operator.logs import write_logs
+from shardwise_operator.observe import Observer
+from shardwise_operator.poll import Poller
+from shardwise_operator.runtime.cache import Cache
+from shardwise_operator.runtime.connection import Connection, connect
+from shardwise_operator.runtime.elector import Elector
+from shardwise_operator.runtime.manager import Manager, stop_on_signals
+from shardwise_operator.runtime.metrics import Metrics
+from shardwise_operator.runtime.pace import Limiter
+from shardwise_operator.runtime.queue import WorkQueue
+from shardwise_operator.runtime.recorder import Recorder
+from shardwise_operator.runtime.transport import Api
+from shardwise_operator.runtime.web import WebServer, health_pages, metrics_pages
+
+_LEASE_QPS, _LEASE_SECONDS = 5.0, 5.0
+_LIST_QPS = 20.0
+
+app = typer.Typer(
+    name="shardwise-operator",
+    help="Keeps the pods of TrainingJobs alive, and says how they stand.",
+    epilog="Example: shardwise-operator run --trainer-image localhost/trainer:dev --key-file key",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _operator() -> None:
+    """Keep the pods of TrainingJobs alive, and say how they stand."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"shardwise-operator {__version__}")
+
+
+@app.command()
+def run(  # noqa: PLR0913  the options of the command
+    *,
+    trainer_image: Annotated[str, typer.Option(help="The image of jobs that name none, nor their class.")],
+    key_file: Annotated[Path, typer.Option(help="The operator's key: at least 32 random bytes.")],
+    namespace: Annotated[str, typer.Option(help="Look after this namespace only; empty, all of them.")] = "",
+    managed_by: Annotated[str, typer.Option(help="Look after jobs whose spec.managedBy is this; empty, none.")] = "",
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs that are looked at at a time.")] = 4,
+    poll_seconds: Annotated[float, typer.Option(min=0.1, max=300, help="How often a job is asked how it stands.")] = 2,
+    qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 100,
+    burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 200,
+    metrics_address: Annotated[str, typer.Option(help="Where /metrics is served, as host:port.")] = ":8080",
+    health_address: Annotated[str, typer.Option(help="Where /healthz and /readyz are served.")] = ":8081",
+    lease_namespace: Annotated[str, typer.Option(help="The operator's own namespace.")] = "shardwise-system",
+    lease_name: Annotated[str, typer.Option(help="The lease of which one operator is the holder.")] = "shardwise",
+    kubeconfig: Annotated[str, typer.Option(help="How to reach the cluster; empty, as the pod that this is.")] = "",
+) -> None:
+    """Run until SIGTERM, or until another operator holds the lease."""
+    write_logs()
+    stop = stop_on_signals()
+    settings = Settings(
+        trainer_image=trainer_image,
+        operator_namespace=lease_namespace,
+        managed_by=managed_by,
+        poll_seconds=poll_seconds,
+        tokens=read_key(key_file),
+    )
+    connection, metrics = connect(kubeconfig), Metrics()
+    elector = _elector(connection, metrics, lease_namespace, lease_name)
+    api = Api(connection, metrics, limiter=Limiter(qps, burst), may_write=elector.leads)
+    lists = Api(connection, metrics, limiter=Limiter(_LIST_QPS, int(_LIST_QPS)))
+    cache, queue, agents = Cache(), WorkQueue(metrics), Agents()
+    poller = Poller(agents, poll_seconds, queue.add)
+    metrics.registry.register(JobMetrics(poller.latest))
+    manager = Manager(lists, cache, queue, elector, metrics, workers=workers, namespace=namespace)
+    controller = JobController(
+        cache,
+        api,
+        settings=settings,
+        observer=Observer(cache, api, settings),
+        applier=Applier(api, agents, settings.tokens),
+        poller=poller,
+        recorder=Recorder(api, metrics, component="shardwise"),
+        catalog=Catalog(cache, api),
+    )
+    with ExitStack() as stack:
+        stack.enter_context(WebServer(health_address, health_pages(manager)))
+        stack.enter_context(WebServer(metrics_address, metrics_pages(metrics.registry)))
+        stack.enter_context(poller)
+        manager.run(controller, stop)
+
+
+def _elector(connection: Connection, metrics: Metrics, namespace: str, name: str) -> Elector:
+    """The elector, with a pace and a time limit of its own: a busy operator must not lose its lease."""
+    limiter = Limiter(_LEASE_QPS, int(_LEASE_QPS))
+    api = Api(connection, metrics, limiter=limiter, read_seconds=_LEASE_SECONDS)
+    identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    return Elector(api, namespace=namespace, name=name, identity=identity)
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="shardwise-operator")

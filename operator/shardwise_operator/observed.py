@@ -1,0 +1,110 @@
+"""All that a pass knows of one job, frozen: what the policies decide by.
+
+Made by `observe.py`; the policies see nothing else but the time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from shardwise_operator.frozen import Frozen
+from shardwise_operator.pod import Pod
+from shardwise_operator.poll import Poll
+from shardwise_operator.state import State
+
+LEADER = "0-0"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a job's EndpointSlice says that host 0 is, and the slice's UID."""
+
+    address: str
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """One job and what is its own.
+
+    Attributes:
+        namespace: of the job.
+        name: of the job.
+        uid: of the job.
+        generation: of the job's spec.
+        labels: of the job.
+        deleting: it is being deleted; the garbage collector takes its children.
+        suspend: it is asked to be suspended.
+        deadline_seconds: how long a round may take.
+        ttl_seconds: how long a finished job is kept.
+        state: what its status says.
+        reported: the restarts of the program that its status says, by cause.
+        asked: its spec as it is now, with its class; None where the two do not go together.
+        problem: why they do not; "" where they do.
+        frozen: what the pods of this round are made of; None before its ConfigMap is there.
+        pods: all its pods, of earlier rounds too.
+        children: "<Kind>/<name>" of its own other objects.
+        endpoint: its EndpointSlice; None where there is none.
+        pools: by slice, the place that its bound pods are in; only of slices with a pod that still needs one.
+        gone_nodes: nodes of its pods that are no more.
+        silent_nodes: nodes of its pods whose kubelet says nothing.
+        poll: what host 0 last said of itself.
+
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+    suspend: bool = False
+    deadline_seconds: float | None = None
+    ttl_seconds: float | None = None
+    state: State = field(default_factory=State)
+    reported: Mapping[str, int] = field(default_factory=dict)
+    asked: Frozen | None = None
+    problem: str = ""
+    frozen: Frozen | None = None
+    pods: tuple[Pod, ...] = ()
+    children: frozenset[str] = frozenset()
+    endpoint: Endpoint | None = None
+    pools: Mapping[int, str] = field(default_factory=dict)
+    gone_nodes: frozenset[str] = frozenset()
+    silent_nodes: frozenset[str] = frozenset()
+    poll: Poll | None = None
+
+    @cached_property
+    def _numbered(self) -> dict[tuple[str, int], Pod]:
+        return {(pod.key, pod.attempt): pod for pod in self.pods}
+
+    @property
+    def made_of(self) -> Frozen | None:
+        """What this round's pods are made of."""
+        return self.frozen or self.asked
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of this round, host 0 first."""
+        return self.made_of.hosts if self.made_of else ()
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a pod may take to save and end."""
+        return self.made_of.grace_seconds if self.made_of else 0.0
+
+    def current(self, key: str) -> Pod | None:
+        """The pod of a host that counts; None where it is not there."""
+        return self._numbered.get((key, self.state.attempts.get(key, 0)))
+
+    def current_pods(self) -> tuple[Pod, ...]:
+        """Those of all hosts that are there."""
+        return tuple(pod for key in self.hosts if (pod := self.current(key)))
+
+    def round_pods(self) -> tuple[Pod, ...]:
+        """The pods of this round, replaced ones too."""
+        return tuple(pod for pod in self.pods if pod.round == self.state.round)
+
+    def on_a_lost_node(self, pod: Pod) -> bool:
+        """Whether nobody can say that the pod has ended, because its node is gone or silent."""
+        return pod.node is not None and pod.node in self.gone_nodes | self.silent_nodes

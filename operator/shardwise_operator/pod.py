@@ -1,0 +1,111 @@
+"""A pod as the policies see it: the few facts that decide, out of the object that the API server keeps.
+
+Made by `observe.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.job.pods import ATTEMPT_LABEL, HOST_LABEL, ROUND_LABEL, SLICE_GATE, SLICE_LABEL, LastRecord
+from shardwise_operator.state import seconds_of
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """One pod of a job.
+
+    Attributes:
+        name: its name.
+        uid: its UID.
+        key: its host, "<slice>-<host>".
+        attempt: its number among the pods of this host.
+        round: the round it belongs to.
+        phase: Pending, Running, Succeeded, Failed or Unknown.
+        node: where it is bound to; None before.
+        address: its IP; None before it has one.
+        ready: its host's trainer has joined the gang.
+        gated: it waits for its slice's first host.
+        deleting_at: when it is to be gone, if it is being deleted.
+        disruption: the reason of its DisruptionTarget condition; "" without one.
+        reason: the reason of its end that the kubelet or a controller gives; "" without one.
+        exit_reason: how its container ended (OOMKilled, Error); "" while it has not.
+        waiting: why its container has not started; "" where it has, or nobody says.
+        waiting_message: the same in words.
+        unschedulable: the scheduler's words where it finds no node; "" otherwise.
+        record: what its agent said at its end.
+
+    """
+
+    name: str
+    uid: str
+    key: str
+    attempt: int
+    round: int
+    phase: str = "Pending"
+    node: str | None = None
+    address: str | None = None
+    ready: bool = False
+    gated: bool = False
+    deleting_at: float | None = None
+    disruption: str = ""
+    reason: str = ""
+    exit_reason: str = ""
+    waiting: str = ""
+    waiting_message: str = ""
+    unschedulable: str = ""
+    record: LastRecord | None = None
+
+    @property
+    def slice(self) -> int:
+        """Its slice."""
+        return int(self.key.split("-")[0])
+
+    @property
+    def ended(self) -> bool:
+        """Whether its container has ended for good."""
+        return self.phase in _ENDED
+
+    @property
+    def running(self) -> bool:
+        """Whether its container runs, and nobody has asked for its end."""
+        return self.phase == "Running" and self.deleting_at is None
+
+
+def read_pod(raw: Mapping[str, Any]) -> Pod:
+    """The facts of a pod that the operator has made."""
+    metadata, status = raw["metadata"], raw.get("status", {})
+    labels = metadata["labels"]
+    container: Mapping[str, Any] = next(iter(status.get("containerStatuses", [])), {})
+    ended = container.get("state", {}).get("terminated", {})
+    waiting = container.get("state", {}).get("waiting", {})
+    conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
+    scheduled = conditions.get("PodScheduled", {})
+    unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        key=f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}",
+        attempt=int(labels[ATTEMPT_LABEL]),
+        round=int(labels[ROUND_LABEL]),
+        phase=status.get("phase", "Pending"),
+        node=raw["spec"].get("nodeName"),
+        address=status.get("podIP"),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        gated=any(gate["name"] == SLICE_GATE for gate in raw["spec"].get("schedulingGates", [])),
+        deleting_at=seconds_of(metadata.get("deletionTimestamp")),
+        disruption=_disruption(conditions),
+        reason=status.get("reason", ""),
+        exit_reason=ended.get("reason", ""),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
+        record=LastRecord.loads(ended.get("message", "")) if ended else None,
+    )
+
+
+def _disruption(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    target = conditions.get("DisruptionTarget", {})
+    return str(target.get("reason", "")) if target.get("status") == "True" else ""

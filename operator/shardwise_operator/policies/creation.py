@@ -1,0 +1,48 @@
+"""Makes the pods of a round, all that are missing at once, and the objects that they need before them.
+
+A host's next pod is made when its earlier ones have ended for certain: gone, terminal, or on a node that nobody hears
+from, where the number of the incarnation keeps them from committing anything.
+"""
+
+from collections.abc import Iterator
+
+from shardwise_operator.config import Settings
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import Create, Step
+from shardwise_operator.render.children import children
+from shardwise_operator.render.pods import Place, pod_manifest
+from shardwise_operator.render.secret import secret_manifest
+from shardwise_operator.runtime.kinds import PODS, SECRETS
+
+
+def steps(seen: Observed, settings: Settings, now: float) -> Iterator[Step]:
+    """What is to be made now."""
+    missing = [
+        child
+        for child in children(seen, settings.operator_namespace)
+        if f"{child.kind.kind}/{child.name}" not in seen.children
+    ]
+    yield from (Create(child.kind, child.manifest) for child in missing)
+    if seen.state.not_before is not None and now < seen.state.not_before:
+        return
+    hosts = [host for host in seen.hosts if host not in seen.state.pods and _free(seen, host)]
+    if hosts:
+        yield Create(SECRETS, secret_manifest(seen, settings.tokens))
+    yield from (Create(PODS, pod_manifest(seen, host, _place(seen, host))) for host in hosts)
+
+
+def _free(seen: Observed, host: str) -> bool:
+    """Whether no pod of the host is there that could still do something."""
+    return all(pod.ended or seen.on_a_lost_node(pod) for pod in seen.pods if pod.key == host)
+
+
+def _place(seen: Observed, host: str) -> Place:
+    slice_ = int(host.split("-", maxsplit=1)[0])
+    return Place(pool=seen.pools.get(slice_), avoid=_twice(seen, host))
+
+
+def _twice(seen: Observed, host: str) -> str | None:
+    """The node on which the host's last two pods ended; None where they were on two."""
+    ended = sorted((pod for pod in seen.round_pods() if pod.key == host), key=lambda pod: -pod.attempt)[:2]
+    nodes = {pod.node for pod in ended}
+    return next(iter(nodes)) if len(ended) == 2 and len(nodes) == 1 else None

@@ -1,0 +1,31 @@
+"""`spec.deadline`: a round that takes longer is asked to save, waited for within the grace period, and has failed.
+
+The launcher keeps the same deadline by itself; this one also ends a round that never came to run.
+"""
+
+from dataclasses import replace
+
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import Plan
+from shardwise_operator.policies.endings import ASK_AGAIN_SECONDS, all_ended, failed, stopping
+from shardwise_operator.words import DEADLINE
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """The next step of ending a round that has passed its deadline."""
+    started_at = seen.state.started_at
+    if seen.deadline_seconds is None or started_at is None or now < started_at + seen.deadline_seconds:
+        return None
+    since = seen.state.stop_asked_at
+    if all_ended(seen):
+        return failed(seen, DEADLINE, f"not complete {seen.deadline_seconds:g} s after the round began", now)
+    state = seen.state if since is not None else replace(seen.state, reason=DEADLINE, stop_asked_at=now)
+    steps = stopping(seen, now if since is None else since, now)
+    return Plan(state=state, steps=steps, again_seconds=ASK_AGAIN_SECONDS)
+
+
+def remaining_seconds(seen: Observed, now: float) -> float | None:
+    """The time until the deadline; None without one."""
+    if seen.deadline_seconds is None or seen.state.started_at is None:
+        return None
+    return max(0.0, seen.state.started_at + seen.deadline_seconds - now)

@@ -1,0 +1,32 @@
+"""A finished job: what still runs is ended after a while, and the job itself goes after `ttlAfterFinished`.
+
+Its ended pods stay, with their logs, until the job goes.
+"""
+
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import Delete, Event, Plan, Step
+from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
+from shardwise_operator.words import EXPIRED
+
+# The agents of a run that is over end by themselves; one that does not is ended after this.
+LINGER_SECONDS = 30.0
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """What is left to do for a job that is Complete or Failed."""
+    if not seen.state.finished:
+        return None
+    completed_at = seen.state.completed_at
+    assert completed_at is not None
+    expires_at = None if seen.ttl_seconds is None else completed_at + seen.ttl_seconds
+    if expires_at is not None and now >= expires_at:
+        gone = Event("Normal", EXPIRED, f"deleted {seen.ttl_seconds:g} s after it finished, as ttlAfterFinished asks")
+        return Plan(state=seen.state, steps=(Delete(TRAINING_JOBS, seen.name, seen.uid),), events=(gone,))
+    lingering = [pod for pod in seen.pods if not pod.ended and pod.deleting_at is None]
+    waits = [expires_at - now] if expires_at is not None else []
+    steps: tuple[Step, ...] = ()
+    if lingering and now < completed_at + LINGER_SECONDS:
+        waits.append(completed_at + LINGER_SECONDS - now)
+    else:
+        steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in lingering)
+    return Plan(state=seen.state, steps=steps, again_seconds=min(waits, default=None))

@@ -1,0 +1,69 @@
+"""`recovery.startWithin`: pods that do not all run by then are given back, all of them, and tried again later.
+
+So of two jobs that hold half of what each needs, one gets its whole: they wait for different times, which their UIDs
+decide. The pods themselves are deleted by the next pass (`sweeping.py`). Where an image cannot be had, that is charged
+to its budget; other waits have no end.
+"""
+
+from dataclasses import replace
+from hashlib import sha256
+
+from shardwise_operator.observed import LEADER, Observed
+from shardwise_operator.plan import Event, Plan
+from shardwise_operator.policies.budgets import budget
+from shardwise_operator.policies.endings import failed
+from shardwise_operator.policies.pending import waits_for_image
+from shardwise_operator.policies.rounds import next_attempts
+from shardwise_operator.state import Phase
+from shardwise_operator.words import GIVEN_BACK, Lost
+
+_FIRST_WAIT_SECONDS = 10.0
+_MAX_DOUBLINGS = 5
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """Give back the pods of a round that has not come to run in time; None while there is time."""
+    left = remaining_seconds(seen, now)
+    if left is None or left > 0.0:
+        return None
+    charged = dict(seen.state.charged)
+    if any(waits_for_image(pod) for pod in seen.current_pods()):
+        count = charged.get(Lost.IMAGE, 0)
+        if count >= budget(seen, Lost.IMAGE):
+            return failed(seen, GIVEN_BACK, f"{_words(seen)}; the budget of {count} for images is used up", now)
+        charged[Lost.IMAGE] = count + 1
+    wait = _wait_seconds(seen)
+    words = f"{_words(seen)}; all are given back, and tried again in {wait:.0f} s"
+    state = replace(
+        seen.state,
+        reason=GIVEN_BACK,
+        message=words,
+        attempts=next_attempts(seen.state.attempts, seen.hosts),
+        pods={},
+        charged=charged,
+        not_before=now + wait,
+    )
+    return Plan(state=state, events=(Event("Warning", GIVEN_BACK, words),))
+
+
+def remaining_seconds(seen: Observed, now: float) -> float | None:
+    """How long the pods of a round that has not run yet may still take; None where that is over."""
+    state = seen.state
+    if state.phase != Phase.PENDING or state.started_at is None or seen.made_of is None:
+        return None
+    if all(pod.phase == "Running" for pod in seen.current_pods()) and len(seen.current_pods()) == len(seen.hosts):
+        return None
+    since = max(state.started_at, state.not_before or 0.0)
+    return max(0.0, since + seen.made_of.job.spec.recovery.start_within.seconds - now)
+
+
+def _words(seen: Observed) -> str:
+    running = sum(pod.phase == "Running" for pod in seen.current_pods())
+    return f"{running} of {len(seen.hosts)} pods ran within startWithin"
+
+
+def _wait_seconds(seen: Observed) -> float:
+    """Longer after each time, and different for each job: from half the usual wait to one and a half."""
+    times = seen.state.attempts[LEADER]
+    share = int.from_bytes(sha256(f"{seen.uid}/{times}".encode()).digest()[:4], "big") / 2**32
+    return float(_FIRST_WAIT_SECONDS * 2.0 ** min(times, _MAX_DOUBLINGS) * (0.5 + share))

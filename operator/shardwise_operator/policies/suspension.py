@@ -1,0 +1,39 @@
+"""`spec.suspend`: a save is asked for and waited for, bounded; then the pods are gone and the job is Suspended.
+
+A stop that was asked for cannot be taken back: a job that is resumed meanwhile is suspended first.
+"""
+
+from dataclasses import replace
+
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import Delete, Event, Plan
+from shardwise_operator.policies.endings import ASK_AGAIN_SECONDS, all_ended, stopping
+from shardwise_operator.runtime.kinds import PODS
+from shardwise_operator.state import Phase
+from shardwise_operator.words import FALSE, SAVING, SUSPEND_ASKED, SUSPENDED, TRUE
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """The next step towards Suspended; None where nobody asks for it."""
+    phase = seen.state.phase
+    if phase == Phase.SUSPENDED:
+        return Plan(state=seen.state) if seen.suspend else None
+    if not seen.suspend and phase != Phase.SUSPENDING:
+        return None
+    if all_ended(seen):
+        return _suspended(seen, now)
+    state, events = seen.state, tuple[Event, ...]()
+    if phase != Phase.SUSPENDING:
+        events = (Event("Normal", SUSPEND_ASKED, "the job saves, then its pods go"),)
+        state = replace(state, phase=Phase.SUSPENDING, reason=SAVING, message="", not_before=None, stop_asked_at=now)
+        state = state.saying(SUSPENDED, FALSE, SAVING, "", now=now)
+    assert state.stop_asked_at is not None
+    steps = stopping(seen, state.stop_asked_at, now)
+    return Plan(state=state, steps=steps, events=events, again_seconds=ASK_AGAIN_SECONDS)
+
+
+def _suspended(seen: Observed, now: float) -> Plan:
+    state = replace(seen.state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED, message="", pods={}, stop_asked_at=None)
+    state = state.saying(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now)
+    steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in seen.pods if pod.deleting_at is None)
+    return Plan(state=state, steps=steps, events=(Event("Normal", SUSPENDED, "spec.suspend is true"),))

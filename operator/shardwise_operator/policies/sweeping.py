@@ -1,0 +1,28 @@
+"""Pods that no longer count: those that were given back, of earlier rounds, and lost ones before the last.
+
+The pod before the current one is kept when it has ended, with its log. One that is stuck is taken away by force only
+when its node is no more: a node that is silent may still run it.
+"""
+
+from collections.abc import Iterator
+
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import Delete
+from shardwise_operator.pod import Pod
+from shardwise_operator.runtime.kinds import PODS
+
+
+def steps(seen: Observed, now: float) -> Iterator[Delete]:
+    """The pods that go now."""
+    current = {pod.uid for pod in seen.current_pods()}
+    for pod in seen.pods:
+        if pod.deleting_at is not None:
+            if pod.node in seen.gone_nodes and now > pod.deleting_at:
+                yield Delete(PODS, pod.name, pod.uid, grace_seconds=0)
+        elif pod.uid not in current and not _kept(seen, pod):
+            yield Delete(PODS, pod.name, pod.uid)
+
+
+def _kept(seen: Observed, pod: Pod) -> bool:
+    last = pod.attempt == seen.state.attempts.get(pod.key, 0) - 1
+    return pod.ended and last and pod.round == seen.state.round

@@ -1,0 +1,176 @@
+"""Asks host 0 of every job that is alive how it stands: beside the reconciling, in a few threads, bounded in all.
+
+The controller says whom to ask, and reads what is published. A change of phase is published at once, and brings the
+job's next pass; mere progress shares a budget over all jobs, for each publication is a write to the API server.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+from shardwise_operator.agents import AgentError, Agents, Target
+
+Key = tuple[str, str]
+
+_WORKERS = 16
+_MAX_POLLS_PER_SECOND = 100.0
+_MAX_PROGRESS_PER_SECOND = 20.0
+# Host 0 may miss this many polls before what it said no longer counts.
+_MISSED_POLLS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poll:
+    """What is published of host 0's word.
+
+    Attributes:
+        heard_at: when it last answered, in seconds since the epoch; 0 before it has.
+        fresh_seconds: for how long that counts.
+        status: its `/status`; None before it has answered.
+        error: why it does not answer; "" where it does.
+
+    """
+
+    heard_at: float
+    fresh_seconds: float
+    status: dict[str, Any] | None
+    error: str = ""
+
+    def fresh(self, now: float) -> bool:
+        """Whether it still counts."""
+        return now - self.heard_at <= self.fresh_seconds
+
+
+class _Asked:
+    """One job that is asked: whom, the last answer, and what of it is published."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.latest: dict[str, Any] | None = None
+        self.published: dict[str, Any] | None = None
+        self.published_at = 0.0
+        self.heard_at = 0.0
+        self.error = ""
+        self.said_silent = False
+
+
+class Poller:
+    """The jobs that are asked, and the threads that ask them."""
+
+    def __init__(self, agents: Agents, poll_seconds: float, changed: Callable[[Key], None]) -> None:
+        """`changed` is called with a job for which something new is published."""
+        self._agents, self._poll_seconds, self._changed = agents, poll_seconds, changed
+        self._lock = threading.Condition()
+        self._asked: dict[Key, _Asked] = {}
+        self._due: list[tuple[float, Key]] = []
+        self._rhythm: set[Key] = set()  # keys that are due some time, or being asked: each once
+        self._closed = False
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="poll")
+        self._thread = threading.Thread(target=self._run, name="polls", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+        self._thread.join()
+        self._pool.shutdown(cancel_futures=True)
+
+    def follow(self, key: Key, target: Target) -> None:
+        """Ask this job's host 0 from now on."""
+        with self._lock:
+            asked = self._asked.get(key)
+            if asked is None or asked.target != target:
+                self._asked[key] = _Asked(target)
+            if key not in self._rhythm:
+                self._rhythm.add(key)
+                heapq.heappush(self._due, (time.monotonic(), key))
+                self._lock.notify()
+
+    def forget(self, key: Key) -> None:
+        """Ask it no more."""
+        with self._lock:
+            self._asked.pop(key, None)
+
+    def published(self, key: Key) -> Poll | None:
+        """What its status may say; None where nobody asks it."""
+        with self._lock:
+            asked = self._asked.get(key)
+            if asked is None:
+                return None
+            return Poll(
+                heard_at=asked.heard_at,
+                fresh_seconds=self._fresh_seconds(),
+                status=asked.published,
+                error=asked.error,
+            )
+
+    def latest(self) -> dict[Key, dict[str, Any]]:
+        """The last answer of every job that has answered lately."""
+        with self._lock:
+            least = time.time() - self._fresh_seconds()
+            return {key: each.latest for key, each in self._asked.items() if each.latest and each.heard_at >= least}
+
+    def _run(self) -> None:
+        """Hand out each job when it is due."""
+        while True:
+            with self._lock:
+                while not self._closed and not (self._due and self._due[0][0] <= time.monotonic()):
+                    self._lock.wait(self._due[0][0] - time.monotonic() if self._due else None)
+                if self._closed:
+                    return
+                _, key = heapq.heappop(self._due)
+            self._pool.submit(self._poll, key)
+
+    def _poll(self, key: Key) -> None:
+        with self._lock:
+            asked = self._asked.get(key)
+            if asked is None:
+                self._rhythm.discard(key)
+                return
+        try:
+            status, error = self._agents.status(asked.target), ""
+        except AgentError as failed:
+            status, error = None, str(failed)
+        with self._lock:
+            new = self._take(asked, status, error)
+            heapq.heappush(self._due, (time.monotonic() + self._period_seconds(), key))
+            self._lock.notify()
+        if new:
+            self._changed(key)
+
+    def _take(self, asked: _Asked, status: dict[str, Any] | None, error: str) -> bool:
+        """Take an answer in; whether it is to be published."""
+        now, asked.error = time.time(), error
+        if status is None:
+            silent = now - asked.heard_at > self._fresh_seconds()
+            new, asked.said_silent = silent and not asked.said_silent, silent
+            return new
+        asked.heard_at, asked.latest = now, status
+        new = asked.said_silent or asked.published is None or _weighty(asked.published) != _weighty(status)
+        asked.said_silent = False
+        if new or (asked.published != status and now - asked.published_at >= self._progress_seconds()):
+            asked.published, asked.published_at = status, now
+            return True
+        return False
+
+    def _period_seconds(self) -> float:
+        return max(self._poll_seconds, len(self._asked) / _MAX_POLLS_PER_SECOND)
+
+    def _progress_seconds(self) -> float:
+        return max(self._poll_seconds, len(self._asked) / _MAX_PROGRESS_PER_SECOND)
+
+    def _fresh_seconds(self) -> float:
+        return _MISSED_POLLS * self._period_seconds()
+
+
+def _weighty(status: dict[str, Any]) -> tuple[Any, ...]:
+    """What of a status cannot wait."""
+    return status["phase"], status.get("incarnation"), status.get("restarts"), status.get("slowestHost")

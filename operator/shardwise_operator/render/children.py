@@ -1,0 +1,103 @@
+"""The objects beside the pods: what the round is made of, the name of host 0, and who may speak to the pods."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.job.pods import AGENT_PORT, JOB_LABEL
+from shardwise_operator.observed import LEADER, Observed
+from shardwise_operator.render.names import (
+    MANAGED_BY_LABEL,
+    MANAGER,
+    config_map_name,
+    host_name,
+    metadata,
+    service_name,
+)
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, SERVICES, Kind
+
+_PORT = {"name": "agent", "port": AGENT_PORT, "protocol": "TCP"}
+
+
+@dataclass(frozen=True)
+class Child:
+    """An object that a round needs before its pods."""
+
+    kind: Kind
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.manifest["metadata"]["name"])
+
+
+def children(seen: Observed, operator_namespace: str) -> Iterator[Child]:
+    """Every object that a round needs before its pods, but the Secret, which nobody may look for."""
+    yield Child(CONFIG_MAPS, config_map(seen))
+    yield Child(SERVICES, service(seen))
+    yield Child(NETWORK_POLICIES, network_policy(seen, operator_namespace))
+
+
+def config_map(seen: Observed) -> dict[str, Any]:
+    """What the pods of this round are made of, immutable."""
+    assert seen.made_of is not None
+    assert seen.state.round is not None
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(seen, config_map_name(seen.name, seen.state.round)),
+        "immutable": True,
+        "data": seen.made_of.data(),
+    }
+
+
+def service(seen: Observed) -> dict[str, Any]:
+    """A headless Service without a selector: with one for each job, a controller matches every pod with every job."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(seen, service_name(seen.name)),
+        "spec": {"clusterIP": "None", "ports": [_PORT]},
+    }
+
+
+def endpoint_slice(seen: Observed, address: str) -> dict[str, Any]:
+    """Where host 0 is: the only address behind the Service's name."""
+    meta = _metadata(seen, service_name(seen.name))
+    meta["labels"] |= {
+        "kubernetes.io/service-name": service_name(seen.name),
+        "endpointslice.kubernetes.io/managed-by": MANAGER,
+    }
+    endpoint = {"addresses": [address], "conditions": {"ready": True}, "hostname": host_name(seen.name, LEADER)}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": meta,
+        "addressType": "IPv6" if ":" in address else "IPv4",
+        "ports": [_PORT],
+        "endpoints": [endpoint],
+    }
+
+
+def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
+    """The job's pods hear each other, and the operator's namespace on the agent's port; nobody else."""
+    own = {"matchLabels": {JOB_LABEL: seen.name, MANAGED_BY_LABEL: MANAGER}}
+    operator = {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(seen, service_name(seen.name)),
+        "spec": {
+            "podSelector": own,
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [{"podSelector": own}]},
+                {"from": [{"namespaceSelector": operator}], "ports": [{"port": AGENT_PORT, "protocol": "TCP"}]},
+            ],
+        },
+    }
+
+
+def _metadata(seen: Observed, name: str) -> dict[str, Any]:
+    return metadata(namespace=seen.namespace, job=seen.name, uid=seen.uid, name=name)

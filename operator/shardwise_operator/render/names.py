@@ -1,0 +1,73 @@
+"""The names of a job's objects, and the labels and the owner that each carries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.job.pods import HOST_LABEL, JOB_LABEL, SLICE_LABEL
+from shardwise_operator.runtime.kinds import TRAINING_JOBS
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGER = "shardwise"
+# What the operator lists and watches of the kinds that others use too.
+OURS = f"{MANAGED_BY_LABEL}={MANAGER}"
+
+
+def service_name(job: str) -> str:
+    """The Service that names host 0; the EndpointSlice and the NetworkPolicy are called the same."""
+    return f"{job}-shardwise"
+
+
+def config_map_name(job: str, round_: int) -> str:
+    """What a round is made of."""
+    return f"{job}-shardwise-{round_}"
+
+
+def secret_name(job: str, uid: str) -> str:
+    """The tokens; the UID in it tells them from those of an earlier job of the same name, which nobody can read."""
+    return f"{job}-shardwise-{uid[:8]}"
+
+
+def pod_name(job: str, host: str, attempt: int) -> str:
+    """One pod of a host, "<slice>-<host>"."""
+    return f"{job}-{host}-{attempt}"
+
+
+def host_name(job: str, host: str) -> str:
+    """What every pod of a host calls itself."""
+    return f"{job}-{host}"
+
+
+def metadata(*, namespace: str, job: str, uid: str, name: str) -> dict[str, Any]:
+    """The metadata of an object that belongs to a job and goes with it."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": {
+            MANAGED_BY_LABEL: MANAGER,
+            "app.kubernetes.io/name": "shardwise-job",
+            "app.kubernetes.io/instance": job,
+            JOB_LABEL: job,
+        },
+        "ownerReferences": [
+            {
+                "apiVersion": TRAINING_JOBS.api_version,
+                "kind": TRAINING_JOBS.kind,
+                "name": job,
+                "uid": uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+
+
+def controller_of(manifest: Mapping[str, Any]) -> str | None:
+    """The UID of the object's controller; None where it has none."""
+    owners = manifest["metadata"].get("ownerReferences", [])
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def host_of(pod: Mapping[str, Any]) -> str:
+    """The host of a pod of ours, "<slice>-<host>"."""
+    labels = pod["metadata"]["labels"]
+    return f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}"

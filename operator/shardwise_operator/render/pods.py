@@ -1,0 +1,134 @@
+"""The pod of one host: where it may run, and what keeps it there. Its container is in `container.py`.
+
+The class comes first, the job's `pod` section over it, and what the pods cannot do without over both.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from shardwise.job.load import as_data
+from shardwise.job.pods import ATTEMPT_LABEL, HOST_LABEL, JOB_LABEL, ROUND_LABEL, SLICE_GATE, SLICE_LABEL
+from shardwise.job.topology import node_labels
+from shardwise_operator.frozen import Frozen
+from shardwise_operator.observed import Observed
+from shardwise_operator.render.container import container
+from shardwise_operator.render.names import host_name, metadata, pod_name, service_name
+from shardwise_operator.render.security import pod_security
+from shardwise_operator.render.volumes import volumes
+
+# Names one slice of one job among all of the cluster; written here, read by host 0's anti-affinity.
+SLICE_ID_LABEL = "shardwise.dev/slice-id"
+# With the time that the cluster takes to notice, a pod of a silent node is given up after about a minute and a half.
+_TOLERATED_SECONDS = 30
+_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pod has to go, and where not: its slice's place, and the node that has failed it twice."""
+
+    pool: str | None = None
+    avoid: str | None = None
+
+
+def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
+    """The next pod of a host, "<slice>-<host>"."""
+    frozen = seen.made_of
+    assert frozen is not None
+    meta = metadata(
+        namespace=seen.namespace,
+        job=seen.name,
+        uid=seen.uid,
+        name=pod_name(seen.name, host, seen.state.attempts[host]),
+    )
+    meta["labels"] = {**frozen.pod.labels, **_queue_labels(seen), **meta["labels"], **_labels(seen, host)}
+    meta["annotations"] = {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        **_queue_annotations(seen),
+        **frozen.pod.annotations,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, frozen, host, place)}
+
+
+def _spec(seen: Observed, frozen: Frozen, host: str, place: Place) -> dict[str, Any]:
+    label = frozen.placement_label
+    pool = {label: place.pool} if label and place.pool else {}
+    pod = frozen.pod
+    spec: dict[str, Any] = {
+        "hostname": host_name(seen.name, host),
+        "subdomain": service_name(seen.name),
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": ceil(frozen.grace_seconds),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {**node_labels(frozen.machine, frozen.job.spec.hardware), **pod.node_selector, **pool},
+        "tolerations": _tolerations(frozen),
+        "securityContext": pod_security(frozen),
+        "containers": [container(seen, frozen, host)],
+        "volumes": volumes(seen, frozen),
+    }
+    affinity = _affinity(seen, label, host, place)
+    if affinity:
+        spec["affinity"] = affinity
+    if label and not host.endswith("-0") and place.pool is None:
+        spec["schedulingGates"] = [{"name": SLICE_GATE}]
+    asked = as_data(pod)
+    kept = ("serviceAccountName", "imagePullSecrets", "schedulerName", "priorityClassName")
+    return spec | {name: asked[name] for name in kept if name in asked}
+
+
+def _labels(seen: Observed, host: str) -> dict[str, str]:
+    slice_, of_slice = host.split("-")
+    return {
+        SLICE_LABEL: slice_,
+        HOST_LABEL: of_slice,
+        ATTEMPT_LABEL: str(seen.state.attempts[host]),
+        ROUND_LABEL: str(seen.state.round),
+        SLICE_ID_LABEL: f"{seen.uid}-{slice_}",
+    }
+
+
+def _tolerations(frozen: Frozen) -> list[dict[str, Any]]:
+    asked = [as_data(toleration) for toleration in (*frozen.machine.spec.tolerations, *frozen.pod.tolerations)]
+    taints = {toleration.get("key") for toleration in asked}
+    ours = [
+        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_SECONDS}
+        for taint in _NODE_TAINTS
+        if taint not in taints
+    ]
+    return asked + ours
+
+
+def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dict[str, Any]:
+    """Host 0 keeps every other slice out of its place; a pod that has failed twice on a node goes elsewhere."""
+    if label is None:
+        return _elsewhere(place.avoid) if place.avoid else {}
+    if not host.endswith("-0"):
+        return {}
+    own = f"{seen.uid}-{host.split('-', maxsplit=1)[0]}"
+    others = [
+        {"key": JOB_LABEL, "operator": "Exists"},
+        {"key": SLICE_ID_LABEL, "operator": "NotIn", "values": [own]},
+    ]
+    term = {"topologyKey": label, "namespaceSelector": {}, "labelSelector": {"matchExpressions": others}}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _elsewhere(node: str) -> dict[str, Any]:
+    field = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _queue_labels(seen: Observed) -> dict[str, str]:
+    """Kueue's marks of a group of pods, where the job names one of its queues."""
+    if _QUEUE_LABEL not in seen.labels:
+        return {}
+    group = f"{seen.name}-{seen.uid[:8]}-{seen.state.round}"
+    return {_QUEUE_LABEL: seen.labels[_QUEUE_LABEL], "kueue.x-k8s.io/pod-group-name": group}
+
+
+def _queue_annotations(seen: Observed) -> dict[str, str]:
+    return {"kueue.x-k8s.io/pod-group-total-count": str(len(seen.hosts))} if _QUEUE_LABEL in seen.labels else {}

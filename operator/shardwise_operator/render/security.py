@@ -1,0 +1,35 @@
+"""What a pod may do to its node, by the PodSecurity level of its class.
+
+`restricted` is the strictest that Kubernetes has. At `baseline` the container is root inside of itself; at `privileged`
+it may use the node's devices and folders, which TPUs and the libraries of some GPUs ask for. The root file system is
+read-only at each.
+"""
+
+from typing import Any
+
+from shardwise_operator.frozen import Frozen
+
+# The user and the group of the trainer's image.
+USER = 10001
+
+
+def pod_security(frozen: Frozen) -> dict[str, Any]:
+    """The security context of the pod."""
+    context: dict[str, Any] = {
+        "fsGroup": frozen.pod.fs_group or USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if frozen.machine.spec.pod_security != "restricted":
+        return {**context, "runAsUser": 0, "runAsGroup": 0}
+    return {**context, "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
+
+
+def container_security(frozen: Frozen) -> dict[str, Any]:
+    """The security context of the container."""
+    level = frozen.machine.spec.pod_security
+    if level == "privileged":
+        return {"privileged": True, "readOnlyRootFilesystem": True}
+    if level == "baseline":
+        return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}

@@ -1,0 +1,47 @@
+"""The volumes of a pod and where its container sees them: the job's own, the class's, and those of every pod."""
+
+from typing import Any
+
+from shardwise.job.load import as_data
+from shardwise.job.pods import JOB_MOUNT, SCRATCH_MOUNT, TOKEN_MOUNT
+from shardwise_operator.frozen import Frozen
+from shardwise_operator.observed import Observed
+from shardwise_operator.render.names import config_map_name, secret_name
+
+# Readable by the container's group alone.
+_TOKEN_MODE = 0o440
+
+
+def volumes(seen: Observed, frozen: Frozen) -> list[dict[str, Any]]:
+    """Every volume of a pod."""
+    assert seen.state.round is not None
+    shared = frozen.machine.spec.shared_memory
+    memory = {"medium": "Memory"} | ({"sizeLimit": str(shared)} if shared else {})
+    token = {"secretName": secret_name(seen.name, seen.uid), "defaultMode": _TOKEN_MODE}
+    ours: list[dict[str, Any]] = [
+        {"name": "shardwise-job", "configMap": {"name": config_map_name(seen.name, seen.state.round)}},
+        {"name": "shardwise-tokens", "secret": token},
+        {"name": "shardwise-scratch", "emptyDir": {}},
+        {"name": "shardwise-tmp", "emptyDir": {}},
+        {"name": "shardwise-shm", "emptyDir": memory},
+    ]
+    machine = [
+        {"name": f"machine-{path.name}", "hostPath": {"path": path.path}} for path in frozen.machine.spec.host_paths
+    ]
+    return [*ours, *machine, *(as_data(volume) for volume in frozen.pod.volumes)]
+
+
+def volume_mounts(frozen: Frozen) -> list[dict[str, Any]]:
+    """Where the container sees them."""
+    ours: list[dict[str, Any]] = [
+        {"name": "shardwise-job", "mountPath": JOB_MOUNT, "readOnly": True},
+        {"name": "shardwise-tokens", "mountPath": TOKEN_MOUNT, "readOnly": True},
+        {"name": "shardwise-scratch", "mountPath": SCRATCH_MOUNT},
+        {"name": "shardwise-tmp", "mountPath": "/tmp"},  # noqa: S108  the folder in the container
+        {"name": "shardwise-shm", "mountPath": "/dev/shm"},  # noqa: S108  as above
+    ]
+    machine = [
+        {"name": f"machine-{path.name}", "mountPath": path.mount_path, "readOnly": path.read_only}
+        for path in frozen.machine.spec.host_paths
+    ]
+    return [*ours, *machine, *(as_data(mount) for mount in frozen.pod.volume_mounts)]

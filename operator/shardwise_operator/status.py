@@ -1,0 +1,131 @@
+"""The status of a job as it is written: the state that was decided, and what is known of the training.
+
+Numbers that may not be numbers (loss, speed) are text. What nobody knows anew stays as it was last said.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from shardwise.job.contract import Cause
+from shardwise.job.pods import LastRecord
+from shardwise_operator.apply import Outcome
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import Plan
+from shardwise_operator.policies.outcome import last_record
+from shardwise_operator.render.names import host_of
+from shardwise_operator.state import Phase, State, timestamp, write_state
+from shardwise_operator.words import FALSE, NAME_CONFLICT, READY, SCHEDULED
+
+_MAX_MESSAGE = 4096
+
+
+def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The status after this pass, given the one before it."""
+    state = _with_outcome(_with_pods(seen, plan.state, outcome), outcome, now)
+    known = {**_kept(old), **_of_the_run(seen), "restarts": _restarts(seen, state, old), "hosts": _hosts(seen, state)}
+    known["restartCount"] = sum(known["restarts"].values())
+    return write_state(state, seen.generation) | {name: value for name, value in known.items() if value}
+
+
+def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
+    """With every current pod that is there known by its UID."""
+    there = {pod.key: pod.uid for pod in seen.pods if state.attempts.get(pod.key) == pod.attempt}
+    made = {host_of(pod): pod["metadata"]["uid"] for pod in outcome.pods}
+    if state.finished or state.phase == Phase.SUSPENDED or state.round != seen.state.round:
+        return state
+    return replace(state, pods={**state.pods, **there, **made})
+
+
+def _with_outcome(state: State, outcome: Outcome, now: float) -> State:
+    if not outcome.reason:
+        return state
+    state = replace(state, reason=outcome.reason, message=outcome.message[:_MAX_MESSAGE])
+    kind = READY if outcome.reason == NAME_CONFLICT else SCHEDULED
+    return state.saying(kind, FALSE, outcome.reason, outcome.message[:_MAX_MESSAGE], now=now)
+
+
+def _kept(old: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: old[name] for name in ("progress", "checkpoint", "goodput", "digest") if name in old}
+
+
+def _of_the_run(seen: Observed) -> dict[str, Any]:
+    """What the run says of itself: its last record if it has ended, else what host 0 has said."""
+    record = last_record(seen)
+    if record is not None:
+        return _recorded(record)
+    if seen.poll is None or seen.poll.status is None:
+        return {}
+    return _told(seen, seen.poll.status, seen.poll.heard_at)
+
+
+def _recorded(record: LastRecord) -> dict[str, Any]:
+    progress = {"step": record.step, "of": record.steps, "loss": record.loss}
+    return {
+        "progress": {name: value for name, value in progress.items() if value is not None},
+        **({"checkpoint": {"step": record.checkpoint_step}} if record.checkpoint_step is not None else {}),
+        **({"digest": record.digest} if record.digest else {}),
+        **_goodput(record.goodput),
+    }
+
+
+def _told(seen: Observed, status: Mapping[str, Any], heard_at: float) -> dict[str, Any]:
+    said, slowest = status.get("progress", {}), status.get("slowestHost")
+    progress = {
+        "step": said.get("step"),
+        "of": said.get("of"),
+        "loss": _text(said.get("loss"), ".4f"),
+        "tokensPerSecond": _text(said.get("tokensPerSecond"), ".0f"),
+        "mfu": _text(said.get("mfu"), ".1%"),
+        "eta": _eta(said),
+        "slowestHost": None if slowest is None else seen.hosts[slowest],
+        "observedAt": timestamp(heard_at),
+    }
+    told = {"progress": {name: value for name, value in progress.items() if value is not None}}
+    checkpoint = status.get("checkpoint")
+    return {**told, **({"checkpoint": checkpoint} if checkpoint else {}), **_goodput(status.get("goodput", {}))}
+
+
+def _eta(said: Mapping[str, Any]) -> str | None:
+    """The time that is left at the last step's speed, as 1h5m."""
+    step, of, seconds = said.get("step"), said.get("of"), said.get("stepSeconds")
+    if step is None or of is None or not seconds:
+        return None
+    minutes, rest = divmod(int((of - step) * seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
+
+
+def _text(value: float | str | None, form: str) -> str | None:
+    """A number as text; what is text already (a loss that is none) stays."""
+    return value if value is None or isinstance(value, str) else format(value, form)
+
+
+def _goodput(seconds: Mapping[str, float]) -> dict[str, str]:
+    """The share of the wall time in which steps that count were taken."""
+    total = sum(seconds.values())
+    return {"goodput": format(seconds.get("step", 0.0) / total, ".0%")} if total else {}
+
+
+def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, int]:
+    """Every restart once: a lost pod is also a lost host to the run's own count."""
+    told = _told_restarts(seen)
+    if told is None:
+        charged = old.get("charged", {})
+        own = {cause: count - charged.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
+    else:
+        own = {**told, Cause.HOST_LOST: max(0, told.get(Cause.HOST_LOST, 0) - sum(state.charged.values()))}
+    counts = {str(cause): own.get(cause, 0) + state.charged.get(cause, 0) for cause in sorted({*own, *state.charged})}
+    return {cause: count for cause, count in counts.items() if count}
+
+
+def _told_restarts(seen: Observed) -> Mapping[str, int] | None:
+    record = last_record(seen)
+    if record is not None:
+        return record.restarts
+    return seen.poll.status.get("restarts") if seen.poll and seen.poll.status else None
+
+
+def _hosts(seen: Observed, state: State) -> dict[str, Any]:
+    ready = sum(pod.ready for pod in seen.pods if state.pods.get(pod.key) == pod.uid and not pod.ended)
+    return {"ready": ready, "of": len(seen.hosts), "summary": f"{ready}/{len(seen.hosts)}"}

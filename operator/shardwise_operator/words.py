@@ -1,0 +1,52 @@
+"""The words that status and events are written in: types of conditions, reasons, causes.
+
+Written by the policies and `status.py`; people, alerts and `kubectl wait` read them, so a word that is published stays.
+"""
+
+from enum import StrEnum
+
+# Types of conditions.
+COMPLETE = "Complete"
+FAILED = "Failed"
+SUSPENDED = "Suspended"
+READY = "Ready"
+STALLED = "Stalled"
+SCHEDULED = "Scheduled"
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+
+# Why a job is where it is: reasons of conditions, of events, and the REASON column.
+INVALID = "Invalid"  # the job does not go with its class; the message says what was expected
+NAME_CONFLICT = "NameConflict"  # an object of somebody else has a name that the job needs
+QUOTA = "QuotaExceeded"  # the API server refused a pod
+REFUSED = "Refused"  # the API server refused an object for another reason
+UNSCHEDULABLE = "Unschedulable"
+SLICE_WAITS = "SliceWaits"  # the slice's first host has no place yet
+IMAGE = "ImagePull"
+CONTAINER = "ContainerStart"
+PLACED = "Placed"
+BACKOFF = "Backoff"
+NO_WORD = "NoWord"  # host 0 has not answered for a while
+SAVING = "Saving"  # a save was asked for
+NOT_ASKED = "NotAsked"
+SUSPEND_ASKED = "SuspendAsked"
+RESUMED = "Resumed"
+STARTED = "Started"
+REPLACED = "PodReplaced"
+GIVEN_BACK = "GivenBack"  # not all pods ran within startWithin
+DEADLINE = "DeadlineExceeded"
+SAVED_UNASKED = "SavedUnasked"  # the run was stopped from inside
+TRAINED = "Trained"
+EXPIRED = "Expired"
+
+
+class Lost(StrEnum):
+    """Why a pod ended that should not have; each has its own budget in `spec.recovery.restarts`."""
+
+    EVICTION = "eviction"
+    NODE_LOST = "nodeLost"
+    MAINTENANCE = "maintenance"
+    ADMISSION = "admission"
+    IMAGE = "image"
+    OUT_OF_MEMORY = "outOfMemory"
+    UNKNOWN = "unknown"

@@ -1,0 +1,139 @@
+"""Builders of what a pass sees: a job and its class, pods in the states that a kubelet brings them to, settings.
+
+Used by the tests of the policies, the renderings and the controller. Everything has a default; a test says what it is
+about.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardwise.job.pods import LastRecord
+from shardwise_operator.config import Settings
+from shardwise_operator.frozen import Frozen, freeze
+from shardwise_operator.observed import Observed
+from shardwise_operator.pod import Pod
+from shardwise_operator.render.names import pod_name
+from shardwise_operator.render.secret import Tokens
+from shardwise_operator.state import Phase, State
+
+NOW = 1_800_000_000.0
+UID = "11111111-2222-3333-4444-555555555555"
+IMAGE = "localhost/trainer:dev"
+CLASSES = Path(__file__).parents[2] / "trainer" / "shardwise" / "job" / "classes"
+SETTINGS = Settings(
+    trainer_image=IMAGE,
+    operator_namespace="shardwise-system",
+    managed_by="",
+    poll_seconds=2.0,
+    tokens=Tokens(b"0" * 32),
+)
+
+
+def manifest(name: str = "job", *, hardware: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """A TrainingJob on two hosts as it is applied; `spec` goes over its fields."""
+    return {
+        "apiVersion": "shardwise.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "hardware": hardware or {"accelerator": "cpu-sim", "topology": "2x2"},
+            "training": {
+                "model": {"preset": "tiny"},
+                "data": {"train": [{"name": "text", "paths": ["README.md"]}]},
+                "batch": {"sequences": 1024},
+                "optimizer": {"name": "adamw", "learningRate": 1e-3},
+                "steps": 100,
+            },
+            "pod": {
+                "directory": "/runs/job",
+                "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
+                "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+            },
+            **spec,
+        },
+    }
+
+
+@cache
+def classes() -> Mapping[str, Mapping[str, Any]]:
+    """The built-in classes as a cluster has them, by name."""
+    read = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(CLASSES.glob("*.yaml"))]
+    return {each["metadata"]["name"]: each for each in read}
+
+
+def frozen(job: Mapping[str, Any] | None = None) -> Frozen:
+    """What a round of the job is made of."""
+    return freeze(job or manifest(), classes(), image=IMAGE)
+
+
+def seen(state: State | None = None, *pods: Pod, made_of: Frozen | None = None, **fields: Any) -> Observed:
+    """A job whose first round has begun, unless `state` says otherwise."""
+    made_of = made_of or frozen()
+    filled: dict[str, Any] = {
+        "namespace": "default",
+        "name": "job",
+        "uid": UID,
+        "asked": made_of,
+        "frozen": made_of if state and state.round is not None else None,
+        "state": state or State(),
+        "pods": pods,
+        **fields,
+    }
+    return Observed(**filled)
+
+
+def begun(phase: Phase = Phase.RUNNING, *, hosts: tuple[str, ...] = ("0-0", "0-1"), **fields: Any) -> State:
+    """The state of a round that began a minute ago, with all pods made."""
+    state = State(
+        phase=phase,
+        round=0,
+        attempts=dict.fromkeys(hosts, 0),
+        pods={host: f"uid-{host}-0" for host in hosts},
+        started_at=NOW - 60,
+    )
+    return replace(state, **fields)
+
+
+def pod(key: str = "0-0", attempt: int = 0, *, phase: str = "Running", **fields: Any) -> Pod:
+    """A pod that runs on a node of its own, unless told otherwise."""
+    filled: dict[str, Any] = {
+        "name": pod_name("job", key, attempt),
+        "uid": f"uid-{key}-{attempt}",
+        "key": key,
+        "attempt": attempt,
+        "round": 0,
+        "phase": phase,
+        "node": f"node-{key}",
+        "address": f"10.0.0.{int(key.split('-')[1]) + 1}",
+        "ready": phase == "Running",
+        **fields,
+    }
+    return Pod(**filled)
+
+
+def record(code: int | None = 0, **fields: Any) -> LastRecord:
+    """What an agent says at the end of a run of 100 steps."""
+    filled: dict[str, Any] = {
+        "code": code,
+        "host": 0,
+        "incarnation": 0,
+        "step": 100,
+        "steps": 100,
+        "loss": "1.2345",
+        "checkpoint_step": 100,
+        "digest": "d" * 16,
+        "restarts": {},
+        "goodput": {"step": 90.0, "start": 10.0},
+        "cause": None,
+        "rank": None,
+        "exit": None,
+        "message": "complete",
+        "tail": "",
+        **fields,
+    }
+    return LastRecord(**filled)

@@ -1,0 +1,121 @@
+"""The life of a job on a real API server: from apply to its end, with stand-ins for the nodes and for host 0."""
+
+import pytest
+from tests.operator.building import manifest, record
+from tests.operator.controller.operating import Place, StandInAgents, told
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+
+def _condition(status: dict[str, object], kind: str) -> dict[str, str]:
+    conditions = status["conditions"]
+    assert isinstance(conditions, list)
+    return next(each for each in conditions if each["type"] == kind)
+
+
+def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
+    """All pods come at once with what they need; status tells the run's own step; its last record completes the job."""
+    place.apply(manifest())
+    place.until_pods("job-0-0-0", "job-0-1-0")
+    assert place.there("configmaps", "job-shardwise-0")
+    assert place.there("services", "job-shardwise")
+    assert place.there("networkpolicies", "job-shardwise", "apis/networking.k8s.io/v1")
+    pending = place.until_phase("Pending")
+    assert _condition(pending, "Scheduled")["status"] == "False"
+
+    agents.answer = told(step=10)
+    place.run("job-0-0-0", "job-0-1-0")
+    status = place.until_phase("Running")
+    place.until("the endpoint", lambda: place.there("endpointslices", "job-shardwise", "apis/discovery.k8s.io/v1"))
+    assert status["progress"]["step"] == 10
+    assert status["progress"]["loss"] == "2.5000"
+    assert _condition(status, "Ready")["status"] == "True"
+
+    agents.answer = told(step=20)
+    place.until("step 20", lambda: place.status()["progress"]["step"] == 20)
+    for pod in place.pods():
+        place.end(pod, 0, record(0))
+    done = place.until_phase("Complete")
+
+    assert _condition(done, "Complete")["status"] == "True"
+    assert done["progress"]["step"] == 100
+    assert done["digest"] == "d" * 16
+    assert done["goodput"] == "90%"
+    assert done["completionTime"]
+
+
+def test_a_failed_run_says_why(place: Place, agents: StandInAgents) -> None:
+    """The cause, the rank and the log's end of the agents' last record are in the condition."""
+    agents.answer = told()
+    place.apply(manifest())
+    place.until_pods("job-0-0-0", "job-0-1-0")
+    place.run("job-0-0-0", "job-0-1-0")
+    place.until_phase("Running")
+    place.end("job-0-0-0", 82, record(82, cause="nonfinite", rank=1, message="the loss is nan", tail="Traceback"))
+
+    condition = _condition(place.until_phase("Failed"), "Failed")
+
+    assert condition["reason"] == "NonFinite"
+    assert condition["message"] == "the loss is nan (rank 1)\nTraceback"
+
+
+def test_a_lost_pod_is_replaced_alone(place: Place, agents: StandInAgents) -> None:
+    """The other pod stays as it is; the new one has a new name, and the name of host 0 follows it."""
+    agents.answer = told()
+    place.apply(manifest())
+    place.until_pods("job-0-0-0", "job-0-1-0")
+    place.run("job-0-0-0", "job-0-1-0")
+    place.until_phase("Running")
+    kept = place.pods()["job-0-1-0"]["metadata"]["uid"]
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    place.end("job-0-0-0", 137, conditions=[evicted])
+    place.until_pods("job-0-0-0", "job-0-0-1", "job-0-1-0")
+
+    status = place.until_phase("Recovering")
+
+    assert status["restarts"] == {"eviction": 1}
+    assert status["attempts"] == {"0-0": 1, "0-1": 0}
+    assert place.pods()["job-0-1-0"]["metadata"]["uid"] == kept
+    place.bind("job-0-0-1", "node-b")
+    place.report("job-0-0-1", phase="Running", podIP="192.0.2.77")
+    place.until_phase("Running")
+    path = place.path("endpointslices", "job-shardwise", "apis/discovery.k8s.io/v1")
+    place.until(
+        "the new address", lambda: place.client.request("GET", path)["endpoints"][0]["addresses"] == ["192.0.2.77"]
+    )
+
+
+def test_suspend_saves_and_resume_goes_on(place: Place, agents: StandInAgents) -> None:
+    """Host 0 is asked for a save; the pods go when they have ended; a resume makes pods of new names in a new round."""
+    agents.answer = told()
+    place.apply(manifest())
+    place.until_pods("job-0-0-0", "job-0-1-0")
+    place.run("job-0-0-0", "job-0-1-0")
+    place.until_phase("Running")
+    place.change("job", suspend=True)
+    place.until_phase("Suspending")
+    place.until("the request", lambda: agents.stopped)
+    for pod in place.pods():
+        place.end(pod, 80, record(80, step=37, message="saved and stopped"))
+    place.until_phase("Suspended")
+    place.until_pods()
+
+    place.change("job", suspend=False)
+    place.until_pods("job-0-0-1", "job-0-1-1")
+    status = place.until_phase("Pending")
+
+    assert status["round"] == 1
+    assert status["progress"]["step"] == 37
+    assert place.there("configmaps", "job-shardwise-1")
+
+
+def test_a_finished_job_is_removed_after_its_time(place: Place) -> None:
+    """After ttlAfterFinished the job is deleted, and by the garbage collector all that is its own."""
+    place.apply(manifest(ttlAfterFinished="1s"))
+    place.until_pods("job-0-0-0", "job-0-1-0")
+    place.run("job-0-0-0", "job-0-1-0")
+    for pod in place.pods():
+        place.end(pod, 0, record(0))
+    path = "apis/shardwise.dev/v1alpha1"
+    place.until("the end of the job", lambda: not place.there("trainingjobs", "job", path))
+    place.until_pods()
