@@ -26,6 +26,17 @@ def test_devices_are_the_jobs(num_devices: int) -> None:
     assert f"--xla_force_host_platform_device_count={num_devices}" in variables["XLA_FLAGS"].split()
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "platforms"), [("tpu-v5e-4t", "2x4", "tpu,cpu"), ("gpu", "2x8", "cuda,cpu")]
+)
+def test_real_devices_are_not_simulated(accelerator: str, topology: str, platforms: str) -> None:
+    """On real devices JAX takes those or fails; nothing is said of simulated ones."""
+    hardware = [f"hardware.accelerator={accelerator}", f"hardware.topology={topology}", "training.mesh.tensor=1"]
+    variables = trainer_environment(load(QUICKSTART, hardware), {"XLA_FLAGS": "--xla_dump_to=/x"})
+    assert variables["JAX_PLATFORMS"] == platforms
+    assert {"XLA_FLAGS", "NPROC"}.isdisjoint(variables)
+
+
 @pytest.mark.parametrize(("given", "expected"), [({}, "16"), ({"NPROC": "5"}, "5")])
 def test_every_simulated_device_has_threads_to_wait_in_several_collectives(
     given: dict[str, str], expected: str

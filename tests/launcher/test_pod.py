@@ -186,6 +186,17 @@ def test_job_refused(pods: Pods) -> None:
     assert "abacus" in pods.record(0).message
 
 
+def test_directory_cannot_be_made(pods: Pods, tmp_path: Path) -> None:
+    """A volume that the pod may not write to ends it with words, on whatever host."""
+    pods.start(hosts=1)
+    pods.kill(0)
+    (tmp_path / "file").touch()
+    pods.make(0, directory=tmp_path / "file" / "run")
+
+    assert pods.wait(0) == ExitCode.BAD_INPUT
+    assert "file/run/logs: cannot be made (Not a directory)" in pods.record(0).message
+
+
 def test_log(pods: Pods) -> None:
     """A pod's log has what its own trainer says, and what happens to the run."""
     pods.start(

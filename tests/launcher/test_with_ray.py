@@ -2,9 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import psutil
 from tests.launcher.conftest import Run
+from tests.launcher.pods import Pods
 
 from shardwise.job.contract import ExitCode
 from shardwise.launcher import processes
@@ -47,3 +49,18 @@ def test_leader_killed(run: Run) -> None:
 
     assert run.end() == ExitCode.OK
     assert run.summary["restarts"] == {"hostLost": 1}
+
+
+def test_pod_killed(tmp_path: Path) -> None:
+    """Pods have addresses of their own: Ray finds the successor of host 0 under another one."""
+    pods = Pods(tmp_path)
+    pods.options = {"ray": True}
+    pods.start(faults=[HELD])
+    pods.until_step(7)
+    pods.kill(0)
+    pods.make(0)
+    pods.go_on()
+
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert pods.record(1).restarts == {"hostLost": 1}
+    assert pods.close() == []

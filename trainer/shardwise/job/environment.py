@@ -6,6 +6,7 @@ Read by `shardwise run` (and later by the launcher) before JAX is imported; it i
 import os
 from collections.abc import Mapping
 
+from shardwise.job.accelerators import offered
 from shardwise.job.contract import cache_directory
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import topology_of
@@ -20,6 +21,7 @@ _PATIENCE = (
 # One simulated device can wait in several collectives at once, each of which holds a thread of a pool that by default
 # has one thread a device: the device that all wait for then finds none, and the program stands still for ever.
 _THREADS_PER_DEVICE = 4
+_PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 
 
 def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
@@ -27,14 +29,12 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
 
     XLA flags that are there already are kept, and win over ours; the number of simulated devices is the job's.
     """
-    topology = topology_of(job.spec.hardware)
-    assert topology is not None, "the rules have passed the topology"
-    flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
+    platform = offered()[job.spec.hardware.accelerator].spec.platform
     executables = cache_directory() / "executables"
     return {
-        "JAX_PLATFORMS": "cpu",
-        "NPROC": environment.get("NPROC", str(_THREADS_PER_DEVICE * topology.devices_per_host)),
-        "XLA_FLAGS": " ".join([*_PATIENCE, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
+        # The processor comes last: it is there for what a program keeps in the host's memory.
+        "JAX_PLATFORMS": _PLATFORMS[platform],
+        **(_simulated(job, environment) if platform == "cpu" else {}),
         "JAX_COMPILATION_CACHE_DIR": environment.get("JAX_COMPILATION_CACHE_DIR", str(executables)),
         # By default JAX keeps only what took a second to compile.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -42,6 +42,17 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
         # The service takes SIGTERM away from Python's handlers.
         "JAX_ENABLE_PREEMPTION_SERVICE": "false",
         "TF_CPP_MIN_LOG_LEVEL": environment.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+    }
+
+
+def _simulated(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of simulated devices."""
+    topology = topology_of(job.spec.hardware)
+    assert topology is not None, "the rules have passed the topology"
+    flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
+    return {
+        "NPROC": environment.get("NPROC", str(_THREADS_PER_DEVICE * topology.devices_per_host)),
+        "XLA_FLAGS": " ".join([*_PATIENCE, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
     }
 
 

@@ -10,7 +10,7 @@ it trains, it hears signals:
 
 import json
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 STOP_SIGNAL = signal.SIGTERM
 SAVE_SIGNAL = signal.SIGUSR1
@@ -24,6 +24,7 @@ class Orders:
     `job_file` is the resolved job, `directory` the run directory; `progress` and `stacks` are files on the host's own
     disk. `coordinator` is "host:port" of jax.distributed, which rank 0 serves; it is unused where `num_processes` is 1.
     `fork` and `step` are what the command line asked of the first incarnation. `deadline_seconds` is what is left.
+    `variables` are to be in the environment before JAX looks for devices.
     """
 
     job_file: str
@@ -37,6 +38,7 @@ class Orders:
     fork: bool
     step: int | None
     deadline_seconds: float | None
+    variables: dict[str, str] = field(default_factory=dict)
 
     def dumps(self) -> str:
         """One line of JSON."""

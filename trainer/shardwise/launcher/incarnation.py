@@ -12,11 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shardwise.job.accelerators import offered
 from shardwise.job.contract import LOGS, progress_name
 from shardwise.job.orders import Orders
 from shardwise.launcher.causes import Ending, attribute, follows_from_a_peer
 from shardwise.launcher.config import stacks_of
 from shardwise.launcher.decision import Action, Observed, decide
+from shardwise.launcher.devices import device_variables
 from shardwise.launcher.hand import Answer, HandError, Request
 from shardwise.launcher.means import Means
 from shardwise.launcher.members import LOST_SECONDS
@@ -65,6 +67,8 @@ class Incarnation:
         config = self._means.config
         self._means.usual.restarted()
         coordinator = f"{config.address}:{_free_port(config.address)}"
+        addresses, hardware = self._means.members.addresses(config.address), self._means.job.spec.hardware
+        platform = offered()[hardware.accelerator].spec.platform
 
         async def start(rank: int) -> None:
             orders = Orders(
@@ -79,6 +83,7 @@ class Incarnation:
                 fork=fork,
                 step=step,
                 deadline_seconds=deadline_seconds,
+                variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank),
             )
             await self._means.reach.ask(rank, {"op": "start", "orders": asdict(orders)})
 

@@ -38,6 +38,7 @@ def main() -> None:
     if not line:
         return
     orders = Orders.loads(line)
+    os.environ.update(orders.variables)
     _write_stacks_when_asked(Path(orders.stacks))
     threading.Thread(target=_end_with_the_agent, daemon=True, name="rope").start()
     try:

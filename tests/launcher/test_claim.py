@@ -1,0 +1,68 @@
+"""shardwise.launcher.claim: one job at a time, and of that job one host 0, whether or not locks reach other hosts."""
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.contract import LOCK, LOGS
+from shardwise.job.errors import RunDirectoryError
+from shardwise.job.takeover import hold
+from shardwise.launcher import claim
+from shardwise.launcher.claim import claimed
+from shardwise.launcher.record import GangRecord
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a holder to go."""
+    monkeypatch.setattr(claim, "FREE_WITHIN_SECONDS", 0.0)
+
+
+def led_by(directory: Path, run: str, **more: object) -> None:
+    """Leave the record of a leader, written just now."""
+    (directory / LOGS).mkdir(exist_ok=True)
+    fields = {"run": run, "scratch": "", "leader_pid": 1, "port": 1, "started_at": 0.0, **more}
+    GangRecord(**fields).write(directory)  # type: ignore[arg-type]
+
+
+def test_held(tmp_path: Path) -> None:
+    """A directory whose lock is held is refused by its name, and free again afterwards."""
+    with hold(tmp_path), pytest.raises(RunDirectoryError, match="lock still stands"), claimed(tmp_path, "uid-0"):
+        pass
+    with claimed(tmp_path, "uid-0"), pytest.raises(RunDirectoryError, match="live run"), hold(tmp_path):
+        pass
+
+
+def test_another_job(tmp_path: Path) -> None:
+    """A live leader of another job is believed though its lock is not seen; the same job's other rounds are not it."""
+    led_by(tmp_path, "other-uid-3")
+    with (
+        pytest.raises(RunDirectoryError, match=r"another job \(other-uid\)(.|\n)*another spec.pod.directory"),
+        claimed(tmp_path, "uid-0"),
+    ):
+        pass
+    with claimed(tmp_path, "other-uid-4"):
+        pass
+
+
+@pytest.mark.parametrize("how", [{"code": 0}, {"led": False}])
+def test_another_job_that_ended(tmp_path: Path, how: dict[str, object]) -> None:
+    """A job that has ended, or whose host 0 has gone in good order, leaves the directory to the next at once."""
+    led_by(tmp_path, "other-uid-3", **how)
+    with claimed(tmp_path, "uid-0"):
+        pass
+
+
+def test_another_job_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that has not said anything for a while is not waited for."""
+    led_by(tmp_path, "other-uid-3")
+    monkeypatch.setattr(claim, "_STALE_SECONDS", 0.0)
+    with claimed(tmp_path, "uid-0"):
+        pass
+
+
+def test_not_writable(tmp_path: Path) -> None:
+    """A directory that cannot be written is refused for that reason, at once."""
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(RunDirectoryError, match="cannot be used"), claimed(tmp_path, "uid-0"):
+        pass
