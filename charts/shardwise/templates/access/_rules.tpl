@@ -2,7 +2,7 @@
 {{- define "shardwise.namespacedRules" -}}
 - apiGroups: [shardwise.dev]
   resources: [trainingjobs]
-  verbs: [get, list, watch, delete]  # delete: ttlAfterFinished
+  verbs: [list, watch, delete]  # delete: ttlAfterFinished
 - apiGroups: [shardwise.dev]
   resources: [trainingjobs/status]
   verbs: [update]
@@ -13,11 +13,8 @@
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]  # patch: a slice's followers get its place
 - apiGroups: [""]
-  resources: [configmaps]
+  resources: [configmaps, services]
   verbs: [get, list, watch, create]
-- apiGroups: [""]
-  resources: [services]
-  verbs: [get, create]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]  # and nothing else: no Secret can be read
@@ -26,25 +23,25 @@
   verbs: [create, patch]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
-  verbs: [get, create, patch]
+  verbs: [get, list, watch, create, patch]  # patch: host 0's address changes
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, create]
+  verbs: [get, list, watch, create]
 {{- end }}
 
 {{/* What it does with objects of no namespace. */}}
 {{- define "shardwise.clusterRules" -}}
 - apiGroups: [shardwise.dev]
   resources: [acceleratorclasses]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [shardwise.dev]
   resources: [acceleratorcatalogs]
-  verbs: [get, list, watch, create]
+  verbs: [create]
 - apiGroups: [shardwise.dev]
   resources: [acceleratorcatalogs]
   resourceNames: [shardwise]
-  verbs: [patch]
+  verbs: [get, patch]
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [get, list, watch]
+  verbs: [get]  # of a host: its place, and whether it is still there
 {{- end }}

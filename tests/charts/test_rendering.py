@@ -1,0 +1,216 @@
+"""charts/shardwise as it is rendered: the default in a golden file, and what must hold of every rendering."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.helm import CHARTS, Helm, Object, named
+
+Golden = Callable[[str, str], None]
+
+CHART = CHARTS / "shardwise"
+EVERYTHING = (
+    *("--set", "metrics.serviceMonitor.create=true"),
+    *("--set", "metrics.alerts.create=true"),
+    *("--set", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b"),
+    *("--set", "images.pullSecrets[0].name=registry"),
+    *("--set", "priorityClassName=high"),
+)
+ONE_NAMESPACE = ("--set", "watchNamespace=ml", "--set", "managedBy=ours")
+
+variants = pytest.mark.parametrize("options", [(), EVERYTHING, ONE_NAMESPACE], ids=["default", "all", "one-namespace"])
+
+
+def test_default(helm: Helm, golden: Golden) -> None:
+    """What `helm install` without values makes is seen in review; files of the chart by their path alone."""
+    golden("shardwise.yaml", yaml.safe_dump_all(_short(helm.render("shardwise")), sort_keys=False))
+
+
+def test_one_namespace(helm: Helm, golden: Golden) -> None:
+    """What the operator may do where it is held to one namespace, and how it is started there."""
+    objects = helm.render("shardwise", *ONE_NAMESPACE)
+    kept = [item for item in objects if item["kind"] in {"ClusterRole", "Role", "RoleBinding", "Deployment"}]
+
+    golden("one-namespace.yaml", yaml.safe_dump_all(kept, sort_keys=False))
+
+
+@variants
+def test_no_wildcards(helm: Helm, options: tuple[str, ...]) -> None:
+    """No role grants `*`, and none may read a Secret, make a role, or act as another."""
+    for rule in _rules(helm.render("shardwise", *options)):
+        granted = {verb for verb in rule["verbs"] if "secrets" in rule["resources"]}
+
+        assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+        assert granted <= {"create"}
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+        assert "pods/exec" not in rule["resources"]
+
+
+def test_one_namespace_keeps_to_it(helm: Helm) -> None:
+    """Held to one namespace, the operator has no right in another, but for the lease in its own."""
+    objects = helm.render("shardwise", *ONE_NAMESPACE)
+    cluster_wide = named(objects, "ClusterRole", "shardwise-operator")
+    roles = [item for item in objects if item["kind"] == "Role" and item["metadata"]["name"] == "shardwise-operator"]
+
+    assert {resource for rule in cluster_wide["rules"] for resource in rule["resources"]} == {
+        "acceleratorcatalogs",
+        "acceleratorclasses",
+        "nodes",
+    }
+    assert [role["metadata"]["namespace"] for role in roles] == ["ml"]
+
+
+def test_same_rights_everywhere(helm: Helm) -> None:
+    """A cluster-wide operator may do the same as one of a namespace, and nothing more."""
+    everywhere, one = (helm.render("shardwise", *options) for options in ((), ONE_NAMESPACE))
+    parts = [named(one, "ClusterRole", "shardwise-operator"), named(one, "Role", "shardwise-operator")]
+
+    assert named(everywhere, "ClusterRole", "shardwise-operator")["rules"] == [
+        r for part in parts for r in part["rules"]
+    ]
+
+
+def test_people(helm: Helm) -> None:
+    """Jobs are for those who may edit a namespace; nothing is added to the role view."""
+    objects = helm.render("shardwise")
+    added = {label for item in objects for label in item["metadata"]["labels"] if "aggregate-to" in label}
+
+    assert added == {f"rbac.authorization.k8s.io/aggregate-to-{role}" for role in ("admin", "edit")}
+    assert not any(
+        "aggregate-to" in str(item) for item in helm.render("shardwise", "--set", "userRoles.aggregate=false")
+    )
+
+
+@variants
+def test_pods_are_restricted(helm: Helm, options: tuple[str, ...]) -> None:
+    """Every container of the chart is what Pod Security "restricted" asks for, with a read-only root and limits."""
+    for pod in _pods(helm.render("shardwise", *options)):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["enableServiceLinks"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+@variants
+def test_labels(helm: Helm, options: tuple[str, ...]) -> None:
+    """Every object carries Helm's recommended labels, and no label is longer than Kubernetes takes."""
+    for item in helm.render("shardwise", *options):
+        labels = item["metadata"]["labels"]
+
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert labels.keys() >= {f"app.kubernetes.io/{key}" for key in ("name", "instance", "version", "part-of")}
+        assert all(len(value) <= 63 for value in labels.values())
+
+
+@variants
+def test_namespaces(helm: Helm, options: tuple[str, ...]) -> None:
+    """Every namespaced object says its namespace, so that `helm template | kubectl apply` puts it where it belongs."""
+    for item in helm.render("shardwise", *options):
+        cluster_wide = item["kind"].startswith(("Cluster", "Accelerator", "ValidatingAdmission"))
+
+        assert ("namespace" in item["metadata"]) is not cluster_wide, item["kind"]
+
+
+def test_one_operator(helm: Helm) -> None:
+    """A single operator has no disruption budget, which would hold up every drain or do nothing."""
+    kinds = {item["kind"] for item in helm.render("shardwise", "--set", "replicas=1")}
+
+    assert "PodDisruptionBudget" not in kinds
+    assert "PodDisruptionBudget" in {item["kind"] for item in helm.render("shardwise")}
+
+
+def test_key(helm: Helm) -> None:
+    """The key is 64 characters of chance that outlive the release, unless a Secret is named."""
+    renderings = [helm.render("shardwise", *options) for options in ((), ("--set", "replicas=3"))]
+    first, second = (named(rendering, "Secret", "shardwise-key") for rendering in renderings)
+    theirs = helm.render("shardwise", "--set", "key.existingSecret=mine")
+    volumes = named(theirs, "Deployment", "shardwise")["spec"]["template"]["spec"]["volumes"]
+
+    assert first["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert first["data"] != second["data"]
+    assert not [item for item in theirs if item["kind"] == "Secret"]
+    assert volumes[0]["secret"]["secretName"] == "mine"
+
+
+def test_images(helm: Helm) -> None:
+    """A registry and a tag hold for all images; a full name for one."""
+    options = ("--set", "images.registry=r.example/x", "--set", "images.tag=v1", "--set", "images.tpu=y@sha256:00")
+    objects = helm.render("shardwise", *options)
+    classes = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "AcceleratorClass"}
+    container = named(objects, "Deployment", "shardwise")["spec"]["template"]["spec"]["containers"][0]
+
+    assert {c["image"] for pod in _pods(objects) for c in pod["containers"]} == {"r.example/x/shardwise-operator:v1"}
+    assert "--trainer-image=r.example/x/shardwise-trainer:v1-cpu" in container["args"]
+    assert "image" not in classes["cpu-sim"]
+    assert classes["gpu"]["image"] == "r.example/x/shardwise-trainer:v1-gpu"
+    assert classes["tpu-v5p"]["image"] == "y@sha256:00"
+
+
+def test_files_of_the_chart(helm: Helm) -> None:
+    """Classes and policy are the generated files, with the chart's labels and the images."""
+    objects = helm.render("shardwise")
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(CHART.glob("files/*/*.yaml"))]
+
+    assert {file["kind"] for file in files} == {
+        "AcceleratorClass",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+    for file in files:
+        spec = named(objects, file["kind"], file["metadata"]["name"])["spec"]
+        assert file["spec"] | {"image": spec.get("image")} == spec | {"image": spec.get("image")}
+
+
+def test_parts_can_be_left_out(helm: Helm) -> None:
+    """Where a second operator or a platform team brings classes and policy, the chart brings none."""
+    options = [word for key in ("classes", "policy", "networkPolicy") for word in ("--set", f"{key}.create=false")]
+    kinds = {item["kind"] for item in helm.render("shardwise", *options)}
+
+    assert not {kind for kind in kinds if kind.startswith(("Accelerator", "Validating", "NetworkPolicy"))}
+
+
+def test_hooks_know_their_objects(helm: Helm) -> None:
+    """The hooks' roles name every CRD of the chart and the policy, and nothing else but what no name can limit."""
+    objects = helm.render("shardwise")
+    crds = {yaml.safe_load(path.read_text(encoding="utf-8"))["metadata"]["name"] for path in CHART.glob("crds/*.yaml")}
+    policies = {item["metadata"]["name"] for item in objects if item["kind"].startswith("ValidatingAdmission")}
+    carried = named(objects, "ConfigMap", "shardwise-crds")["data"]
+
+    assert crds
+    assert set(named(objects, "ClusterRole", "shardwise-crds")["rules"][0]["resourceNames"]) == crds
+    assert {yaml.safe_load(text)["metadata"]["name"] for text in carried.values()} == crds
+    assert policies == set(named(objects, "ClusterRole", "shardwise-policy")["rules"][0]["resourceNames"])
+    assert sum(map(len, carried.values())) < 900_000  # a ConfigMap holds 1 MiB
+
+
+def _short(objects: list[Object]) -> Iterator[Object]:
+    """The objects without what chance or another file says."""
+    for item in objects:
+        if item["kind"] == "Secret":
+            item["data"] = {"key": "(chance)"}
+        if item["metadata"]["name"] == "shardwise-crds" and item["kind"] == "ConfigMap":
+            item["data"] = dict.fromkeys(item["data"], "(the file)")
+        if item["kind"].startswith(("Accelerator", "ValidatingAdmission")):
+            item["spec"] = {key: value for key, value in item["spec"].items() if key == "image"} or "(the file)"
+        yield item
+
+
+def _pods(objects: list[Object]) -> list[dict[str, Any]]:
+    found = [item["spec"]["template"]["spec"] for item in objects if item["kind"] in {"Deployment", "Job"}]
+    assert len(found) == 4
+    return found
+
+
+def _rules(objects: list[Object]) -> list[dict[str, Any]]:
+    found = [rule for item in objects if item["kind"] in {"ClusterRole", "Role"} for rule in item["rules"]]
+    assert found
+    return found
