@@ -1,0 +1,70 @@
+"""The order of the policies, and lives of jobs told pass by pass, without a cluster."""
+
+from dataclasses import replace
+
+from tests.operator.building import NOW, SETTINGS, begun, pod, record, seen
+
+from shardwise_operator.decide import decide
+from shardwise_operator.plan import AskStop, Create, Plan
+from shardwise_operator.state import Phase, read_state, write_state
+
+
+def _made(plan: Plan) -> list[str]:
+    return [step.manifest["metadata"]["name"] for step in plan.steps if isinstance(step, Create)]
+
+
+def test_a_job_that_is_deleted_is_left_to_the_garbage_collector() -> None:
+    """Nothing is written, whatever its pods do."""
+    observed = seen(begun(), deleting=True)
+
+    assert decide(observed, SETTINGS, NOW) == Plan(state=observed.state)
+
+
+def test_a_run_that_has_ended_has_ended() -> None:
+    """It is complete even where a suspend, a deadline or a lost pod comes at the same time."""
+    pods = pod(phase="Succeeded", record=record(0)), pod("0-1", phase="Failed", reason="Evicted")
+
+    plan = decide(seen(begun(), *pods, suspend=True, deadline_seconds=1.0), SETTINGS, NOW)
+
+    assert plan.state.phase == Phase.COMPLETE
+
+
+def test_a_suspended_job_loses_no_pod() -> None:
+    """Pods that go because of the suspend are not charged."""
+    pods = pod(), pod("0-1", deleting_at=NOW)
+
+    plan = decide(seen(begun(), *pods, suspend=True), SETTINGS, NOW)
+
+    assert plan.state.charged == {}
+    assert plan.steps == (AskStop("10.0.0.1"),)
+
+
+def test_a_charge_is_written_before_it_is_carried_out() -> None:
+    """The pass that charges a lost pod makes none; the next one makes one, and charges nothing."""
+    lost = pod("0-1", phase="Failed", reason="Evicted")
+    first = decide(seen(begun(), pod(), lost), SETTINGS, NOW)
+    second = decide(seen(first.state, pod(), lost), SETTINGS, NOW)
+
+    assert first.steps == ()
+    assert "job-0-1-1" in _made(second)
+    assert second.state.charged == first.state.charged
+
+
+def test_a_round_is_written_before_its_pods_are_made() -> None:
+    """So that a pass that is repeated finds the same names."""
+    first = decide(seen(), SETTINGS, NOW)
+    second = decide(seen(first.state), SETTINGS, NOW)
+
+    assert first.steps == ()
+    assert {"job-0-0-0", "job-0-1-0"} <= set(_made(second))
+
+
+def test_a_restarted_operator_decides_the_same() -> None:
+    """All that a decision needs is in the objects: the state survives being written and read, to the second."""
+    state = decide(seen(begun(), pod(), pod("0-1", phase="Failed")), SETTINGS, NOW).state
+
+    again = read_state(write_state(state, generation=3))
+
+    assert again == state
+    observed = seen(state, pod())
+    assert decide(replace(observed, state=again), SETTINGS, NOW) == decide(observed, SETTINGS, NOW)

@@ -1,0 +1,143 @@
+"""A round that is under way: what is missing is made, slices land whole, what no longer counts goes."""
+
+from dataclasses import replace
+
+import pytest
+from tests.operator.building import NOW, SETTINGS, UID, begun, frozen, manifest, pod, seen
+
+from shardwise_operator.observed import Endpoint, Observed
+from shardwise_operator.plan import Apply, Create, Delete, Patch, Plan
+from shardwise_operator.pod import Pod
+from shardwise_operator.policies.care import care
+from shardwise_operator.state import Phase
+
+CHILDREN = frozenset({"ConfigMap/job-shardwise-0", "Service/job-shardwise", "NetworkPolicy/job-shardwise"})
+ENDPOINT = Endpoint("10.0.0.1", "slice-uid")
+
+
+def _care(observed: Observed) -> Plan:
+    return care(observed, SETTINGS, NOW)
+
+
+def _settled(*pods: Pod, **fields: object) -> Observed:
+    state = fields.pop("state", begun())
+    return seen(state, *pods, children=CHILDREN, endpoint=ENDPOINT, **fields)  # type: ignore[arg-type]
+
+
+def _names(plan: Plan, kind: type) -> list[str]:
+    steps = [step for step in plan.steps if isinstance(step, kind)]
+    return [step.manifest["metadata"]["name"] if isinstance(step, Create) else step.name for step in steps]
+
+
+def test_all_at_once() -> None:
+    """The objects that the pods need come before them."""
+    plan = _care(seen(begun(Phase.PENDING, pods={})))
+
+    assert _names(plan, Create) == [
+        "job-shardwise-0",
+        "job-shardwise",
+        "job-shardwise",
+        f"job-shardwise-{UID[:8]}",
+        "job-0-0-0",
+        "job-0-1-0",
+    ]
+
+
+def test_nothing_to_do() -> None:
+    """A job that runs costs no write."""
+    assert _care(_settled(pod(), pod("0-1"))).steps == ()
+
+
+def test_a_replacement_waits_for_its_time() -> None:
+    """Backoff."""
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"}, not_before=NOW + 5)
+    dead = pod("0-1", phase="Failed")
+
+    early = _care(_settled(pod(), dead, state=state))
+    due = _care(_settled(pod(), dead, state=replace(state, not_before=NOW)))
+
+    assert early.steps == ()
+    assert early.again_seconds == 5.0
+    assert _names(due, Create) == [f"job-shardwise-{UID[:8]}", "job-0-1-1"]
+
+
+@pytest.mark.parametrize(
+    ("before", "made"),
+    [
+        (pod("0-1"), False),
+        (pod("0-1", deleting_at=NOW + 30), False),
+        (pod("0-1", phase="Failed"), True),
+        (pod("0-1", node="node-lost", deleting_at=NOW), True),
+    ],
+)
+def test_no_two_pods_of_one_host(before: Pod, *, made: bool) -> None:
+    """The next one is made when the last has ended for certain, or nobody can hear it."""
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"})
+
+    plan = _care(_settled(pod(), before, state=state, silent_nodes=frozenset({"node-lost"})))
+
+    assert ("job-0-1-1" in _names(plan, Create)) == made
+
+
+def test_pods_that_were_given_back_go() -> None:
+    """What is alive and no longer counts is deleted; the last one that has ended is kept, with its log."""
+    state = begun(attempts={"0-0": 2, "0-1": 1}, pods={})
+    pods = [pod(phase="Failed"), pod(attempt=1, phase="Failed"), pod("0-1")]
+
+    assert _names(_care(_settled(*pods, state=state)), Delete) == ["job-0-0-0", "job-0-1-0"]
+
+
+def test_stuck_pods_are_forced_only_where_the_node_is_gone() -> None:
+    """A node that is silent may still run them."""
+    stuck = pod("0-1", deleting_at=NOW - 60)
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"})
+
+    silent = _care(_settled(pod(), stuck, state=state, silent_nodes=frozenset({"node-0-1"})))
+    gone = _care(_settled(pod(), stuck, state=state, gone_nodes=frozenset({"node-0-1"})))
+
+    assert _names(silent, Delete) == []
+    (delete,) = [step for step in gone.steps if isinstance(step, Delete)]
+    assert delete.grace_seconds == 0
+
+
+def test_gates_open_where_host_0_is() -> None:
+    """The others of its slice get its place; other slices wait for their own."""
+    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}))
+    pods = [
+        pod("0-0"),
+        pod("0-1", phase="Pending", node=None, gated=True),
+        pod("1-0", phase="Pending", node=None),
+        pod("1-1", phase="Pending", node=None, gated=True),
+    ]
+    state = begun(Phase.PENDING, hosts=made_of.hosts)
+
+    plan = _care(_settled(*pods, state=state, made_of=made_of, pools={0: "pool-a"}))
+
+    (patch,) = [step for step in plan.steps if isinstance(step, Patch)]
+    assert patch.name == "job-0-1-0"
+    assert patch.patch == {"spec": {"schedulingGates": [], "nodeSelector": {"cloud.google.com/gke-nodepool": "pool-a"}}}
+
+
+def test_the_name_follows_host_0() -> None:
+    """Made with its first address, changed with its next, by UID; left alone while it has none."""
+    first = _care(replace(_settled(pod(), pod("0-1")), endpoint=None))
+    moved = _care(_settled(pod(address="10.0.0.9"), pod("0-1")))
+    waiting = _care(_settled(pod(phase="Pending", address=None), pod("0-1")))
+
+    assert _names(first, Create) == ["job-shardwise"]
+    (apply,) = moved.steps
+    assert isinstance(apply, Apply)
+    assert apply.manifest["metadata"]["uid"] == "slice-uid"
+    assert apply.manifest["endpoints"][0]["addresses"] == ["10.0.0.9"]
+    assert waiting.steps == ()
+
+
+def test_a_node_that_failed_twice_is_left() -> None:
+    """The third pod of a host goes elsewhere."""
+    state = begun(attempts={"0-0": 2, "0-1": 0}, pods={"0-1": "uid-0-1-0"})
+    failed = [pod(attempt=attempt, phase="Failed", node="node-bad") for attempt in (0, 1)]
+
+    (*_, create) = _care(_settled(*failed, pod("0-1"), state=state)).steps
+
+    assert isinstance(create, Create)
+    assert "node-bad" in str(create.manifest["spec"]["affinity"])

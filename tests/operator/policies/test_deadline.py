@@ -1,0 +1,42 @@
+"""The deadline: a save is asked for, and the job has failed when its pods have ended."""
+
+from tests.operator.building import NOW, begun, pod, seen
+
+from shardwise_operator.plan import AskStop, Delete
+from shardwise_operator.policies import deadline
+from shardwise_operator.state import Phase
+
+
+def test_before_it_nothing_happens() -> None:
+    """The round began a minute ago."""
+    observed = seen(begun(), pod(), pod("0-1"), deadline_seconds=100.0)
+
+    assert deadline.decide(observed, NOW) is None
+    assert deadline.remaining_seconds(observed, NOW) == 40.0
+    assert deadline.decide(seen(begun(), pod()), NOW) is None
+
+
+def test_a_save_first() -> None:
+    """No pod is deleted while it may be under way."""
+    plan = deadline.decide(seen(begun(), pod(), pod("0-1"), deadline_seconds=60.0), NOW)
+
+    assert plan is not None
+    assert plan.steps == (AskStop("10.0.0.1"),)
+    assert plan.state.stop_asked_at == NOW
+
+
+def test_patience_has_an_end() -> None:
+    """After the grace period the pods go."""
+    plan = deadline.decide(seen(begun(stop_asked_at=NOW - 121), pod(), deadline_seconds=60.0), NOW)
+
+    assert plan is not None
+    assert [type(step) for step in plan.steps] == [Delete]
+
+
+def test_then_it_has_failed() -> None:
+    """When no pod can do anything any more; also where none ever ran."""
+    plan = deadline.decide(seen(begun(Phase.PENDING, pods={}), deadline_seconds=60.0), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.FAILED
+    assert plan.state.reason == "DeadlineExceeded"

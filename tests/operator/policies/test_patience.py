@@ -1,0 +1,74 @@
+"""startWithin: a round that has not come to run is given back whole, and tried again, each job at its own time."""
+
+from dataclasses import replace
+
+from tests.operator.building import NOW, begun, frozen, manifest, pod, seen
+
+from shardwise_operator.policies import patience
+from shardwise_operator.state import Phase
+from shardwise_operator.words import Lost
+
+LATE = {"started_at": NOW - 1801}
+BOUND = pod(phase="Running")
+WAITING = pod("0-1", phase="Pending", node=None, address=None)
+
+
+def test_within_its_time_it_waits() -> None:
+    """And knows for how long."""
+    observed = seen(begun(Phase.PENDING), BOUND, WAITING)
+
+    assert patience.decide(observed, NOW) is None
+    assert patience.remaining_seconds(observed, NOW) == 1740.0
+
+
+def test_half_a_job_is_given_back() -> None:
+    """All hosts get new numbers, later; no budget pays for it."""
+    plan = patience.decide(seen(begun(Phase.PENDING, **LATE), BOUND, WAITING), NOW)
+
+    assert plan is not None
+    assert plan.state.attempts == {"0-0": 1, "0-1": 1}
+    assert plan.state.pods == {}
+    assert plan.state.charged == {}
+    assert plan.state.not_before is not None
+    assert 5.0 <= plan.state.not_before - NOW <= 15.0
+
+
+def test_time_counts_from_the_last_try() -> None:
+    """A job that waits for its next try is not given back again."""
+    state = begun(Phase.PENDING, **LATE, not_before=NOW + 10)
+
+    assert patience.decide(seen(state, BOUND, WAITING), NOW) is None
+
+
+def test_two_jobs_wait_for_different_times() -> None:
+    """So that they do not take half of each other's places again."""
+    observed = seen(begun(Phase.PENDING, **LATE), BOUND, WAITING)
+    times = set()
+    for uid in ("one", "two", "three"):
+        plan = patience.decide(replace(observed, uid=uid), NOW)
+        assert plan is not None
+        times.add(plan.state.not_before)
+
+    assert len(times) == 3
+
+
+def test_a_round_that_has_run_is_the_launcher_s_to_wait_for() -> None:
+    """Its lost hosts have replaceWithin."""
+    assert patience.decide(seen(begun(Phase.RECOVERING, **LATE), BOUND, WAITING), NOW) is None
+    assert patience.decide(seen(begun(Phase.PENDING, **LATE), BOUND, pod("0-1")), NOW) is None
+
+
+def test_an_image_that_cannot_be_had_has_a_budget() -> None:
+    """It is charged for each try, and ends the job."""
+    stuck = pod("0-1", phase="Pending", address=None, waiting="ImagePullBackOff", waiting_message="not found")
+    made_of = frozen(manifest(recovery={"restarts": {"image": 1}}))
+
+    first = patience.decide(seen(begun(Phase.PENDING, **LATE), BOUND, stuck, made_of=made_of), NOW)
+    assert first is not None
+    assert first.state.charged == {Lost.IMAGE: 1}
+    second = patience.decide(
+        seen(begun(Phase.PENDING, **LATE, charged={Lost.IMAGE: 1}), BOUND, stuck, made_of=made_of), NOW
+    )
+
+    assert second is not None
+    assert second.state.phase == Phase.FAILED

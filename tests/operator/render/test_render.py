@@ -1,0 +1,199 @@
+"""What the operator makes of a job, whole, for every built-in class; and what of it comes from where."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.conftest import Golden
+from tests.operator.building import SETTINGS, UID, begun, classes, frozen, manifest, seen
+
+from shardwise_operator.config import read_key
+from shardwise_operator.frozen import thaw
+from shardwise_operator.observed import Observed
+from shardwise_operator.render.children import children, endpoint_slice
+from shardwise_operator.render.pods import Place, pod_manifest
+from shardwise_operator.render.secret import Tokens, secret_manifest
+
+# Of each class a topology of several hosts, where it has one.
+_TOPOLOGIES = {
+    "cpu-sim": "2x2",
+    "gke-gpu-a100": "2x8",
+    "gke-gpu-h200": "2x8",
+    "gke-gpu-l4": "2x1",
+    "gpu": "2x4",
+    "tpu-v4": "2x2x2",
+    "tpu-v5e": "4x4",
+    "tpu-v5e-4t": "2x4",
+    "tpu-v5p": "2x2x4",
+    "tpu-v6e": "4x4",
+    "tpu-v6e-4t": "2x4",
+    "tpu-v7x": "2x2x2",
+}
+
+
+def _two_slices(accelerator: str) -> Observed:
+    hardware = {"accelerator": accelerator, "topology": _TOPOLOGIES[accelerator], "slices": 2}
+    made_of = frozen(manifest(hardware=hardware))
+    return seen(begun(hosts=made_of.hosts), made_of=made_of)
+
+
+def _pod(host: str = "0-0", place: Place = Place(), *, labels: dict[str, str] | None = None, **pod: Any) -> Any:  # noqa: B008  frozen
+    job = manifest()
+    job["spec"]["pod"] |= pod
+    return pod_manifest(seen(begun(), made_of=frozen(job), labels=labels or {}), host, place)
+
+
+def test_every_class_has_its_topology() -> None:
+    """The golden files cover every built-in class."""
+    assert set(_TOPOLOGIES) == set(classes())
+
+
+@pytest.mark.parametrize("accelerator", _TOPOLOGIES)
+def test_pods_of_every_class(accelerator: str, golden: Golden) -> None:
+    """The first host of the first slice and the last host of the last, as they go to the API server."""
+    observed = _two_slices(accelerator)
+    pods = [pod_manifest(observed, host, Place()) for host in (observed.hosts[0], observed.hosts[-1])]
+
+    golden(f"{accelerator}.yaml", yaml.safe_dump_all(pods, sort_keys=False))
+
+
+def test_children(golden: Golden) -> None:
+    """The objects beside the pods. The tokens are of a key of zeros."""
+    observed = seen(begun())
+    made = [child.manifest for child in children(observed, "shardwise-system")]
+    made += [endpoint_slice(observed, "10.0.0.1"), secret_manifest(observed, SETTINGS.tokens)]
+
+    golden("children.yaml", yaml.safe_dump_all(made, sort_keys=False))
+
+
+def test_restricted_pods_keep_to_the_level() -> None:
+    """What PodSecurity's restricted level asks for is there, and the root file system is read-only."""
+    spec = _pod()["spec"]
+
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert spec["automountServiceAccountToken"] is False
+    assert not any("hostPath" in volume for volume in spec["volumes"])
+
+
+def test_the_job_goes_over_its_class() -> None:
+    """Variables, selectors and tolerations of the job come after the class's, and win where both have one."""
+    hardware = {"accelerator": "tpu-v5e", "topology": "4x4"}
+    job = manifest(hardware=hardware)
+    job["spec"]["pod"] |= {
+        "nodeSelector": {"cloud.google.com/gke-spot": "true", "node.kubernetes.io/instance-type": "mine"},
+        "tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}],
+        "env": [{"name": "LD_LIBRARY_PATH", "value": "/mine"}],
+        "labels": {"team": "vision"},
+    }
+    made_of = frozen(job)
+
+    made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "0-0", Place())
+
+    assert made["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
+    assert made["spec"]["nodeSelector"]["node.kubernetes.io/instance-type"] == "mine"
+    assert [each["key"] for each in made["spec"]["tolerations"]][:2] == ["google.com/tpu", "cloud.google.com/gke-spot"]
+    assert {"name": "LD_LIBRARY_PATH", "value": "/mine"} in made["spec"]["containers"][0]["env"]
+    assert made["metadata"]["labels"]["team"] == "vision"
+
+
+def test_devices_are_the_class_s() -> None:
+    """A pod asks for its host's chips, whatever the job asks for of cpu and memory."""
+    observed = _two_slices("tpu-v5p")
+
+    resources = pod_manifest(observed, "0-0", Place())["spec"]["containers"][0]["resources"]
+
+    assert resources == {"requests": {"google.com/tpu": "4"}, "limits": {"google.com/tpu": "4"}}
+
+
+def test_followers_wait_for_their_slice() -> None:
+    """Of a class with places, host 0 keeps other slices out, and the others wait until they know where it is."""
+    observed = _two_slices("tpu-v5p")
+
+    leader, follower, placed = (
+        pod_manifest(observed, host, place)["spec"]
+        for host, place in (("1-0", Place()), ("1-1", Place()), ("1-1", Place(pool="pool-a")))
+    )
+
+    (term,) = leader["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "cloud.google.com/gke-nodepool"
+    assert term["labelSelector"]["matchExpressions"][1]["values"] == [f"{UID}-1"]
+    assert "schedulingGates" not in leader
+    assert follower["schedulingGates"] == [{"name": "shardwise.dev/slice"}]
+    assert "schedulingGates" not in placed
+    assert placed["nodeSelector"]["cloud.google.com/gke-nodepool"] == "pool-a"
+
+
+def test_a_slice_of_one_host_needs_no_place() -> None:
+    """Hosts that are slices by themselves may share a pool."""
+    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5e", "topology": "2x4", "slices": 2}))
+
+    made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "1-0", Place())
+
+    assert "affinity" not in made["spec"]
+    assert "schedulingGates" not in made["spec"]
+
+
+def test_a_node_that_failed_twice_is_avoided() -> None:
+    """The pod may go anywhere but there."""
+    terms = _pod(place=Place(avoid="node-7"))["spec"]["affinity"]["nodeAffinity"]
+
+    assert "node-7" in str(terms["requiredDuringSchedulingIgnoredDuringExecution"])
+
+
+def test_a_queue_gets_its_marks() -> None:
+    """With Kueue's label on the job its pods are one group of their number."""
+    made = _pod(labels={"kueue.x-k8s.io/queue-name": "team"})
+
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert made["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
+
+
+def test_ranks_are_unique_and_in_order() -> None:
+    """Rank = slice x hosts + host, over all slices."""
+    observed = _two_slices("tpu-v5p")
+
+    ranks = [
+        next(each["value"] for each in _env(observed, host) if each["name"] == "SHARDWISE_POD_RANK")
+        for host in observed.hosts
+    ]
+
+    assert ranks == [str(rank) for rank in range(8)]
+
+
+def test_a_round_is_frozen_as_it_was() -> None:
+    """What is read back from the ConfigMap is what the round was made of."""
+    for accelerator in _TOPOLOGIES:
+        made_of = _two_slices(accelerator).made_of
+        assert made_of is not None
+
+        assert thaw(made_of.data()) == made_of
+
+
+def test_tokens_differ_by_use_and_job() -> None:
+    """Who knows one token knows no other."""
+    tokens = Tokens(b"k" * 32)
+
+    known = {tokens.gang("a"), tokens.status("a"), tokens.gang("b"), tokens.status("b")}
+
+    assert len(known) == 4
+    assert all(len(token) == 64 for token in known)
+    assert repr(tokens) == "Tokens()"
+
+
+def test_a_short_key_is_refused(tmp_path: Path) -> None:
+    """A key that can be guessed opens every job."""
+    path = tmp_path / "key"
+    path.write_bytes(b"short\n")
+    with pytest.raises(ValueError, match="given 5 bytes, expected a key of at least 32"):
+        read_key(path)
+
+
+def _env(observed: Observed, host: str) -> list[dict[str, Any]]:
+    env: list[dict[str, Any]] = pod_manifest(observed, host, Place())["spec"]["containers"][0]["env"]
+    return env
