@@ -30,7 +30,7 @@ from shardwise.job.contract import (
     read_progress,
     write_progress,
 )
-from shardwise.job.orders import SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
+from shardwise.job.orders import READY_VARIABLE, SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
 
 POLL_SECONDS = 0.005
 
@@ -191,6 +191,7 @@ def end_with_the_agent() -> None:
 
 def main() -> None:
     """Wait for orders, and obey them."""
+    os.close(int(os.environ.pop(READY_VARIABLE)))
     line = sys.stdin.buffer.raw.readline()  # type: ignore[union-attr]
     if not line:
         return

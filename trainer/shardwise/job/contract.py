@@ -27,6 +27,9 @@ COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it th
 CACHE_VARIABLE = "SHARDWISE_CACHE"
 CACHE_DEFAULT = "~/.cache/shardwise"
 
+WORK_LIMIT_HANGS = 12
+"""How many times `recovery.hangAfter` a trainer may work without a word before the first step, and others wait for it."""
+
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,10})")
 
 
@@ -46,9 +49,10 @@ class Control(IntEnum):
     """The word each process puts into a step; the largest one wins, so a stop beats a save."""
 
     NONE = 0
-    SAVE = 1
-    EVALUATE = 2
-    STOP = 3
+    MEASURE = 1
+    SAVE = 2
+    EVALUATE = 3
+    STOP = 4
 
 
 class Cause(StrEnum):
@@ -97,7 +101,8 @@ class Progress:
     `incarnation` counts the starts of the run's processes, from 0; `step` is the last completed step (0 before the
     first), `dispatched` the last one handed to the devices, `step_seconds` how long the last one took;
     `monotonic_seconds` is the writer's monotonic clock, comparable only with others of the same host. `seconds` is
-    where this process's time went, by phase.
+    where this process's time went, by phase. `own_seconds` is how long this host's devices took for a fixed piece of
+    work that waits for no other host, and `measured` how often that was measured: never where there is no other.
     """
 
     incarnation: int
@@ -109,6 +114,8 @@ class Progress:
     monotonic_seconds: float
     pid: int
     seconds: dict[str, float]
+    own_seconds: float = 0.0
+    measured: int = 0
 
 
 def write_progress(path: Path, progress: Progress) -> None:

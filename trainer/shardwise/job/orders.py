@@ -6,12 +6,15 @@ it trains, it hears signals:
     SIGTERM   stop: an agreed save, then the exit code "saved"; before the first step it ends at once
     SIGUSR1   save, and go on
     SIGUSR2   write the stacks of all threads to the file `stacks`
+
+Another pipe says when its imports are done: the variable READY_VARIABLE holds the descriptor, and it closes it.
 """
 
 import json
 import signal
 from dataclasses import asdict, dataclass, field
 
+READY_VARIABLE = "SHARDWISE_READY"
 STOP_SIGNAL = signal.SIGTERM
 SAVE_SIGNAL = signal.SIGUSR1
 STACKS_SIGNAL = signal.SIGUSR2

@@ -12,6 +12,7 @@ from shardwise.launcher.means import Means
 from shardwise.launcher.members import MISSED_SECONDS
 from shardwise.launcher.standing import Standing
 from shardwise.launcher.status import RunPhase
+from shardwise.launcher.stragglers import Slow
 
 LOOK_SECONDS = 0.1
 _RECORD_SECONDS = 2.0
@@ -25,6 +26,7 @@ class Board:
         self._means, self._standing = means, standing
         self._loop = asyncio.get_running_loop()
         self._noted_at = time.monotonic()
+        self._slow: Slow | None = None
         self._status = self._make_status()
 
     def status(self) -> dict[str, Any]:
@@ -65,6 +67,7 @@ class Board:
         if self._means.host.stop_asked:
             self._means.stop.set()
         self._notice_progress()
+        self._notice_slowness()
         self._status = self._make_status()
         epoch = self._means.reach.epoch
         if time.monotonic() - self._noted_at > _RECORD_SECONDS or epoch != self._standing.record.epoch:
@@ -83,6 +86,12 @@ class Board:
                 fromStep=metrics.first_step,
                 sinceEndSeconds=standing.since_end,
             )
+
+    def _notice_slowness(self) -> None:
+        slow = self._means.stragglers.slowest()
+        if slow and (self._slow is None or self._slow.host != slow.host):
+            self._means.events.write("slow", host=slow.host, words=slow.words)
+        self._slow = slow
 
     async def _requested(self, word: str) -> None:
         self._means.events.write(word)
@@ -111,7 +120,7 @@ class Board:
             "restarts": dict(record.restarts),
             "epoch": means.reach.epoch,
             "hosts": [status.host_status(reports[host]) for host in sorted(reports)],
-            "slowestHost": means.usual.slowest(),
+            "slowestHost": self._slow.host if self._slow else None,
             "progress": {**means.metrics.last, "of": means.job.spec.training.steps},
             "goodput": self._standing.goodput(means.metrics.lost_seconds),
             "missing": means.members.silent(time.monotonic(), MISSED_SECONDS),

@@ -18,7 +18,7 @@ from typing import Self
 import psutil
 
 from shardwise.job.contract import LOGS, log_path
-from shardwise.job.orders import SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
+from shardwise.job.orders import READY_VARIABLE, SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
 from shardwise.launcher import processes
 from shardwise.launcher.lines import size_of
 from shardwise.launcher.memory_events import oom_kills
@@ -28,15 +28,17 @@ TAIL_LINES = 20
 TAIL_BYTES = 2000
 _LOOK_SECONDS = 0.05
 _STACKS_SECONDS = 2.0
+_USED = slice(11, 13)  # utime and stime, where the state is 0
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _WORDS = {"stop": STOP_SIGNAL, "save": SAVE_SIGNAL}
 
 
 class Trainer:
     """A trainer process; it stands by until it has `orders`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
-        """Made by `start`."""
-        self._process, self._log = process, log
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, ready: int) -> None:
+        """Made by `start`; `ready` is the end of a pipe whose other end the process closes when it can take orders."""
+        self._process, self._log, self._ready = process, log, ready
         self._handle = os.pidfd_open(process.pid)
         self._oom_kills = oom_kills()
         self._asked = False
@@ -48,17 +50,20 @@ class Trainer:
         logs = directory / LOGS
         handle, log = tempfile.mkstemp(prefix=_standby_prefix(host), suffix=".log", dir=logs)
         os.fchmod(handle, 0o644)
+        ready, said = os.pipe()
         try:
             process = await processes.start(
                 *command,
-                environment=environment,
+                environment={**environment, READY_VARIABLE: str(said)},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=handle,
                 stderr=handle,
+                pass_fds=(said,),
             )
         finally:
             os.close(handle)
-        return cls(process, Path(log))
+            os.close(said)
+        return cls(process, Path(log), ready)
 
     @property
     def pid(self) -> int:
@@ -68,18 +73,24 @@ class Trainer:
     @property
     def alive(self) -> bool:
         """Whether it still runs, as the kernel knows it at this moment."""
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        return not poll.poll(0)
+        return not _readable(self._handle)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its imports are done, so that orders are obeyed at once."""
+        return self.alive and _readable(self._ready)
 
     @property
     def state(self) -> str:
         """The letter of its state in /proc/PID/stat; "" when it is gone."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-        return text.rpartition(")")[2].split()[0]
+        fields = self._stat()
+        return fields[0] if fields else ""
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The processor time that all of its threads have used; 0 when it is gone."""
+        fields = self._stat()
+        return sum(map(int, fields[_USED])) / _TICKS_PER_SECOND if fields else 0.0
 
     def give(self, orders: Orders) -> None:
         """Name the log after the incarnation, and hand over the orders."""
@@ -129,10 +140,19 @@ class Trainer:
     def close(self) -> None:
         """Forget an ended process; the log of one that never got orders goes away."""
         os.close(self._handle)
+        os.close(self._ready)
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self.orders is None:
             self._log.unlink(missing_ok=True)
+
+    def _stat(self) -> list[str]:
+        """What /proc/PID/stat says after the name, from the state on; nothing when it is gone."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        return text.rpartition(")")[2].split()
 
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):  # it has ended, which its exit says
@@ -159,6 +179,13 @@ def tail(log: Path) -> str:
 def has_room_for(size_bytes: int) -> bool:
     """Whether the host has four times as much memory to spare."""
     return psutil.virtual_memory().available >= 4 * size_bytes
+
+
+def _readable(handle: int) -> bool:
+    """Whether reading would not wait: there is something, or the other end is closed."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _standby_prefix(host: int) -> str:

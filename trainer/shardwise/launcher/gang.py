@@ -31,6 +31,7 @@ from shardwise.launcher.record import Events
 from shardwise.launcher.shared import SHARED_SECONDS, leave_word
 from shardwise.launcher.standing import Standing
 from shardwise.launcher.status import RunPhase
+from shardwise.launcher.stragglers import Stragglers
 from shardwise.launcher.tasks import cancel
 from shardwise.launcher.watchdog import Usual
 
@@ -62,6 +63,7 @@ class Gang:
             reach=Reach(config, members, events, host.answer, self._standing.record.epoch),
             metrics=MetricsTail(self._directory, self._standing.record.metrics_offset),
             usual=Usual(),
+            stragglers=Stragglers(),
             events=events,
             stop=asyncio.Event(),
         )

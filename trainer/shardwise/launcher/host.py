@@ -26,6 +26,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.launcher import processes
 from shardwise.launcher.child import Trainer, has_room_for, remove_standby_logs
 from shardwise.launcher.config import AgentConfig, stacks_of
+from shardwise.launcher.effort import Effort
 from shardwise.launcher.hand import Answer, Request
 from shardwise.launcher.report import Exit, Report
 from shardwise.launcher.wire import camel
@@ -57,6 +58,7 @@ class Host:
             environment | trainer_environment(job, environment) | processes.mark(self._directory, config.host)
         )
         self._trainer: Trainer | None = None
+        self._effort = Effort(clock())
         self._standby: Trainer | None = None
         self._exit: Exit | None = None
         self._ended: asyncio.Task[None] | None = None
@@ -79,6 +81,8 @@ class Host:
             if self._trainer and self._exit is None:
                 await self._look()
             if self._clock() - reaped_at > _REAP_SECONDS:
+                if self._trainer:
+                    self._effort.look(self._trainer.cpu_seconds, self._clock())
                 processes.reap_orphans()
                 reaped_at = self._clock()
 
@@ -157,9 +161,10 @@ class Host:
             incarnation=orders.incarnation if orders else None,
             progress=self._progress,
             age_seconds=max(0.0, self._clock() - since) if orders else 0.0,
+            resting_seconds=self._effort.resting_seconds(self._clock()) if running else 0.0,
             process_state=running.state if running else "",
             exit=self._exit,
-            standby=self._standby is not None and self._standby.alive,
+            standby=self._standby is not None and self._standby.ready,
             stop_asked=self.stop_asked,
         )
 
@@ -183,6 +188,7 @@ class Host:
             self._progress_file.unlink(missing_ok=True)
             self._progress, self._seen, self._exit = None, (0, 0), None
             self._trainer, self._ordered_at = trainer, self._clock()
+            self._effort = Effort(self._ordered_at)
             trainer.give(orders)
             self._ended = asyncio.create_task(self._await_end(trainer))
         self._tell()

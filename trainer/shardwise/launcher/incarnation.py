@@ -66,6 +66,7 @@ class Incarnation:
         """Start every trainer: rank 0 first, for it serves what the others connect to. HandError where one cannot."""
         config = self._means.config
         self._means.usual.restarted()
+        self._means.stragglers.restarted()
         coordinator = f"{config.address}:{_free_port(config.address)}"
         addresses, hardware = self._means.members.addresses(config.address), self._means.job.spec.hardware
         platform = offered()[hardware.accelerator].spec.platform
@@ -183,6 +184,7 @@ class Incarnation:
         states = [_state(rank, heard[rank], now) for rank in running]
         for state in states:
             self._means.usual.observe(state, now)
+        self._means.stragglers.observe([word for rank in running if (word := heard[rank].report.progress)])
         stall = judge(states, self._means.usual, self._means.job.spec.recovery.hang_after.seconds)
         if stall and self._stall is None:
             self._means.events.write("stalled", incarnation=self.number, rank=stall.rank, words=stall.words)
@@ -225,6 +227,7 @@ def _state(rank: int, heard: Heard, now: float) -> RankState:
         dispatched=progress.dispatched if progress else 0,
         step_seconds=progress.step_seconds if progress else 0.0,
         idle_seconds=heard.report.age_seconds + now - heard.at,
+        resting_seconds=heard.report.resting_seconds + now - heard.at,
         process_state=heard.report.process_state,
     )
 

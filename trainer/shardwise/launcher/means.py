@@ -11,6 +11,7 @@ from shardwise.launcher.members import Members
 from shardwise.launcher.metrics_tail import MetricsTail
 from shardwise.launcher.reach import Reach
 from shardwise.launcher.record import Events
+from shardwise.launcher.stragglers import Stragglers
 from shardwise.launcher.watchdog import Usual
 
 
@@ -25,6 +26,7 @@ class Means:
     reach: Reach
     metrics: MetricsTail
     usual: Usual
+    stragglers: Stragglers
     events: Events
     stop: asyncio.Event
 

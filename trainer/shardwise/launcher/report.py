@@ -50,10 +50,11 @@ class Exit:
 class Report:
     """One host at one moment.
 
-    `version` grows whenever something of weight has changed; it starts again with the agent, whose `agent_id`
-    is its own for ever. `age_seconds` is how long
-    ago the progress record last changed, or since the orders where there is none yet; `process_state` is the letter of
-    /proc/PID/stat ("R", "S", "D", "T", ..., "" without a trainer).
+    `version` grows whenever something of weight has changed; it starts again with the agent, whose `agent_id` is its
+    own for ever. `age_seconds` is how long ago the progress record last changed, or since the orders where there is
+    none yet; `resting_seconds` for how long the trainer has hardly used a processor; `process_state` is the letter of
+    /proc/PID/stat ("R", "S", "D", "T", ..., "" without a trainer). `standby` says that another trainer has its imports
+    done and waits for orders.
     """
 
     version: int
@@ -64,6 +65,7 @@ class Report:
     incarnation: int | None
     progress: Progress | None
     age_seconds: float
+    resting_seconds: float
     process_state: str
     exit: Exit | None
     standby: bool

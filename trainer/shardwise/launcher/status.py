@@ -38,6 +38,7 @@ def host_status(report: Report) -> dict[str, Any]:
         "phase": report.phase if report.trainer_pid else None,
         "step": progress.step if progress else 0,
         "stepSeconds": progress.step_seconds if progress else 0.0,
+        "ownSeconds": progress.own_seconds if progress and progress.measured else None,
         "ageSeconds": round(report.age_seconds, 3),
         "state": report.process_state,
         "standby": report.standby,
@@ -77,6 +78,11 @@ class _Status(Collector):
         )
         yield _gauge("host_step", "The last completed step of a host.", [(to, host["step"]) for to, host in hosts])
         yield _gauge("host_step_seconds", "The last step's seconds.", [(to, host["stepSeconds"]) for to, host in hosts])
+        yield _gauge(
+            "host_own_seconds",
+            "A fixed piece of work on the host's own devices, in seconds.",
+            [(to, host["ownSeconds"]) for to, host in hosts],
+        )
 
 
 def _gauge(name: str, words: str, samples: list[tuple[dict[str, str], float | None]]) -> Metric:

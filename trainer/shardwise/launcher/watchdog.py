@@ -1,7 +1,8 @@
-"""Whether the trainers still get anywhere: stalled, hung, and which rank it is; and which rank is slow.
+"""Whether the trainers still get anywhere: stalled, hung, and which rank it is.
 
 Called by the leader with what all ranks last said. Pure: it holds what was usual in this run, and is given the time.
-No phase is exempt, but each has its own patience.
+No phase is exempt, but each has its own patience; and before the first step, where the progress record says little, a
+process that uses its processors gets on.
 """
 
 from collections import deque
@@ -9,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from shardwise.job.contract import Phase
+from shardwise.job.contract import WORK_LIMIT_HANGS, Phase
 
 HISTORY_STEPS = 20
-SLOW = 1.5
 _FACTOR = 3.0
 _MARGIN_SECONDS = 5.0
 _FIRST_TIME_SECONDS = 60.0
@@ -23,7 +23,11 @@ _STUCK_STATES = _HALTED_STATES | {"D"}  # waiting for a disk
 
 @dataclass(frozen=True, kw_only=True)
 class RankState:
-    """One rank as last heard of. `idle_seconds` is how long its progress record has stood still."""
+    """One rank as last heard of.
+
+    `idle_seconds` is how long its progress record has stood still, `resting_seconds` for how long its process has
+    hardly used a processor.
+    """
 
     rank: int
     phase: Phase
@@ -31,7 +35,15 @@ class RankState:
     dispatched: int
     step_seconds: float
     idle_seconds: float
+    resting_seconds: float
     process_state: str
+
+    @property
+    def still_seconds(self) -> float:
+        """For how long it has got nowhere. From the first step on, only what it says counts."""
+        if _PHASES.index(self.phase) < _PHASES.index(Phase.STEP):
+            return min(self.idle_seconds, self.resting_seconds)
+        return self.idle_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,29 +97,22 @@ class Usual:
         # A phase may be entered more than once, and the first time says little of the second.
         return max(_FIRST_TIME_SECONDS, _FACTOR * self._longest.get(phase, 0.0) + _MARGIN_SECONDS)
 
-    def slowest(self) -> int | None:
-        """The rank whose usual step takes more than 1.5 times the others', once all have made enough of them."""
-        usual = {rank: median(history) for rank, history in self._steps.items() if len(history) == HISTORY_STEPS}
-        if len(usual) < 2 or len(usual) < len(self._steps):
-            return None
-        rank = max(usual, key=lambda one: usual[one])
-        others = median(seconds for other, seconds in usual.items() if other != rank)
-        return rank if usual[rank] > SLOW * others else None
-
 
 def judge(states: Sequence[RankState], usual: Usual, hang_after_seconds: float) -> Stall | None:
     """Whether the ranks that still run are stalled; None while one of them gets anywhere."""
     if not states:
         return None
-    idle = min(state.idle_seconds for state in states)
+    silent = min(state.idle_seconds for state in states)
+    still = min(state.still_seconds for state in states)
     # A process that does not run at all is not busy with its phase, however long that may take.
     halted = any(state.process_state in _HALTED_STATES for state in states)
     patience = max(usual.patience_seconds(Phase.STEP if halted else state.phase) for state in states)
-    hung = idle >= hang_after_seconds
-    if not hung and idle < patience:
+    # One that works for ever without a word is as lost as one that does nothing.
+    hung = still >= hang_after_seconds or silent >= WORK_LIMIT_HANGS * hang_after_seconds
+    if not hung and still < patience:
         return None
     rank = told_apart(states)
-    return Stall(idle_seconds=idle, rank=rank, hung=hung, words=_words(states, idle, rank))
+    return Stall(idle_seconds=silent, rank=rank, hung=hung, words=_words(states, silent, rank))
 
 
 def told_apart(states: Sequence[RankState]) -> int | None:

@@ -22,6 +22,8 @@ def said(event: Mapping[str, Any]) -> str | None:
             text = f"stalled: {event['words']}"
         case "goesOn":
             text = "the stall is over"
+        case "slow":
+            text = f"host {event['host']} is slow: {event['words']}"
         case "stacks":
             text = f"the stacks of all ranks are in {event['file']}"
         case "epochFailed":

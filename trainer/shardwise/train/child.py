@@ -25,7 +25,7 @@ from rich.markup import escape  # noqa: E402
 from shardwise.job.contract import ExitCode  # noqa: E402
 from shardwise.job.errors import ShardwiseError  # noqa: E402
 from shardwise.job.load import load  # noqa: E402
-from shardwise.job.orders import STACKS_SIGNAL, Orders  # noqa: E402
+from shardwise.job.orders import READY_VARIABLE, STACKS_SIGNAL, Orders  # noqa: E402
 from shardwise.train.main import run  # noqa: E402
 
 _SPENT = {"interpreter": _BEGAN - psutil.Process().create_time(), "imports": time.time() - _BEGAN}
@@ -34,6 +34,7 @@ _COLUMNS = 120  # of a log that no terminal reads
 
 def main() -> None:
     """Wait for orders, and end the process: at once after an error, since a lost peer would hold up JAX's own exit."""
+    os.close(int(os.environ.pop(READY_VARIABLE)))
     line = sys.stdin.readline()
     if not line:
         return

@@ -6,6 +6,7 @@ every process saves, evaluates and stops at the same step, though only one of th
 The signals are those of `shardwise.job.orders`: stop (save, then end) and save (and go on).
 """
 
+import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from shardwise.job.contract import Control
 from shardwise.job.orders import SAVE_SIGNAL, STOP_SIGNAL
 
 Clock = Callable[[], float]
+
+_MEASURING_SHARE = 0.005
+_MEASURE_EVERY_SECONDS = 1.0
 
 
 class StoppedError(Exception):
@@ -28,10 +32,18 @@ class Controls:
         clock: monotonic seconds.
         save_every_seconds: how often a save is due, or None.
         stop_after_seconds: the deadline of this process, or None.
+        measures: whether the speed of this host is measured now and then: there are others to compare with.
 
     """
 
-    def __init__(self, clock: Clock, *, save_every_seconds: float | None, stop_after_seconds: float | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        save_every_seconds: float | None,
+        stop_after_seconds: float | None,
+        measures: bool = False,
+    ) -> None:
         """Start counting now."""
         self._clock = clock
         self._save_every_seconds = save_every_seconds
@@ -39,6 +51,7 @@ class Controls:
         self._saved_at = clock()
         self._stop_at = None if stop_after_seconds is None else clock() + stop_after_seconds
         self._stepping = False
+        self._measure_at = clock() if measures else math.inf
 
     def request(self, word: Control) -> None:
         """Ask for something; the largest request wins."""
@@ -49,8 +62,9 @@ class Controls:
         now = self._clock()
         if self._stop_at is not None and now >= self._stop_at:
             return Control.STOP
-        due = self._save_every_seconds is not None and now - self._saved_at >= self._save_every_seconds
-        return max(self._requested, Control.SAVE if due else Control.NONE)
+        if self._save_every_seconds is not None and now - self._saved_at >= self._save_every_seconds:
+            return max(self._requested, Control.SAVE)
+        return max(self._requested, Control.MEASURE if now >= self._measure_at else Control.NONE)
 
     def done(self, word: Control) -> None:
         """What was asked for has been done; a stop is never undone."""
@@ -58,6 +72,10 @@ class Controls:
             self._saved_at = self._clock()
         if self._requested <= word and self._requested != Control.STOP:
             self._requested = Control.NONE
+
+    def measured(self, pause_seconds: float) -> None:
+        """The speed was measured, and training stood still for so long: not again until that is a small share."""
+        self._measure_at = self._clock() + max(_MEASURE_EVERY_SECONDS, pause_seconds / _MEASURING_SHARE)
 
     def stepping(self) -> None:
         """From here on a stop waits for the step to end."""

@@ -16,7 +16,7 @@ import platform
 import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -56,10 +56,13 @@ class Executables:
         os.utime(self._folder)  # in use: retention goes by it
         _retain(self._folder.parent)
 
-    def get(self, name: str, lower: Callable[[], Lowered]) -> Compiled:
-        """The program of that name, loaded if it was kept, else lowered, compiled and kept. Any thread may call it."""
+    def get(self, name: str, lower: Callable[[], Lowered], devices: Sequence[jax.Device] | None = None) -> Compiled:
+        """The program of that name, loaded if it was kept, else lowered, compiled and kept. Any thread may call it.
+
+        It runs on `devices`: all of the run's unless some are given.
+        """
         path = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
-        kept = _load(path)
+        kept = _load(path, devices)
         if kept is not None:
             return kept
         compiled = lower().compile()
@@ -69,14 +72,17 @@ class Executables:
         return compiled
 
 
-def _load(path: Path) -> Compiled | None:
+def _load(path: Path, devices: Sequence[jax.Device] | None) -> Compiled | None:
     """The program that is kept there; None where there is none, or one that cannot be read, which is then removed."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        program: Compiled = serialize_executable.deserialize_and_load(*pickle.loads(content))  # noqa: S301  our own folder
+        made, arguments, results = pickle.loads(content)  # noqa: S301  our own folder
+        program: Compiled = serialize_executable.deserialize_and_load(
+            made, arguments, results, execution_devices=devices
+        )
     except Exception as error:  # noqa: BLE001  a damaged file can raise anything; the program is made anew
         print(f"{path}: cannot be read ({error}); compiling again", file=sys.stderr)  # noqa: T201  the process's log
         path.unlink(missing_ok=True)

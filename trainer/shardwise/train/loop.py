@@ -20,6 +20,7 @@ from shardwise.train.control import Controls
 from shardwise.train.digest import combine, to_hex
 from shardwise.train.loader import Loader, Rows
 from shardwise.train.phases import Phases
+from shardwise.train.probe import Probe
 from shardwise.train.processes import Processes
 from shardwise.train.report import Report
 from shardwise.train.start import Start
@@ -72,6 +73,7 @@ class Loop:
     ) -> None:
         """Nothing runs yet."""
         self._start, self._controls, self._phases = start, controls, phases
+        self._probe = Probe(start.kept)
         self._report, self._writer, self._processes = report, writer, processes
         self._mfu = mfu_of_one_token_a_second
         self._program = start.program
@@ -105,9 +107,11 @@ class Loop:
             previous = _Dispatched(number, metrics)
             evaluate = self._due(number, training.evaluation.every_steps) or asked == Control.EVALUATE
             save = self._due(number, training.checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP)
-            if not (evaluate or save):
+            if not (evaluate or save or asked == Control.MEASURE):
                 continue
             self._complete(previous)
+            if asked == Control.MEASURE:
+                self._measure()
             if evaluate:
                 self._evaluate(number)
             if save:
@@ -174,6 +178,13 @@ class Loop:
         if self._program.training.loss.z_loss:
             record["zLoss"] = values["z_loss"]
         self._report.step(number, record)
+
+    def _measure(self) -> None:
+        """How fast this host is by itself."""
+        self._probe.prepare()
+        began = time.perf_counter()
+        self._phases.measured(self._probe.seconds())
+        self._controls.measured(time.perf_counter() - began)
 
     def _evaluate(self, number: int) -> None:
         """The mean loss over the first held-out batches, weighted by tokens."""

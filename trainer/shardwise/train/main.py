@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from shardwise.job.contract import ExitCode, Phase
+from shardwise.job.contract import WORK_LIMIT_HANGS, ExitCode, Phase
 from shardwise.job.errors import OutOfMemoryError, PeerError, RunDirectoryError, ShardwiseError
 from shardwise.job.load import dump
 from shardwise.job.orders import Orders
@@ -63,6 +63,7 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
         time.monotonic,
         save_every_seconds=every.seconds if every else None,
         stop_after_seconds=orders.deadline_seconds,
+        measures=orders.num_processes > 1,
     )
     directory = RunDirectory(Path(orders.directory), orders.incarnation)
     with _in_words(directory.path), controls.signals():
@@ -74,7 +75,9 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
         try:
             with _in_words(directory.path):
                 with phases.entered(Phase.JOIN):
-                    processes = Processes.join(orders, limit_seconds=job.spec.recovery.hang_after.seconds)
+                    # Which rank hangs is for the watchdog to say; without one there is a limit all the same.
+                    limit = WORK_LIMIT_HANGS * job.spec.recovery.hang_after.seconds
+                    processes = Processes.join(orders, limit_seconds=limit)
                 outcome = _run(job, directory, phases, summary, controls, orders, processes, console)
         except StoppedError:
             if summary:

@@ -20,6 +20,7 @@ class Phases:
         self.seconds: dict[str, float] = {}
         self.step = 0
         self._dispatched, self._step_seconds = 0, 0.0
+        self._own_seconds, self._measured = 0.0, 0
         self._phase = Phase.START
         self._write()
 
@@ -49,6 +50,11 @@ class Phases:
         """A step has been handed to the devices; told with the next record."""
         self._dispatched = step
 
+    def measured(self, own_seconds: float) -> None:
+        """This host's own speed has been measured once more (`shardwise.train.probe`); told with the next record."""
+        self._own_seconds = own_seconds
+        self._measured += 1
+
     def completed(self, step: int, seconds: float) -> None:
         """So many steps are complete, the last in so many seconds: their losses have reached this host."""
         self.step, self._step_seconds = step, seconds
@@ -68,5 +74,7 @@ class Phases:
                 monotonic_seconds=time.monotonic(),
                 pid=self._pid,
                 seconds=self.seconds,
+                own_seconds=self._own_seconds,
+                measured=self._measured,
             ),
         )

@@ -46,6 +46,7 @@ class Start:
     step: Compiled
     evaluation: Compiled | None
     digester: Digester
+    kept: Executables
     state: State
     first_step: int
     initial_digest: str | None
@@ -146,6 +147,7 @@ def start(
         step=compiled,
         evaluation=compiled_evaluation,
         digester=digest,
+        kept=kept,
         state=state,
         first_step=first_step,
         initial_digest=initial_digest,
