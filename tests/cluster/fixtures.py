@@ -57,9 +57,12 @@ class Cluster:
         """The nodes that run."""
         return nodes.running_nodes()
 
-    def load(self, *images: str) -> None:
-        """Give images of buildah's store to every node."""
-        _verb("load", *images)
+    def load(self, target: str) -> str:
+        """Give the image of a target of `images.build` to every node, built first where it is not; its name."""
+        with locked("image-builds"):
+            image = run(sys.executable, "-m", "images.build", target, folder=_ROOT).splitlines()[-1]
+            _verb("load", image)
+        return image
 
     def kill_node(self, name: str) -> None:
         """Take a node's power; `start_node` before the test ends."""

@@ -26,10 +26,15 @@ def load(image: str, nodes: list[str]) -> None:
     """
     if not nodes:
         raise ClusterError("no node runs; `up` starts the cluster")
+    words = ("buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", image)
+    identity = run(*words, environment=BUILDAH_ENVIRONMENT).strip()
+    lacking = [name for name in nodes if not _holds(name, image, identity)]
+    if not lacking:
+        return
     export(image)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda name: load_into(name, image), nodes))
-    say(f"loaded {image} into {', '.join(nodes)}")
+        list(pool.map(lambda name: load_into(name, image), lacking))
+    say(f"loaded {image} into {', '.join(lacking)}")
 
 
 def export(image: str) -> None:
@@ -60,6 +65,14 @@ def held_blobs(node: str) -> set[str]:
 def containerd_socket(node: str) -> Path:
     """Where the node's containerd listens."""
     return RUN / "nodes" / node / "containerd.sock"
+
+
+def _holds(node: str, image: str, identity: str) -> bool:
+    """Whether the node has the image by this name; it names each image by its identity too."""
+    words = ("--address", containerd_socket(node), "--namespace", "k8s.io", "images", "ls")
+    rows = (line.split() for line in run("ctr", *words).splitlines()[1:])
+    digests = {row[0]: row[2] for row in rows}
+    return image in digests and digests.get(f"sha256:{identity}") == digests[image]
 
 
 def _import(node: str, image: str, index: dict[str, Any], digests: set[str]) -> None:

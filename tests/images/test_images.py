@@ -1,0 +1,112 @@
+"""The images as a node runs them: restricted, with a file system that cannot be written, and nothing that installs."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cluster.commands import wait
+from tests.cluster.fixtures import Cluster
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
+
+from images.build import TARGETS, fingerprint  # noqa: E402  the folder is a script's, found by path
+
+# Prints what it found as JSON; a failure to import or to run is the pod's failure.
+LOOK = """
+import compileall, importlib.util, json, os, pathlib, sys
+packages = pathlib.Path(sys.prefix, "lib/python3.11/site-packages")
+sources = [path for path in packages.rglob("*.py") if "/templates/" not in str(path)]
+print(json.dumps({
+    "user": os.getuid(),
+    "installers": [name for name in ("pip", "uv", "setuptools", "hatchling") if importlib.util.find_spec(name)],
+    "writable": [str(path) for path in (packages, packages.parent, pathlib.Path.cwd()) if os.access(path, os.W_OK)],
+    "uncompiled": sum(not pathlib.Path(importlib.util.cache_from_source(str(path))).exists() for path in sources),
+    "here": sorted(path.name for path in pathlib.Path.cwd().iterdir() if path.is_file()),
+}))
+"""
+
+
+def pod(image: str, command: list[str]) -> dict[str, object]:
+    """A pod at the restricted level that runs one command in the image."""
+    return {
+        "metadata": {"name": "look"},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "look",
+                    "image": image,
+                    "imagePullPolicy": "Never",
+                    "command": command,
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def said(cluster: Cluster, namespace: str, image: str, *command: str) -> str:
+    """What the command prints in a pod of the image; its failure fails the test."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    cluster.client.request("POST", pods, pod(image, list(command)))
+
+    def ended() -> bool:
+        return cluster.client.request("GET", f"{pods}/look")["status"]["phase"] in {"Succeeded", "Failed"}
+
+    wait("the end of the pod", ended, 300)
+    text = cluster.client.kubectl("logs", "--namespace", namespace, "look")
+    assert cluster.client.request("GET", f"{pods}/look")["status"]["phase"] == "Succeeded", text
+    cluster.client.request("DELETE", f"{pods}/look?gracePeriodSeconds=0")
+    wait("the pod to go", lambda: not cluster.client.answers(f"{pods}/look"))
+    return text
+
+
+@pytest.fixture
+def restricted(cluster: Cluster, cluster_namespace: str) -> str:
+    """Return a namespace that admits pods of the restricted level alone."""
+    level = "pod-security.kubernetes.io/enforce=restricted"
+    cluster.client.kubectl("label", "namespace", cluster_namespace, level)
+    return cluster_namespace
+
+
+def test_the_operator_starts_and_holds_no_more_than_it_needs(cluster: Cluster, restricted: str) -> None:
+    """The command that the chart runs answers; nothing there installs, is written to, or trains."""
+    image = cluster.load("operator")
+
+    assert "--trainer-image" in said(cluster, restricted, image, "shardwise-operator", "run", "--help")
+    found = json.loads(said(cluster, restricted, image, "python", "-c", LOOK))
+    assert found | {"here": []} == {"user": 10001, "installers": [], "writable": [], "uncompiled": 0, "here": []}
+    absent = "('jax', 'ray', 'kubernetes.aio')"
+    packages = f"import importlib.util; print([name for name in {absent} if importlib.util.find_spec(name)])"
+    assert said(cluster, restricted, image, "python", "-c", packages).strip() == "[]"
+
+
+def test_the_trainer_imports_without_writing(cluster: Cluster, restricted: str) -> None:
+    """All that a run imports is there, compiled, and asks for no file to be written; the text of the examples too."""
+    image = cluster.load("cpu")
+
+    modules = "shardwise.launcher.pod, shardwise.train.main, shardwise.cli.app, ray, gcsfs, s3fs, tensorstore"
+    printed = said(cluster, restricted, image, "python", "-c", f"import {modules}; print('there')")
+    assert printed.split()[-1] == "there"
+    found = json.loads(said(cluster, restricted, image, "python", "-c", LOOK))
+    assert found == {"user": 10001, "installers": [], "writable": [], "uncompiled": 0, "here": ["LICENSE", "README.md"]}
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_an_image_follows_its_inputs(name: str) -> None:
+    """Another base is another image; caches of Python are no input; the lock, the code and the recipe are."""
+    target = TARGETS[name]
+    inputs = {str(path.relative_to(ROOT)) for path in target.inputs()}
+
+    assert fingerprint(target, "one") != fingerprint(target, "other")
+    assert {f"requirements/{target.lock}.txt", f"images/{target.containerfile}", "trainer/pyproject.toml"} <= inputs
+    assert "trainer/shardwise/job/contract.py" in inputs
+    assert not [path for path in inputs if "__pycache__" in path]
