@@ -69,9 +69,15 @@ imports: $(READY) ## the arrows between the packages (import-linter)
 	$(BIN)/lint-imports
 
 .PHONY: pytest
-pytest: $(READY) ## the tests alone; the first time they compile a Kubernetes, which takes 6 minutes
-	$(BIN)/python -m tests.cluster build
+pytest: $(READY) ## the tests alone; the first time they compile a Kubernetes and build images, which takes 10 minutes
+	$(BIN)/python -m tests.cluster prepare
 	$(PYTEST) $(ARGS)
+
+.PHONY: test-kind
+test-kind: $(READY) ## the chart and two hosts on the real kind, the control plane killed under them; makes all it needs
+	$(BIN)/python -m tests.cluster build
+	$(BIN)/python -m tests.kind build
+	$(BIN)/pytest -n 0 --capture=no tests/kind/end_to_end.py $(ARGS)
 
 .PHONY: verify
 verify: golden ## rewrite what is generated and fail if that changes a file; check the locks against what they lock

@@ -61,7 +61,7 @@ def status() -> None:
 
 @app.command()
 def load(images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="of docker, podman or buildah")]) -> None:
-    """Give images to every node; there is no registry."""
+    """Give images to the workers; there is no registry."""
     for image in images:
         lifecycle.load(image)
 

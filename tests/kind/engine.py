@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -76,12 +77,15 @@ def ensure() -> None:
     require(*PACKAGES)
     remove()  # what a crash may have left
     say("no Docker answers: starting one of our own")
-    RUN.mkdir(parents=True)
-    cgroups.make(_ENGINE)
-    network.keep_inside()
-    _start_containerd()
-    _start_dockerd()
-    docker("network", "create", "--subnet", NODE_NETWORK, "--opt", f"com.docker.network.bridge.name={BRIDGE}", "kind")
+    with ExitStack() as undo:
+        undo.callback(remove)
+        RUN.mkdir(parents=True, exist_ok=True)
+        cgroups.make(_ENGINE)
+        network.keep_inside()
+        _start_containerd()
+        _start_dockerd()
+        _make_network()
+        undo.pop_all()
 
 
 def remove() -> None:
@@ -135,6 +139,14 @@ def _start_dockerd() -> None:
         *("--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"),
     )
     wait("Docker", answers, hint=_see())
+
+
+def _make_network() -> None:
+    """Make the network that kind puts its nodes into. Nodes of a crash, and a network of other ranges, go first."""
+    if stale := docker("ps", "--all", "--quiet").split():
+        docker("rm", "--force", "--volumes", *stale)
+    attempt("docker", "network", "rm", "kind", environment=environment())
+    docker("network", "create", "--subnet", NODE_NETWORK, "--opt", f"com.docker.network.bridge.name={BRIDGE}", "kind")
 
 
 def _start(program: str, *arguments: str | Path) -> None:

@@ -23,6 +23,7 @@ from tests.kind.places import (
     RUN,
     SERVICE_NETWORK,
     VOLUME,
+    WORKERS,
 )
 from tests.kind.programs import kind
 
@@ -84,29 +85,30 @@ def make_volume(namespace: str) -> Path:
 
 
 def load(image: str) -> None:
-    """Give an image to every node: Docker's where it has it, else podman's or buildah's.
+    """Give an image to the workers, which run all pods of jobs: Docker's where it has it, else podman's or buildah's.
 
     Raises:
         ClusterError: nobody has such an image, or no cluster is up.
     """
     if not is_up():
         raise ClusterError("no kind cluster is up; `up` creates one")
+    where = ("--name", CLUSTER, "--nodes", ",".join(WORKERS))
     if attempt("docker", "image", "inspect", image, environment=_environment())[0] == 0:
-        _kind("load", "docker-image", image, "--name", CLUSTER)
+        _kind("load", "docker-image", image, *where)
     else:
         with tempfile.TemporaryDirectory(dir=RUN, prefix="image-") as folder:
             archive = Path(folder) / "image.tar"
             _save(image, archive)
-            _kind("load", "image-archive", archive, "--name", CLUSTER)
-    say(f"loaded {image} into {', '.join(NODES)}")
+            _kind("load", "image-archive", archive, *where)
+    say(f"loaded {image} into {', '.join(WORKERS)}")
 
 
-def kill_node(name: str) -> None:
+def kill_node(name: str = CONTROL_PLANE) -> None:
     """End a node's container at once, with all that runs in it."""
     engine.docker("kill", name)
 
 
-def start_node(name: str) -> None:
+def start_node(name: str = CONTROL_PLANE) -> None:
     """Boot a node that was killed; what was on its disk is there."""
     engine.docker("start", name)
 

@@ -19,7 +19,8 @@ DOCKER_SOCKET = RUN / "docker.sock"
 
 CLUSTER = "shardwise"
 CONTROL_PLANE = f"{CLUSTER}-control-plane"  # the names that kind gives to the nodes' containers
-NODES = (CONTROL_PLANE, f"{CLUSTER}-worker", f"{CLUSTER}-worker2")
+WORKERS = (f"{CLUSTER}-worker", f"{CLUSTER}-worker2")
+NODES = (CONTROL_PLANE, *WORKERS)
 NODE_VOLUME = "/runs"  # where a node sees VOLUME
 
 # Other ranges than the bare cluster's (tests/cluster), so that both may be up on one machine.
