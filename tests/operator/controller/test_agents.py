@@ -1,0 +1,91 @@
+"""Host 0 asked over HTTP: only a status is believed, every answer is bounded, and silence is an error."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from shardwise_operator.agents import AgentError, Agents, Target
+
+TARGET = Target(pod="uid", address="127.0.0.1", token="secret")  # noqa: S106  a test's
+STATUS = {"phase": "running"}
+
+
+class _Agent(ThreadingHTTPServer):
+    """Answers as the test says, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer, self.code = json.dumps(STATUS).encode(), 200
+        self.asked: list[str] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Agent
+
+    def _handle(self) -> None:
+        given = self.headers["Authorization"]
+        self.server.asked.append(f"{self.command} {self.path} {given}")
+        self.send_response(self.server.code)
+        self.send_header("Content-Length", str(len(self.server.answer)))
+        self.end_headers()
+        self.wfile.write(self.server.answer)
+
+    do_GET = do_POST = _handle  # noqa: N815  the standard library's names
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as above
+        """Say nothing."""
+
+
+@pytest.fixture
+def agent() -> Iterator[_Agent]:
+    """Return an agent that listens."""
+    with _Agent() as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def agents(agent: _Agent) -> Agents:
+    """Return a client of it."""
+    return Agents(port=int(agent.server_address[1]))
+
+
+def test_status_and_stop(agent: _Agent, agents: Agents) -> None:
+    """Each request carries the job's token."""
+    assert agents.status(TARGET) == STATUS
+    agents.stop(TARGET)
+
+    assert agent.asked == ["GET /status Bearer secret", "POST /stop Bearer secret"]
+
+
+@pytest.mark.parametrize(
+    "answer", [b"no json", b"[]", b"{}", b'{"phase": 3}', b'{"phase": "' + b"x" * (1 << 20) + b'"}']
+)
+def test_what_is_no_status_is_not_believed(agent: _Agent, agents: Agents, answer: bytes) -> None:
+    """Whoever has the address may answer; neither its shape nor its length is trusted."""
+    agent.answer = answer
+
+    with pytest.raises(AgentError, match=r"127\.0\.0\.1"):
+        agents.status(TARGET)
+
+
+@pytest.mark.parametrize("code", [302, 401, 503])
+def test_a_refusal_is_an_error(agent: _Agent, agents: Agents, code: int) -> None:
+    """A redirection is not followed: the token would go with it."""
+    agent.code = code
+
+    with pytest.raises(AgentError, match=str(code)):
+        agents.stop(TARGET)
+
+
+def test_silence_is_an_error(agent: _Agent) -> None:
+    """Nobody listens there."""
+    port = int(agent.server_address[1])
+    nobody = Target(pod="uid", address="127.0.0.2", token="secret")  # noqa: S106  a test's
+
+    with pytest.raises(AgentError, match=r"127\.0\.0\.2"):
+        Agents(port=port).status(nobody)

@@ -1,0 +1,62 @@
+"""The command: it becomes ready, looks after jobs, serves its pages, and gives its lease back at SIGTERM."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from tests.cluster.api_server import ApiServer
+from tests.operator.building import manifest
+from tests.operator.controller.operating import Place
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def _answers(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def test_the_command(place: Place, api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
+    """From start to end, as a pod would run it."""
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    health, metrics = _free_port(), _free_port()
+    command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image", "none", "--key-file", str(key)]
+    command += ["--namespace", namespace, "--lease-namespace", namespace, "--kubeconfig", str(api_server.kubeconfig)]
+    command += [f"--health-address=127.0.0.1:{health}", f"--metrics-address=127.0.0.1:{metrics}"]
+    log = tmp_path / "log"
+    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as process:
+        place.until("readiness", lambda: _answers(health, "/readyz"))
+        assert _answers(health, "/healthz") == "ok\n"
+        place.apply(manifest(suspend=True))
+        place.until_phase("Suspended")
+        assert "shardwise_operator_leader 1.0" in _answers(metrics, "/metrics")
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(60) == 0
+    lease = place.client.request("GET", place.path("leases", "shardwise", "apis/coordination.k8s.io/v1"))
+    assert not lease["spec"].get("holderIdentity")
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert any("Suspended" in line["message"] for line in lines)
+
+
+def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
+    """In words, before anything is asked of a cluster."""
+    key = tmp_path / "key"
+    key.write_bytes(b"short")
+    command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image", "none", "--key-file", str(key)]
+
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+    assert ended.returncode != 0
+    assert "given 5 bytes, expected a key of at least 32 random bytes" in ended.stderr
