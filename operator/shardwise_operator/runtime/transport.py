@@ -55,13 +55,15 @@ class Api:
         limiter: Limiter,
         read_seconds: float = 30.0,
         may_write: Callable[[], bool] = lambda: True,
+        field_manager: str = FIELD_MANAGER,
     ) -> None:
-        """Take the way to the server; `may_write` is asked before every write."""
+        """Take the way to the server; `may_write` is asked before every write, and `field_manager` owns what it writes."""
         self._connection = connection
         self._metrics = metrics
         self._limiter = limiter
         self._read_seconds = read_seconds
         self._may_write = may_write
+        self._field_manager = field_manager
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """One object; NotFoundError where there is none."""
@@ -107,7 +109,7 @@ class Api:
         return self._write("create", kind, "POST", kind.path(_namespace(obj)), obj)
 
     def apply(self, kind: Kind, obj: Object, *, force: bool = True) -> Object:
-        """Server-side apply as `FIELD_MANAGER`; a UID in the object's metadata is a precondition."""
+        """Server-side apply as the field manager; a UID in the object's metadata is a precondition."""
         query = {"force": str(force).lower()}
         return self._write("apply", kind, "PATCH", _path(kind, obj), obj, content_type=_APPLY, query=query)
 
@@ -126,12 +128,7 @@ class Api:
         precondition = {"uid": uid, "resourceVersion": resource_version}
         metadata = patch.get("metadata", {}) | {field: value for field, value in precondition.items() if value}
         path, body = kind.path(namespace, name), patch | {"metadata": metadata}
-        try:
-            return self._write("patch", kind, "PATCH", path, body, content_type=_MERGE)
-        except InvalidError as error:
-            if uid and "metadata.uid" in error.message:  # the server's way to refuse another UID in a patch
-                raise ConflictError(error.status, error.reason, error.message) from error
-            raise
+        return self._write("patch", kind, "PATCH", path, body, content_type=_MERGE)
 
     def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
         """Delete the object with this UID; ConflictError where another bears its name, nothing where none does."""
@@ -158,8 +155,13 @@ class Api:
         query: dict[str, str] | None = None,
     ) -> Object:
         if method != "DELETE":
-            query = {"fieldManager": FIELD_MANAGER} | (query or {})
-        answer = self._send(verb, kind, method, path, query or {}, body=body, content_type=content_type)
+            query = {"fieldManager": self._field_manager} | (query or {})
+        try:
+            answer = self._send(verb, kind, method, path, query or {}, body=body, content_type=content_type)
+        except InvalidError as error:
+            if method == "PATCH" and "metadata.uid" in error.message:  # how the server refuses another UID in a patch
+                raise ConflictError(error.status, error.reason, error.message) from error
+            raise
         return _decoded(answer.data)
 
     def _send(  # noqa: PLR0913  as above

@@ -8,6 +8,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -104,6 +105,8 @@ class ScriptedServer:
     def answer(self, method: str, path: str, query: dict[str, str]) -> Answer | Events:
         """Take the next answer."""
         self.asked.append((method, path, query))
+        if "/leases" in path:
+            return Answer({"message": "there is no election here"}, 503)
         answers: deque[Any] = self.watches if "watch" in query else self.lists
         taken: Answer | Events = answers.popleft() if len(answers) > 1 else answers[0]
         return taken
@@ -138,10 +141,11 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = self.server.script.answer(self.command, parts.path, query)
-        if isinstance(answer, Answer):
-            self._plain(answer)
-        else:
-            self._events(answer)
+        with suppress(BrokenPipeError, ConnectionResetError):  # who asked has gone
+            if isinstance(answer, Answer):
+                self._plain(answer)
+            else:
+                self._events(answer)
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815  the names are the standard library's
 
