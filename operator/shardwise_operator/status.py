@@ -23,9 +23,15 @@ _MAX_MESSAGE = 4096
 def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The status after this pass, given the one before it."""
     state = _with_outcome(_with_pods(seen, plan.state, outcome), outcome, now)
-    known = {**_kept(old), **_of_the_run(seen), "restarts": _restarts(seen, state, old), "hosts": _hosts(seen, state)}
-    known["restartCount"] = sum(known["restarts"].values())
-    return write_state(state, seen.generation) | {name: value for name, value in known.items() if value}
+    restarts = _restarts(seen, state, old)
+    known = {
+        **_kept(old),
+        **_of_the_run(seen, old),
+        **({"restarts": restarts} if restarts else {}),
+        "restartCount": sum(restarts.values()),
+        "hosts": _hosts(seen, state),
+    }
+    return write_state(state, seen.generation) | known
 
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
@@ -49,27 +55,33 @@ def _kept(old: Mapping[str, Any]) -> dict[str, Any]:
     return {name: old[name] for name in ("progress", "checkpoint", "goodput", "digest") if name in old}
 
 
-def _of_the_run(seen: Observed) -> dict[str, Any]:
+def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> dict[str, Any]:
     """What the run says of itself: its last record if it has ended, else what host 0 has said."""
     record = last_record(seen)
     if record is not None:
-        return _recorded(record)
+        return _recorded(record, old)
     if seen.poll is None or seen.poll.status is None:
         return {}
-    return _told(seen, seen.poll.status, seen.poll.heard_at)
+    return _told(seen, seen.poll.status, old, seen.poll.heard_at)
 
 
-def _recorded(record: LastRecord) -> dict[str, Any]:
-    progress = {"step": record.step, "of": record.steps, "loss": record.loss}
+def _last_checkpoint(record: LastRecord, old: Mapping[str, Any]) -> dict[str, Any]:
+    step = record.checkpoint_step
+    return {} if step in (None, old.get("checkpoint", {}).get("step")) else {"checkpoint": {"step": step}}
+
+
+def _recorded(record: LastRecord, old: Mapping[str, Any]) -> dict[str, Any]:
+    loss = None if record.loss is None else _text(float(record.loss), ".4f")
+    progress = {"step": record.step, "of": record.steps, "loss": loss}
     return {
         "progress": {name: value for name, value in progress.items() if value is not None},
-        **({"checkpoint": {"step": record.checkpoint_step}} if record.checkpoint_step is not None else {}),
+        **_last_checkpoint(record, old),
         **({"digest": record.digest} if record.digest else {}),
         **_goodput(record.goodput),
     }
 
 
-def _told(seen: Observed, status: Mapping[str, Any], heard_at: float) -> dict[str, Any]:
+def _told(seen: Observed, status: Mapping[str, Any], old: Mapping[str, Any], heard_at: float) -> dict[str, Any]:
     said, slowest = status.get("progress", {}), status.get("slowestHost")
     progress = {
         "step": said.get("step"),
@@ -82,8 +94,16 @@ def _told(seen: Observed, status: Mapping[str, Any], heard_at: float) -> dict[st
         "observedAt": timestamp(heard_at),
     }
     told = {"progress": {name: value for name, value in progress.items() if value is not None}}
-    checkpoint = status.get("checkpoint")
-    return {**told, **({"checkpoint": checkpoint} if checkpoint else {}), **_goodput(status.get("goodput", {}))}
+    return {**told, **_checkpoint(status, old, heard_at), **_goodput(status.get("goodput", {}))}
+
+
+def _checkpoint(status: Mapping[str, Any], old: Mapping[str, Any], heard_at: float) -> dict[str, Any]:
+    """The newest checkpoint, and when it was first heard of."""
+    said, before = status.get("checkpoint"), old.get("checkpoint", {})
+    if not said or said["step"] == before.get("step"):
+        return {}
+    seconds = {"seconds": _text(said["seconds"], ".2f")} if "seconds" in said else {}
+    return {"checkpoint": {"step": said["step"], "time": timestamp(heard_at), **seconds}}
 
 
 def _eta(said: Mapping[str, Any]) -> str | None:

@@ -15,13 +15,13 @@ def step(number: int, seconds: float) -> dict[str, float]:
 def test_lost_steps_and_commits(tmp_path: Path) -> None:
     """Steps after the restored one were lost; commits count; what an earlier command wrote does not."""
     path = tmp_path / METRICS
-    before = json.dumps({"event": "saved", "step": 90}) + "\n"
+    before = json.dumps({"event": "saved", "step": 90, "durableSeconds": 0.5}) + "\n"
     path.write_text(before)
     tail = MetricsTail(tmp_path, len(before))
     records = [
         {"event": "started", "step": 0, "incarnation": 3},
         *(step(number, 1.5) for number in range(1, 8)),
-        {"event": "saved", "step": 5},
+        {"event": "saved", "step": 5, "durableSeconds": 0.5},
     ]
     with path.open("a") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)

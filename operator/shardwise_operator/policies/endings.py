@@ -9,7 +9,7 @@ from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import AskStop, Delete, Event, Plan, Step
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase
-from shardwise_operator.words import FAILED, TRUE
+from shardwise_operator.words import FAILED, FALSE, READY, TRUE
 
 ASK_AGAIN_SECONDS = 2.0
 
@@ -19,6 +19,7 @@ def failed(seen: Observed, reason: str, message: str, now: float) -> Plan:
     state = replace(
         seen.state, phase=Phase.FAILED, reason=reason, message=message, completed_at=now, not_before=None
     ).saying(FAILED, TRUE, reason, message, now=now)
+    state = state.saying(READY, FALSE, reason, "", now=now)
     return Plan(state=state, events=(Event("Warning", reason, message),))
 
 

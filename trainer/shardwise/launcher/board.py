@@ -122,6 +122,7 @@ class Board:
             "hosts": [status.host_status(reports[host]) for host in sorted(reports)],
             "slowestHost": self._slow.host if self._slow else None,
             "progress": {**means.metrics.last, "of": means.job.spec.training.steps},
+            "checkpoint": means.metrics.checkpoint,
             "goodput": self._standing.goodput(means.metrics.lost_seconds),
             "missing": means.members.silent(time.monotonic(), MISSED_SECONDS),
         }

@@ -14,9 +14,10 @@ from shardwise.launcher.lines import GrowingFile
 class MetricsTail:
     """The end of the metrics, followed.
 
-    `last` is the last step's record; `committed` the newest step that was saved meanwhile, -1 before; `incarnation`
-    the last one that began its steps, and `stepped` whether it has completed one; `lost_seconds` the steps' time that
-    a later incarnation did again.
+    `last` is the last step's record; `committed` the newest step that was saved meanwhile, -1 before; `checkpoint` the
+    newest checkpoint that is known, with the seconds it took where it was saved meanwhile; `incarnation` the last one
+    that began its steps, and `stepped` whether it has completed one; `lost_seconds` the steps' time that a later
+    incarnation did again.
     """
 
     def __init__(self, directory: Path, offset: int) -> None:
@@ -25,6 +26,7 @@ class MetricsTail:
         self._seconds: dict[int, float] = {}
         self.last: dict[str, Any] = {}
         self.committed = -1
+        self.checkpoint: dict[str, Any] | None = None
         self.incarnation = -1
         self.first_step = 0
         self.stepped = False
@@ -42,9 +44,12 @@ class MetricsTail:
             self.stepped = True
             self._seconds[record["step"]] = record.get("stepSeconds") or 0.0
         elif event in ("started", "restored"):
+            if event == "restored" and self.checkpoint is None:
+                self.checkpoint = {"step": record["step"]}
             self._begun(record["step"], record["incarnation"])
         elif event == "saved":
             self.committed = max(self.committed, record["step"])
+            self.checkpoint = {"step": record["step"], "seconds": record["durableSeconds"]}
 
     def _begun(self, step: int, incarnation: int) -> None:
         self.incarnation, self.first_step, self.stepped = incarnation, step, False
