@@ -80,8 +80,8 @@ test-kind: $(READY) ## the chart and two hosts on the real kind, the control pla
 	$(BIN)/pytest -n 0 --capture=no tests/kind/end_to_end.py $(ARGS)
 
 .PHONY: verify
-verify: golden ## rewrite what is generated and fail if that changes a file; check the locks against what they lock
-	git diff --exit-code -- tests
+verify: golden crds ## rewrite what is generated and fail if that changes a file; check the locks against what they lock
+	git diff --exit-code -- tests docs charts
 	$(BIN)/pytest tests/test_ground.py
 
 .PHONY: bench
@@ -112,6 +112,10 @@ fmt: $(READY) ## format the code and mend what ruff can mend
 .PHONY: golden
 golden: $(READY) ## rewrite the golden files; read the diff before you commit it
 	UPDATE_GOLDEN=1 $(PYTEST) -m golden $(ARGS)
+
+.PHONY: crds
+crds: $(READY) ## write the chart's CRDs, accelerator classes and admission policy from the types of the job file
+	$(BIN)/python -m shardwise_operator.api.generate
 
 .PHONY: lock
 lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)

@@ -1,13 +1,14 @@
 """What may change of a job that is there, in CEL, from the identity table of `shardwise.job.identity`.
 
 Fields of a run's identity never change; what shapes the run changes only while it is suspended; `suspend`, `deadline`
-and `ttlAfterFinished` change at any time.
+and `ttlAfterFinished` change at any time.  CEL cannot tell null from a field that is left out: that change of
+`clipNorm` is found by the trainer, when it compares the identity in the checkpoint.
 """
 
 import json
 from collections.abc import Iterator
 
-from shardwise.job.fields import ITEM, Leaf, leaves
+from shardwise.job.fields import ITEM, Leaf, leaves, takes_null
 from shardwise.job.identity import IDENTITY_FIELDS
 from shardwise.job.spec import TrainingJob
 from shardwise_operator.api.cel import Rule
@@ -66,8 +67,8 @@ def _value(root: str, name: str, leaf: Leaf) -> str:
 
 
 def _default(leaf: Leaf) -> str:
-    """The default of a field as CEL writes it; empty where there is none."""
-    default = None if leaf.info.is_required() else leaf.info.default
+    """The default of a field as CEL writes it; empty where there is none, or where null is another value."""
+    default = None if leaf.info.is_required() or takes_null(leaf.info) else leaf.info.default
     return "" if default is None else json.dumps(default)
 
 

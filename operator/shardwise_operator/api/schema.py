@@ -12,6 +12,8 @@ from pydantic import BaseModel
 
 Schema = dict[str, Any]
 
+INT_OR_STRING = "x-kubernetes-int-or-string"
+
 # What a list's items are told apart by; the API server refuses two of one key. Other lists are replaced as a whole.
 _LIST_KEYS = ("name", "mountPath", "type", "topology")
 _ATOMIC = ("envFrom", "machines", "tolerations")
@@ -21,7 +23,7 @@ _COPIED = (
     *("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "maxProperties"),
 )
 _DROPPED = ("$defs", "title", "default", "propertyNames")
-_BOUNDS = {"string": "maxLength", "array": "maxItems"}
+_BOUNDS = {"string": "maxLength", "array": "maxItems", INT_OR_STRING: "maxLength"}
 
 
 class SchemaError(Exception):
@@ -51,7 +53,7 @@ class _Transform:
         if nullable:
             result["nullable"] = True
         _check_bounds(result, path)
-        return result
+        return _as_int_or_string(result) if result["type"] == INT_OR_STRING else result
 
     def _inlined(self, given: Schema) -> Schema:
         """The node with its reference replaced by what it names; what stands beside the reference wins."""
@@ -95,10 +97,18 @@ def _without_null(given: Schema) -> Schema:
     if options is None:
         return given
     others = [option for option in options if option != {"type": "null"}]
+    beside = {keyword: value for keyword, value in given.items() if keyword != "anyOf"}
+    if [option.get("type") for option in others] == ["integer", "string"]:
+        return {**others[0], **others[1], **beside, "type": INT_OR_STRING}
     if len(others) != 1:
         raise SchemaError(f"a choice of types has no form in a CRD: {given}")
-    beside = {keyword: value for keyword, value in given.items() if keyword != "anyOf"}
     return {**others[0], **beside}
+
+
+def _as_int_or_string(result: Schema) -> Schema:
+    """The one choice of types that a CRD has; a bound of either type is no word to the other."""
+    bounds = {keyword: value for keyword, value in result.items() if keyword != "type"}
+    return {**bounds, INT_OR_STRING: True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
 
 
 def _list_type(items: Schema, path: str) -> Schema:

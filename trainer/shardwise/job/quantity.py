@@ -67,7 +67,7 @@ class Duration(Written):
 
 @dataclass(frozen=True)
 class Quantity(Written):
-    """An amount of a resource, zero or more: "4", "500m" (thousandths), "2Gi" (binary), "1e3"."""
+    """An amount of a resource, zero or more: "4", "500m" (thousandths), "2Gi" (binary), "1e3"; 4 is read as "4"."""
 
     def __post_init__(self) -> None:
         _check_grammar(self.text, QUANTITY_PATTERN, "a quantity such as 4, 500m, 2Gi or 1e3")
@@ -80,7 +80,7 @@ class Quantity(Written):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return _schema(cls, QUANTITY_PATTERN)
+        return _schema(cls, QUANTITY_PATTERN, core_schema.int_schema(ge=0))
 
 
 def _check_grammar(text: str, pattern: str, expected: str) -> None:
@@ -88,12 +88,14 @@ def _check_grammar(text: str, pattern: str, expected: str) -> None:
         raise ValueError(f"{text!r} is not {expected}")
 
 
-def _schema(written: type[Written], pattern: str) -> CoreSchema:
-    """Takes a string or a value, gives a value; seen from outside it is a bounded string."""
+def _schema(written: type[Written], pattern: str, number: CoreSchema | None = None) -> CoreSchema:
+    """Takes a string or a value, gives a value; seen from outside it is a bounded string, or else a `number`."""
 
     def read(value: object) -> Written:
         if isinstance(value, written):
             return value
+        if number is not None and type(value) is int:
+            return written(str(value))
         if not isinstance(value, str):
             raise ValueError(f"{value!r} is not text")  # noqa: TRY004 - pydantic turns only ValueError into a problem
         return written(value)
@@ -101,6 +103,6 @@ def _schema(written: type[Written], pattern: str) -> CoreSchema:
     text = core_schema.str_schema(pattern=pattern, max_length=MAX_LENGTH)
     return core_schema.no_info_plain_validator_function(
         read,
-        json_schema_input_schema=text,
+        json_schema_input_schema=text if number is None else core_schema.union_schema([number, text]),
         serialization=core_schema.plain_serializer_function_ser_schema(str, return_schema=text),
     )

@@ -50,7 +50,7 @@ def validate_as(model: type[Model], document: Document) -> Model:
 
 
 def _nulls(reading: _Reading, value: object, path: Path) -> Iterator[Problem]:
-    """A key without a value is refused as an API server refuses it, except where null means something."""
+    """A key without a value is refused, except where null means something; an API server would leave it out."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _nulls(reading, item, (*path, key))

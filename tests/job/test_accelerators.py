@@ -1,0 +1,185 @@
+"""shardwise.job.accelerators and topology: classes of machine as data."""
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.accelerators import (
+    BUILT_IN,
+    CLASS_VARIABLE,
+    class_of,
+    load_class,
+    loads_class,
+    offered,
+    offering,
+    refuse_elsewhere,
+)
+from shardwise.job.document import write_document
+from shardwise.job.errors import JobError
+from shardwise.job.load import as_data, load
+from shardwise.job.spec import Hardware
+from shardwise.job.topology import Topology, host_resources, node_labels, parse_topology, topologies
+
+IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"
+
+OWN = """
+apiVersion: shardwise.dev/v1alpha1
+kind: AcceleratorClass
+metadata: {name: own}
+spec:
+  platform: tpu
+  description: chips of our own
+  kernels: [plain]
+  machines: [{name: m2, chips: 2, topologies: [2x1, 2x2]}, {name: m8, chips: 8, topologies: [2x4]}]
+  devicesPerChip: 2
+  deviceResource: example.com/chip
+  resources: {rdma/ib: "1"}
+  nodeSelector: {grid: "g-{topology}", type: "{machine}", zone: a}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "hosts", "devices"),
+    [
+        ("cpu-sim", "2x4", 2, 4),
+        ("gpu", "16x8", 16, 8),
+        ("gke-gpu-h200", "2x8", 2, 8),
+        ("tpu-v4", "2x2x1", 1, 4),
+        ("tpu-v4", "2x4x4", 8, 4),
+        ("tpu-v4", "4x4x4", 16, 4),
+        ("tpu-v4", "16x16x16", 1024, 4),
+        ("tpu-v5e", "1x1", 1, 1),
+        ("tpu-v5e", "2x2", 1, 4),
+        ("tpu-v5e", "2x4", 1, 8),
+        ("tpu-v5e-4t", "2x4", 2, 4),
+        ("tpu-v5e", "4x4", 4, 4),
+        ("tpu-v5e", "4x8", 8, 4),
+        ("tpu-v5e", "8x8", 16, 4),
+        ("tpu-v5e", "8x16", 32, 4),
+        ("tpu-v5e", "16x16", 64, 4),
+        ("tpu-v5p", "2x2x2", 2, 4),
+        ("tpu-v5p", "2x2x4", 4, 4),
+        ("tpu-v5p", "16x20x28", 2240, 4),
+        ("tpu-v6e", "2x4", 1, 8),
+        ("tpu-v6e-4t", "2x4", 2, 4),
+        ("tpu-v6e", "16x16", 64, 4),
+        ("tpu-v7x", "2x2x1", 1, 8),
+        ("tpu-v7x", "4x4x8", 32, 8),
+        ("tpu-v7x", "8x16x16", 512, 8),
+    ],
+)
+def test_topologies_are_hosts_and_devices(name: str, topology: str, hosts: int, devices: int) -> None:
+    """Each generation's grids are as many hosts as Google says, and JAX sees two devices of a v7x chip."""
+    found = parse_topology(BUILT_IN[name], topology)
+
+    assert found is not None
+    assert (found.hosts, found.devices_per_host) == (hosts, devices)
+
+
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [
+        ("cpu-sim", "65x1"),
+        ("cpu-sim", "1x65"),
+        ("cpu-sim", "8"),
+        ("gke-gpu-h200", "2x4"),
+        ("tpu-v5e-4t", "1x1"),
+        ("tpu-v5e", "4x2"),
+        ("tpu-v5e", "32x16"),
+        ("tpu-v4", "16x16x20"),
+        ("tpu-v4", "2x2x8"),
+        ("tpu-v5p", "4x4x6"),
+        ("tpu-v5p", "8x4x4"),
+        ("tpu-v5p", "20x20x24"),
+        ("tpu-v7x", "4x8x12"),
+    ],
+)
+def test_near_misses_are_no_topologies(name: str, topology: str) -> None:
+    """What nobody builds is not taken for its neighbour."""
+    assert parse_topology(BUILT_IN[name], topology) is None
+
+
+def test_large_grids_are_cubes_up_to_a_limit() -> None:
+    """Beyond 2x4x4 all sides of a v5p are multiples of 4 in rising order, with at most 140 cubes of 4x4x4."""
+    for grid in topologies(BUILT_IN["tpu-v5p"])[4:]:
+        a, b, c = (int(side) // 4 for side in grid.split("x"))
+        assert grid == f"{4 * a}x{4 * b}x{4 * c}"
+        assert a <= b <= c
+        assert a * b * c <= 140
+
+
+def test_a_class_says_where_its_pods_go() -> None:
+    """Labels are filled in with the job's topology and its machine, and a host asks for chips, not devices."""
+    own = loads_class(OWN)
+    hardware = Hardware(accelerator="own", topology="2x4")
+
+    assert parse_topology(own, "2x4") == Topology(hosts=1, devices_per_host=16, machine="m8")
+    assert node_labels(own, hardware) == {"grid": "g-2x4", "type": "m8", "zone": "a"}
+    assert host_resources(own, Topology(hosts=1, devices_per_host=16)) == {"example.com/chip": "8", "rdma/ib": "1"}
+    assert host_resources(BUILT_IN["cpu-sim"], Topology(hosts=1, devices_per_host=8)) == {}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_classes_are_written_and_read_back(name: str) -> None:
+    """A class survives YAML, and the object that a cluster makes of it."""
+    accelerator = BUILT_IN[name]
+    manifest = as_data(accelerator)
+
+    assert accelerator.name == name
+    assert loads_class(write_document(manifest)) == accelerator
+    assert class_of({**manifest, "metadata": {"name": name, "uid": "1", "managedFields": []}}) == accelerator
+
+
+def test_offered_classes_are_all_there_is_inside_the_block() -> None:
+    """The operator checks against the classes of its cluster alone, and what was before is back afterwards."""
+    with offering([loads_class(OWN)]):
+        assert list(offered()) == ["own"]
+        with pytest.raises(JobError, match="expected own"):
+            load(IN_CLUSTER)
+    assert offered() is BUILT_IN
+
+
+def test_a_file_adds_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable's class stands beside the built-in ones, and replaces one of its name."""
+    path = tmp_path / "class.yaml"
+    path.write_text(OWN.replace("own}", "cpu-sim}"))
+    monkeypatch.setenv(CLASS_VARIABLE, str(path))
+
+    assert offered()["cpu-sim"].spec.description == "chips of our own"
+    assert set(offered()) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fragments"),
+    [
+        ("kernels: [plain]", "kernels: [fast]", ["spec.kernels.0", 'given "fast"', "one of plain, "]),
+        ("topologies: [2x4]", "topologies: [2x3]", ["machines.1.topologies.0", "whole machines of 8 chips, not 6"]),
+        ("topologies: [2x4]", "topologies: [2x2]", ["each grid once", "m2"]),
+        ("type: ", "zone: {a: b}, type: ", ["class.yaml"]),
+        ("{machine}", "{rack}", ["spec.nodeSelector.type", "{topology} and {machine}"]),
+        ("devicesPerChip: 2", "hosts: {max: 2, maxDevices: 2}", ["both machines and hosts"]),
+        ("machines: [", "hosts: {max: 2, minDevices: 3, maxDevices: 2}\n  x: [", ["one of platform"]),
+        (
+            "devicesPerChip: 2",
+            "hostPaths: [{name: a, path: /a, mountPath: /a}]",
+            ['podSecurity: given "restricted"', "privileged"],
+        ),
+    ],
+)
+def test_wrong_classes_are_refused(old: str, new: str, fragments: list[str], tmp_path: Path) -> None:
+    """A platform team's mistake is named as a job's is."""
+    assert old in OWN
+    path = tmp_path / "class.yaml"
+    path.write_text(OWN.replace(old, new))
+    with pytest.raises(JobError) as refused:
+        load_class(path)
+    for fragment in fragments:
+        assert fragment in str(refused.value)
+
+
+def test_this_machine_only_simulates() -> None:
+    """A job for an accelerator is right, and where it runs is said where it cannot."""
+    refuse_elsewhere(load(IN_CLUSTER))
+    job = load(IN_CLUSTER, ["hardware={accelerator: tpu-v5e, topology: 2x4}"])
+    with pytest.raises(JobError, match="tpu-v5e runs in a cluster that has it: kubectl apply"):
+        refuse_elsewhere(job)

@@ -1,0 +1,49 @@
+"""A real API server with the CRDs, classes, catalogue and policy that are checked in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster.api_server import ApiServer
+from tests.cluster.client import Client, RefusedError
+from tests.cluster.commands import wait
+
+from shardwise.job.accelerators import BUILT_IN
+from shardwise.job.load import as_data
+from shardwise_operator.api.catalog import catalog_of
+
+CHART = Path(__file__).parents[3] / "charts" / "shardwise"
+APPLY = "application/apply-patch+yaml"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+API = "/apis/shardwise.dev/v1alpha1"
+
+
+@pytest.fixture(scope="session")
+def shardwise_api() -> Iterator[Client]:
+    """Return the client of an API server that knows Shardwise's objects; its namespace default is for everybody."""
+    with ApiServer() as server:
+        client = server.client
+        for path in sorted((CHART / "crds").glob("*.yaml")):
+            client.kubectl("apply", "--server-side", "--filename", path)
+        wait("the CRDs", lambda: client.answers(f"{API}/acceleratorcatalogs") and client.answers(f"{API}/trainingjobs"))
+        client.kubectl("apply", "--filename", CHART / "files" / "classes")
+        client.kubectl("apply", "--server-side", "--filename", "-", stdin=yaml.safe_dump(_catalog()))
+        client.kubectl("apply", "--filename", CHART / "files" / "policy")
+        wait("the policy", lambda: _policy_works(client))
+        yield client
+
+
+def _catalog() -> dict[str, Any]:
+    return catalog_of(as_data(accelerator) for accelerator in BUILT_IN.values())
+
+
+def _policy_works(client: Client) -> bool:
+    from tests.operator.api.jobs import create, job  # noqa: PLC0415  reads no fixture, and conftest comes first
+
+    try:
+        create(client, job("hardware={accelerator: none, topology: 1x8}"))
+    except RefusedError as refusal:
+        return "ValidatingAdmissionPolicy" in str(refusal)
+    return False

@@ -1,0 +1,102 @@
+"""Which layer refuses each wrong job: the table of docs/refusals.md, made by a real API server."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from tests.cluster.client import Client, RefusedError
+from tests.job.wrong_files import FIELDS, PODS, RULES
+from tests.operator.api.jobs import create, job
+
+from shardwise.job.document import write_document
+from shardwise.job.errors import JobError
+from shardwise.job.load import job_of
+
+TABLE = Path(__file__).parents[3] / "docs" / "refusals.md"
+
+HEAD = """# Which layer refuses a wrong job
+
+`kubectl apply` of each wrong job file of the tests, on a real API server.
+Written by `tests/operator/api/test_layers.py`; the files are in `tests/job/wrong_files.py`.
+
+| Layer | What it is |
+|---|---|
+| reader | our own reader of YAML, in `shardwise check` and `run`: kubectl takes `on` for true and `017` for 15 |
+| kubectl | what it cannot send: JSON has no such number |
+| schema | the CRD's types, bounds and closed lists of fields |
+| CEL | the CRD's rules across fields |
+| policy | the ValidatingAdmissionPolicy, which knows the accelerator classes |
+| condition | the operator, which checks every job with the models of `shardwise check`: it fails with reason Invalid |
+
+"""
+LAYERS = ("reader", "kubectl", "schema", "CEL", "policy", "condition")
+
+# Kubernetes' own words for what a schema refuses; the rules' messages have none of them.
+OF_SCHEMA = (
+    " in body ",
+    "Required value",
+    "Unsupported value",
+    "Duplicate value",
+    "decoding",
+    "unmarshal",
+    "must be",
+    "RFC",
+    "API version",
+)
+# What stands around the words that matter.
+AROUND = re.compile(
+    r"^\d+: (.* cannot be handled as a TrainingJob: |.* is invalid: )?|, <nil>: .* to complete validation"
+)
+
+
+def layer(client: Client, override: str) -> tuple[str, str]:
+    """The layer that refuses the job with an override, and its words."""
+    try:
+        manifest = job(override)
+    except JobError as error:
+        return "reader", error.problems[0].expected
+    try:
+        json.dumps(manifest, allow_nan=False)
+    except ValueError:
+        return "kubectl", client.refused("apply", "--filename", "-", stdin=write_document(manifest)).splitlines()[-1]
+    try:
+        create(client, manifest)
+    except RefusedError as refusal:
+        return _of(str(refusal))
+    with pytest.raises(JobError) as refused:
+        job_of({**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}})
+    return "condition", str(refused.value.problems[0])
+
+
+def _of(refusal: str) -> tuple[str, str]:
+    """The layer that these words come from, and the words without what stands around them."""
+    if "ValidatingAdmissionPolicy" in refusal:
+        return "policy", refusal.partition("denied request: ")[2]
+    name = "schema" if any(words in refusal for words in OF_SCHEMA) else "CEL"
+    return name, AROUND.sub("", refusal)
+
+
+@pytest.mark.golden
+def test_every_wrong_job_is_refused_by_a_layer(shardwise_api: Client) -> None:
+    """Each wrong file is refused where the table says, nearly all of them at apply."""
+    counts: dict[str, int] = {}
+    lines = []
+    for override, *_ in FIELDS + RULES + PODS:
+        name, words = layer(shardwise_api, override)
+        counts[name] = counts.get(name, 0) + 1
+        lines.append(f"| `{shortened(override, 70)}` | {name} | {shortened(words, 200)} |")
+    total = ", ".join(f"{counts[name]} {name}" for name in LAYERS)
+    text = f"{HEAD}{len(lines)} files: {total}.\n\n| Change of a right job | Layer | What it says |\n|---|---|---|\n"
+    text += "\n".join(lines) + "\n"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        TABLE.write_text(text)
+
+    assert text == TABLE.read_text()
+
+
+def shortened(text: str, most: int) -> str:
+    """A cell of the table."""
+    text = text.encode("unicode_escape").decode().replace("\\n", " ").replace("|", "\\|")
+    return text if len(text) <= most else f"{text[: most - 3]}..."

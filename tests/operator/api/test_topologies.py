@@ -1,0 +1,56 @@
+"""Accelerator classes at apply: what is offered is taken, and what is near it is refused with what is."""
+
+import pytest
+from tests.cluster.client import Client, RefusedError
+from tests.operator.api.jobs import create, job
+
+from shardwise.job.accelerators import BUILT_IN
+from shardwise.job.spec import Hardware
+from shardwise.job.topology import num_devices, topologies
+
+
+def asking(accelerator: str, topology: str) -> list[str]:
+    """Overrides for a job that fits any number of devices."""
+    hardware = Hardware(accelerator=accelerator, topology=topology)
+    return [
+        f"hardware={{accelerator: {accelerator}, topology: {topology}}}",
+        "training.mesh={fsdp: false}",
+        f"training.batch.sequences={num_devices(hardware)}",
+    ]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_topology_of_a_class_is_taken(shardwise_api: Client, name: str) -> None:
+    """Every grid of a class passes the policy; of hosts x devices both ends do."""
+    spec = BUILT_IN[name].spec
+    for topology in topologies(BUILT_IN[name]):
+        create(shardwise_api, job(*asking(name, topology)))
+    if spec.hosts is not None:
+        create(shardwise_api, job(*asking(name, f"1x{spec.hosts.min_devices}")))
+        create(shardwise_api, job(*asking(name, f"{spec.hosts.max}x{spec.hosts.max_devices}")))
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "said"),
+    [
+        ("tpu-v4", "2x2x8", "186 grids of chips, such as 2x2x4, 2x4x4"),
+        ("tpu-v4", "16x16x20", "12x12x28, 4x12x84"),
+        ("tpu-v5e", "4x2", "8 grids of chips, such as 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"),
+        ("tpu-v5e-4t", "1x1", "7 grids of chips, such as 2x2, 2x4, 4x4"),
+        ("tpu-v5p", "4x4x6", "496 grids of chips, such as 4x4x4, 4x4x8"),
+        ("tpu-v5p", "8x4x4", "4x4x8"),
+        ("tpu-v5p", "20x20x24", "16x20x28"),
+        ("tpu-v6e", "16x32", "16x16"),
+        ("tpu-v7x", "4x8x12", "10 grids of chips, such as 2x2x1, 2x2x2"),
+        ("cpu-sim", "65x1", "at most 64 hosts and 1 to 64 devices per host"),
+        ("gke-gpu-h200", "1x4", "8 to 8 devices per host"),
+        ("gpu", "99999999x1", "at most 1024 hosts"),
+        ("cpu", "1x8", "expected one of cpu-sim, gke-gpu-a100"),
+    ],
+)
+def test_a_near_miss_is_refused_with_the_choices(shardwise_api: Client, name: str, topology: str, said: str) -> None:
+    """The refusal at apply names what was given and what there is near it."""
+    with pytest.raises(RefusedError) as refused:
+        create(shardwise_api, job(f"hardware={{accelerator: {name}, topology: {topology}}}"))
+    assert f'given "{topology if name in BUILT_IN else name}", expected' in str(refused.value)
+    assert said in str(refused.value)
