@@ -30,6 +30,7 @@ POLICY_BINDINGS = Kind(
 )
 POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
 
+_FIELD_MANAGER = "helm"  # which applies the CRDs at an install, and refuses to where another owns their fields
 _WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
 _TEST_JOB = "shardwise-helm-test"
@@ -167,7 +168,7 @@ def _established(crd: dict[str, Any]) -> bool:
 
 
 def _api() -> Api:
-    return Api(connect(), Metrics(), limiter=Limiter(20, 20))
+    return Api(connect(), Metrics(), limiter=Limiter(20, 20), field_manager=_FIELD_MANAGER)
 
 
 def main() -> None:

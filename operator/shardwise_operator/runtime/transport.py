@@ -57,7 +57,7 @@ class Api:
         may_write: Callable[[], bool] = lambda: True,
         field_manager: str = FIELD_MANAGER,
     ) -> None:
-        """Take the way to the server; `may_write` is asked before every write, and `field_manager` owns what it writes."""
+        """Take the way to the server; `may_write` is asked before every write, `field_manager` owns what is written."""
         self._connection = connection
         self._metrics = metrics
         self._limiter = limiter
