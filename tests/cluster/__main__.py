@@ -16,24 +16,35 @@ import sys
 from typing import Annotated
 
 import typer
+from images.build import build as build_image
 from tests.cluster import kwok as kwok_nodes
 from tests.cluster import lifecycle, loading, nodes
 from tests.cluster.api_server import ApiServer
-from tests.cluster.base_images import ensure_base
 from tests.cluster.commands import ClusterError, say
 from tests.cluster.places import BUILDAH_ENVIRONMENT, CACHE, KUBECONFIG
-from tests.cluster.programs import programs
+from tests.cluster.programs import locked, programs
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 Node = Annotated[int, typer.Argument(metavar="N", help="the number of the node: 2 is node2")]
 
 
 @app.command()
-def build(*, images: Annotated[bool, typer.Option(help="the base image too, which needs root")] = False) -> None:
-    """Compile what is not compiled yet: six minutes the first time, nothing after that."""
+def build() -> None:
+    """Compile what is not compiled yet and print the folder: six minutes the first time, nothing after that."""
     typer.echo(programs())
-    if images:
-        ensure_base()
+
+
+@app.command()
+def prepare() -> None:
+    """Build all that the tests need before they begin, so that none of them waits: programs, and images for nodes."""
+    programs()
+    if reason := lifecycle.impossible():
+        say(f"no images: {reason}")
+        return
+    lifecycle.require_all()
+    with locked("image-builds"):
+        for target in ("operator", "cpu"):
+            build_image(target)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -26,7 +26,7 @@ def run(
     folder: Path | None = None,
     stdin: str | None = None,
 ) -> str:
-    """Run a command to its end and return what it printed.
+    """Run a command to its end and return what it printed to stdout.
 
     Args:
         command: the program and its arguments.
@@ -37,10 +37,11 @@ def run(
     Raises:
         ClusterError: it ended with another code than 0; the text has all that it printed.
     """
-    code, printed = attempt(*command, environment=environment, folder=folder, stdin=stdin)
-    if code:
-        raise ClusterError(f"{' '.join(map(str, command))}\nended with {code}\n{printed.strip()}")
-    return printed
+    done = _ended(command, environment, folder, stdin)
+    if done.returncode:
+        printed = (done.stdout + done.stderr).strip()
+        raise ClusterError(f"{' '.join(map(str, command))}\nended with {done.returncode}\n{printed}")
+    return done.stdout
 
 
 def attempt(
@@ -49,19 +50,24 @@ def attempt(
     folder: Path | None = None,
     stdin: str | None = None,
 ) -> tuple[int, str]:
-    """Run a command that may fail, as `run` does; its exit code and what it printed."""
-    done = subprocess.run(
+    """Run a command that may fail, as `run` does; its exit code and all that it printed."""
+    done = _ended(command, environment, folder, stdin)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _ended(
+    command: Sequence[str | Path], environment: Mapping[str, str] | None, folder: Path | None, stdin: str | None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
         env={**os.environ, **(environment or {})},
         input=stdin,
         text=True,
         errors="replace",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         check=False,
     )
-    return done.returncode, done.stdout
 
 
 def retry(*command: str | Path, attempts: int = 3, folder: Path | None = None, stdin: str | None = None) -> str:

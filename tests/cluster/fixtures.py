@@ -61,8 +61,12 @@ class Cluster:
         """Give the image of a target of `images.build` to every node, built first where it is not; its name."""
         with locked("image-builds"):
             image = run(sys.executable, "-m", "images.build", target, folder=_ROOT).splitlines()[-1]
-            _verb("load", image)
+            self.load_image(image)
         return image
+
+    def load_image(self, image: str) -> None:
+        """Give an image of buildah's store to every node."""
+        _verb("load", image)
 
     def kill_node(self, name: str) -> None:
         """Take a node's power; `start_node` before the test ends."""

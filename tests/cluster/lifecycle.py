@@ -24,6 +24,11 @@ def impossible() -> str | None:
     return None
 
 
+def require_all() -> None:
+    """Make sure that the system packages of all the cluster are there."""
+    require(*API_SERVER, *IMAGES, *NODES)
+
+
 def is_up() -> bool:
     """Whether a cluster is up; what a crash or a reboot has left of one is not."""
     return "kube-apiserver" in processes.running()
@@ -45,7 +50,7 @@ def up(number: int, grace_seconds: int) -> None:
         raise ClusterError(reason)
     if is_up():
         raise ClusterError("a cluster is up; `down` ends it")
-    require(*API_SERVER, *IMAGES, *NODES)
+    require_all()
     programs()
     ensure_pause()
     down()  # what a crash may have left
