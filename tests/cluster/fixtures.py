@@ -21,10 +21,11 @@ from tests.cluster.api_server import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.commands import run, wait
 from tests.cluster.control_plane import client
-from tests.cluster.places import CACHE, KUBECONFIG
+from tests.cluster.places import CACHE, KUBECONFIG, RUN
 from tests.cluster.programs import locked, programs
 
 _SKIPPED = "no nodes on this machine: "
+_OURS = RUN / "up-for-tests"  # goes with the cluster
 _ROOT = Path(__file__).parents[2]
 
 
@@ -82,19 +83,17 @@ def _running_cluster() -> Iterator[Cluster]:
     """Use the cluster that is up, and leave it up; else start one, and the last of pytest's processes ends it."""
     if reason := lifecycle.impossible():
         pytest.skip(_SKIPPED + reason)
-    ours = CACHE / ".up-for-tests"
     with (CACHE / ".users.lock").open("w") as users:
         with locked("cluster"):
             if not lifecycle.is_up():
-                ours.touch()
                 _verb("up")
+                _OURS.touch()
             fcntl.flock(users, fcntl.LOCK_SH)
         yield Cluster()
         with locked("cluster"):
             fcntl.flock(users, fcntl.LOCK_UN)
-            if ours.exists() and _nobody_else(users.fileno()):
+            if _OURS.exists() and _nobody_else(users.fileno()):
                 _verb("down")
-                ours.unlink()
 
 
 @pytest.fixture
