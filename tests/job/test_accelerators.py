@@ -177,6 +177,14 @@ def test_wrong_classes_are_refused(old: str, new: str, fragments: list[str], tmp
         assert fragment in str(refused.value)
 
 
+def test_the_class_of_the_documentation_is_right() -> None:
+    """What a platform team copies is a class, with the hosts that it says."""
+    text = (Path(__file__).parents[2] / "docs" / "accelerators.md").read_text()
+    own = loads_class(text.partition("```yaml\n")[2].partition("```")[0])
+
+    assert parse_topology(own, "4x8") == Topology(hosts=8, devices_per_host=4, machine="ct6e-standard-4t")
+
+
 def test_this_machine_only_simulates() -> None:
     """A job for an accelerator is right, and where it runs is said where it cannot."""
     refuse_elsewhere(load(IN_CLUSTER))

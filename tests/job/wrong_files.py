@@ -94,6 +94,11 @@ RULES = [
         "spec.training.mesh.tensor",
         ["embed 9 over data 4 with fsdp", "no size does"],
     ),
+    (
+        "training.model={layers: 2, heads: 2, embed: 30, mlp: 64, seqLen: 8}",
+        "spec.training.mesh.tensor",
+        ["embed 30 over data 4 with fsdp"],
+    ),
     ("training.mesh.replica=3", "spec.training.mesh.replica", ["given 3", "divides 8 devices: 1, 2, 4, 8"]),
     ("training.mesh.replica=8", "spec.training.mesh.tensor", ["1 devices of a replica: 1"]),
     ("training.batch.sequences=6", "spec.training.batch.sequences", ["data 4 x replica 1", "take 4 or 8"]),

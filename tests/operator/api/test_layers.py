@@ -10,9 +10,11 @@ from tests.cluster.client import Client, RefusedError
 from tests.job.wrong_files import FIELDS, PODS, RULES
 from tests.operator.api.jobs import create, job
 
+from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.document import write_document
 from shardwise.job.errors import JobError
-from shardwise.job.load import job_of
+from shardwise.job.load import as_data
+from shardwise_operator.frozen import freeze
 
 TABLE = Path(__file__).parents[3] / "docs" / "refusals.md"
 
@@ -66,7 +68,7 @@ def layer(client: Client, override: str) -> tuple[str, str]:
     except RefusedError as refusal:
         return _of(str(refusal))
     with pytest.raises(JobError) as refused:
-        job_of({**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}})
+        freeze(manifest, {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}, image="trainer")
     return "condition", str(refused.value.problems[0])
 
 

@@ -4,7 +4,7 @@ Every command begins here: `load` reads the file, applies `--set`, checks each f
 fields.  Nothing has started when it refuses.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -37,16 +37,6 @@ def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:
     if found:
         raise JobError([located(problem, document) for problem in found])
     return job
-
-
-def job_of(manifest: Mapping[str, Any]) -> TrainingJob:
-    """The job in an object of a cluster; JobError with every mistake in it.
-
-    What the cluster added is left out, and so are labels and annotations, of which it allows more than a file does.
-    """
-    metadata = {key: manifest["metadata"][key] for key in ("name", "namespace")}
-    kept = {key: manifest[key] for key in ("apiVersion", "kind", "spec") if key in manifest}
-    return check(Document(data={**kept, "metadata": metadata}, places={}))
 
 
 def dump(job: TrainingJob) -> str:
