@@ -48,6 +48,8 @@ class FakeTrainer:
         self.phase = Phase.START
         self.word = Control.NONE
         self.stepping = False
+        left = orders.deadline_seconds
+        self.stop_at = None if left is None else time.monotonic() + left
 
     def run(self) -> ExitCode:
         """From the orders to the exit code."""
@@ -114,6 +116,8 @@ class FakeTrainer:
 
     def agree(self) -> Control:
         """Wait until all ranks have handed this step out; the largest of their words."""
+        if self.stop_at is not None and time.monotonic() >= self.stop_at:
+            self.word = Control.STOP
         mine = self.words / f"word-{self.orders.incarnation}-{self.dispatched}-{self.orders.rank}"
         mine.with_suffix(".partial").write_text(str(int(self.word)))
         mine.with_suffix(".partial").rename(mine)

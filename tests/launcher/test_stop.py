@@ -48,6 +48,24 @@ def test_before_the_first_step(run: Run, deaf: bool) -> None:  # noqa: FBT001  a
     assert run.summary["restarts"] == {}
 
 
+def test_deadline(run: Run) -> None:
+    """The time that a job may take counts from the command's start, and ends as a stop does: saved."""
+    run.start(hosts=2, saveEvery=None, deadline="8s", steps=1_000_000, stepSeconds=0.05)
+
+    assert run.end() == ExitCode.SAVED
+    assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
+    assert sum(run.summary["goodput"].values()) >= 8
+
+
+def test_deadline_before_the_hosts_are_there(run: Run) -> None:
+    """A deadline that passes while hosts are waited for ends the run without a trainer."""
+    run.start(hosts=2, deadline="1ms")
+
+    assert run.end() == ExitCode.SAVED
+    assert "the deadline has passed" in run.output
+    assert run.summary["incarnations"] == 0
+
+
 def test_second_interrupt(run: Run) -> None:
     """A second Ctrl-C waits for nothing."""
     run.start(faults=[HELD])

@@ -5,17 +5,29 @@ Called when a trainer starts and when it has ended. Where the group cannot be re
 
 from pathlib import Path
 
-_ROOT = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
+# The prefix of the group's line in /proc/self/cgroup, and where its count is: version 2, then version 1.
+_PLACES = (("0::", "/sys/fs/cgroup{}/memory.events"), (":memory:", "/sys/fs/cgroup/memory{}/memory.oom_control"))
 
 
 def oom_kills() -> int:
-    """The count of the control group (version 2) that this process is in; 0 where it cannot be read."""
+    """The count of the control group that this process is in; 0 where it cannot be read."""
     try:
-        entries = _OWN.read_text(encoding="ascii").splitlines()
-        group = next(entry.split("::", 1)[1] for entry in entries if entry.startswith("0::"))
-        events = (_ROOT / group.lstrip("/") / "memory.events").read_text(encoding="ascii")
-    except (OSError, StopIteration):
+        own = _OWN.read_text(encoding="ascii").splitlines()
+    except OSError:
         return 0
-    counts = dict(line.split() for line in events.splitlines())
+    return sum(
+        _count(Path(place.format(_group(line, mark)))) for mark, place in _PLACES for line in own if mark in line
+    )
+
+
+def _group(line: str, mark: str) -> str:
+    return line.split(mark, 1)[1].rstrip("/")
+
+
+def _count(events: Path) -> int:
+    try:
+        counts = dict(line.split() for line in events.read_text(encoding="ascii").splitlines())
+    except OSError:
+        return 0
     return int(counts.get("oom_kill", 0))

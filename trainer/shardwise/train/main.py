@@ -29,7 +29,7 @@ from shardwise.train.memory import DeviceMemory, device_memory
 from shardwise.train.metrics import records, steps
 from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
-from shardwise.train.processes import Processes
+from shardwise.train.processes import WRITER, Processes
 from shardwise.train.report import Report, Silence, speaking
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Options, Start, start
@@ -38,8 +38,6 @@ from shardwise.train.view import memory_table
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _PEER_IS_GONE = ("Gloo", "closed by peer")
-WRITER = 0
-"""The rank that writes what is written once."""
 
 
 def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[str, float]) -> ExitCode:

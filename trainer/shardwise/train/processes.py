@@ -20,6 +20,9 @@ from shardwise.job.orders import Orders
 Exchange = Callable[[str, str], list[str]]
 """(name, text) -> the texts of all processes, by rank. Every process calls it with the same names in the same order."""
 
+WRITER = 0
+"""The rank that writes what is written once."""
+
 _HEARTBEAT_SECONDS = 100
 _LEAVE_SECONDS = 30
 
@@ -71,6 +74,11 @@ class Processes:
                 f"within {limit_seconds:.0f} seconds: {_first_line(error)}"
             ) from error
         return cls(orders.rank, orders.num_processes, limit_seconds, distributed.global_state.client)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is this process that writes what is written once."""
+        return self.rank == WRITER
 
     def leave(self) -> None:
         """Part from the others at a good end; after a bad one the process just ends."""

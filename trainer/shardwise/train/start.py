@@ -136,7 +136,7 @@ def start(
         initial_digest = run.read_summary().get("initialDigest")
     else:
         initial_digest = combine(to_hex(digest(flat(state)), partial(processes.exchange, "initial")))
-    if processes.rank == 0:
+    if processes.writes:
         run.write_identity(own)
     return Start(
         job=job,

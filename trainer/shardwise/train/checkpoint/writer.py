@@ -162,14 +162,14 @@ class CheckpointWriter:
     def _write(self, save: _Save) -> None:
         digests = to_hex(save.digests, partial(self._processes.exchange, "save digests"))
         save.ticket.digest = combine(digests)
-        is_first = self._processes.rank == 0
-        if any(self._together(save, "room", lambda: is_first and self._is_there(save, digests))):
+        writes = self._processes.writes
+        if any(self._together(save, "room", lambda: writes and self._is_there(save, digests))):
             self._committed(save)
             return
         self._together(save, "files", lambda: self._put(save))
-        self._together(save, "commit", lambda: is_first and self._commit(save, digests))
+        self._together(save, "commit", lambda: writes and self._commit(save, digests))
         self._committed(save)
-        if is_first:
+        if writes:
             self._retain(save.step)
 
     def _put(self, save: _Save) -> bool:
@@ -258,7 +258,7 @@ class CheckpointWriter:
         """What a failed save is to a person; rank 0 has then removed what there was of it."""
         save.parts.clear()
         where = f"{self._store.root}/{checkpoint_name(save.step)}"
-        removed = self._remove_partial(save.step) if self._processes.rank == 0 else ""
+        removed = self._remove_partial(save.step) if self._processes.writes else ""
         return CheckpointError(
             f"{where} was not saved: {why}. {removed} "
             "Earlier checkpoints are untouched. Make room, or choose another checkpoint.path"

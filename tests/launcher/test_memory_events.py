@@ -1,0 +1,82 @@
+"""A trainer that the kernel ends for lack of memory, in a control group of its own: real, where one can be made."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.contract import LOGS, Cause
+from shardwise.launcher.causes import attribute
+from shardwise.launcher.report import Exit
+from shardwise.launcher.wire import snake
+
+LIMIT_BYTES = 192 << 20
+GROUPS = (  # version 2, then version 1: where a group is made, and the file of its limit
+    (Path("/sys/fs/cgroup"), "memory.max"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+)
+AGENT = """
+import asyncio, json, os, sys
+from pathlib import Path
+group, directory, taken = sys.argv[1:]
+Path(group, "cgroup.procs").write_text(str(os.getpid()))
+from shardwise.job.orders import Orders
+from shardwise.launcher.child import Trainer
+from shardwise.launcher.processes import clean_environment
+async def end():
+    command = [sys.executable, "-c", f"import sys; sys.stdin.readline(); b'x' * int({taken})"]
+    trainer = await Trainer.start(command, clean_environment(), Path(directory), 0)
+    trainer.give(Orders(job_file="", directory=directory, progress="", stacks="", rank=0, num_processes=1,
+                        coordinator="", incarnation=0, fork=False, step=None, deadline_seconds=None))
+    ended = await trainer.wait()
+    trainer.close()
+    return ended
+from shardwise.launcher.wire import camel
+print(json.dumps(camel(asyncio.run(end()))))
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """Return a new control group with little memory."""
+    for root, limit in GROUPS:
+        made = root / f"shardwise-test-{os.getpid()}"
+        try:
+            made.mkdir()
+        except OSError:
+            continue
+        try:
+            if (made / limit).exists():  # in a folder of another kind there is nothing
+                (made / limit).write_text(str(LIMIT_BYTES))
+                yield made
+                return
+        finally:
+            made.rmdir()
+    pytest.skip("no control group with a limit of memory can be made here: it takes root and a writable /sys/fs/cgroup")
+
+
+def ended(group: Path, directory: Path, taken_bytes: int) -> Exit:
+    """Return how a trainer in the group ends that takes so much memory."""
+    (directory / LOGS).mkdir()
+    command = [sys.executable, "-c", AGENT, str(group), str(directory), str(taken_bytes)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return Exit(**snake(json.loads(done.stdout)))
+
+
+def test_killed_by_the_kernel(group: Path, tmp_path: Path) -> None:
+    """SIGKILL while the kernel ended a process of the group is a lack of memory, and is said to be one."""
+    found = ended(group, tmp_path, 2 * LIMIT_BYTES)
+    ending = attribute({0: found}, [], None, None)
+
+    assert (ending.cause, ending.rank) == (Cause.OUT_OF_MEMORY, 0)
+    assert ending.words == "rank 0 ended with signal SIGKILL (the kernel had no memory left)"
+
+
+def test_one_that_fits(group: Path, tmp_path: Path) -> None:
+    """In the same group a trainer that takes less ends as it likes."""
+    found = ended(group, tmp_path, LIMIT_BYTES // 8)
+    assert (found.code, found.out_of_memory) == (0, False)
