@@ -84,7 +84,8 @@ class JobController:
         if status != job.get("status", {}):
             job = self._api.replace_status(TRAINING_JOBS, {**job, "status": status})
             self._written[key] = job
-            _log.info("%s/%s: %s %s", *key, plan.state.phase, plan.state.reason)
+            if (plan.state.phase, plan.state.reason) != (seen.state.phase, seen.state.reason):
+                _log.info("%s/%s: %s: %s", *key, plan.state.phase, plan.state.reason)
         for event in plan.events:
             self._recorder.record(job, event.type, event.reason, event.message)
         self._follow(key, seen, plan)

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from shardwise_operator.words import FALSE, READY, STALLED
+
 
 class Phase(StrEnum):
     """What a job as a whole is doing."""
@@ -88,6 +90,11 @@ class State:
         if before is None:
             return replace(self, conditions=(*self.conditions, said))
         return replace(self, conditions=tuple(said if one is before else one for one in self.conditions))
+
+    def at_rest(self, reason: str, *, now: float) -> "State":
+        """The same with nothing running any more, whatever host 0 said last."""
+        state = self.saying(READY, FALSE, reason, "", now=now)
+        return state.saying(STALLED, FALSE, reason, "", now=now) if state.condition(STALLED) else state
 
 
 def read_state(status: Mapping[str, Any]) -> State:

@@ -9,17 +9,15 @@ from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import AskStop, Delete, Event, Plan, Step
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase
-from shardwise_operator.words import FAILED, FALSE, READY, TRUE
+from shardwise_operator.words import FAILED, TRUE
 
 ASK_AGAIN_SECONDS = 2.0
 
 
 def failed(seen: Observed, reason: str, message: str, now: float) -> Plan:
     """The job has failed."""
-    state = replace(
-        seen.state, phase=Phase.FAILED, reason=reason, message=message, completed_at=now, not_before=None
-    ).saying(FAILED, TRUE, reason, message, now=now)
-    state = state.saying(READY, FALSE, reason, "", now=now)
+    state = replace(seen.state, phase=Phase.FAILED, reason=reason, message=message, completed_at=now, not_before=None)
+    state = state.saying(FAILED, TRUE, reason, message, now=now).at_rest(reason, now=now)
     return Plan(state=state, events=(Event("Warning", reason, message),))
 
 

@@ -12,7 +12,7 @@ from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Event, Plan
 from shardwise_operator.policies import endings, rounds
 from shardwise_operator.state import Phase
-from shardwise_operator.words import COMPLETE, DEADLINE, FALSE, READY, SAVED_UNASKED, TRAINED, TRUE, Lost
+from shardwise_operator.words import COMPLETE, DEADLINE, SAVED_UNASKED, TRAINED, TRUE, Lost
 
 _REASONS = {
     ExitCode.USAGE: "BadInput",
@@ -56,7 +56,7 @@ def failure_words(record: LastRecord) -> str:
 def _complete(seen: Observed, record: LastRecord, now: float) -> Plan:
     words = f"{record.steps} steps"
     state = replace(seen.state, phase=Phase.COMPLETE, reason=TRAINED, message="", completed_at=now, not_before=None)
-    state = state.saying(COMPLETE, TRUE, TRAINED, words, now=now).saying(READY, FALSE, TRAINED, "", now=now)
+    state = state.saying(COMPLETE, TRUE, TRAINED, words, now=now).at_rest(TRAINED, now=now)
     return Plan(state=state, events=(Event("Normal", COMPLETE, words),))
 
 

@@ -47,11 +47,11 @@ def decide(seen: Observed, now: float) -> Plan | None:
 
 
 def remaining_seconds(seen: Observed, now: float) -> float | None:
-    """How long the pods of a round that has not run yet may still take; None where that is over."""
-    state = seen.state
-    if state.phase != Phase.PENDING or state.started_at is None or seen.made_of is None:
+    """How long pods that do not all run may still take; None where that is not for the operator to say."""
+    state, running = seen.state, sum(pod.phase == "Running" for pod in seen.current_pods())
+    if state.started_at is None or seen.made_of is None or running == len(seen.hosts):
         return None
-    if all(pod.phase == "Running" for pod in seen.current_pods()) and len(seen.current_pods()) == len(seen.hosts):
+    if state.phase != Phase.PENDING and running:  # the launcher waits for the others, as long as replaceWithin says
         return None
     since = max(state.started_at, state.not_before or 0.0)
     return max(0.0, since + seen.made_of.job.spec.recovery.start_within.seconds - now)

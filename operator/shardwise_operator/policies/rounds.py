@@ -40,6 +40,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         charged={},
         started_at=now,
         not_before=None,
+        stop_asked_at=None,
     )
     if resumed:
         state = state.saying(SUSPENDED, FALSE, RESUMED, "", now=now)
@@ -64,6 +65,7 @@ def again(seen: Observed, cause: Lost, reason: str, message: str, now: float) ->
         pods={},
         charged={**state.charged, cause: count + 1},
         not_before=now + backoff_seconds(seen, count + 1),
+        stop_asked_at=None,
     )
     return Plan(state=state, events=(Event("Warning", reason, message),))
 

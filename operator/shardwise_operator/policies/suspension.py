@@ -34,6 +34,6 @@ def decide(seen: Observed, now: float) -> Plan | None:
 
 def _suspended(seen: Observed, now: float) -> Plan:
     state = replace(seen.state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED, message="", pods={}, stop_asked_at=None)
-    state = state.saying(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now)
+    state = state.saying(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now).at_rest(SUSPENDED, now=now)
     steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in seen.pods if pod.deleting_at is None)
     return Plan(state=state, steps=steps, events=(Event("Normal", SUSPENDED, "spec.suspend is true"),))

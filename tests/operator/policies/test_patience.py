@@ -58,6 +58,14 @@ def test_a_round_that_has_run_is_the_launcher_s_to_wait_for() -> None:
     assert patience.decide(seen(begun(Phase.PENDING, **LATE), BOUND, pod("0-1")), NOW) is None
 
 
+def test_a_round_of_which_nothing_runs_has_no_launcher() -> None:
+    """So it is given back as at its start, counted from the last loss."""
+    state = begun(Phase.RECOVERING, **LATE, pods={}, not_before=NOW - 1700)
+
+    assert patience.remaining_seconds(seen(state), NOW) == 100.0
+    assert patience.decide(seen(state), NOW + 101) is not None
+
+
 def test_an_image_that_cannot_be_had_has_a_budget() -> None:
     """It is charged for each try, and ends the job."""
     stuck = pod("0-1", phase="Pending", address=None, waiting="ImagePullBackOff", waiting_message="not found")
