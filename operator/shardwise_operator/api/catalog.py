@@ -64,7 +64,7 @@ def _readable(manifests: Iterable[Mapping[str, Any]]) -> Iterable[AcceleratorCla
     for manifest in manifests:
         try:
             yield class_of(manifest)
-        except JobError:  # a job that asks for it is refused as for an unknown class; its author was told at apply
+        except JobError:  # what the API server cannot see, such as a grid in two machines: nobody can ask for the class
             continue
 
 

@@ -47,6 +47,10 @@ _NAME_RULE = Rule(
     message="expected metadata.name of 1 to 40 characters: lower-case letters, digits and '-', a letter or digit "
     "at both ends",
 )
+_SIDES = "grid.split('x')"
+_CHIPS = (
+    f"(int({_SIDES}[0]) * ({_SIDES}.size() > 1 ? int({_SIDES}[1]) : 1) * ({_SIDES}.size() > 2 ? int({_SIDES}[2]) : 1))"
+)
 _CLASS_RULES = (
     Rule(
         at="spec",
@@ -58,6 +62,19 @@ _CLASS_RULES = (
         holds="self.?hostPaths.orValue([]).size() == 0 || self.?podSecurity.orValue('') == 'privileged'",
         message="expected privileged, which hostPaths need",
         field=".podSecurity",
+    ),
+    Rule(
+        at="spec.machines.*",
+        holds=f"self.topologies.all(grid, {_CHIPS} % self.chips == 0)",
+        message="expected grids of whole machines: the chips of each are a multiple of the machine's",
+        field=".topologies",
+    ),
+    Rule(
+        at="spec",
+        holds="!has(self.nodeSelector) || self.nodeSelector.all(key, "
+        "self.nodeSelector[key].replace('{topology}', '').replace('{machine}', '').matches('^[^{}]*$'))",
+        message="expected no placeholder but {topology} and {machine}",
+        field=".nodeSelector",
     ),
     Rule(
         at="spec.hosts",

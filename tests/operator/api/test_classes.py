@@ -1,0 +1,45 @@
+"""A platform team's own class at apply: right ones are taken, and most mistakes are refused where they are written."""
+
+import pytest
+from tests.cluster.client import Client
+
+OWN = """
+apiVersion: shardwise.dev/v1alpha1
+kind: AcceleratorClass
+metadata: {name: own}
+spec:
+  platform: tpu
+  description: chips of our own
+  kernels: [plain]
+  machines: [{name: m2, chips: 2, topologies: [2x1, 2x2]}, {name: m8, chips: 8, topologies: [2x4, "8"]}]
+  nodeSelector: {grid: "g-{topology}", type: "{machine}"}
+"""
+APPLY = ("apply", "--dry-run=server", "--filename", "-")
+
+
+def test_a_class_of_ones_own_is_taken(shardwise_api: Client) -> None:
+    """A class needs no more than its machines."""
+    shardwise_api.kubectl(*APPLY, stdin=OWN)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("topologies: [2x4,", "topologies: [2x3,", "expected grids of whole machines"),
+        ("topologies: [2x4,", "topologies: [axb,", "should match"),
+        ("{machine}", "{rack}", "expected no placeholder but {topology} and {machine}"),
+        ("  nodeSelector:", "  hosts: {max: 2, maxDevices: 2}\n  nodeSelector:", "expected machines with their grids"),
+        (
+            "  nodeSelector:",
+            "  hostPaths: [{name: a, path: /a, mountPath: /a}]\n  nodeSelector:",
+            "expected privileged",
+        ),
+        ("kernels: [plain]", "kernels: [fast]", "supported values"),
+        ("  platform: tpu", "  platform: tpu\n  colour: red", "unknown field"),
+    ],
+)
+def test_a_wrong_class_is_refused(shardwise_api: Client, old: str, new: str, said: str) -> None:
+    """The refusal says what is expected."""
+    assert old in OWN
+
+    assert said in shardwise_api.refused(*APPLY, stdin=OWN.replace(old, new))
