@@ -83,6 +83,7 @@ def _running_cluster() -> Iterator[Cluster]:
     """Use the cluster that is up, and leave it up; else start one, and the last of pytest's processes ends it."""
     if reason := lifecycle.impossible():
         pytest.skip(_SKIPPED + reason)
+    CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / ".users.lock").open("w") as users:
         with locked("cluster"):
             if not lifecycle.is_up():
