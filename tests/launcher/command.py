@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 def main() -> None:
     """Run the job."""
     job, directory, *ray = sys.argv[1:]
+    local.STOPPED_SECONDS = 1.0
     config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
     if not ray:
         local.AGENT = (sys.executable, str(HERE / "stand_in_agent.py"))

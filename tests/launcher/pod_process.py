@@ -15,7 +15,7 @@ from typing import Any
 from tests.launcher.stand_in_agent import StandInEpoch, stand_in
 
 from shardwise.job import pods
-from shardwise.launcher import config, gang, pod
+from shardwise.launcher import config, gathering, pod
 
 HERE = Path(__file__).parent
 
@@ -26,10 +26,10 @@ def main() -> None:
     for name in ("JOB_MOUNT", "TOKEN_MOUNT", "SCRATCH_MOUNT", "TERMINATION_LOG"):
         setattr(pods, name, str(root / name.lower()))
     config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
-    gang.SHARED_SECONDS = options.get("sharedSeconds", gang.SHARED_SECONDS)  # type: ignore[attr-defined]
+    gathering.SHARED_SECONDS = options.get("sharedSeconds", gathering.SHARED_SECONDS)  # type: ignore[attr-defined]
     if not options.get("ray"):
         stand_in()
-        StandInEpoch.scratch_of = staticmethod(scratch_of)  # type: ignore[method-assign]
+        StandInEpoch.scratch_of = staticmethod(scratch_of)  # type: ignore[assignment]
     look_up_in(names)
     pod.main()
 

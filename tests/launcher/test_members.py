@@ -37,6 +37,16 @@ def test_an_answer_counts() -> None:
     assert members.unheard_since(15.0) == [2]
 
 
+def test_untold() -> None:
+    """Only a poll is answered: a hand's answer shows that a host lives, not that it knows. The dead are left out."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    members.answered(1, "a", 12.0)
+    assert members.untold_since(11.0, 13.0) == [1, 2]
+    assert members.untold_since(11.0, 21.0) == [1]
+    members.polled(poll(1, "a"), 21.0)
+    assert members.untold_since(11.0, 21.0) == []
+
+
 def test_replaced() -> None:
     """A host with another agent is another host; one that is only silent is not."""
     members = heard((1, "a", 10.0), (2, "b", 10.0))

@@ -115,6 +115,17 @@ def test_agent_killed(run: Run, host: int) -> None:
     assert run.summary["restarts"] == {"hostLost": 1}
 
 
+@pytest.mark.parametrize("host", [0, 1])
+def test_agent_stopped(run: Run, host: int) -> None:
+    """An agent that stands still, the leader's too, is replaced as one that is gone."""
+    run.start(hosts=2, faults=[HELD])
+    os.kill(run.until_step(7)[host]["agentPid"], signal.SIGSTOP)
+    run.go_on()
+
+    assert run.end() == ExitCode.OK
+    assert run.summary["restarts"] == {"hostLost": 1}
+
+
 def test_agent_killed_while_its_trainer_is_stopped(run: Run) -> None:
     """A trainer that cannot hear that its agent is gone does not live on beside its successor."""
     run.start(hosts=2, faults=[HELD])

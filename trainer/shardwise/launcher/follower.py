@@ -44,6 +44,7 @@ class Follower:
     async def _follow(self) -> int:
         while True:
             leaving = self._host.leaving.is_set()
+            answer: dict[str, Any] | None = None
             try:
                 answer = await asyncio.to_thread(self._poll, leaving=leaving)
             except NoLeaderError:  # it is being replaced, has not started yet, or has gone after its last word
@@ -51,11 +52,12 @@ class Follower:
                 may_go = time.monotonic() - self._answered_at > _LEADERLESS_SECONDS
             else:
                 self._answered_at, code, may_go = time.monotonic(), answer["done"], answer["mayGo"]
-                await self._heed(answer)
             if code is not None:
                 return int(code)
             if leaving and may_go:
                 return LEFT
+            if answer:
+                await self._heed(answer)
             await asyncio.sleep(_POLL_SECONDS)
 
     def _said(self) -> int | None:

@@ -7,7 +7,7 @@ is in `gang.json` before it is acted on.
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,17 @@ from shardwise.launcher.budgets import charge, wait_seconds
 from shardwise.launcher.causes import Ending, attribute
 from shardwise.launcher.config import AgentConfig
 from shardwise.launcher.decision import Action
+from shardwise.launcher.gathering import hosts_are_there
 from shardwise.launcher.hand import HandError
 from shardwise.launcher.host import Host
 from shardwise.launcher.incarnation import Incarnation
 from shardwise.launcher.last_word import LEFT, LastWord, complete_summary, read_summary, saved
 from shardwise.launcher.means import Means
-from shardwise.launcher.members import MISSED_SECONDS, Members
+from shardwise.launcher.members import Members, named
 from shardwise.launcher.metrics_tail import MetricsTail
 from shardwise.launcher.reach import Reach, ReachError
 from shardwise.launcher.record import Events
-from shardwise.launcher.shared import SHARED_SECONDS, leave_word
+from shardwise.launcher.shared import leave_word
 from shardwise.launcher.standing import Standing
 from shardwise.launcher.status import RunPhase
 from shardwise.launcher.stragglers import Stragglers
@@ -36,7 +37,7 @@ from shardwise.launcher.tasks import cancel
 from shardwise.launcher.watchdog import Usual
 
 _AGAIN_SECONDS = 1.0
-_LINGER_SECONDS = 1.0
+_LINGER_SECONDS = 30.0
 _MAX_REFUSED_ORDERS = 10
 _WELL = {
     Action.COMPLETE: LastWord(code=ExitCode.OK, words="complete"),
@@ -90,7 +91,7 @@ class Gang:
         if self._standing.predecessor_ran and (word := await self._restart(self._lost_with_the_predecessor())):
             return word
         while not self._means.host.leaving.is_set():
-            if word := await self._hosts_are_there():
+            if word := await hosts_are_there(self._means, self._standing):
                 return word
             ended = await self._incarnation()
             if isinstance(ended, LastWord):
@@ -104,46 +105,13 @@ class Gang:
         self._means.events.write("ended", incarnation=self._standing.over, **_facts(ending))
         return ending
 
-    async def _hosts_are_there(self) -> LastWord | None:
-        """Wait until every host can be reached, or this one leaves; the last word if that comes first."""
-        recovery = self._job.spec.recovery
-        bound = (recovery.start_within if self._standing.ended_at is None else recovery.replace_within).seconds
-        began = time.monotonic()
-        while not self._means.stop.is_set():
-            if self._deadline_seconds() == 0.0:
-                return saved("the deadline has passed")
-            now, members = time.monotonic(), self._means.members
-            missing = sorted({*members.silent(now, MISSED_SECONDS), *members.leaving()})
-            blind = members.blind()
-            self._means.reach.look()
-            if self._means.host.leaving.is_set():
-                return None
-            if not missing and not blind and self._means.reach.ready.is_set():
-                return None
-            names = _named(missing)
-            if missing and now - began > bound:
-                return _failed(Cause.HOST_LOST, missing[0], f"{names} missing for {bound:g} s")
-            if too_long := [host for host, member in blind.items() if now - member.came_at > SHARED_SECONDS]:
-                return _failed(Cause.BAD_INPUT, too_long[0], self._not_shared(too_long))
-            seeing = f"{_named(list(blind))} to see the run directory" if blind else "Ray"
-            self._standing.reason = f"waiting for {names or seeing}"
-            await asyncio.sleep(LOOK_SECONDS)
-        return saved("stopped before a trainer ran; there was nothing to save")
-
-    def _not_shared(self, hosts: list[int]) -> str:
-        sees = self._means.members.blind()[hosts[0]].sees
-        return (
-            f"{_named(hosts)} cannot read in {self._directory} what host 0 has written there {SHARED_SECONDS:g} s ago "
-            f"(found: {sees[:200]}); the run directory must be on a volume that all hosts share"
-        )
-
     async def _incarnation(self) -> LastWord | Ending | None:
         """One start of all trainers, to its end; None where it came to no start."""
         if self._means.host.leaving.is_set():
             return None
         running = Incarnation(await asyncio.to_thread(next_incarnation, self._directory), self._means)
         self._standing.begin(running)
-        fresh, deadline = self._standing.record.fresh, self._deadline_seconds()
+        fresh, deadline = self._standing.record.fresh, self._means.deadline_seconds
         try:
             await running.give_orders(
                 fork=self._config.fork and fresh, step=self._config.step if fresh else None, deadline_seconds=deadline
@@ -169,7 +137,7 @@ class Gang:
     def _left(self, incarnation: int, how: str) -> Ending:
         """The end of an incarnation for a host that goes away: one that is lost, but nothing of the work is."""
         hosts = self._means.leaving
-        ending = Ending(cause=Cause.HOST_LOST, rank=hosts[0], exit=None, words=f"{_named(hosts)} leaves; {how}")
+        ending = Ending(cause=Cause.HOST_LOST, rank=hosts[0], exit=None, words=f"{named(hosts)} leaves; {how}")
         self._means.events.write("ended", incarnation=incarnation, **_facts(ending))
         return ending
 
@@ -206,11 +174,6 @@ class Gang:
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         await cancel(*waits)
 
-    def _deadline_seconds(self) -> float | None:
-        """What is left of the job's deadline; None without one."""
-        deadline = self._job.spec.deadline
-        return max(0.0, deadline.seconds - (time.time() - self._config.started_at)) if deadline else None
-
     async def _end(self, word: LastWord) -> int:
         """Say the last word: to the run directory, to whoever asks, and to the followers."""
         record, means = self._standing.record, self._means
@@ -239,20 +202,12 @@ class Gang:
         return LEFT
 
     async def _linger(self, hosts: Collection[int]) -> None:
-        """Wait until these hosts have heard how it stands now, but not for long."""
-        since, members = time.monotonic(), self._means.members
-        while set(members.unheard_since(since)) & set(hosts) and time.monotonic() - since < _LINGER_SECONDS:  # noqa: ASYNC110  a bound too
+        """Wait until these hosts have heard how it stands now, as far as they live."""
+        since = time.monotonic()
+        while (now := time.monotonic()) - since < _LINGER_SECONDS:
+            if not set(hosts) & set(self._means.members.untold_since(since, now)):
+                break
             await asyncio.sleep(LOOK_SECONDS)
-
-
-def _named(hosts: Sequence[int]) -> str:
-    return ", ".join(f"host {host}" for host in hosts)
-
-
-def _failed(cause: Cause, host: int, words: str) -> LastWord:
-    """The last word about a host."""
-    ending = Ending(cause=cause, rank=host, exit=None, words=words)
-    return LastWord(code=ending.exit_code, words=words, ending=ending)
 
 
 def _stopped_badly(ending: Ending, *, stepped: bool) -> LastWord:

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from shardwise.job.contract import SUMMARY, ExitCode
+from shardwise.job.contract import SUMMARY, Cause, ExitCode
 from shardwise.job.files import replace_file
 from shardwise.launcher.causes import Ending
 
@@ -35,6 +35,12 @@ class LastWord:
 def saved(words: str) -> LastWord:
     """A stop that was asked for."""
     return LastWord(code=ExitCode.SAVED, words=words)
+
+
+def failed(cause: Cause, host: int, words: str) -> LastWord:
+    """A bad end that is about a host, not a trainer."""
+    ending = Ending(cause=cause, rank=host, exit=None, words=words)
+    return LastWord(code=ending.exit_code, words=words, ending=ending)
 
 
 def read_summary(directory: Path) -> dict[str, Any]:

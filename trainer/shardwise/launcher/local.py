@@ -8,14 +8,11 @@ import asyncio
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -33,16 +30,17 @@ from shardwise.launcher.client import NoLeaderError, request
 from shardwise.launcher.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
 from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.record import GangRecord
+from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
 from shardwise.launcher.tasks import cancel
 
 AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent")
 ADDRESS = "127.0.0.1"
-_SCRATCH_PREFIX = "sw-"
 _LOOK_SECONDS = 0.1
 _STATUS_SECONDS = 0.5
 _END_SECONDS = 15.0
 _SHORT_LIFE_SECONDS = 5.0
 _MAX_SHORT_LIVES = 8
+STOPPED_SECONDS = 10.0
 
 
 def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, console: Console, errors: Console) -> int:
@@ -67,8 +65,8 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         directory = directory.resolve()
         processes.become_subreaper()
         processes.end_marked(directory, None)
-        _remove_scratch_of(GangRecord.read(directory))
-        with _scratch() as scratch:
+        remove_scratch_of(GangRecord.read(directory))
+        with scratch_folder() as scratch:
             command = _Command(job, directory, scratch, console, errors, fork=fork, step=step)
             return asyncio.run(command.run())
 
@@ -137,7 +135,7 @@ class _Command:
         while True:
             began = time.monotonic()
             agent = await self._start_agent(host)
-            await agent.wait()
+            await _end_of(agent)
             if self._last_word() is not None:
                 return
             short_lives = short_lives + 1 if time.monotonic() - began < _SHORT_LIFE_SECONDS else 0
@@ -232,20 +230,18 @@ class _Command:
         (self._directory / LOGS / STATUS).unlink(missing_ok=True)
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder for what goes away with the run; its path is short, for unix sockets lie in it."""
-    path = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _remove_scratch_of(record: GangRecord | None) -> None:
-    """Remove what a killed command could not."""
-    if record and Path(record.scratch).name.startswith(_SCRATCH_PREFIX):
-        shutil.rmtree(record.scratch, ignore_errors=True)
+async def _end_of(agent: asyncio.subprocess.Process) -> None:
+    """Wait for an agent's end. One that is stopped for long is ended: nobody else misses a stopped leader."""
+    stopped_at: float | None = None
+    while agent.returncode is None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STATUS_SECONDS):
+                await agent.wait()
+        now = time.monotonic()
+        stopped_at = (stopped_at or now) if processes.is_stopped(agent.pid) else None
+        if stopped_at and now - stopped_at >= STOPPED_SECONDS:
+            agent.kill()
+            await agent.wait()
 
 
 def _free_port() -> int:

@@ -1,6 +1,7 @@
 """What the leader works with, in one place: made by `gang.py`, handed to its parts."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,3 +40,9 @@ class Means:
     def leaving(self) -> list[int]:
         """The hosts that are about to go away: what runs is saved before they do, and goes on with their successors."""
         return [0] * self.host.leaving.is_set() + self.members.leaving()
+
+    @property
+    def deadline_seconds(self) -> float | None:
+        """What is left of the job's deadline; None without one."""
+        deadline = self.job.spec.deadline
+        return max(0.0, deadline.seconds - (time.time() - self.config.started_at)) if deadline else None

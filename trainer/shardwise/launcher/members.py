@@ -4,7 +4,7 @@ Called by the leader. Pure: it is given the time. A host that is silent may only
 short one counts where something has failed already, and needs an explanation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,15 @@ LOST_SECONDS = 10.0
 class Member:
     """One host's agent.
 
-    Its id is not its process's number, which in a pod is always 1. `came_at` and `heard_at` are in the leader's
-    monotonic seconds; `address` is its host's ip; `sees` is what it reads in the run directory (`shared.py`);
-    `leaving` says that its host is about to go away; `epoch` is the one that its Ray node belongs to.
+    Its id is not its process's number, which in a pod is always 1. `came_at`, `polled_at` (its own last word) and
+    `heard_at` (that, or a hand's) are in the leader's monotonic seconds. `address` is its host's ip; `sees` is what it
+    reads in the run directory (`shared.py`); `leaving` says that its host is about to go away; `epoch` is the one that
+    its Ray node belongs to.
     """
 
     agent_id: str
     came_at: float
+    polled_at: float
     heard_at: float
     address: str = ""
     sees: str = ""
@@ -36,7 +38,7 @@ class Members:
     def __init__(self, num_hosts: int, own_id: str) -> None:
         """Nobody has been heard but oneself."""
         self._num_hosts = num_hosts
-        self._own = Member(agent_id=own_id, came_at=0.0, heard_at=0.0, sees=own_id)
+        self._own = Member(agent_id=own_id, came_at=0.0, polled_at=0.0, heard_at=0.0, sees=own_id)
         self._members: dict[int, Member] = {}
 
     def polled(self, poll: Mapping[str, Any], now: float) -> None:
@@ -46,6 +48,7 @@ class Members:
         self._members[host] = Member(
             agent_id=agent_id,
             came_at=before.came_at if before and before.agent_id == agent_id else now,
+            polled_at=now,
             heard_at=now,
             address=str(poll["address"]),
             sees=str(poll["sees"]),
@@ -92,7 +95,17 @@ class Members:
             if host not in self._members or self._members[host].heard_at <= moment
         ]
 
+    def untold_since(self, moment: float, now: float) -> list[int]:
+        """The hosts that live, and have had no answer of the leader after `moment`."""
+        living = {host: member for host, member in self._members.items() if now - member.heard_at < LOST_SECONDS}
+        return [host for host, member in sorted(living.items()) if member.polled_at <= moment]
+
     def replaced(self, agent_ids: Mapping[int, str]) -> list[int]:
         """The hosts whose agent is another one than it was."""
         known = self.agent_ids()
         return [host for host, agent in sorted(agent_ids.items()) if known.get(host, agent) != agent]
+
+
+def named(hosts: Sequence[int]) -> str:
+    """Hosts in words."""
+    return ", ".join(f"host {host}" for host in hosts)

@@ -114,6 +114,13 @@ def end(identities: Iterable[Identity]) -> None:
     _wait(_signal(identities, signal.SIGKILL))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the kernel has stopped a process (SIGSTOP), so that it does nothing until somebody lets it go on."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
+
+
 def become_subreaper() -> None:
     """From here on, descendants that lose their parent become children of this process, not of process 1."""
     libc = ctypes.CDLL(None, use_errno=True)
