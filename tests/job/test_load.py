@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Duration, Mesh, TrainingJob, Unit
 from shardwise.job.topology import MeshShape, mesh_shape, num_devices
+
+Golden = Callable[[str, str], None]
 
 GOLDEN = Path(__file__).parent / "golden"
 QUICKSTART = GOLDEN / "quickstart.yaml"
@@ -186,6 +189,12 @@ def test_every_field_is_explained() -> None:
         assert row.range, row
         assert row.default, row
         assert row.unit or row.type not in ("integer", "number", "duration"), row
+
+
+def test_fields_are_frozen(golden: Golden) -> None:
+    """A field, its type, bounds and default change only together with the golden file."""
+    lines = [" | ".join((row.path, row.type, row.range, row.unit, row.default)) for row in rows()]
+    golden("fields.txt", "\n".join(lines) + "\n")
 
 
 def test_explained_values_are_the_models() -> None:
