@@ -179,6 +179,9 @@ class FakeTrainer:
                 if "wait" in fault:
                     while not (self.directory / fault["wait"]).exists():
                         time.sleep(POLL_SECONDS)
+                if "work" in fault:
+                    while not (self.directory / fault["work"]).exists():
+                        pass
                 if "signal" in fault:
                     os.kill(os.getpid(), fault["signal"])
                 if "exit" in fault:
