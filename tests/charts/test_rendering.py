@@ -1,11 +1,14 @@
 """charts/shardwise as it is rendered: the default in a golden file, and what must hold of every rendering."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import yaml
 from tests.charts.helm import CHARTS, Helm, Object, named
+
+from shardwise_operator.runtime.metrics import Metrics
 
 Golden = Callable[[str, str], None]
 
@@ -118,6 +121,17 @@ def test_namespaces(helm: Helm, options: tuple[str, ...]) -> None:
         cluster_wide = item["kind"].startswith(("Cluster", "Accelerator", "ValidatingAdmission"))
 
         assert ("namespace" in item["metadata"]) is not cluster_wide, item["kind"]
+
+
+def test_alerts_read_what_is_served(helm: Helm) -> None:
+    """Every metric of an alert is one that the operator serves."""
+    rules = named(helm.render("shardwise", *EVERYTHING), "PrometheusRule", "shardwise")["spec"]["groups"][0]["rules"]
+    read = {name for rule in rules for name in re.findall(r"(\w+){namespace=", rule["expr"])}
+    families = Metrics().registry.collect()
+    served = {family.name + suffix for family in families for suffix in ("", "_total", "_bucket")}
+
+    assert len(read) == 3
+    assert read <= served
 
 
 def test_one_operator(helm: Helm) -> None:
