@@ -193,7 +193,7 @@ def test_every_field_is_explained() -> None:
 
 def test_fields_are_frozen(golden: Golden) -> None:
     """A field, its type, bounds and default change only together with the golden file."""
-    lines = [" | ".join((row.path, row.type, row.range, row.unit, row.default)) for row in rows()]
+    lines = [f"{row.path} | {row.type} | {row.range} | {row.unit} | {row.default}" for row in rows()]
     golden("fields.txt", "\n".join(lines) + "\n")
 
 
