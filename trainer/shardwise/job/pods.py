@@ -39,15 +39,18 @@ DIRECTORY_VARIABLE = "SHARDWISE_POD_DIRECTORY"  # the run directory, on a volume
 OWN_VARIABLE_PREFIXES = ("SHARDWISE_", "TPU_", "MEGASCALE_", "JAX_", "RAY_", "XLA_")
 
 LAST_RECORD_BYTES = 4096
+_MOST_BYTES = 12  # of one character in JSON
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastRecord:
     """What an agent says of its run when it ends, in the termination message of its container.
 
-    `code` is the run's exit code (`ExitCode`), None where this agent ended alone; the other fields are None or empty
-    where they are not known. `rank` and `exit` are those of the trainer that `cause` is about; `restarts` counts by
-    cause; `tail` is the end of that trainer's log.
+    `code` is the run's exit code (`ExitCode`), which all agents of a run that is over say and end with, and one that
+    cannot begin, because its job or its volume is refused. It is None where this agent ended alone: its pod was told to
+    go, for which the run was saved if there was time, or it failed. The host then needs another pod, and the run goes
+    on. The other fields are None or empty where they are not known, `incarnation` is -1 before the first. `rank` and
+    `exit` are those of the trainer that `cause` is about; `restarts` counts by cause; `tail` is the end of its log.
     """
 
     code: int | None
@@ -72,9 +75,9 @@ class LastRecord:
         while len(line := json.dumps(asdict(record)).encode()) > LAST_RECORD_BYTES:
             beyond = len(line) - LAST_RECORD_BYTES
             if record.tail:
-                record = replace(record, tail=record.tail[max(1, beyond // 6) :])
+                record = replace(record, tail=record.tail[max(1, beyond // _MOST_BYTES) :])
             else:
-                record = replace(record, message=record.message[: -max(1, beyond // 6)])
+                record = replace(record, message=record.message[: -max(1, beyond // _MOST_BYTES)])
         return line.decode()
 
     @classmethod
