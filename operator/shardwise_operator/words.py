@@ -26,6 +26,7 @@ IMAGE = "ImagePull"
 CONTAINER = "ContainerStart"
 PLACED = "Placed"
 BACKOFF = "Backoff"
+ENDING = "PodEnding"  # a lost pod still ends
 NO_WORD = "NoWord"  # host 0 has not answered for a while
 SAVING = "Saving"  # a save was asked for
 NOT_ASKED = "NotAsked"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.pod import Pod
-from shardwise_operator.words import BACKOFF, CONTAINER, IMAGE, PLACED, SLICE_WAITS, UNSCHEDULABLE
+from shardwise_operator.words import BACKOFF, CONTAINER, ENDING, IMAGE, PLACED, SLICE_WAITS, UNSCHEDULABLE
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _PASSING = ("", "ContainerCreating", "PodInitializing")
@@ -31,6 +31,9 @@ def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
     for pod in pods:
         if pod.unschedulable:
             yield UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}"
+    ending = [pod.name for pod in seen.pods if pod.key not in seen.state.pods and not pod.ended]
+    if ending:
+        yield ENDING, f"{', '.join(ending)} must end before another takes its place"
     if seen.state.not_before is not None and now < seen.state.not_before:
         yield BACKOFF, seen.state.message
     gated = sum(pod.gated for pod in pods)

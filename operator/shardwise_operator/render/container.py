@@ -39,8 +39,8 @@ def container(seen: Observed, frozen: Frozen, host: str) -> dict[str, Any]:
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": "agent"},
             "periodSeconds": _READY_PERIOD_SECONDS,
-            "timeoutSeconds": 2,
-            "failureThreshold": 1,
+            "timeoutSeconds": 3,
+            "failureThreshold": 2,
         },
         "securityContext": container_security(frozen),
         "terminationMessagePath": TERMINATION_LOG,

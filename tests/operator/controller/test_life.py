@@ -2,7 +2,7 @@
 
 import pytest
 from tests.operator.building import manifest, record
-from tests.operator.controller.operating import Place, StandInAgents, told
+from tests.operator.controller.operating import Operator, Place, StandInAgents, told
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -119,3 +119,18 @@ def test_a_finished_job_is_removed_after_its_time(place: Place) -> None:
     path = "apis/shardwise.dev/v1alpha1"
     place.until("the end of the job", lambda: not place.there("trainingjobs", "job", path))
     place.until_pods()
+
+
+def test_a_start_costs_few_requests(place: Place, agents: StandInAgents, operator: Operator) -> None:
+    """Nothing is asked for that the caches know, nothing is made twice, and a job that stands still costs nothing."""
+    agents.answer = told()
+    place.apply(manifest())
+    place.until_pods("job-0-0-0", "job-0-1-0")
+    place.run("job-0-0-0", "job-0-1-0")
+    place.until_phase("Running")
+    place.until("the endpoint", lambda: place.there("endpointslices", "job-shardwise", "apis/discovery.k8s.io/v1"))
+
+    assert operator.requests("create", but="leases") == 7
+    assert operator.requests("get", but="leases") <= 1  # the catalogue
+    assert operator.requests("update_status") <= 7
+    assert operator.requests("patch") + operator.requests("delete") == 0

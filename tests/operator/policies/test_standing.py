@@ -1,5 +1,7 @@
 """How a round stands: its phase and conditions are what the pods and host 0 say, and Unknown where nobody does."""
 
+from dataclasses import replace
+
 import pytest
 from tests.operator.building import NOW, begun, pod, seen
 
@@ -85,6 +87,16 @@ def test_pending_says_why(fields: dict[str, object], reason: str) -> None:
     assert _said(state, "Scheduled") == ("False", reason)
     words = fields.get("unschedulable") or fields.get("waiting_message") or ""
     assert str(words) in state.message
+
+
+def test_a_replacement_that_cannot_be_made_yet_says_why() -> None:
+    """The pod before it still ends, or its time has not come."""
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"}, message="host 0-1 lost its pod")
+    ending = stand(seen(state, pod(), pod("0-1", deleting_at=NOW + 30)), NOW)
+    waiting = stand(seen(replace(state, not_before=NOW + 5), pod(), pod("0-1", phase="Failed")), NOW)
+
+    assert (ending.reason, ending.message) == ("PodEnding", "job-0-1-0 must end before another takes its place")
+    assert (waiting.reason, waiting.message) == ("Backoff", "host 0-1 lost its pod")
 
 
 def test_times_of_conditions_stay_where_their_status_does() -> None:
