@@ -4,7 +4,7 @@ Three nodes that run containers need root, best on Debian; an API server alone n
 
     python -m tests.cluster up --nodes 3
     eval "$(python -m tests.cluster env)"     # KUBECONFIG, kubectl and helm
-    python -m tests.cluster load localhost/shardwise-trainer:dev
+    python -m tests.cluster load localhost/shardwise-trainer:0.1.0.dev0-cpu
     python -m tests.cluster down
 
     python -m tests.cluster api-server        # until Ctrl-C
@@ -24,7 +24,9 @@ from tests.cluster.commands import ClusterError, say
 from tests.cluster.places import BUILDAH_ENVIRONMENT, CACHE, KUBECONFIG
 from tests.cluster.programs import locked, programs
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+# The mark keeps click from filling the lines of the example as if they were prose.
+_HELP = (__doc__ or "").replace("\n\n    ", "\n\n\b\n    ")
+app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 Node = Annotated[int, typer.Argument(metavar="N", help="the number of the node: 2 is node2")]
 
 
