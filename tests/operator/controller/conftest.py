@@ -1,6 +1,7 @@
 """The CRDs, a class, and a namespace in which an operator runs."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,7 @@ def _api(api_server: ApiServer) -> ApiServer:
     """Return the API server with the CRDs and the classes."""
     api_server.client.kubectl("apply", "--server-side", "--filename", _CRDS)
     for plural in ("trainingjobs", "acceleratorclasses", "acceleratorcatalogs"):
-        path = f"/apis/shardwise.dev/v1alpha1/{plural}"
-        wait(plural, lambda path=path: api_server.client.answers(path), hint="")
+        wait(plural, partial(api_server.client.answers, f"/apis/shardwise.dev/v1alpha1/{plural}"))
     api_server.client.kubectl("apply", "--server-side", "--filename", _CLASSES)
     return api_server
 

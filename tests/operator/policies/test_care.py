@@ -25,8 +25,16 @@ def _settled(*pods: Pod, **fields: object) -> Observed:
 
 
 def _names(plan: Plan, kind: type) -> list[str]:
-    steps = [step for step in plan.steps if isinstance(step, kind)]
-    return [step.manifest["metadata"]["name"] if isinstance(step, Create) else step.name for step in steps]
+    found = []
+    for step in plan.steps:
+        match step:
+            case Create(manifest=manifest) if kind is Create:
+                found.append(manifest["metadata"]["name"])
+            case Delete(name=name) if kind is Delete:
+                found.append(name)
+            case _:
+                pass
+    return found
 
 
 def test_all_at_once() -> None:

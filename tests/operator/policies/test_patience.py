@@ -1,6 +1,7 @@
 """startWithin: a round that has not come to run is given back whole, and tried again, each job at its own time."""
 
 from dataclasses import replace
+from typing import Any
 
 from tests.operator.building import NOW, begun, frozen, manifest, pod, seen
 
@@ -8,7 +9,7 @@ from shardwise_operator.policies import patience
 from shardwise_operator.state import Phase
 from shardwise_operator.words import Lost
 
-LATE = {"started_at": NOW - 1801}
+LATE: dict[str, Any] = {"started_at": NOW - 1801}
 BOUND = pod(phase="Running")
 WAITING = pod("0-1", phase="Pending", node=None, address=None)
 

@@ -1,6 +1,7 @@
 """How a round stands: its phase and conditions are what the pods and host 0 say, and Unknown where nobody does."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.operator.building import NOW, begun, pod, seen
@@ -77,7 +78,7 @@ def test_a_missing_pod_is_recovering_once_it_has_run() -> None:
         ({"node": None}, "Unschedulable"),
     ],
 )
-def test_pending_says_why(fields: dict[str, object], reason: str) -> None:
+def test_pending_says_why(fields: dict[str, Any], reason: str) -> None:
     """In a condition of its own, and in the REASON column, with the scheduler's or kubelet's words."""
     waiting = pod("0-1", phase="Pending", address=None, **fields)
 

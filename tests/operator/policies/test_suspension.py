@@ -1,5 +1,7 @@
 """Suspend: a save is asked for, waited for within the grace period, and then the pods go."""
 
+from typing import Any
+
 from tests.operator.building import NOW, begun, pod, seen
 
 from shardwise_operator.plan import AskStop, Delete
@@ -7,7 +9,7 @@ from shardwise_operator.policies import suspension
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase
 
-ASKED = {"stop_asked_at": NOW - 10}
+ASKED: dict[str, Any] = {"stop_asked_at": NOW - 10}
 
 
 def test_nobody_asks() -> None:
