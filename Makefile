@@ -77,7 +77,8 @@ pytest: $(READY) ## the tests alone; the first time they compile a Kubernetes an
 test-kind: $(READY) ## the chart and two hosts on the real kind, the control plane killed under them; makes all it needs
 	$(BIN)/python -m tests.cluster build
 	$(BIN)/python -m tests.kind build
-	$(BIN)/pytest -n 0 --capture=no tests/kind/end_to_end.py $(ARGS)
+	$(BIN)/python -m images.build
+	$(BIN)/pytest -n 0 --capture=no -o faulthandler_timeout=3600 tests/kind/end_to_end.py $(ARGS)
 
 .PHONY: verify
 verify: golden crds ## rewrite what is generated and fail if that changes a file; check the locks against what they lock

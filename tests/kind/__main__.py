@@ -25,7 +25,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="its name; the control
 @app.command()
 def build() -> None:
     """Make what is not made yet: kind, and a node image where no registry is in reach. Minutes the first time."""
-    was_up = engine.is_ours()
+    was_up = engine.answers()
     lifecycle.prepare()
     if not was_up:
         engine.remove()

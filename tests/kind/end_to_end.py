@@ -6,13 +6,13 @@ Everyday tests use the bare cluster (tests/cluster), whose control plane never f
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from images.build import build
 from tests.cluster.commands import ClusterError, attempt, run, say, wait
 from tests.cluster.programs import programs
 from tests.kind import lifecycle
@@ -70,7 +70,8 @@ def volume() -> Iterator[Path]:
     """Return the folder behind the claim `runs` of a kind cluster that has the chart; all of it goes afterwards."""
     assert not lifecycle.is_up(), "a kind cluster is up, and this test makes its own: make cluster-down KIND=1"
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
-    images = [build("operator"), build("cpu")]
+    builds = (run(sys.executable, "-m", "images.build", target, folder=ROOT) for target in ("operator", "cpu"))
+    images = [printed.splitlines()[-1] for printed in builds]
     try:
         lifecycle.up()
         for image in images:

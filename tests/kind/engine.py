@@ -5,6 +5,7 @@ neither the machine's packet filter nor its forwarding. All of its processes are
 """
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -79,7 +80,7 @@ def ensure() -> None:
     say("no Docker answers: starting one of our own")
     with ExitStack() as undo:
         undo.callback(remove)
-        RUN.mkdir(parents=True, exist_ok=True)
+        RUN.mkdir(parents=True)
         cgroups.make(_ENGINE)
         network.keep_inside()
         _start_containerd()
@@ -101,6 +102,8 @@ def remove() -> None:
     for folder in (Path("/run/docker/plugins"), Path("/run/docker")):  # it makes them wherever it runs
         if folder.exists() and not any(folder.iterdir()):
             folder.rmdir()
+    if RUN.exists():
+        shutil.rmtree(RUN)
 
 
 def _gone(pid: int) -> bool:

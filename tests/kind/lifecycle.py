@@ -70,8 +70,6 @@ def down() -> None:
     if engine.answers():
         _kind("delete", "cluster", "--name", CLUSTER, "--kubeconfig", KUBECONFIG)
     engine.remove()
-    if RUN.exists():
-        shutil.rmtree(RUN)
 
 
 def make_volume(namespace: str) -> Path:
