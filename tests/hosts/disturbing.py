@@ -1,0 +1,61 @@
+"""What is done to a run, and at which moment: the words that the tests of killed and stopped processes are made of."""
+
+import os
+import signal
+from collections.abc import Callable
+
+from tests.cli.running import Run
+from tests.hosts.conftest import agent_of
+
+from shardwise.job.contract import Phase, Progress
+from shardwise.launcher import processes
+
+Kill = Callable[[Run, int], object]
+"""What is done to the run in which incarnation; it returns when it is done."""
+
+
+def in_phase(phase: Phase, rank: int, further: int = 0) -> Callable[[Run, int], Progress]:
+    """Wait until a rank is in the phase, so many steps further than the incarnation began."""
+
+    def wait(run: Run, incarnation: int) -> Progress:
+        word = run.until_phase(phase, rank=rank, incarnation=incarnation)
+        return run.until_phase(phase, rank=rank, step=word.step + further, incarnation=incarnation)
+
+    return wait
+
+
+def writing(rank: int) -> Callable[[Run, int], Progress]:
+    """Wait until a checkpoint is half written."""
+
+    def wait(run: Run, incarnation: int) -> Progress:
+        word = run.until_phase(Phase.STEP, rank=rank, incarnation=incarnation)
+        run.until_writing()
+        return word
+
+    return wait
+
+
+def trainer(moment: Callable[[Run, int], Progress], number: signal.Signals = signal.SIGKILL) -> Kill:
+    """Signal the trainer of the moment's rank."""
+    return lambda run, incarnation: os.kill(moment(run, incarnation).pid, number)
+
+
+def agent(moment: Callable[[Run, int], Progress]) -> Kill:
+    """Kill the agent of the moment's rank."""
+    return lambda run, incarnation: os.kill(agent_of(moment(run, incarnation).pid), signal.SIGKILL)
+
+
+def host(number: int, moment: Callable[[Run, int], Progress]) -> Kill:
+    """Kill every process of a host: agent, trainer, standby, Ray."""
+
+    def kill(run: Run, incarnation: int) -> None:
+        moment(run, incarnation)
+        processes.end_marked(run.directory, number)
+
+    return kill
+
+
+def disturb(run: Run, *kills: Kill) -> None:
+    """Do one after the other, each in the incarnation that follows the one before."""
+    for incarnation, kill in enumerate(kills):
+        kill(run, incarnation)
