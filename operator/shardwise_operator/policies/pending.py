@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.pod import Pod
-from shardwise_operator.words import BACKOFF, CONTAINER, ENDING, IMAGE, PLACED, SLICE_WAITS, UNSCHEDULABLE
+from shardwise_operator.words import BACKOFF, CONTAINER, ENDING, IMAGE, PLACED, SCHEDULING, SLICE_WAITS, UNSCHEDULABLE
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _PASSING = ("", "ContainerCreating", "PodInitializing")
@@ -39,6 +39,5 @@ def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
     gated = sum(pod.gated for pod in pods)
     if gated:
         yield SLICE_WAITS, f"{gated} pods wait for the first host of their slice"
-    bound = sum(pod.node is not None for pod in pods)
-    if bound < len(seen.hosts):
-        yield UNSCHEDULABLE, f"{bound} of {len(seen.hosts)} pods have a node"
+    if sum(pod.node is not None for pod in pods) < len(seen.hosts):
+        yield SCHEDULING, ""  # without a count, which would be a write for every pod

@@ -75,7 +75,7 @@ def test_a_missing_pod_is_recovering_once_it_has_run() -> None:
         ({"waiting": "ImagePullBackOff", "waiting_message": "no such image"}, "ImagePull"),
         ({"waiting": "CreateContainerConfigError", "waiting_message": "secret not found"}, "ContainerStart"),
         ({"gated": True, "node": None}, "SliceWaits"),
-        ({"node": None}, "Unschedulable"),
+        ({"node": None}, "Scheduling"),
     ],
 )
 def test_pending_says_why(fields: dict[str, Any], reason: str) -> None:
