@@ -16,7 +16,7 @@ import yaml
 from tests.cluster.commands import ClusterError, attempt, run, say, wait
 from tests.cluster.programs import programs
 from tests.kind import lifecycle
-from tests.kind.places import KUBECONFIG
+from tests.kind.places import KUBECONFIG, VOLUME
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "kubernetes" / "cpu-two-hosts.yaml"
@@ -79,7 +79,7 @@ def volume() -> Iterator[Path]:
         say("installing the chart")
         where = ("--kubeconfig", KUBECONFIG, "--namespace", "shardwise-system", "--create-namespace")
         run(programs() / "helm", "install", "shardwise", ROOT / "charts/shardwise", *where, "--wait", "--timeout=5m")
-        yield lifecycle.VOLUME / "default"
+        yield VOLUME / "default"
     finally:
         lifecycle.down()
 

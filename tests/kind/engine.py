@@ -157,12 +157,12 @@ def _start(program: str, *arguments: str | Path) -> None:
     files = " ".join(map(str, cgroups.procs_files(_ENGINE)))
     (RUN / "daemon.json").write_text("{}")
     with (RUN / f"{program}.log").open("ab") as log:
-        subprocess.Popen(
-            ["/bin/sh", "-c", _ENTER, "sh", files, program, *map(str, arguments)],
+        subprocess.run(
+            ["setsid", "--fork", "/bin/sh", "-c", _ENTER, "sh", files, program, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,
+            check=True,
         )
 
 
