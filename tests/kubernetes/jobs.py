@@ -1,0 +1,164 @@
+"""A job in a cluster as a test handles it: applied, watched, hurt, and compared with the same job on one machine."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.client import Client, RefusedError
+from tests.cluster.commands import ClusterError, attempt, wait
+
+from shardwise.job.document import read_document, write_document
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "kubernetes"
+TRAINING_JOBS = "/apis/shardwise.dev/v1alpha1/namespaces/{}/trainingjobs"
+
+# Run in a pod: what host 0 says of the run, to whoever has the token.
+STATUS = """
+import os, urllib.request
+token = open("/etc/shardwise/tokens/status").read()
+address = os.environ["SHARDWISE_POD_LEADER"]
+asked = urllib.request.Request(f"http://{address}/status", headers={"Authorization": f"Bearer {token}"})
+print(urllib.request.urlopen(asked, timeout=10).read().decode())
+"""
+# Run in a pod: kill the processes of it whose command line has a word.
+KILL = """
+import os, pathlib, signal, sys
+found = [p for p in pathlib.Path("/proc").glob("[0-9]*") if sys.argv[1].encode() in (p / "cmdline").read_bytes()]
+found = [int(p.name) for p in found if int(p.name) != os.getpid()]
+for number in found:
+    os.kill(number, signal.SIGKILL)
+print(len(found))
+"""
+
+
+def manifest(example: str, **training: Any) -> dict[str, Any]:
+    """Return an example's job, with fields of its training changed."""
+    job = read_document(EXAMPLES / f"{example}.yaml").data
+    job["spec"]["training"] |= training
+    return job
+
+
+def train_here(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a job on this machine with the command that a person uses, and return its summary."""
+    folder.mkdir()
+    file = folder / "job.yaml"
+    file.write_text(write_document(job))
+    command = [str(Path(sys.executable).with_name("shardwise")), "run", str(file), "--dir", str(folder / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
+    return summary
+
+
+def losses(metrics: Path) -> dict[int, float]:
+    """Return the loss of every step in a run's metrics, of the last time that it was taken."""
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    records = (json.loads(line) for line in lines)
+    return {record["step"]: record["loss"] for record in records if "event" not in record}
+
+
+class Job:
+    """A TrainingJob in a namespace whose claim `runs` is a folder of this machine."""
+
+    def __init__(self, client: Client, namespace: str, volume: Path, job: Mapping[str, Any]) -> None:
+        """Nothing is applied yet."""
+        self._client, self._namespace = client, namespace
+        self.name: str = job["metadata"]["name"]
+        self.folder = volume / Path(job["spec"]["pod"]["directory"]).name
+        self._path = f"{TRAINING_JOBS.format(namespace)}/{self.name}"
+        self.apply(job)
+
+    def apply(self, job: Mapping[str, Any]) -> None:
+        """Do what `kubectl apply` does."""
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(job))
+
+    def patch(self, **spec: Any) -> None:
+        """Change fields of the spec."""
+        self.kubectl("patch", "tj", self.name, "--type=merge", "--patch", json.dumps({"spec": spec}))
+
+    def delete(self) -> None:
+        """Delete the job, and wait until nothing of it is left."""
+        self.kubectl("delete", "tj", self.name, "--wait=true")
+        kinds = "pods,services,configmaps,secrets,networkpolicies,endpointslices"
+        wait(f"{self.name} to be gone", lambda: self.name not in self.kubectl("get", kinds, "--output=name"), 60)
+
+    def kubectl(self, *words: str | Path, stdin: str | None = None) -> str:
+        """Run kubectl in the job's namespace."""
+        return self._client.kubectl("--namespace", self._namespace, *words, stdin=stdin)
+
+    def refused(self, *words: str) -> str:
+        """Run a kubectl that must fail in the job's namespace, and return what it said."""
+        return self._client.refused("--namespace", self._namespace, *words)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The status that the operator has written; empty before the first."""
+        try:
+            found: dict[str, Any] = self._client.request("GET", self._path)
+        except RefusedError:
+            return {}
+        status: dict[str, Any] = found.get("status", {})
+        return status
+
+    @property
+    def phase(self) -> str:
+        """The phase in the status."""
+        return str(self.status.get("phase"))
+
+    @property
+    def step(self) -> int:
+        """The newest step in the status; 0 before the first."""
+        return int(self.status.get("progress", {}).get("step", 0))
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """The loss of every step, as it lies on the volume."""
+        return losses(self.folder / "metrics.jsonl")
+
+    @property
+    def pods(self) -> dict[str, str]:
+        """The UID of every pod that has not ended, by name."""
+        path = f"/api/v1/namespaces/{self._namespace}/pods?labelSelector=shardwise.dev/job={self.name}"
+        items = self._client.request("GET", path)["items"]
+        return {
+            pod["metadata"]["name"]: pod["metadata"]["uid"]
+            for pod in items
+            if pod["status"]["phase"] not in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
+        }
+
+    def inside(self, pod: str, script: str, *words: str) -> str:
+        """Run a Python script in a pod."""
+        return self.kubectl("exec", pod, "--", "python", "-c", script, *words)
+
+    def kill(self, pod: str, word: str) -> None:
+        """Kill the processes of a pod whose command line has this word; there must be one."""
+        assert int(self.inside(pod, KILL, word)) >= 1
+
+    def until(self, what: str, ready: Callable[[], object], seconds: float = 300) -> None:
+        """Wait; else fail with all that the cluster knows of the job."""
+        try:
+            wait(what, ready, seconds)
+        except ClusterError as failure:
+            asked = (
+                ("describe", "tj", self.name),
+                ("get", "pods", "--output=wide"),
+                ("get", "events", "--sort-by=.lastTimestamp"),
+                ("logs", f"--selector=shardwise.dev/job={self.name}", "--prefix", "--tail=30"),
+            )
+            kubectl = ("kubectl", "--kubeconfig", self._client.kubeconfig, "--namespace", self._namespace)
+            pytest.fail("\n\n".join((str(failure), *(attempt(*kubectl, *words)[1] for words in asked))))
+
+    def until_step(self, step: int) -> None:
+        """Wait until the status tells this step, or a later one."""
+        self.until(f"step {step} of {self.name}", lambda: self.step >= step or self.phase in ("Failed", "Complete"))
+        assert self.phase not in ("Failed", "Complete"), self.status
+
+    def until_phase(self, phase: str, seconds: float = 300) -> None:
+        """Wait for a phase; a job that has failed meanwhile fails the test."""
+        self.until(f"{self.name} to be {phase}", lambda: self.phase in (phase, "Failed"), seconds)
+        assert self.phase == phase, self.status
