@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.running import Run, Shell
+from tests.hosts.disturbing import disturb, in_phase, trainer
+
+from shardwise.job.contract import Phase
 
 STEPS = 20
 CHECKPOINT = f"step-{STEPS:08}"
@@ -21,7 +24,15 @@ def losses(undisturbed: Run) -> list[float]:
 
 
 def _losses(run: Run) -> list[float]:
-    return [record["loss"] for record in run.records()][:STEPS]
+    return list(_by_step(run).values())[:STEPS]
+
+
+def _by_step(run: Run) -> dict[int, float]:
+    """The loss of each step; one that was done again must have come out the same, bit for bit."""
+    losses: dict[int, float] = {}
+    for record in run.records():
+        assert losses.setdefault(record["step"], record["loss"]) == record["loss"], record["step"]
+    return losses
 
 
 @pytest.mark.parametrize(
@@ -32,11 +43,21 @@ def _losses(run: Run) -> list[float]:
 def test_same_losses(
     shell: Shell, undisturbed: Run, losses: list[float], topology: str, slices: int, hosts: int
 ) -> None:
-    """The initial digest is equal to that of 2x2, and so are the losses of each step but for rounding."""
+    """The initial digest is equal to that of 2x2, and so are the losses of each step but for rounding.
+
+    A trainer is killed in a step and one in a save: every step that is done again comes out the same, bit for bit.
+    """
     run = shell.begin(f"{topology}-{slices}", f"hardware.topology={topology}", f"hardware.slices={slices}", _steps())
+    disturb(
+        run,
+        trainer(in_phase(Phase.STEP, rank=hosts - 1, further=7)),
+        trainer(in_phase(Phase.SAVE, rank=0)),
+    )
     summary = run.finish()
 
-    assert (summary["hosts"], summary["restarts"]) == (hosts, {})
+    assert (summary["hosts"], summary["restarts"]) == (hosts, {"failure": 2})
+    repeated = len(run.records()) - STEPS
+    assert 2 <= repeated <= 10
     assert summary["initialDigest"] == undisturbed.summary["initialDigest"]
     assert _losses(run) == pytest.approx(losses, rel=0, abs=TOLERANCE)
 
