@@ -96,8 +96,8 @@ cluster-up: $(READY) ## start a cluster of 3 nodes, KIND=1 on kind, and print th
 	$(CLUSTER) up $(if $(filter 1,$(KIND)),,--nodes $(NODES))
 
 .PHONY: images
-images: $(READY) ## build the images of IMAGES="operator cpu" (also: tpu gpu) with docker, podman or buildah
-	$(BIN)/python -m images.build $(IMAGES)
+images: $(READY) ## build the images of IMAGES="operator cpu" (also: tpu gpu), and load them into the cluster that is up
+	images=$$($(BIN)/python -m images.build $(IMAGES)); $(CLUSTER) load $$images
 
 .PHONY: cluster-down
 cluster-down: $(READY) ## end it (KIND as for cluster-up), without a trace but what was compiled

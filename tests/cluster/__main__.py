@@ -100,7 +100,10 @@ def status() -> None:
 
 @app.command()
 def load(images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="as in `buildah images`")]) -> None:
-    """Give images of buildah's store to every node that runs; there is no registry."""
+    """Give images of buildah's store to every node that runs; there is no registry. Without a cluster, does nothing."""
+    if not lifecycle.is_up():
+        say("no cluster is up, so the images are loaded into none")
+        return
     for image in images:
         loading.load(image, nodes.running_nodes())
 

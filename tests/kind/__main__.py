@@ -61,7 +61,10 @@ def status() -> None:
 
 @app.command()
 def load(images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="of docker, podman or buildah")]) -> None:
-    """Give images to the workers; there is no registry."""
+    """Give images to the workers; there is no registry. Without a cluster, does nothing."""
+    if not lifecycle.is_up():
+        say("no cluster is up, so the images are loaded into none")
+        return
     for image in images:
         lifecycle.load(image)
 
