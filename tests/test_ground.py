@@ -135,7 +135,7 @@ def test_this_python_has_the_locked_versions() -> None:
     assert sys.version_info[:2] == (3, 11)
 
 
-@pytest.mark.parametrize("folder", ["operator", "tests", "benchmarks", "examples"])
+@pytest.mark.parametrize("folder", ["operator", "tests", "benchmarks", "charts", "examples", "images"])
 def test_folder_is_not_a_package(folder: str) -> None:
     """A package called `operator` would shadow the standard library's; the others hold scripts and tests."""
     inner = [ROOT / folder] if folder == "operator" else [ROOT / folder, *(ROOT / folder).rglob("*/")]
