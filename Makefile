@@ -99,10 +99,6 @@ cluster-up: $(READY) ## start a cluster of 3 nodes, KIND=1 on kind, and print th
 images: $(READY) ## build the images of IMAGES="operator cpu" (also: tpu gpu), and load them into the cluster that is up
 	images=$$($(BIN)/python -m images.build $(IMAGES)); $(CLUSTER) load $$images
 
-.PHONY: load
-load: $(READY) ## the same, and give them to the nodes of the cluster that is up (KIND as for cluster-up)
-	images="$$($(BIN)/python -m images.build $(IMAGES))"; $(CLUSTER) load $$images
-
 .PHONY: cluster-down
 cluster-down: $(READY) ## end it (KIND as for cluster-up), without a trace but what was compiled
 	$(CLUSTER) down
