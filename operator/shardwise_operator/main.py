@@ -59,7 +59,7 @@ def run(  # noqa: PLR0913  the options of the command
     trainer_image: Annotated[str, typer.Option(help="The image of jobs that name none, nor their class.")],
     key_file: Annotated[Path, typer.Option(help="The operator's key: at least 32 random bytes.")],
     namespace: Annotated[str, typer.Option(help="Look after this namespace only; empty, all of them.")] = "",
-    managed_by: Annotated[str, typer.Option(help="Look after jobs whose spec.managedBy is this; empty, none.")] = "",
+    managed_by: Annotated[str, typer.Option(help="Look after jobs with this spec.managedBy; empty, without one.")] = "",
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs that are looked at at a time.")] = 4,
     poll_seconds: Annotated[float, typer.Option(min=0.1, max=300, help="How often a job is asked how it stands.")] = 2,
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 100,

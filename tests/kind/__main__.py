@@ -18,7 +18,9 @@ from tests.cluster.commands import ClusterError, say
 from tests.kind import engine, lifecycle
 from tests.kind.places import CACHE, CONTROL_PLANE, KUBECONFIG
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+# The mark keeps click from filling the lines of the example as if they were prose.
+_HELP = (__doc__ or "").replace("\n\n    ", "\n\n\b\n    ")
+app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 Node = Annotated[str, typer.Argument(metavar="NODE", help="its name; the control plane's by default")]
 
 

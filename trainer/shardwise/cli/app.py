@@ -16,7 +16,7 @@ from shardwise.job.errors import ShardwiseError
 
 app = typer.Typer(
     name="shardwise",
-    help="Train GPTs over many devices: one job file on a laptop, on a cluster, or planned with no hardware.",
+    help="Train GPTs over many hosts and devices. The same job file trains in a cluster, with kubectl apply.",
     epilog="Example: shardwise run job.yaml --dir runs/first",
     no_args_is_help=True,
     add_completion=False,
