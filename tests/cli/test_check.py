@@ -37,6 +37,13 @@ def test_right_job_is_ok_with_a_summary(command: Command, quickstart: str) -> No
     ]
 
 
+def test_slices_are_told(command: Command, quickstart: str) -> None:
+    """All devices are counted, and the topology is said to be that of one slice."""
+    ended = command("check", quickstart, "--set", "hardware={accelerator: cpu-sim, topology: 2x2, slices: 2}")
+    assert ended.code == 0, ended.error
+    assert "devices  8 (2 slices of cpu-sim 2x2)" in ended.out
+
+
 def test_wrong_job_names_every_mistake(command: Command, quickstart: str) -> None:
     """Each mistake has its place and what would work; nothing is printed on standard output."""
     ended = command("check", quickstart, "--set", "training.mesh.tensor=3", "--set", "training.stepps=1")

@@ -80,7 +80,8 @@ def _summary(job: TrainingJob) -> Table:
     tokens = training.batch.sequences * (training.model.seq_len or 0)
     table = Table.grid(padding=(0, 2))
     table.add_row("job", escape(job.metadata.name))
-    table.add_row("devices", f"{num_devices(hardware)} ({hardware.accelerator} {hardware.topology})")
+    slices = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
+    table.add_row("devices", f"{num_devices(hardware)} ({slices}{hardware.accelerator} {hardware.topology})")
     table.add_row("mesh", f"replica {mesh.replica} x data {mesh.data} x tensor {mesh.tensor}")
     table.add_row("model", _model_size(training.model))
     table.add_row("a step", f"{training.batch.sequences:,} sequences x {training.model.seq_len:,} = {tokens:,} tokens")
