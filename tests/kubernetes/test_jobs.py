@@ -66,7 +66,7 @@ def test_a_job_by_hand(apply: Apply, operator: Operator, here: Callable[..., Any
 def test_whatever_is_killed(apply: Apply, operator: Operator, here: Callable[..., Any]) -> None:
     """A killed trainer restarts in its pod; Ray and operator may go; a deleted pod, host 0's too, is replaced alone."""
     small = {"model": {"preset": "tiny", "seqLen": 64}, "batch": {"sequences": 8}}
-    example = manifest("cpu-two-hosts", steps=300, checkpoint={"everySteps": 10}, **small)
+    example = manifest("cpu-two-hosts", steps=200, checkpoint={"everySteps": 10}, **small)
     example["spec"] |= {"hardware": {"accelerator": "cpu-sim", "topology": "2x2"}, "recovery": {"backoff": "10ms"}}
     job = apply(example)
     job.until_step(12)
