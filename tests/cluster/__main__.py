@@ -121,7 +121,7 @@ def start_node(number: Node) -> None:
 
 
 @app.command()
-def kwok(number: Annotated[int, typer.Option("--nodes", help="how many")] = 100) -> None:
+def kwok(number: Annotated[int, typer.Option("--nodes", help="how many; 0 starts KWOK alone")] = 100) -> None:
     """Add nodes that exist only in the API server: their pods become Running, and run nothing."""
     kwok_nodes.add(number)
 

@@ -1,9 +1,11 @@
-"""Nodes that exist only in the API server, played by KWOK: for measuring the operator at a size no machine has.
+"""Nodes that exist only in the API server, played by KWOK: for what no machine has, such as a thousand nodes, or pools.
 
-Called by the verb `kwok`; the cluster must be up.
+Called by the verb `kwok`, and by tests that add nodes of their own; the cluster must be up.
 """
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from tests.cluster import cgroups, processes
 from tests.cluster.commands import say, wait
@@ -12,35 +14,48 @@ from tests.cluster.nodes import ready_nodes
 from tests.cluster.places import KUBECONFIG
 from tests.cluster.programs import STAGES, programs
 
-_MARK = "kwok.x-k8s.io/node"
+# The addresses of KWOK's pods: a range for benchmarks, which nobody routes.
+POD_NETWORK = "198.18.0.0/15"
+MARK = "kwok.x-k8s.io/node"
 _CAPACITY = {"cpu": "32", "memory": "256Gi", "pods": "110"}
 
 
 def add(number: int) -> None:
-    """Start KWOK, once, and add the nodes kwok1 to kwokN for it to play."""
+    """Start KWOK, once, and add the nodes kwok1 to kwokN for it to play; with 0 it plays those that others add."""
     if "kwok" not in processes.running():
         processes.start(
             "kwok",
             programs() / "kwok",
             *(f"--kubeconfig={KUBECONFIG}", f"--config={programs() / STAGES}", "--manage-all-nodes=false"),
-            *(f"--manage-nodes-with-annotation-selector={_MARK}=fake", "--node-lease-duration-seconds=40"),
+            *(f"--manage-nodes-with-annotation-selector={MARK}=fake", "--node-lease-duration-seconds=40"),
+            f"--cidr={POD_NETWORK}",
             cgroup=cgroups.CONTROL_PLANE,
         )
+    if number == 0:
+        return
     names = {f"kwok{one}" for one in range(1, number + 1)}
     say(f"adding {number} nodes")
-    listed = {"apiVersion": "v1", "kind": "List", "items": [_node(name) for name in sorted(names)]}
+    listed = {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [node(name, {"type": "kwok"}, _CAPACITY) for name in sorted(names)],
+    }
     client().kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(listed))
     wait("all KWOK nodes to be ready", lambda: names <= ready_nodes(), 600, hint=f"See {processes.LOGS}")
     say(f"{number} KWOK nodes are ready")
 
 
-def _node(name: str) -> dict[str, object]:
-    labels = {"type": "kwok", "kubernetes.io/hostname": name}
+def node(name: str, labels: Mapping[str, str], capacity: Mapping[str, str]) -> dict[str, Any]:
+    """A node for KWOK to play."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "annotations": {_MARK: "fake"}, "labels": labels},
+        "metadata": {
+            "name": name,
+            "annotations": {MARK: "fake"},
+            "labels": {"kubernetes.io/hostname": name, **labels},
+        },
         # Only pods that ask for it land on a node that runs nothing.
-        "spec": {"taints": [{"key": _MARK, "value": "fake", "effect": "NoSchedule"}]},
-        "status": {"allocatable": _CAPACITY, "capacity": _CAPACITY},
+        "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"allocatable": dict(capacity), "capacity": dict(capacity)},
     }

@@ -82,8 +82,8 @@ class Job:
         self.kubectl("patch", "tj", self.name, "--type=merge", "--patch", json.dumps({"spec": spec}))
 
     def delete(self) -> None:
-        """Delete the job, and wait until nothing of it is left."""
-        self.kubectl("delete", "tj", self.name, "--wait=true")
+        """Delete the job where it is there, and wait until nothing of it is left."""
+        self.kubectl("delete", "tj", self.name, "--wait=true", "--ignore-not-found")
         kinds = "pods,services,configmaps,secrets,networkpolicies,endpointslices"
         wait(f"{self.name} to be gone", lambda: self.name not in self.kubectl("get", kinds, "--output=name"), 60)
 
