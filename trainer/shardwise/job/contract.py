@@ -28,7 +28,7 @@ CACHE_VARIABLE = "SHARDWISE_CACHE"
 CACHE_DEFAULT = "~/.cache/shardwise"
 
 WORK_LIMIT_HANGS = 12
-"""How many times `recovery.hangAfter` a trainer may work without a word before the first step, and others wait for it."""
+"""How many times `hangAfter` a trainer may work without a word before the first step, and others wait for it."""
 
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,10})")
 
