@@ -3,7 +3,6 @@
 The pods run nothing: what is tested is where they go.
 """
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +11,12 @@ from typing import Any
 
 import pytest
 from tests.cluster import kwok
+from tests.cluster.client import RefusedError
 from tests.cluster.commands import run, wait
 from tests.cluster.fixtures import Cluster
 from tests.cluster.nodes import ready_nodes
 from tests.cluster.programs import locked
-from tests.kubernetes.jobs import ROOT, Job, manifest
+from tests.kubernetes.jobs import ROOT, TRAINING_JOBS, Job, manifest
 
 Apply = Callable[[Mapping[str, Any]], Job]
 
@@ -46,8 +46,7 @@ class Pools:
             self._client.request("POST", "/api/v1/nodes", kwok.node(name, labels, ROOM))
         self._client.request("POST", CLASSES, self._class())
         wait("the nodes", lambda: self._pool_of.keys() <= ready_nodes())
-        known = f'"{self.accelerator}"'
-        wait("the catalogue to have the class", lambda: known in json.dumps(self._client.request("GET", CATALOG)))
+        wait("the class to be known", lambda: self._client.answers(CATALOG) and self._admits(self.job("asks", 1)))
 
     def remove(self) -> None:
         """Remove what `make` has made; no pod may be left on the nodes, since nobody would end it."""
@@ -88,6 +87,16 @@ class Pools:
         taken = [pools[0] for pools in hosts.values()]
         assert len(set(taken)) == len(taken), f"slices share a pool: {dict(hosts)}"
         return sorted(pools[0] for (name, _), pools in hosts.items() if name == job.name and len(pools) == 2)
+
+    def _admits(self, job: Mapping[str, Any]) -> bool:
+        """Whether the policy of admission knows the class of a job, which is not made."""
+        try:
+            self._client.request("POST", f"{TRAINING_JOBS.format(self._namespace)}?dryRun=All", job)
+        except RefusedError as refusal:
+            if self.accelerator not in str(refusal):
+                raise
+            return False
+        return True
 
     def _taint(self, pool: str, *taints: Mapping[str, str]) -> None:
         ours = kwok.node("", {}, ROOM)["spec"]["taints"]
