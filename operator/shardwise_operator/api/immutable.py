@@ -8,9 +8,10 @@ and `ttlAfterFinished` change at any time.  CEL cannot tell null from a field th
 import json
 from collections.abc import Iterator
 
-from shardwise.job.fields import ITEM, Leaf, leaves, takes_null
+from shardwise.job.fields import ITEM, Leaf, dotted, kind_of, leaves, named_fields, takes_null
 from shardwise.job.identity import IDENTITY_FIELDS
 from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.base import SpecModel
 from shardwise_operator.api.cel import Rule
 
 # A preset fills in sizes that are identity, so it is held too, though a file that writes all of them needs none.
@@ -42,14 +43,32 @@ def immutability() -> Iterator[Rule]:
 
 
 def _held(leaf: Leaf) -> Rule:
-    name = leaf.name.removeprefix("spec.")
-    message = f"{name} is part of what the run is and never changes; create a job of another name"
+    held = leaf.name.removeprefix("spec.")
+    at, name = _hung(leaf)
+    message = f"{held} is part of what the run is and never changes; create a job of another name"
     if ITEM in leaf.path:
         group, _, item = name.partition(f".{ITEM}.")
         value = _value("item", item, leaf)
         holds = f"self.{group}.map(item, {value}) == oldSelf.{group}.map(item, {value})"
-        return Rule(at="spec", holds=holds, message=message, field=f".{group}")
-    return Rule(at="spec", holds=_same(name, leaf), message=message, field=f".{name}")
+        return Rule(at=at, holds=holds, message=message, field=f".{group}")
+    return Rule(at=at, holds=_same(name, leaf), message=message, field=f".{name}")
+
+
+def _hung(leaf: Leaf) -> tuple[str, str]:
+    """The innermost group of a field that every job has, and the field's name in it.
+
+    Each write of a status checks all rules, and each step of a path costs the API server a copy of its group's types.
+    """
+    groups = list[str]()
+    model: type[SpecModel] = TrainingJob
+    for part in map(str, leaf.path):
+        info = named_fields(model)[part]
+        inner = kind_of(info).model
+        if inner is None or not info.is_required():
+            break
+        groups.append(part)
+        model = inner
+    return ".".join(groups), dotted(leaf.path[len(groups) :])
 
 
 def _same(name: str, leaf: Leaf) -> str:
