@@ -30,6 +30,12 @@ from shardwise_operator.words import INVALID
 
 _NOTHING_TO_ASK = (Phase.PENDING, Phase.SUSPENDED, Phase.COMPLETE, Phase.FAILED)
 _REFUSED_AGAIN_SECONDS = 15.0
+# What a status says to its readers alone; all else in it is decided by, and written at once.
+_FOR_READERS = (
+    *("phase", "reason", "message", "conditions", "hosts", "observedGeneration"),
+    *("progress", "checkpoint", "goodput"),
+)
+_CALM_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +60,7 @@ class JobController:
         self._observer, self._applier = observer, applier
         self._poller, self._recorder, self._catalog = poller, recorder, catalog
         self._written: dict[Key, Object] = {}
+        self._calm_since: dict[Key, float] = {}
 
     @property
     def watches(self) -> Sequence[Watch]:
@@ -73,6 +80,7 @@ class JobController:
         job = self._newest(key)
         if job is None or not self._ours(job):
             self._poller.forget(key)
+            self._calm_since.pop(key, None)
             return None
         now = time.time()
         seen = self._observer.observe(job, self._poller.published(key), now)
@@ -81,15 +89,31 @@ class JobController:
         if outcome.made:
             self._observer.remember(seen, outcome.made)
         status = compose(seen, plan, outcome, job.get("status", {}), now)
+        self._follow(key, seen, plan)
+        again_seconds = _REFUSED_AGAIN_SECONDS if outcome.reason else plan.again_seconds
         if status != job.get("status", {}):
-            job = self._api.replace_status(TRAINING_JOBS, {**job, "status": status})
-            self._written[key] = job
-            if (plan.state.phase, plan.state.reason) != (seen.state.phase, seen.state.reason):
-                _log.info("%s/%s: %s: %s", *key, plan.state.phase, plan.state.reason)
+            calm_seconds = self._calm_seconds(key, plan, job.get("status", {}), status)
+            if calm_seconds > 0.0:
+                return calm_seconds if again_seconds is None else min(calm_seconds, again_seconds)
+            job = self._write(key, job, status)
         for event in plan.events:
             self._recorder.record(job, event.type, event.reason, event.message)
-        self._follow(key, seen, plan)
-        return _REFUSED_AGAIN_SECONDS if outcome.reason else plan.again_seconds
+        return again_seconds
+
+    def _calm_seconds(self, key: Key, plan: Plan, old: Object, new: Object) -> float:
+        """How long a status can wait for more of its kind: pods come up in bursts, and each write costs everyone."""
+        changed = {field for field in old.keys() | new.keys() if old.get(field) != new.get(field)}
+        if plan.events or not changed <= set(_FOR_READERS):
+            return 0.0
+        return self._calm_since.get(key, -_CALM_SECONDS) + _CALM_SECONDS - time.monotonic()
+
+    def _write(self, key: Key, job: Object, status: Object) -> Object:
+        written = self._api.replace_status(TRAINING_JOBS, {**job, "status": status})
+        self._written[key], self._calm_since[key] = written, time.monotonic()
+        old = job.get("status", {})
+        if (status.get("phase"), status.get("reason")) != (old.get("phase"), old.get("reason")):
+            _log.info("%s/%s: %s: %s", *key, status.get("phase"), status.get("reason"))
+        return written
 
     def _newest(self, key: Key) -> Object | None:
         """The job as the cache has it, or as this process wrote it since; None where it is gone."""
@@ -100,11 +124,13 @@ class JobController:
         return written if written["metadata"]["uid"] == cached["metadata"]["uid"] else cached
 
     def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
-        """Have host 0 asked while there is one that may answer."""
+        """Have host 0 asked while there is one that may answer; its first word often comes before the status is due."""
         leader = seen.current(LEADER)
         if plan.state.phase in _NOTHING_TO_ASK or leader is None or not leader.address or not leader.running:
             self._poller.forget(key)
             return
+        if seen.poll is None:
+            self._calm_since[key] = time.monotonic()
         token = self._settings.tokens.status(seen.uid)
         self._poller.follow(key, Target(pod=leader.uid, address=leader.address, token=token))
 

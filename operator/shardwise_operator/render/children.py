@@ -48,7 +48,7 @@ def config_map(seen: Observed) -> dict[str, Any]:
         "kind": "ConfigMap",
         "metadata": _metadata(seen, config_map_name(seen.name, seen.state.round)),
         "immutable": True,
-        "data": seen.made_of.data(),
+        "data": seen.made_of.data,
     }
 
 

@@ -132,5 +132,5 @@ def test_a_start_costs_few_requests(place: Place, agents: StandInAgents, operato
 
     assert operator.requests("create", but="leases") == 7
     assert operator.requests("get", but="leases") <= 1  # the catalogue
-    assert operator.requests("update_status") <= 9
+    assert operator.requests("update_status") <= 5
     assert operator.requests("patch") + operator.requests("delete") == 0

@@ -120,8 +120,8 @@ def test_an_unknown_class_is_said_and_healed(place: Place) -> None:
     place.client.request("POST", "/apis/shardwise.dev/v1alpha1/acceleratorclasses", new)
 
     place.until_pods("job-0-0-0", "job-0-1-0")
-    catalog = place.client.request("GET", "/apis/shardwise.dev/v1alpha1/acceleratorcatalogs/shardwise")
-    assert name in [each["name"] for each in catalog["spec"]["classes"]]
+    path = "/apis/shardwise.dev/v1alpha1/acceleratorcatalogs/shardwise"
+    place.until("the catalogue", lambda: name in str(place.client.request("GET", path)["spec"]["classes"]))
 
 
 @pytest.mark.usefixtures("operator")
@@ -172,6 +172,7 @@ def test_a_new_operator_changes_nothing(place: Place, api_server: ApiServer, nam
         for pod in place.pods("done"):
             place.end(pod, 0, record(0))
         place.until_phase("Complete", "done")
+        place.until("the last word on its pods", lambda: place.status("done")["hosts"]["ready"] == 0)
     for pod in place.pods("done"):
         place.remove(pod)
     pods, done = place.pods("runs"), place.job("done")

@@ -172,7 +172,7 @@ def test_a_round_is_frozen_as_it_was() -> None:
         made_of = _two_slices(accelerator).made_of
         assert made_of is not None
 
-        assert thaw(made_of.data()) == made_of
+        assert thaw(made_of.data) == made_of
 
 
 def test_tokens_differ_by_use_and_job() -> None:
