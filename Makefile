@@ -89,6 +89,10 @@ verify: golden crds ## rewrite what is generated and fail if that changes a file
 bench: $(READY) $(BENCH_READY) ## measure speed, memory and checkpoints against a hand-written limit and the peers
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+.PHONY: bench-operator
+bench-operator: $(READY) ## what 100 jobs x 4 hosts cost the operator and the control plane, on nodes that KWOK plays
+	$(BIN)/python -m benchmarks.operator $(ARGS)
+
 ##@ Kubernetes on this machine
 
 .PHONY: cluster-up

@@ -1,0 +1,93 @@
+"""`make bench-operator`: what many jobs cost the operator and the control plane, on nodes that KWOK plays.
+
+Prints a table and keeps the figures in runs/bench-operator.json; with --write, they go into docs/performance.md.
+"""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+from benchmarks.machine import describe
+from benchmarks.operator import costs, page
+from benchmarks.operator.crowd import Arrivals, make
+from benchmarks.operator.stage import Stage, stage
+from benchmarks.turns import ROOT
+from tests.cluster import processes
+from tests.cluster.commands import ClusterError, say
+
+HOSTS = 4
+CALM_SECONDS = 5.0
+STEADY_SECONDS = 30.0
+_RESULTS = ROOT / "runs" / "bench-operator.json"
+
+
+def bench(
+    *,
+    jobs: Annotated[int, typer.Option(min=1, max=1000, help="How many jobs of four hosts each.")] = 100,
+    write: Annotated[bool, typer.Option("--write", help="Write the section of docs/performance.md.")] = False,
+) -> None:
+    """Measure from the first `kubectl apply` until all jobs run, and for half a minute after that."""
+    machine = describe()
+    with stage(nodes=jobs) as made:
+        figures = {"machine": machine, **_measure(made, jobs)}
+    results = json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
+    results[str(jobs)] = figures
+    _RESULTS.parent.mkdir(exist_ok=True)
+    _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(page.section(results))
+    if write:
+        page.write(results)
+
+
+def _measure(made: Stage, jobs: int) -> dict[str, Any]:
+    pids = {name: pid for name, pid, alive in processes.recorded() if alive and name in costs.CONTROL_PLANE}
+    pids["operator"] = made.operator_pid
+    pods, running = Arrivals.of_pods(), Arrivals.of_jobs()
+    calm_before = costs.read(pids)
+    time.sleep(CALM_SECONDS)
+    calm = costs.read(pids) - calm_before
+    say(f"making {jobs} jobs of {HOSTS} hosts")
+    before, began = costs.read(pids), time.monotonic()
+    make(jobs, HOSTS)
+    created = time.monotonic()
+    pods_at = pods.wait(HOSTS * jobs, "all pods to be Running", 600)
+    after_pods = costs.read(pids)
+    jobs_at = running.wait(jobs, "all jobs to be Running", 600)
+    start = costs.read(pids) - before
+    say(f"all jobs are Running; watching them for {STEADY_SECONDS:.0f} s")
+    steady_before = costs.read(pids)
+    time.sleep(STEADY_SECONDS)
+    steady = costs.read(pids) - steady_before
+    return {
+        "jobs": jobs,
+        "hosts": HOSTS,
+        "create_seconds": created - began,
+        "pods_running_seconds": pods_at - began,
+        "jobs_running_seconds": jobs_at - began,
+        "pods_cpu_seconds": dict((after_pods - before).cpu_seconds),
+        "cpu_seconds": dict(start.cpu_seconds),
+        "idle_cores": {name: seconds / CALM_SECONDS for name, seconds in calm.cpu_seconds.items()},
+        "requests": {name: count for name, count in start.requests.most_common() if count},
+        "pass_seconds": {"p50": start.pass_seconds(0.5), "p99": start.pass_seconds(0.99)},
+        "passes": max(start.passes.values()),
+        "steady_seconds": STEADY_SECONDS,
+        "steady_cpu_seconds": dict(steady.cpu_seconds),
+        "steady_requests": {name: count for name, count in steady.requests.most_common() if count},
+        "resident_bytes": costs.resident_bytes(made.operator_pid),
+        "peak_resident_bytes": costs.resident_bytes(made.operator_pid, "VmHWM"),
+    }
+
+
+def main() -> None:
+    """The command line."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog="Example: make bench-operator ARGS='--jobs 100 --write'")(bench)
+    try:
+        app()
+    except ClusterError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Many jobs at once: makes them over a few connections, and watches until all run. Called by `__main__.py`."""
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.operator.stage import NAMESPACE
+from tests.cluster.commands import wait
+from tests.cluster.places import API_URL, PKI
+
+_JOBS = f"/apis/shardwise.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+_RUNNING_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods?fieldSelector=status.phase%3DRunning&watch=1"
+_METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_CONNECTIONS = 8
+
+
+def job(number: int, hosts: int) -> dict[str, Any]:
+    """A job of so many hosts that only KWOK's nodes take."""
+    training = {
+        "model": {"preset": "tiny", "seqLen": 128},
+        "data": {"train": [{"name": "text", "paths": ["README.md"]}], "tokenizer": "byte"},
+        "mesh": {"tensor": 2, "fsdp": True},
+        "batch": {"sequences": 4 * hosts},
+        "optimizer": {"name": "adamw", "learningRate": 3e-4},
+        "steps": 1_000_000,
+        "checkpoint": {"everySteps": 60},
+    }
+    pod = {
+        "directory": f"/runs/{number}",
+        "nodeSelector": {"type": "kwok"},
+        "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+        "resources": {"requests": {"cpu": "4", "memory": "16Gi"}},
+        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
+        "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+    }
+    hardware = {"accelerator": "cpu-sim", "topology": f"{hosts}x4"}
+    return {
+        "apiVersion": "shardwise.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": f"job-{number:05}", "namespace": NAMESPACE},
+        "spec": {"managedBy": NAMESPACE, "hardware": hardware, "training": training, "pod": pod},
+    }
+
+
+def make(number: int, hosts: int) -> None:
+    """Make so many jobs, ready-made bytes over a few connections; RuntimeError where one is refused."""
+    bodies = iter([json.dumps(job(one, hosts)).encode() for one in range(number)])
+    lock = threading.Lock()
+
+    def work() -> None:
+        line = _connection()
+        while True:
+            with lock:
+                body = next(bodies, None)
+            if body is None:
+                return line.close()
+            line.request("POST", _JOBS, body, {"Content-Type": "application/json", "Accept": _METADATA_ALONE})
+            answer = line.getresponse()
+            text = answer.read()
+            if answer.status != http.HTTPStatus.CREATED:
+                raise RuntimeError(f"a job was refused: {answer.status} {text.decode()}")
+
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        for done in [pool.submit(work) for _ in range(_CONNECTIONS)]:
+            done.result()
+
+
+class Arrivals:
+    """When the objects of a watch first were as they should be, by name, on the monotonic clock."""
+
+    def __init__(self, path: str, accept: str, arrived: Callable[[dict[str, Any]], bool]) -> None:
+        """Watch from now on."""
+        self._arrived, self.at = arrived, dict[str, float]()
+        self._line = _connection()
+        self._line.request("GET", path, headers={"Accept": accept})
+        self._events = self._read(self._line.getresponse())
+        threading.Thread(target=self._follow, name=f"watch {path}", daemon=True).start()
+
+    @classmethod
+    def of_pods(cls) -> "Arrivals":
+        """The pods that are Running, by the API server's word."""
+        return cls(_RUNNING_PODS, _METADATA_ALONE, lambda _: True)
+
+    @classmethod
+    def of_jobs(cls) -> "Arrivals":
+        """The jobs that are Running, by their status."""
+        return cls(f"{_JOBS}?watch=1", "application/json", lambda job: job.get("status", {}).get("phase") == "Running")
+
+    def wait(self, number: int, what: str, seconds: float) -> float:
+        """Wait for so many; when the last of them came."""
+        wait(what, lambda: len(self.at) >= number, seconds)
+        return max(self.at.values())
+
+    def _read(self, answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+        while line := answer.readline():
+            yield json.loads(line)
+
+    def _follow(self) -> None:
+        for event in self._events:
+            if event["type"] in ("ADDED", "MODIFIED") and self._arrived(event["object"]):
+                self.at.setdefault(event["object"]["metadata"]["name"], time.monotonic())
+
+
+def _connection() -> http.client.HTTPSConnection:
+    trust = ssl.create_default_context(cafile=PKI / "ca.crt")
+    trust.load_cert_chain(PKI / "admin.crt", PKI / "admin.key")
+    server = urlsplit(API_URL)
+    assert server.hostname is not None
+    return http.client.HTTPSConnection(server.hostname, server.port, context=trust)

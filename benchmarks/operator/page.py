@@ -1,0 +1,122 @@
+"""The section of docs/performance.md on the operator, from the figures of `__main__.py`. It measures nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks import notes
+from benchmarks.pages import DOCUMENT, Table
+
+_TITLE = "Operator: from the first job created until all run"
+HEADING = f"## {_TITLE}\n"
+
+# Seconds until all pods run, core-seconds of the control plane and of the operator in that time, and the operator's
+# peak in MiB.
+_PEERS = {
+    ("pods alone, without an operator", 100): (4.1, 5.7, None, None),
+    ("pods alone, without an operator", 1000): (29.2, 56.0, None, None),
+    ("Indexed Jobs", 1000): (46.8, 88.0, None, None),
+    ("JobSet", 100): (9.1, 16.0, 2.2, 92),
+    ("JobSet", 1000): (132.0, 205.0, 21.0, 364),
+    ("KubeRay", 100): (11.6, 16.0, 1.2, 83),
+    ("KubeRay", 1000): (142.0, 188.0, 20.0, 458),
+}
+
+_METHOD = """
+`make bench-operator` (`benchmarks/operator/`) measures it: N jobs of 4 hosts of class cpu-sim in one namespace of the
+bare test cluster, on N nodes that KWOK plays. Running: the last pod, by a watch of the API server. Core-seconds are the
+CPU time of the processes from the first create until then; the control plane is API server, etcd, controller manager,
+scheduler, KWOK, CoreDNS and kube-proxy. The lines of the peers were measured on 2026-11-21 on the same cluster with
+1,000 KWOK nodes, whose leases take 0.2 cores, and with pods of 7 KB; they are the best of their rounds. Read the
+core-seconds first: seconds depend on what else the machine does, and the load below says how much that was here.
+"""
+_POLLING = """
+Polling is real: the address of every KWOK pod is routed to this machine, where one listener answers `/status` as a run
+does that takes a step a second. It wants a bearer token of 64 hexadecimal digits, but cannot know the job's.
+"""
+_BOUNDS = """
+What bounds it: a start is nine objects and three or four writes of the status, and each of those costs the API server
+about four times what a ConfigMap's does, since it holds the whole job against all rules of the CRD again. What this
+cluster flatters: etcd does not wait for the disk, everything shares one network namespace, no kubelet pulls an image,
+and host 0 says that it runs as soon as it is asked, which saves a write of the status.
+"""
+
+
+def section(results: Mapping[str, Any]) -> str:
+    """The section as Markdown; `results` by the number of jobs."""
+    runs = [results[jobs] for jobs in sorted(results, key=int)]
+    return "\n".join([_start(runs).markdown(), _costs(runs).markdown(), *map(_measured, runs)]).rstrip() + "\n"
+
+
+def write(results: Mapping[str, Any]) -> None:
+    """Put the section at the end of the page, in the place of the one before."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    DOCUMENT.write_text(f"{text.partition(HEADING)[0].rstrip()}\n\n{section(results)}", encoding="utf-8")
+
+
+def kept(text: str) -> str:
+    """The section that a page has, with an empty line before it; empty where it has none."""
+    _, heading, rest = text.partition(HEADING)
+    return f"\n{heading}{rest}" if heading else ""
+
+
+def _start(runs: list[Mapping[str, Any]]) -> Table:
+    rows = [_row("Shardwise", run["jobs"], _figures(run)) for run in runs]
+    measured = {run["jobs"] for run in runs}
+    rows += [_row(name, jobs, figures) for (name, jobs), figures in _PEERS.items() if jobs in measured]
+    columns = ["", "jobs", "all pods Running s", "control plane core-s", "operator core-s", "operator peak MiB"]
+    return Table(title=_TITLE, columns=columns, rows=rows, notes=[*map(notes.paragraph, (_METHOD, _POLLING, _BOUNDS))])
+
+
+def _figures(run: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    cpu = run["pods_cpu_seconds"]
+    others = sum(seconds for name, seconds in cpu.items() if name != "operator")
+    return run["pods_running_seconds"], others, cpu["operator"], run["peak_resident_bytes"] / 2**20
+
+
+def _row(name: str, jobs: int, figures: tuple[float | None, ...]) -> list[str]:
+    seconds, cluster, operator, mebibytes = figures
+    shown = [_number(seconds, ".1f"), _number(cluster, ".1f"), _number(operator, ".1f"), _number(mebibytes, ".0f")]
+    return [name, f"{jobs:,}", *shown]
+
+
+def _costs(runs: list[Mapping[str, Any]]) -> Table:
+    rows = [
+        ["all jobs say Running, s", *(f"{run['jobs_running_seconds']:.1f}" for run in runs)],
+        ["a pass, p50 ms", *(f"{1e3 * run['pass_seconds']['p50']:.0f}" for run in runs)],
+        ["a pass, p99 ms", *(f"{1e3 * run['pass_seconds']['p99']:.0f}" for run in runs)],
+        ["passes a job", *(f"{run['passes'] / run['jobs']:.1f}" for run in runs)],
+        ["operator's CPU a job, ms", *(f"{1e3 * run['cpu_seconds']['operator'] / run['jobs']:.0f}" for run in runs)],
+        ["requests a job", *(f"{sum(run['requests'].values()) / run['jobs']:.1f}" for run in runs)],
+        *([f"- {name}", *(_share(run, name) for run in runs)] for name in runs[-1]["requests"]),
+        ["running: writes a second", *(f"{_rate(run, 'steady_requests'):.1f}" for run in runs)],
+        ["running: operator's cores", *(f"{_cores(run, 'operator'):.2f}" for run in runs)],
+        ["running: API server's cores", *(f"{_cores(run, 'kube-apiserver'):.2f}" for run in runs)],
+        ["before: API server's cores", *(f"{run['idle_cores']['kube-apiserver']:.2f}" for run in runs)],
+    ]
+    columns = ["until all say Running, then for half a minute", *(f"{run['jobs']:,} jobs" for run in runs)]
+    note = "Polls, watches and their answers are in the CPU; the requests leave out lists, watches and the lease."
+    return Table(title="Operator: what a job costs", columns=columns, rows=rows, notes=[note])
+
+
+def _share(run: Mapping[str, Any], name: str) -> str:
+    return f"{run['requests'].get(name, 0) / run['jobs']:.1f}"
+
+
+def _rate(run: Mapping[str, Any], name: str) -> float:
+    return float(sum(run[name].values()) / run["steady_seconds"])
+
+
+def _cores(run: Mapping[str, Any], name: str) -> float:
+    return float(run["steady_cpu_seconds"][name] / run["steady_seconds"])
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _measured(run: Mapping[str, Any]) -> str:
+    machine = run["machine"]
+    return (
+        f"{run['jobs']:,} jobs on {machine['date']}: {machine['cores']} cores ({machine['processor']}), "
+        f"{machine['memory_gib']:.0f} GiB, load at the start {machine['load']:.1f}; Python {machine['python']}."
+    )

@@ -1,0 +1,113 @@
+"""What the jobs of the benchmark stand on: the test cluster, nodes that KWOK plays, and the operator as a process.
+
+Called by `__main__.py`. The operator looks after the jobs of its own name alone, so another one may run beside it.
+"""
+
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.operator.costs import METRICS_ADDRESS, metrics
+from benchmarks.turns import ROOT
+from tests.cluster import kwok, lifecycle, volume
+from tests.cluster.client import Client
+from tests.cluster.commands import ClusterError, run, say, wait
+from tests.cluster.control_plane import client
+from tests.cluster.places import CACHE, KUBECONFIG
+
+NAMESPACE = "bench-operator"
+_HEALTH_ADDRESS = "127.0.0.1:18481"
+_CRDS = ROOT / "charts" / "shardwise" / "crds"
+_CLASSES = ROOT / "charts" / "shardwise" / "files" / "classes"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The cluster's administrator, and the process of the operator."""
+
+    client: Client
+    operator_pid: int
+
+
+@contextmanager
+def stage(nodes: int) -> Iterator[Stage]:
+    """Bring up what is not up, start the operator, and end it again; the cluster and its nodes stay."""
+    if not lifecycle.is_up():
+        lifecycle.up(1, 50)
+    kwok.add(nodes)
+    with ExitStack() as stack:
+        stack.enter_context(_addresses())
+        stack.enter_context(_namespace())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(_process(folder / "stand-in.log", sys.executable, "-m", "benchmarks.operator.stand_in"))
+        pid = stack.enter_context(_process(CACHE / "bench-operator.log", *_operator(folder)))
+        wait("the operator", _leads, hint=f"See {CACHE / 'bench-operator.log'}")
+        yield Stage(client(), pid)
+
+
+@contextmanager
+def _addresses() -> Iterator[None]:
+    """Have this machine answer for every address that KWOK gives to a pod."""
+    route = ("local", kwok.POD_NETWORK, "dev", "lo")
+    run("ip", "route", "replace", *route)
+    try:
+        yield
+    finally:
+        run("ip", "route", "delete", *route)
+
+
+@contextmanager
+def _namespace() -> Iterator[None]:
+    """Make the operator's types and a namespace with a claim `runs`; the namespace goes again, the types stay."""
+    made = client()
+    if not made.answers("/apis/shardwise.dev/v1alpha1/acceleratorclasses/cpu-sim"):  # a chart may have brought them
+        made.kubectl("apply", "--server-side", "--filename", _CRDS)
+        wait("the types", partial(made.answers, "/apis/shardwise.dev/v1alpha1/acceleratorclasses"))
+        made.kubectl("apply", "--server-side", "--filename", _CLASSES)
+    made.kubectl("create", "namespace", NAMESPACE)
+    folder = volume.make(NAMESPACE)
+    try:
+        yield
+    finally:
+        say("deleting the jobs")
+        made.kubectl("delete", "namespace", NAMESPACE, "--timeout=300s")
+        volume.remove(NAMESPACE)
+        folder.rmdir()
+
+
+def _operator(folder: Path) -> tuple[str, ...]:
+    key = folder / "key"
+    key.write_text(secrets.token_hex(32))
+    return (
+        *(str(Path(sys.executable).with_name("shardwise-operator")), "run", "--trainer-image=localhost/none"),
+        *(f"--key-file={key}", f"--namespace={NAMESPACE}", f"--managed-by={NAMESPACE}", f"--kubeconfig={KUBECONFIG}"),
+        *(f"--lease-namespace={NAMESPACE}", f"--metrics-address={METRICS_ADDRESS}"),
+        f"--health-address={_HEALTH_ADDRESS}",
+    )
+
+
+def _leads() -> bool:
+    try:
+        return "shardwise_operator_leader 1.0" in metrics()
+    except OSError:  # it does not listen yet
+        return False
+
+
+@contextmanager
+def _process(log: Path, *command: str) -> Iterator[int]:
+    """Run a program as long as the block; its id."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        yield process.pid
+        if process.poll() is not None:
+            raise ClusterError(f"{command[0]} ended with {process.returncode}. See {log}")
+    finally:
+        process.terminate()
+        process.wait()

@@ -1,0 +1,73 @@
+"""Answers `/status` for host 0 of every job: KWOK's pods run nothing, and a poll that nobody answers measures nothing.
+
+Started by `stage.py` as a process of its own. All pods have addresses of one range that is routed to this machine, so
+one listener has them all. It wants a token of the right form, and cannot know whether it is the job's.
+"""
+
+import asyncio
+import json
+import re
+import time
+
+from shardwise.job.pods import AGENT_PORT
+
+_TOKEN = re.compile(rb"\r\nauthorization: bearer [0-9a-f]{64}\r\n", re.IGNORECASE)
+_STEPS = 1_000_000
+_BEGAN = time.monotonic()
+
+
+def main() -> None:
+    """Answer until killed."""
+    asyncio.run(_serve())
+
+
+async def _serve() -> None:
+    server = await asyncio.start_server(_answer, "0.0.0.0", AGENT_PORT, backlog=1024)  # noqa: S104  any pod's address
+    await server.serve_forever()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of one connection, as long as it is kept."""
+    try:
+        while True:
+            asked = await reader.readuntil(b"\r\n\r\n")
+            if _TOKEN.search(asked):
+                writer.write(_message(b"200 OK", json.dumps(_status()).encode()))
+            else:
+                writer.write(_message(b"401 Unauthorized", b"{}"))
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):  # the operator has closed it
+        pass
+    finally:
+        writer.close()
+
+
+def _message(status: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def _status() -> dict[str, object]:
+    """A run that takes a step a second."""
+    step = int(time.monotonic() - _BEGAN)
+    return {
+        "name": "job",
+        "phase": "running",
+        "reason": "",
+        "incarnation": 0,
+        "restarts": {},
+        "slowestHost": None,
+        "progress": {
+            "step": step,
+            "of": _STEPS,
+            "loss": 2.0 + 1.0 / (1 + step),
+            "tokensPerSecond": 100_000.0,
+            "mfu": 0.5,
+            "stepSeconds": 1.0,
+        },
+        "checkpoint": {"step": step // 60 * 60} if step >= 60 else None,
+        "goodput": {"step": float(step), "start": 10.0},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What `make bench-operator` counts and writes; the measuring itself needs a cluster of its own."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+
+from benchmarks.operator import page  # noqa: E402  the folder is a script's, found by path
+from benchmarks.operator.costs import Reading  # noqa: E402
+from benchmarks.operator.crowd import job  # noqa: E402
+
+from shardwise.job.document import Document  # noqa: E402
+from shardwise.job.load import check  # noqa: E402
+
+
+def test_its_jobs_are_jobs() -> None:
+    """Each is a job that the models take, of as many hosts as were asked for."""
+    assert check(Document(data=job(7, 4), places={})).spec.hardware.topology == "4x4"
+
+
+def test_a_share_of_the_passes_is_found_within_its_bucket() -> None:
+    """Of ten passes five took up to 10 ms and five up to 50 ms: the median is 10 ms, and nine of ten took up to 42."""
+    before = Reading(passes=Counter({0.01: 2.0, 0.05: 2.0}))
+    spent = Reading(passes=Counter({0.01: 7.0, 0.05: 12.0})) - before
+
+    assert spent.pass_seconds(0.5) == pytest.approx(0.010)
+    assert spent.pass_seconds(0.9) == pytest.approx(0.042)
+
+
+def test_the_other_benchmark_keeps_its_section() -> None:
+    """A page that is made anew carries what the operator's benchmark wrote; one without a section carries nothing."""
+    written = f"# Performance\n\nOther tables.\n\n{page.HEADING}\nfigures\n"
+
+    assert page.kept(written) == f"\n{page.HEADING}\nfigures\n"
+    assert page.kept("# Performance\n") == ""
