@@ -5,6 +5,7 @@ schema is closed: Helm refuses a value that the chart does not have.  `python ch
 every chart; tests/charts call the functions and compare.
 """
 
+import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -137,6 +138,7 @@ def _at(defaults: Any, path: tuple[str, ...]) -> Any:
 
 def main() -> None:
     """Write both files of every chart."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for chart in CHARTS:
         (chart / "values.schema.json").write_text(schema_text(chart), encoding="utf-8")
         (chart / "README.md").write_text(readme_text(chart), encoding="utf-8")

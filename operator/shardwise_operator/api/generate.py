@@ -4,6 +4,7 @@ The CRDs go to `charts/shardwise/crds`, the built-in classes and the admission p
 test holds that what is checked in is what this writes.
 """
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def files() -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Write them all."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name, text in files():
         path = CHART / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,11 @@
 
 from shardwise_operator.config import Settings
 from shardwise_operator.observed import Observed
-from shardwise_operator.plan import Plan, Step
+from shardwise_operator.plan import Event, Plan, Step
 from shardwise_operator.policies import creation, deadline, leading, patience, placement, sweeping
 from shardwise_operator.policies.standing import stand
+from shardwise_operator.state import Phase, State
+from shardwise_operator.words import STALLED, TRUE
 
 
 def care(seen: Observed, settings: Settings, now: float) -> Plan:
@@ -15,7 +17,22 @@ def care(seen: Observed, settings: Settings, now: float) -> Plan:
         *placement.steps(seen),
         *leading.steps(seen),
     )
-    return Plan(state=stand(seen, now), steps=steps, again_seconds=_again_seconds(seen, now))
+    state = stand(seen, now)
+    return Plan(state=state, steps=steps, events=_events(seen.state, state), again_seconds=_again_seconds(seen, now))
+
+
+def _events(before: State, after: State) -> tuple[Event, ...]:
+    """What people who look later want to know the time of: that the hosts train, and that they do not get on."""
+    if after.phase == Phase.RUNNING != before.phase:
+        return (Event("Normal", str(Phase.RUNNING), "all hosts are there, and train"),)
+    if _is_stalled(after) and not _is_stalled(before):
+        return (Event("Warning", STALLED, after.message),)
+    return ()
+
+
+def _is_stalled(state: State) -> bool:
+    condition = state.condition(STALLED)
+    return condition is not None and condition.status == TRUE
 
 
 def _again_seconds(seen: Observed, now: float) -> float | None:

@@ -48,7 +48,8 @@ def decide(seen: Observed, now: float) -> Plan | None:
 
 def failure_words(record: LastRecord) -> str:
     """A failed run in words: what, which rank, how it ended, and the end of its log."""
-    where = "" if record.rank is None else f" (rank {record.rank})"
+    said = record.rank is None or f"rank {record.rank} " in record.message
+    where = "" if said else f" (rank {record.rank})"
     tail = f"\n{record.tail}" if record.tail else ""
     return f"{record.message}{where}{tail}"
 

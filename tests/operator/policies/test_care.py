@@ -9,7 +9,8 @@ from shardwise_operator.observed import Endpoint, Observed
 from shardwise_operator.plan import Apply, Create, Delete, Patch, Plan
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies.care import care
-from shardwise_operator.state import Phase
+from shardwise_operator.poll import Poll
+from shardwise_operator.state import Phase, State
 
 CHILDREN = frozenset({"ConfigMap/job-shardwise-0", "Service/job-shardwise", "NetworkPolicy/job-shardwise"})
 ENDPOINT = Endpoint("10.0.0.1", "slice-uid")
@@ -54,6 +55,23 @@ def test_all_at_once() -> None:
 def test_nothing_to_do() -> None:
     """A job that runs costs no write."""
     assert _care(_settled(pod(), pod("0-1"))).steps == ()
+
+
+def test_what_is_worth_an_event() -> None:
+    """That the hosts train, and that they do not get on, each once: the status remembers what was said."""
+    pods = pod(), pod("0-1")
+
+    def told(state: State, phase: str) -> Plan:
+        poll = Poll(heard_at=NOW, fresh_seconds=8.0, status={"phase": phase, "reason": "why"})
+        return _care(_settled(*pods, state=state, poll=poll))
+
+    running = told(begun(Phase.STARTING), "running")
+    stalled = told(running.state, "stalled")
+    again = told(stalled.state, "running")
+
+    assert [(event.type, event.reason) for event in running.events] == [("Normal", "Running")]
+    assert [(event.type, event.reason, event.message) for event in stalled.events] == [("Warning", "Stalled", "why")]
+    assert told(stalled.state, "stalled").events == again.events == told(again.state, "running").events == ()
 
 
 def test_a_replacement_waits_for_its_time() -> None:

@@ -1,5 +1,7 @@
 """The end of a run: what its last records say becomes of the job."""
 
+from dataclasses import replace
+
 import pytest
 from tests.operator.building import NOW, begun, pod, record, seen
 
@@ -39,6 +41,7 @@ def test_failed(code: int, cause: str | None, reason: str) -> None:
     assert plan.state.phase == Phase.FAILED
     assert plan.state.reason == reason
     assert plan.state.message == "what happened (rank 3)\nthe end"
+    assert outcome.failure_words(replace(last, message="rank 3 ended", tail="")) == "rank 3 ended"
     assert [event.type for event in plan.events] == ["Warning"]
 
 
