@@ -6,6 +6,7 @@ server as the service account of its pod, with its real role, and the command, a
 
 import base64
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -38,6 +39,21 @@ def command(client: Client, folder: Path, namespace: str, pod: Pod) -> tuple[lis
             words = [word.replace(mount["mountPath"], str(place)) for word in words]
     kubeconfig = _kubeconfig(client, folder, namespace, pod["serviceAccountName"])
     return [_PROGRAMS[words[0]], *words[1:]], {**os.environ, "KUBECONFIG": str(kubeconfig)}
+
+
+@contextmanager
+def replica_runs(client: Client, folder: Path, namespace: str, deployment: str) -> Iterator[subprocess.Popen[str]]:
+    """Run one pod of a Deployment as a process with ports of its own; it writes `replica.log` in `folder`."""
+    found = client.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}")
+    words, variables = command(client, folder, namespace, found["spec"]["template"]["spec"])
+    words = [re.sub(r"address=:\d+", "address=127.0.0.1:0", word) for word in words]
+    with (folder / "replica.log").open("w") as log:
+        process = subprocess.Popen(words, env=variables, stdout=log, stderr=log, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @contextmanager

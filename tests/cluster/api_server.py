@@ -2,12 +2,16 @@
 
 For tests of CRDs, admission, the operator and charts that need no container. Needs neither root nor a network; several
 may run at once. Its processes end with the process that started it, however that ends.
+
+What service accounts ask for is kept in `audit.jsonl` of its folder, as audit events: who, what, and the answer's code.
 """
 
+import json
 import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,6 +32,13 @@ _CONTROLLERS = (
     "serviceaccount-controller",
     "validatingadmissionpolicy-status-controller",
 )
+# Once for each request, but for a watch, which is there from its beginning; without what was sent and answered.
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}],
+}
 _ATTEMPTS = 3  # a port that was free a moment ago may be taken by another process
 
 
@@ -36,10 +47,16 @@ class ApiServer:
 
     client: Client
 
-    def __init__(self) -> None:
-        """It has a folder of its own from now on; nothing runs yet."""
+    def __init__(self, *, admission: Sequence[str] = ()) -> None:
+        """It has a folder of its own from now on; nothing runs yet.
+
+        Args:
+            admission: plugins that check requests beside those of every API server.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="shardwise-api-"))
         self.kubeconfig = self.folder / "admin.kubeconfig"
+        self.audit = self.folder / "audit.jsonl"
+        self._admission = admission
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -106,6 +123,8 @@ class ApiServer:
 
     def _start_api_server(self, etcd: int, port: int) -> None:
         pki = self._authority.folder
+        policy = self.folder / "audit-policy.yaml"
+        policy.write_text(json.dumps(_AUDIT_POLICY), encoding="utf-8")  # JSON is YAML
         self._launch(
             "kube-apiserver",
             *(f"--etcd-servers=http://127.0.0.1:{etcd}", "--bind-address=127.0.0.1", f"--secure-port={port}"),
@@ -118,6 +137,8 @@ class ApiServer:
             ),
             f"--service-account-key-file={pki / 'service-account.pub'}",
             f"--service-account-signing-key-file={pki / 'service-account.key'}",
+            *(f"--audit-policy-file={policy}", f"--audit-log-path={self.audit}"),
+            *(f"--enable-admission-plugins={plugin}" for plugin in self._admission),
         )
 
     def _start_controllers(self) -> None:
