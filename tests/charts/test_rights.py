@@ -165,9 +165,8 @@ def _names_are_taken(place: Place) -> None:
         ("slice", "endpointslices", DISCOVERY, {"addressType": "IPv4", "endpoints": [], "ports": [port]}),
     ]
     for job, plural, group, body in taken:
-        place.client.request(
-            "POST", place.path(plural, group=group), {"metadata": {"name": f"{job}-shardwise"}, **body}
-        )
+        theirs = {"metadata": {"name": f"{job}-shardwise"}, **body}
+        place.client.request("POST", place.path(plural, group=group), theirs)
         place.apply(manifest(job))
     place.until_pods("slice-0-0-0", "slice-0-1-0", job="slice")
     place.run("slice-0-0-0")
