@@ -14,7 +14,7 @@ from shardwise_operator.apply import Applier
 from shardwise_operator.catalog import CATALOG_KEY, Catalog
 from shardwise_operator.config import Settings
 from shardwise_operator.decide import decide
-from shardwise_operator.observe import CHILDREN, Observer
+from shardwise_operator.observe import CHILDREN, RECENT_SECONDS, Observer
 from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Plan
 from shardwise_operator.poll import Key, Poller
@@ -91,6 +91,8 @@ class JobController:
         status = compose(seen, plan, outcome, job.get("status", {}), now)
         self._follow(key, seen, plan)
         again_seconds = _REFUSED_AGAIN_SECONDS if outcome.reason else plan.again_seconds
+        if self._observer.remembers(seen.uid):
+            again_seconds = min(RECENT_SECONDS, again_seconds or RECENT_SECONDS)
         if status != job.get("status", {}):
             calm_seconds = self._calm_seconds(key, plan, job.get("status", {}), status)
             if calm_seconds > 0.0:

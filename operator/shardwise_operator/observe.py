@@ -34,7 +34,7 @@ from shardwise_operator.state import Phase, State, read_state
 
 CHILDREN = (CONFIG_MAPS, SERVICES, NETWORK_POLICIES, ENDPOINT_SLICES)
 
-_RECENT_SECONDS = 5.0
+RECENT_SECONDS = 5.0
 _MAX_REMEMBERED = 2048
 _ON_A_NODE_THAT_IS_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 
@@ -76,7 +76,7 @@ class Observer:
             if kind == CONFIG_MAPS and seen.made_of is not None:  # spares reading it back
                 self._frozen[obj["metadata"]["uid"]] = seen.made_of
         with self._lock:
-            self._recent = {uid: kept for uid, kept in self._recent.items() if now - kept[0] < _RECENT_SECONDS}
+            self._recent = {uid: kept for uid, kept in self._recent.items() if now - kept[0] < RECENT_SECONDS}
             self._recent[seen.uid] = (now, made)
 
     def observe(self, job: Object, poll: Poll | None, now: float) -> Observed:
@@ -145,13 +145,18 @@ class Observer:
                 yield from self._uncached(metadata, name)
 
     def _own(self, kind: Kind, uid: str) -> list[Object]:
-        """The job's objects of a kind: those of the cache, and those that it may not hold yet."""
+        """The job's objects of a kind: those of the cache, and those that it has never shown and may not hold yet."""
         cached = list(self._caches.by_owner(kind, uid))
         made_at, made = self._recent.get(uid, (0.0, []))
-        if time.monotonic() - made_at > _RECENT_SECONDS:
+        if time.monotonic() - made_at > RECENT_SECONDS:
             return cached
         there = {obj["metadata"]["uid"] for obj in cached}
-        return cached + [obj for other, obj in made if other == kind and obj["metadata"]["uid"] not in there]
+        made[:] = [(other, obj) for other, obj in made if obj["metadata"]["uid"] not in there]
+        return cached + [obj for other, obj in made if other == kind]
+
+    def remembers(self, uid: str) -> bool:
+        """Whether objects of this job are counted as there that the cache has not shown: they may be gone already."""
+        return bool(self._recent.get(uid, (0.0, []))[1])
 
     def _uncached(self, metadata: Mapping[str, Any], name: str) -> Iterator[Object]:
         try:

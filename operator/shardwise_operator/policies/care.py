@@ -5,7 +5,7 @@ from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Event, Plan, Step
 from shardwise_operator.policies import creation, deadline, leading, patience, placement, sweeping
 from shardwise_operator.policies.standing import stand
-from shardwise_operator.state import Phase, State
+from shardwise_operator.state import State
 from shardwise_operator.words import STALLED, TRUE
 
 
@@ -22,9 +22,7 @@ def care(seen: Observed, settings: Settings, now: float) -> Plan:
 
 
 def _events(before: State, after: State) -> tuple[Event, ...]:
-    """What people who look later want to know the time of: that the hosts train, and that they do not get on."""
-    if after.phase == Phase.RUNNING != before.phase:
-        return (Event("Normal", str(Phase.RUNNING), "all hosts are there, and train"),)
+    """That the hosts do not get on; that they do is in the conditions, and an event of each job would cost a request."""
     if _is_stalled(after) and not _is_stalled(before):
         return (Event("Warning", STALLED, after.message),)
     return ()

@@ -147,6 +147,17 @@ def test_a_running_job_is_frozen(place: Place, agents: StandInAgents) -> None:
 
 
 @pytest.mark.usefixtures("operator")
+def test_a_pod_that_goes_as_soon_as_it_is_made(place: Place) -> None:
+    """It is replaced, though the operator remembers having made it; its cache may never have shown it."""
+    place.apply(manifest())
+    for attempt in range(2):
+        name = f"job-0-1-{attempt}"
+        place.until_pods("job-0-0-0", name)
+        place.client.request("DELETE", place.path("pods", name), {"gracePeriodSeconds": 0})
+    place.until_pods("job-0-0-0", "job-0-1-2")
+
+
+@pytest.mark.usefixtures("operator")
 def test_deletion_takes_everything(place: Place) -> None:
     """The job's children go with it; what is left of its name is free."""
     place.apply(manifest())
