@@ -22,7 +22,7 @@ def care(seen: Observed, settings: Settings, now: float) -> Plan:
 
 
 def _events(before: State, after: State) -> tuple[Event, ...]:
-    """That the hosts do not get on; that they do is in the conditions, and an event of each job would cost a request."""
+    """That the hosts do not get on. That they do is in the conditions: an event of every job would cost a request."""
     if _is_stalled(after) and not _is_stalled(before):
         return (Event("Warning", STALLED, after.message),)
     return ()
