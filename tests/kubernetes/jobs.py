@@ -85,7 +85,8 @@ class Job:
         """Delete the job where it is there, and wait until nothing of it is left."""
         self.kubectl("delete", "tj", self.name, "--wait=true", "--ignore-not-found")
         kinds = "pods,services,configmaps,secrets,networkpolicies,endpointslices"
-        wait(f"{self.name} to be gone", lambda: self.name not in self.kubectl("get", kinds, "--output=name"), 60)
+        words = ("get", kinds, f"--selector=shardwise.dev/job={self.name}", "--output=name")
+        wait(f"{self.name} to be gone", lambda: not self.kubectl(*words), 60)
 
     def kubectl(self, *words: str | Path, stdin: str | None = None) -> str:
         """Run kubectl in the job's namespace."""
