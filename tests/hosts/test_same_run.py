@@ -56,8 +56,7 @@ def test_same_losses(
     summary = run.finish()
 
     assert (summary["hosts"], summary["restarts"]) == (hosts, {"failure": 2})
-    repeated = len(run.records()) - STEPS
-    assert 2 <= repeated <= 10
+    assert len(run.records()) > STEPS, "no step was done again"
     assert summary["initialDigest"] == undisturbed.summary["initialDigest"]
     assert _losses(run) == pytest.approx(losses, rel=0, abs=TOLERANCE)
 
