@@ -38,7 +38,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return _complete(seen, record, now)
     if record.code != ExitCode.SAVED:
         return endings.failed(seen, _reason(record), failure_words(record), now)
-    if seen.suspend or seen.state.phase == Phase.SUSPENDING:
+    if seen.suspend or seen.state.phase in (Phase.SUSPENDING, Phase.SUSPENDED):
         return None
     if _deadline_passed(seen, now):
         return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)

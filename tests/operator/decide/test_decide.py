@@ -20,6 +20,15 @@ def test_a_job_that_is_deleted_is_left_to_the_garbage_collector() -> None:
     assert decide(observed, SETTINGS, NOW) == Plan(state=observed.state)
 
 
+def test_a_resume_costs_nothing_while_the_saved_pods_are_still_there() -> None:
+    """They say that the run was saved, which was asked for then; the new round begins uncharged."""
+    ended = pod(phase="Failed", record=record(80)), pod("0-1", phase="Failed", record=record(80))
+
+    plan = decide(seen(begun(Phase.SUSPENDED), *ended), SETTINGS, NOW)
+
+    assert (plan.state.phase, plan.state.round, plan.state.charged) == (Phase.PENDING, 1, {})
+
+
 def test_a_run_that_has_ended_has_ended() -> None:
     """It is complete even where a suspend, a deadline or a lost pod comes at the same time."""
     pods = pod(phase="Succeeded", record=record(0)), pod("0-1", phase="Failed", reason="Evicted")
