@@ -147,16 +147,19 @@ class Observer:
     def _own(self, kind: Kind, uid: str) -> list[Object]:
         """The job's objects of a kind: those of the cache, and those that it has never shown and may not hold yet."""
         cached = list(self._caches.by_owner(kind, uid))
-        made_at, made = self._recent.get(uid, (0.0, []))
-        if time.monotonic() - made_at > RECENT_SECONDS:
-            return cached
+        made = self._remembered(uid)
         there = {obj["metadata"]["uid"] for obj in cached}
         made[:] = [(other, obj) for other, obj in made if obj["metadata"]["uid"] not in there]
         return cached + [obj for other, obj in made if other == kind]
 
     def remembers(self, uid: str) -> bool:
         """Whether objects of this job are counted as there that the cache has not shown: they may be gone already."""
-        return bool(self._recent.get(uid, (0.0, []))[1])
+        return bool(self._remembered(uid))
+
+    def _remembered(self, uid: str) -> list[tuple[Kind, Object]]:
+        """What was made a moment ago; nothing once that is over, for some kinds are never in a cache."""
+        made_at, made = self._recent.get(uid, (0.0, []))
+        return made if time.monotonic() - made_at <= RECENT_SECONDS else []
 
     def _uncached(self, metadata: Mapping[str, Any], name: str) -> Iterator[Object]:
         try:

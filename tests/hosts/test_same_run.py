@@ -1,5 +1,6 @@
 """However many hosts and slices its four devices are on, a job is the same run."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from tests.cli.running import Run, Shell
 from tests.hosts.disturbing import disturb, in_phase, trainer
 
-from shardwise.job.contract import Phase
+from shardwise.job.contract import METRICS, Phase
 
 STEPS = 20
 CHECKPOINT = f"step-{STEPS:08}"
@@ -35,6 +36,18 @@ def _by_step(run: Run) -> dict[int, float]:
     return losses
 
 
+def _beginnings(run: Run) -> list[tuple[int, int]]:
+    """For each incarnation that took steps, the newest step that was said to be saved before, and where it began."""
+    saved, found = 0, []
+    for record in map(json.loads, (run.directory / METRICS).read_text().splitlines()):
+        match record.get("event"):
+            case "saved":
+                saved = record["step"]
+            case "started" | "restored":
+                found.append((saved, record["step"]))
+    return found
+
+
 @pytest.mark.parametrize(
     ("topology", "slices", "hosts"),
     [("1x4", 1, 1), ("4x1", 1, 4), ("1x2", 2, 2)],
@@ -57,6 +70,7 @@ def test_same_losses(
 
     assert (summary["hosts"], summary["restarts"]) == (hosts, {"failure": 2})
     assert len(run.records()) > STEPS, "no step was done again"
+    assert all(began >= saved for saved, began in _beginnings(run)), "more was lost than what no checkpoint held"
     assert summary["initialDigest"] == undisturbed.summary["initialDigest"]
     assert _losses(run) == pytest.approx(losses, rel=0, abs=TOLERANCE)
 

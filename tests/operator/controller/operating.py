@@ -145,6 +145,13 @@ class Place:
         made: dict[str, Any] = self.client.request("POST", self._job(), body)
         return made
 
+    def train(self, job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Create a job of two hosts and have its pods run: the job as created, and its status when it is Running."""
+        made = self.apply(job)
+        self.until_pods("job-0-0-0", "job-0-1-0")
+        self.run("job-0-0-0", "job-0-1-0")
+        return made, self.until_phase("Running")
+
     def change(self, name: str, **spec: Any) -> None:
         """Change fields of a job's spec."""
         self.client.request("PATCH", self._job(name), {"spec": spec}, MERGE)

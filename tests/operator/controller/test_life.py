@@ -47,10 +47,7 @@ def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
 def test_a_failed_run_says_why(place: Place, agents: StandInAgents) -> None:
     """The cause, the rank and the log's end of the agents' last record are in the condition."""
     agents.answer = told()
-    place.apply(manifest())
-    place.until_pods("job-0-0-0", "job-0-1-0")
-    place.run("job-0-0-0", "job-0-1-0")
-    place.until_phase("Running")
+    place.train(manifest())
     place.end("job-0-0-0", 82, record(82, cause="nonfinite", rank=1, message="the loss is nan", tail="Traceback"))
 
     condition = _condition(place.until_phase("Failed"), "Failed")
@@ -62,10 +59,7 @@ def test_a_failed_run_says_why(place: Place, agents: StandInAgents) -> None:
 def test_a_lost_pod_is_replaced_alone(place: Place, agents: StandInAgents) -> None:
     """The other pod stays as it is; the new one has a new name, and the name of host 0 follows it."""
     agents.answer = told()
-    place.apply(manifest())
-    place.until_pods("job-0-0-0", "job-0-1-0")
-    place.run("job-0-0-0", "job-0-1-0")
-    place.until_phase("Running")
+    place.train(manifest())
     kept = place.pods()["job-0-1-0"]["metadata"]["uid"]
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     place.end("job-0-0-0", 137, conditions=[evicted])
@@ -88,10 +82,7 @@ def test_a_lost_pod_is_replaced_alone(place: Place, agents: StandInAgents) -> No
 def test_suspend_saves_and_resume_goes_on(place: Place, agents: StandInAgents) -> None:
     """Host 0 is asked for a save; the pods go when they have ended; a resume makes pods of new names in a new round."""
     agents.answer = told()
-    place.apply(manifest())
-    place.until_pods("job-0-0-0", "job-0-1-0")
-    place.run("job-0-0-0", "job-0-1-0")
-    place.until_phase("Running")
+    place.train(manifest())
     place.change("job", suspend=True)
     place.until_phase("Suspending")
     place.until("the request", lambda: agents.stopped)
@@ -124,10 +115,7 @@ def test_a_finished_job_is_removed_after_its_time(place: Place) -> None:
 def test_a_start_costs_few_requests(place: Place, agents: StandInAgents, operator: Operator) -> None:
     """Nothing is asked for that the caches know, nothing is made twice, and few changes are worth a status write."""
     agents.answer = told()
-    place.apply(manifest())
-    place.until_pods("job-0-0-0", "job-0-1-0")
-    place.run("job-0-0-0", "job-0-1-0")
-    place.until_phase("Running")
+    place.train(manifest())
     place.until("the endpoint", lambda: place.there("endpointslices", "job-shardwise", "apis/discovery.k8s.io/v1"))
 
     assert operator.requests("create", but="leases") == 7

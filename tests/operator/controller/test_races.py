@@ -1,21 +1,22 @@
 """What must not go wrong when views are old, names are taken, rights are missing, and operators come and go."""
 
 import time
+from typing import Any
 
 import pytest
 from tests.cluster.api_server import ApiServer
-from tests.operator.building import classes, manifest, record
+from tests.operator.building import SETTINGS, classes, manifest, record, seen
 from tests.operator.controller.operating import Operator, Place, StandInAgents, told
 
 from shardwise_operator.apply import Applier, StaleError
 from shardwise_operator.config import Settings
 from shardwise_operator.decide import decide
-from shardwise_operator.observe import Observer
+from shardwise_operator.observe import RECENT_SECONDS, Observer
 from shardwise_operator.plan import Create
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.connection import connect
 from shardwise_operator.runtime.errors import ConflictError
-from shardwise_operator.runtime.kinds import CONFIG_MAPS, TRAINING_JOBS, Kind, Object
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, SECRETS, TRAINING_JOBS, Kind, Object
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.transport import Api
@@ -44,10 +45,7 @@ class _OldCaches:
 def test_an_old_view_does_no_harm(place: Place, api_server: ApiServer, agents: StandInAgents) -> None:
     """A second writer that sees neither pods nor children makes nothing twice, and its status is refused."""
     agents.answer = told()
-    before = place.apply(manifest())
-    place.until_pods("job-0-0-0", "job-0-1-0")
-    place.run("job-0-0-0", "job-0-1-0")
-    running = place.until_phase("Running")
+    before, running = place.train(manifest())
     pods = {name: pod["metadata"]["uid"] for name, pod in place.pods().items()}
     api = Api(connect(str(api_server.kubeconfig)), Metrics(), limiter=Limiter(100, 100))
     settings = Settings(
@@ -60,9 +58,9 @@ def test_an_old_view_does_no_harm(place: Place, api_server: ApiServer, agents: S
     unseen = Observer(_OldCaches([]), api, settings).observe(old, None, time.time())
     with pytest.raises(StaleError):
         applier.apply(unseen, decide(unseen, settings, time.time()))
-    seen = Observer(_OldCaches([config_map]), api, settings).observe(old, None, time.time())
-    plan = decide(seen, settings, time.time())
-    applied = applier.apply(seen, plan)
+    current = Observer(_OldCaches([config_map]), api, settings).observe(old, None, time.time())
+    plan = decide(current, settings, time.time())
+    applied = applier.apply(current, plan)
     with pytest.raises(ConflictError):
         api.replace_status(TRAINING_JOBS, {**before, "status": {"phase": "Failed"}})
 
@@ -133,10 +131,7 @@ def test_a_running_job_is_frozen(place: Place, agents: StandInAgents) -> None:
     made["spec"] = {**made["spec"], "env": [{"name": "COLOUR", "value": "red"}]}
     place.client.request("POST", path, made)
     agents.answer = told()
-    place.apply(manifest(hardware={"accelerator": name, "topology": "2x2"}))
-    place.until_pods("job-0-0-0", "job-0-1-0")
-    place.run("job-0-0-0", "job-0-1-0")
-    place.until_phase("Running")
+    place.train(manifest(hardware={"accelerator": name, "topology": "2x2"}))
     changed = {"spec": {"env": [{"name": "COLOUR", "value": "blue"}]}}
     place.client.request("PATCH", f"{path}/{name}", changed, "application/merge-patch+json")
 
@@ -144,6 +139,21 @@ def test_a_running_job_is_frozen(place: Place, agents: StandInAgents) -> None:
     place.until("the replacement", lambda: "job-0-1-1" in place.pods())
 
     assert {"name": "COLOUR", "value": "red"} in place.pods()["job-0-1-1"]["spec"]["containers"][0]["env"]
+
+
+def test_what_was_made_is_remembered_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Secret is never seen in a cache, so it must not keep a job looked at for ever."""
+    made: Object = {"metadata": {"uid": "of the secret"}}
+    api: Any = None
+    observer = Observer(_OldCaches([]), api, SETTINGS)
+    observed = seen()
+
+    observer.remember(observed, [(SECRETS, made)])
+    now = time.monotonic()
+    before = observer.remembers(observed.uid)
+    monkeypatch.setattr(time, "monotonic", lambda: now + RECENT_SECONDS + 1.0)
+
+    assert (before, observer.remembers(observed.uid)) == (True, False)
 
 
 @pytest.mark.usefixtures("operator")
