@@ -50,6 +50,10 @@ setup: $(READY) ## make .venv with every locked dependency and both distribution
 demo: $(READY) ## train on real text on 2 simulated hosts, kill a trainer, stop, go on on one host, show the result
 	$(BIN)/python examples/demo.py
 
+.PHONY: tour
+tour: $(READY) ## run the tours, which build every kind of parallelism by hand, and write docs/tour (ARGS="03" for one)
+	cd examples/tour && $(CURDIR)/$(BIN)/python -m book $(ARGS)
+
 ##@ Judge a change
 
 .PHONY: test

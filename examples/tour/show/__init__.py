@@ -1,0 +1,24 @@
+"""What the tours show with: memory by device, what a program moves, who holds which shard, and pictures.
+
+Called by the tours (`examples/tour/NN_name.py`) and by nothing else. It holds nothing that a tour is about: every idea
+stays in the tour's own file.
+"""
+
+from show.collectives import Collective, bytes_moved, collectives
+from show.figures import picture
+from show.memory import by_device, temporaries
+from show.shards import draw, held
+from show.tables import mib, table
+
+__all__ = [
+    "Collective",
+    "by_device",
+    "bytes_moved",
+    "collectives",
+    "draw",
+    "held",
+    "mib",
+    "picture",
+    "table",
+    "temporaries",
+]

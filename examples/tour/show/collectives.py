@@ -1,0 +1,78 @@
+"""What a compiled program moves between devices: its collectives, read from its HLO, and the bytes they send."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
+_CALL = re.compile(rf"= (?P<shape>\(.*?\)|\S+) (?P<kind>{_KINDS})(?:-start)?\((?P<rest>.*)")
+_ARRAY = re.compile(r"(?P<dtype>pred|bf16|[fsuc]\d+)\[(?P<dims>[\d,]*)\]")
+_GROUPS = re.compile(r"replica_groups=(?:\{\{(?P<listed>[\d,]*)\}|\[\d+,(?P<size>\d+)\])")
+_BYTES = {"pred": 1, "bf16": 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """One collective of a compiled program."""
+
+    kind: str
+    """As XLA names it: all-reduce, all-gather, reduce-scatter, collective-permute, all-to-all."""
+    shapes: str
+    """Of its result on one device."""
+    result_bytes: int
+    group: int
+    """How many devices take part together."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that each device sends when the group is a ring, the least that is possible.
+
+        A sum of B bytes is 2 (n-1)/n B: a reduce-scatter, then an all-gather, of (n-1)/n B each.
+        """
+        share = (self.group - 1) / self.group
+        factor = {
+            "all-reduce": 2 * share,
+            "all-gather": share,
+            "reduce-scatter": self.group * share,
+            "collective-permute": 1.0,
+            "all-to-all": share,
+        }
+        return round(factor[self.kind] * self.result_bytes)
+
+
+def collectives(jitted: Any, *args: Any) -> list[Collective]:
+    """The collectives of a jitted function, compiled for the shapes and shardings of `args`.
+
+    One inside a loop is listed once, however often the loop runs.
+    """
+    found = []
+    for line in jitted.lower(*args).compile().as_text().splitlines():
+        if call := _CALL.search(line):
+            arrays = list(_ARRAY.finditer(call["shape"]))
+            found.append(
+                Collective(
+                    kind=call["kind"],
+                    shapes=" ".join(array[0] for array in arrays),
+                    result_bytes=sum(map(_num_bytes, arrays)),
+                    group=_group(call["rest"]),
+                )
+            )
+    return found
+
+
+def bytes_moved(jitted: Any, *args: Any) -> int:
+    """The bytes that each device sends in one call of a jitted function."""
+    return sum(collective.sent_bytes for collective in collectives(jitted, *args))
+
+
+def _num_bytes(array: re.Match[str]) -> int:
+    size = _BYTES.get(array["dtype"]) or int(re.sub(r"\D", "", array["dtype"])) // 8
+    return size * math.prod(int(dim) for dim in array["dims"].split(",") if dim)
+
+
+def _group(rest: str) -> int:
+    groups = _GROUPS.search(rest)
+    if groups is None:  # a permute lists pairs
+        return 2
+    return int(groups["size"]) if groups["size"] else len(groups["listed"].split(","))

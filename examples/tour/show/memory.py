@@ -1,0 +1,24 @@
+"""Bytes on each device: of the arrays that are alive, and of what a compiled program needs beside them."""
+
+from typing import Any
+
+import jax
+
+from show.profile import allocations
+
+
+def by_device() -> list[int]:
+    """The bytes of all living buffers on each device, in the order of `jax.local_devices()`."""
+    held = dict.fromkeys((device.id for device in jax.local_devices()), 0)
+    for allocation in allocations():
+        held[allocation.device] += allocation.num_bytes
+    return list(held.values())
+
+
+def temporaries(jitted: Any, *args: Any) -> int:
+    """The bytes on each device that a jitted function needs beside its arguments and results.
+
+    Of the compiled program's own account (`memory_analysis`), for the shapes and shardings of `args`.
+    """
+    needed: int = jitted.lower(*args).compile().memory_analysis().temp_size_in_bytes
+    return needed

@@ -1,0 +1,51 @@
+"""Every tour holds what it claims, and its page is the one that is kept."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from tests.tour.breaking import TOURS, run_tour
+
+from book.cells import parse
+
+PAGES = TOURS.parents[1] / "docs" / "tour"
+NAMES = sorted(path.stem for path in TOURS.glob("[0-9][0-9]_*.py"))
+
+
+@pytest.mark.parametrize("tour", NAMES)
+def test_it_holds(tour: str, tmp_path: Path) -> None:
+    """It runs through as a script, so that none of its assertions fails, and it saves a picture."""
+    ended = run_tour(tour, tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert list((tmp_path / "runs" / "tour" / tour).glob("*.png"))
+
+
+@pytest.mark.parametrize("tour", NAMES)
+def test_the_page_is_of_this_tour(tour: str) -> None:
+    """The page in docs/tour has the cells as they are now (`make tour` writes it), and its pictures are there."""
+    cells = parse((TOURS / f"{tour}.py").read_text(encoding="utf-8"))
+    page = (PAGES / f"{tour}.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\]\((\w+/[\w-]+\.png)\)", page)
+
+    assert [cell.text.strip() for cell in cells if cell.text.strip() not in page] == []
+    assert pictures
+    assert [picture for picture in pictures if not (PAGES / picture).is_file()] == []
+
+
+@pytest.mark.parametrize("tour", NAMES)
+def test_every_assertion_says_its_claim(tour: str) -> None:
+    """Each `assert` of a tour has a message, by which the tests of broken tours know it."""
+    tree = ast.parse((TOURS / f"{tour}.py").read_text(encoding="utf-8"))
+    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+
+    assert asserts
+    assert [node.lineno for node in asserts if node.msg is None] == []
+
+
+def test_the_index_lists_them_in_order() -> None:
+    """docs/tour/README.md has a row for each tour, in the order of their numbers."""
+    rows = re.findall(r"^\| \[(\d\d)\]", (PAGES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert rows == [name[:2] for name in NAMES]
