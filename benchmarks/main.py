@@ -1,6 +1,6 @@
 """`make bench`: Shardwise against a hand-written limit, Levanter, Orbax and the disk, in one run on this machine.
 
-Prints tables and keeps the figures in runs/bench.json; with --write, docs/performance.md is made from them.
+Prints tables and keeps the figures in runs/bench.json; with --write, they go into docs/performance.md.
 """
 
 import json
@@ -10,10 +10,9 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from benchmarks import checkpoint, recovery, start, step
+from benchmarks import checkpoint, document, recovery, start, step
 from benchmarks.machine import Pythons, describe
-from benchmarks.operator import page as operator_page
-from benchmarks.pages import DOCUMENT, document, tables
+from benchmarks.pages import tables
 from benchmarks.sizes import CASES, TINY, Case
 from benchmarks.turns import ROOT, WorkerError
 from rich.console import Console
@@ -40,14 +39,14 @@ MINUTES = {Part.STEP: 11.0, Part.START: 4.0, Part.CHECKPOINT: 8.0, Part.RECOVERY
 def bench(
     *,
     only: Annotated[
-        Part | None, typer.Option(help="Measure this part alone; the others' figures stay as they were.")
+        Part | None, typer.Option(help="Measure this part alone; the page keeps the figures of the others.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=2, help="Turns of every peer. [default: 7, 3, 3, 3]")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Write docs/performance.md.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/performance.md.")] = False,
 ) -> None:
     """Measure Shardwise against a hand-written limit, Levanter, Orbax and the disk; 26 minutes on two idle cores."""
     console, pythons = Console(), Pythons.found()
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if only and RESULTS.exists() else {}
+    results: dict[str, Any] = {}
     for part in [only] if only else Part:
         began, machine = time.monotonic(), describe()
         figures = _measure(part, pythons, rounds or ROUNDS[part], began + 60 * MINUTES[part], console)
@@ -59,9 +58,8 @@ def bench(
         console.print(table.rich(), "")
     console.print(f"figures: {RESULTS.relative_to(ROOT)}")
     if write:
-        kept = operator_page.kept(DOCUMENT.read_text(encoding="utf-8"))  # `make bench-operator` measured that
-        DOCUMENT.write_text(document(results) + kept, encoding="utf-8")
-        console.print(f"written: {DOCUMENT.relative_to(ROOT)}")
+        document.write(tables(results))
+        console.print(f"written: {document.DOCUMENT.relative_to(ROOT)}")
 
 
 def _measure(part: Part, pythons: Pythons, rounds: int, deadline: float, console: Console) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the figures say: tables for the terminal, and docs/performance.md, from the same rows.
+"""What the figures say: tables for the terminal and for docs/performance.md, from the same rows.
 
 Called by `benchmarks.main` with the results of all parts that were measured. It measures nothing.
 """
@@ -11,9 +11,8 @@ import rich.box
 import rich.table
 from benchmarks import checkpoint, notes, recovery, start
 from benchmarks.aims import aims
-from benchmarks.turns import ROOT
 
-DOCUMENT = ROOT / "docs" / "performance.md"
+AIMS = "Aims"
 Results = Mapping[str, Any]
 
 
@@ -43,11 +42,6 @@ class Table:
         return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes)])
 
 
-def document(results: Results) -> str:
-    """The whole page."""
-    return "\n".join([notes.OPENING, *(table.markdown() for table in tables(results))]).rstrip() + "\n"
-
-
 def tables(results: Results) -> list[Table]:
     """The tables of the parts that were measured, the aims first."""
     found = [_aims(results)] if results.keys() & {"step", "checkpoint", "recovery"} else []
@@ -59,7 +53,7 @@ def tables(results: Results) -> list[Table]:
 
 def _aims(results: Results) -> Table:
     rows = [[aim.name, aim.wanted, aim.measured, "yes" if aim.met else "**no**"] for aim in aims(results)]
-    return Table(title="Aims", columns=["", "aim", "measured", "met"], rows=rows, notes=[])
+    return Table(title=AIMS, columns=["", "aim", "measured", "met"], rows=rows, notes=[])
 
 
 def _step(part: Results) -> Iterator[Table]:

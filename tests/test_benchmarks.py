@@ -10,7 +10,8 @@ sys.path.append(str(ROOT))
 
 from benchmarks.aims import aims  # noqa: E402  the folder is a script's, found by path
 from benchmarks.checkpoint import SAVERS  # noqa: E402
-from benchmarks.pages import document  # noqa: E402
+from benchmarks.document import merged  # noqa: E402
+from benchmarks.pages import Table, tables  # noqa: E402
 from benchmarks.sizes import SMALL, Case, Size  # noqa: E402
 from benchmarks.step import AGAIN, LEVANTER, LIMIT, SHARDWISE, TUNED  # noqa: E402
 from benchmarks.turns import Spread, Worker, WorkerError, ratios, take_turns  # noqa: E402
@@ -54,11 +55,25 @@ def test_worker_that_fails_says_why() -> None:
 
 def test_page_names_a_missed_aim() -> None:
     """The page holds every part's tables, and an aim that was missed is said to be."""
-    page = document({"step": _step_results(slow=0.5), "checkpoint": _checkpoint_results()})
+    page = merged("", tables({"step": _step_results(slow=0.5), "checkpoint": _checkpoint_results()}))
 
     assert "| speed of the limit, small, data 4 x tensor 2 | >= 0.97 | 0.50 (0.50 - 0.50) | **no** |" in page
     assert all(name in page for name in (*SAVERS, LEVANTER, TUNED, AGAIN))
     assert all(aim.met for aim in aims({"step": _step_results(slow=1.3)}))
+
+
+def test_what_is_measured_alone_leaves_the_rest_of_the_page() -> None:
+    """A table takes the place of the one with its title, and an aim that of the one with its name; others stay."""
+    aim = "| speed of the limit, small, data 4 x tensor 2 | >= 0.97 | {} (1.50 - 1.50) | yes |"
+    other = Table(title="Another part", columns=["", "s"], rows=[["first", "1"]], notes=["By hand."])
+    before = merged("", [*tables({"step": _step_results(slow=1.3), "checkpoint": _checkpoint_results()}), other])
+    after = merged(before, tables({"step": _step_results(slow=1.5)}))
+
+    assert merged(after, []) == after
+    assert aim.format("1.50") in after
+    assert after.count("speed of the limit, small, data 4") == before.count("speed of the limit, small, data 4")
+    assert "| save blocks, times a host copy |" in after
+    assert other.markdown() in after
 
 
 def _spread(value: float) -> dict[str, float]:

@@ -9,8 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks.operator import page  # noqa: E402  the folder is a script's, found by path
-from benchmarks.operator.costs import Reading  # noqa: E402
+from benchmarks.operator.costs import Reading  # noqa: E402  the folder is a script's, found by path
 from benchmarks.operator.crowd import job  # noqa: E402
 
 from shardwise.job.document import Document  # noqa: E402
@@ -29,11 +28,3 @@ def test_a_share_of_the_passes_is_found_within_its_bucket() -> None:
 
     assert spent.pass_seconds(0.5) == pytest.approx(0.010)
     assert spent.pass_seconds(0.9) == pytest.approx(0.042)
-
-
-def test_the_other_benchmark_keeps_its_section() -> None:
-    """A page that is made anew carries what the operator's benchmark wrote; one without a section carries nothing."""
-    written = f"# Performance\n\nOther tables.\n\n{page.HEADING}\nfigures\n"
-
-    assert page.kept(written) == f"\n{page.HEADING}\nfigures\n"
-    assert page.kept("# Performance\n") == ""

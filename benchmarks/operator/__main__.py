@@ -8,11 +8,13 @@ import time
 from typing import Annotated, Any
 
 import typer
+from benchmarks import document
 from benchmarks.machine import describe
 from benchmarks.operator import costs, page
 from benchmarks.operator.crowd import Arrivals, make
 from benchmarks.operator.stage import Stage, stage
 from benchmarks.turns import ROOT
+from rich.console import Console
 from tests.cluster import processes
 from tests.cluster.commands import ClusterError, say
 
@@ -35,9 +37,10 @@ def bench(
     results[str(jobs)] = figures
     _RESULTS.parent.mkdir(exist_ok=True)
     _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(page.section(results))
+    for table in page.tables(results):
+        Console().print(table.rich(), "")
     if write:
-        page.write(results)
+        document.write(page.tables(results))
 
 
 def _measure(made: Stage, jobs: int) -> dict[str, Any]:

@@ -1,13 +1,10 @@
-"""The section of docs/performance.md on the operator, from the figures of `__main__.py`. It measures nothing."""
+"""The tables on the operator, from the figures of `__main__.py`. It measures nothing."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import notes
-from benchmarks.pages import DOCUMENT, Table
-
-_TITLE = "Operator: from the first job created until all run"
-HEADING = f"## {_TITLE}\n"
+from benchmarks.pages import Table
 
 # Seconds until all pods run, core-seconds of the control plane and of the operator in that time, and the operator's
 # peak in MiB.
@@ -41,22 +38,10 @@ and host 0 says that it runs as soon as it is asked, which saves a write of the 
 """
 
 
-def section(results: Mapping[str, Any]) -> str:
-    """The section as Markdown; `results` by the number of jobs."""
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """The tables; `results` by the number of jobs."""
     runs = [results[jobs] for jobs in sorted(results, key=int)]
-    return "\n".join([_start(runs).markdown(), _costs(runs).markdown(), *map(_measured, runs)]).rstrip() + "\n"
-
-
-def write(results: Mapping[str, Any]) -> None:
-    """Put the section at the end of the page, in the place of the one before."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    DOCUMENT.write_text(f"{text.partition(HEADING)[0].rstrip()}\n\n{section(results)}", encoding="utf-8")
-
-
-def kept(text: str) -> str:
-    """The section that a page has, with an empty line before it; empty where it has none."""
-    _, heading, rest = text.partition(HEADING)
-    return f"\n{heading}{rest}" if heading else ""
+    return [_start(runs), _costs(runs)]
 
 
 def _start(runs: list[Mapping[str, Any]]) -> Table:
@@ -64,7 +49,12 @@ def _start(runs: list[Mapping[str, Any]]) -> Table:
     measured = {run["jobs"] for run in runs}
     rows += [_row(name, jobs, figures) for (name, jobs), figures in _PEERS.items() if jobs in measured]
     columns = ["", "jobs", "all pods Running s", "control plane core-s", "operator core-s", "operator peak MiB"]
-    return Table(title=_TITLE, columns=columns, rows=rows, notes=[*map(notes.paragraph, (_METHOD, _POLLING, _BOUNDS))])
+    return Table(
+        title="Operator: from the first job created until all run",
+        columns=columns,
+        rows=rows,
+        notes=[*map(notes.paragraph, (_METHOD, _POLLING, _BOUNDS))],
+    )
 
 
 def _figures(run: Mapping[str, Any]) -> tuple[float, float, float, float]:
@@ -95,7 +85,7 @@ def _costs(runs: list[Mapping[str, Any]]) -> Table:
     ]
     columns = ["until all say Running, then for half a minute", *(f"{run['jobs']:,} jobs" for run in runs)]
     note = "Polls, watches and their answers are in the CPU; the requests leave out lists, watches and the lease."
-    return Table(title="Operator: what a job costs", columns=columns, rows=rows, notes=[note])
+    return Table(title="Operator: what a job costs", columns=columns, rows=rows, notes=[note, *map(_measured, runs)])
 
 
 def _share(run: Mapping[str, Any], name: str) -> str:
