@@ -9,6 +9,8 @@ _KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
 _CALL = re.compile(rf"= (?P<shape>\(.*?\)|\S+) (?P<kind>{_KINDS})(?:-start)?\((?P<rest>.*)")
 _ARRAY = re.compile(r"(?P<dtype>pred|bf16|[fsuc]\d+)\[(?P<dims>[\d,]*)\]")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{(?P<listed>[\d,]*)\}|\[\d+,(?P<size>\d+)\])")
+_MESH = re.compile(r"replica_groups=mesh\[(?P<axes>[^\]]*)\][^{]*\{(?P<over>[^}]*)\}")
+"""Groups named by axes of a mesh: `mesh['a'=4,'b'=2] {'a'}`; part of an axis is `'a':(1)2`, of size 2."""
 _BYTES = {"pred": 1, "bf16": 2}
 
 
@@ -72,7 +74,13 @@ def _num_bytes(array: re.Match[str]) -> int:
 
 
 def _group(rest: str) -> int:
-    groups = _GROUPS.search(rest)
-    if groups is None:  # a permute lists pairs
+    """How many devices are in a group; a permute lists pairs."""
+    if mesh := _MESH.search(rest):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh["axes"]))
+        over = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh["over"])
+        return math.prod(int(part or sizes[axis]) for axis, part in over)
+    if groups := _GROUPS.search(rest):
+        return int(groups["size"]) if groups["size"] else len(groups["listed"].split(","))
+    if "source_target_pairs" in rest:
         return 2
-    return int(groups["size"]) if groups["size"] else len(groups["listed"].split(","))
+    raise ValueError(f"no groups found in {rest!r}; expected replica_groups={{{{...}}}}, [m,n] or mesh[...] {{...}}")
