@@ -6,25 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.commands import attempt, run
 from tests.cluster.fixtures import Cluster
-from tests.kubernetes.jobs import ROOT, Job
-
-SYSTEM = "shardwise-system"
+from tests.cluster.programs import locked
+from tests.kubernetes.jobs import Job
+from tests.kubernetes.release import SYSTEM, Release, installed
 
 
 @pytest.fixture(scope="session")
 def _chart(_running_cluster: Cluster) -> Iterator[Cluster]:
     for target in ("operator", "cpu"):
         _running_cluster.load(target)
-    where = ("--kubeconfig", _running_cluster.kubeconfig, "--namespace", SYSTEM)
-    helm = _running_cluster.programs / "helm"
-    words = ("upgrade", "--install", "shardwise", ROOT / "charts" / "shardwise", "--create-namespace", "--wait")
-    there = attempt(helm, "status", "shardwise", *where)[0] == 0
-    run(helm, *words, "--timeout=5m", *where)
-    yield _running_cluster
-    if not there:
-        run(helm, "uninstall", "shardwise", "--wait", *where)
+    with installed(Release(_running_cluster)):
+        yield _running_cluster
+
+
+@pytest.fixture
+def release(_chart: Cluster, whole_cluster: Cluster) -> Iterator[Release]:
+    """Return the chart's release to a test that changes it, alone on the cluster; it is put back afterwards."""
+    with locked("chart"):
+        release = Release(whole_cluster)
+        yield release
+        release.install()
 
 
 @pytest.fixture

@@ -1,0 +1,121 @@
+"""The chart over its life while a job trains on the cluster: upgrade, rollback, uninstall, install again.
+
+tests/charts/test_life.py has what needs no pods that run.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.kubernetes.jobs import Job, manifest
+from tests.kubernetes.release import SYSTEM, Release
+
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.shardwise.dev"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/shardwise"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+CLASSES = "/apis/shardwise.dev/v1alpha1/acceleratorclasses"
+# All that the chart may have left, with the kinds of things that it brings.
+KINDS = (
+    "crd,acceleratorclasses,acceleratorcatalogs,validatingadmissionpolicies,validatingadmissionpolicybindings,"
+    "clusterroles,clusterrolebindings,deployments,pods,jobs,services,serviceaccounts,roles,rolebindings,"
+    "secrets,configmaps,leases,networkpolicies,poddisruptionbudgets"
+)
+# What docs/kubernetes.md and the chart's notes say that an uninstall leaves.
+LEFT = {
+    "customresourcedefinition.apiextensions.k8s.io/trainingjobs.shardwise.dev",
+    "customresourcedefinition.apiextensions.k8s.io/acceleratorclasses.shardwise.dev",
+    "customresourcedefinition.apiextensions.k8s.io/acceleratorcatalogs.shardwise.dev",
+    "acceleratorcatalog.shardwise.dev/shardwise",
+    "secret/shardwise-key",
+    "lease.coordination.k8s.io/shardwise",
+}
+MORE_STEPS = 5
+
+
+@pytest.fixture
+def job(release: Release, cluster_namespace: str, runs_volume: Path) -> Iterator[Job]:
+    """Return a job of two hosts that trains for as long as the test takes."""
+    small = {"model": {"preset": "tiny", "seqLen": 64}, "batch": {"sequences": 8}}
+    example = manifest("cpu-two-hosts", steps=1_000_000, checkpoint={"everySteps": 500}, **small)
+    example["spec"]["hardware"]["topology"] = "2x2"
+    job = Job(release.client, cluster_namespace, runs_volume, example)
+    yield job
+    job.delete()
+    shutil.rmtree(job.folder)
+
+
+def test_a_job_trains_on_whatever_becomes_of_the_chart(release: Release, job: Job) -> None:
+    """No verb of Helm's touches the pods or the frozen ConfigMap, or costs the job a step.
+
+    An upgrade brings the CRDs and a rollback leaves them. An uninstall removes the policy before the classes, and
+    leaves what the documents say. The operator of the next install has the job in hand again, and ends it.
+    """
+    client = release.client
+    job.until_step(3)
+    before = kept(job)
+    client.request("PATCH", CRD, {"spec": {"names": {"categories": []}}}, "application/merge-patch+json")
+
+    release.upgrade(pollSeconds="1", **{"images.cpu": "localhost/of-later-jobs:1"})
+    assert {"--poll-seconds=1", "--trainer-image=localhost/of-later-jobs:1"} <= arguments(release)
+    assert client.request("GET", CRD)["spec"]["names"]["categories"] == ["shardwise"]
+    goes_on(job)
+    assert kept(job) == before
+
+    release.rollback()
+    assert "--poll-seconds=2" in arguments(release)
+    assert client.request("GET", CRD)["spec"]["names"]["categories"] == ["shardwise"]
+    goes_on(job)
+    assert kept(job) == before
+
+    moment = client.request("GET", POLICIES)["metadata"]["resourceVersion"]
+    release.uninstall()
+    assert max(removals(release, POLICIES, moment)) < min(removals(release, CLASSES, moment))
+    assert left(release) == LEFT
+    step = max(job.losses)
+    job.until("steps without an operator", lambda: max(job.losses) >= step + 10 * MORE_STEPS)
+    assert kept(job) == before
+
+    release.install()
+    job.until("the operator to see it train on", lambda: job.step > step)
+    assert kept(job) == before
+    job.patch(suspend=True)
+    job.until_phase("Suspended", 120)
+    saved = job.status["checkpoint"]["step"]
+    job.patch(suspend=False, training={"steps": saved + MORE_STEPS})
+    job.until_phase("Complete", 600)
+    steps = [json.loads(line) for line in (job.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in steps if "event" not in record] == list(range(1, saved + MORE_STEPS + 1))
+    assert job.status.get("restarts", {}) == {}
+
+
+def goes_on(job: Job) -> None:
+    """Wait until the operator tells further steps."""
+    job.until_step(max(job.losses) + MORE_STEPS)
+
+
+def kept(job: Job) -> tuple[dict[str, str], str, dict[str, str]]:
+    """What nothing may touch while the job runs: the UIDs of its pods, and its frozen ConfigMap."""
+    frozen = json.loads(job.kubectl("get", "configmap", f"{job.name}-shardwise-0", "--output=json"))
+    return job.pods, frozen["metadata"]["uid"], frozen["data"]
+
+
+def arguments(release: Release) -> set[str]:
+    """The arguments that every operator that runs was started with."""
+    wanted = release.client.request("GET", DEPLOYMENT)
+    assert wanted["status"]["updatedReplicas"] == wanted["status"]["readyReplicas"] == wanted["spec"]["replicas"]
+    return set(wanted["spec"]["template"]["spec"]["containers"][0]["args"])
+
+
+def removals(release: Release, path: str, since: str) -> list[int]:
+    """The moments, on the one clock of the API server's store, at which objects of a kind went."""
+    said = release.client.kubectl("get", "--raw", f"{path}?watch=1&timeoutSeconds=2&resourceVersion={since}")
+    gone = [event["object"] for event in map(json.loads, said.splitlines()) if event["type"] == "DELETED"]
+    return [int(one["metadata"]["resourceVersion"]) for one in gone]
+
+
+def left(release: Release) -> set[str]:
+    """What there is of the chart in the cluster, and in its namespace."""
+    shown = release.client.kubectl("get", KINDS, "--namespace", SYSTEM, "--output=name").split()
+    return {name for name in shown if "shardwise" in name}
