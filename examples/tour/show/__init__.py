@@ -4,6 +4,7 @@ Called by the tours (`examples/tour/NN_name.py`) and by nothing else. It holds n
 stays in the tour's own file.
 """
 
+from show.calls import CallGraph, call_graph, draw_calls
 from show.collectives import Collective, bytes_moved, collectives
 from show.figures import picture
 from show.memory import by_device, temporaries
@@ -11,11 +12,14 @@ from show.shards import draw, held
 from show.tables import mib, table
 
 __all__ = [
+    "CallGraph",
     "Collective",
     "by_device",
     "bytes_moved",
+    "call_graph",
     "collectives",
     "draw",
+    "draw_calls",
     "held",
     "mib",
     "picture",

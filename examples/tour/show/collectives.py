@@ -48,24 +48,26 @@ def collectives(jitted: Any, *args: Any) -> list[Collective]:
 
     One inside a loop is listed once, however often the loop runs.
     """
-    found = []
-    for line in jitted.lower(*args).compile().as_text().splitlines():
-        if call := _CALL.search(line):
-            arrays = list(_ARRAY.finditer(call["shape"]))
-            found.append(
-                Collective(
-                    kind=call["kind"],
-                    shapes=" ".join(array[0] for array in arrays),
-                    result_bytes=sum(map(_num_bytes, arrays)),
-                    group=_group(call["rest"]),
-                )
-            )
-    return found
+    lines = jitted.lower(*args).compile().as_text().splitlines()
+    return [collective for line in lines if (collective := on_line(line))]
 
 
 def bytes_moved(jitted: Any, *args: Any) -> int:
     """The bytes that each device sends in one call of a jitted function."""
     return sum(collective.sent_bytes for collective in collectives(jitted, *args))
+
+
+def on_line(line: str) -> Collective | None:
+    """The collective of a line of HLO, None if it has none."""
+    if (call := _CALL.search(line)) is None:
+        return None
+    arrays = list(_ARRAY.finditer(call["shape"]))
+    return Collective(
+        kind=call["kind"],
+        shapes=" ".join(array[0] for array in arrays),
+        result_bytes=sum(map(_num_bytes, arrays)),
+        group=_group(call["rest"]),
+    )
 
 
 def _num_bytes(array: re.Match[str]) -> int:
