@@ -94,6 +94,28 @@ def test_the_endpoint_comes_from_the_environment(
     assert "endpoint" not in Store("gs://bucket/run").spec(1)
 
 
+@pytest.mark.parametrize(("missing", "found"), [((), True), (("AWS_SECRET_ACCESS_KEY",), False)])
+def test_a_key_in_the_environment_is_all_that_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+    bucket: Bucket,  # noqa: ARG001  sets a key
+    missing: tuple[str, ...],
+    found: bool,  # noqa: FBT001  a column of the table
+) -> None:
+    """Where it is not whole, credentials are looked for in all places that AWS's own clients know."""
+    for name in missing:
+        monkeypatch.delenv(name)
+
+    assert ("aws_credentials" in Store("s3://bucket/run").spec(1)) == found
+
+
+def test_a_save_into_a_bucket_prints_nothing(remote: Toy, capfd: pytest.CaptureFixture[str]) -> None:
+    """TensorStore's own libraries write to the error stream what a person would take for trouble."""
+    remote.save(remote.writer(), 1)
+
+    assert remote.restored_step() == 1
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.usefixtures("many_files")
 def test_a_checkpoint_comes_back_bit_by_bit_on_any_mesh(bucket: Bucket, remote: Toy) -> None:
     """Many objects of many chunks, written by one mesh and read by others; also as plain arrays."""

@@ -20,6 +20,8 @@ from shardwise.train.checkpoint.manifest import MARKER
 _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """What AWS's own clients look at for an S3 that is not Amazon's, in this order. TensorStore looks at neither."""
+_S3_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+"""Where they are, nothing else is looked at: by itself TensorStore prints an error for each file that is not there."""
 
 
 class Store:
@@ -38,8 +40,8 @@ class Store:
             prefix = url.path.strip("/")
             path = f"{prefix}/" if prefix else ""
             self._base = {"driver": _BUCKET_DRIVERS[url.scheme], "bucket": url.netloc, "path": path}
-            if url.scheme == "s3" and (endpoint := _s3_endpoint()):
-                self._base["endpoint"] = endpoint
+            if url.scheme == "s3":
+                self._base |= _s3_settings()
         else:
             raise CheckpointError(
                 f"checkpoint path {root!r}: expected a local path, file://, gs://BUCKET/.. or s3://BUCKET/.."
@@ -103,5 +105,11 @@ class Store:
         return [(part[0], part[1:] == [MARKER]) for part in parts if len(part) > 1]
 
 
-def _s3_endpoint() -> str | None:
-    return next((value for name in _S3_ENDPOINT_VARIABLES if (value := os.environ.get(name))), None)
+def _s3_settings() -> dict[str, Any]:
+    """What of the environment TensorStore has to be told."""
+    settings: dict[str, Any] = {}
+    if endpoint := next((value for name in _S3_ENDPOINT_VARIABLES if (value := os.environ.get(name))), None):
+        settings["endpoint"] = endpoint
+    if all(os.environ.get(name) for name in _S3_KEY_VARIABLES):
+        settings["aws_credentials"] = {"type": "environment"}
+    return settings
