@@ -1,4 +1,4 @@
-"""Speaks to the agents of host 0: how they stand, and a request to save and stop. Every call is bounded.
+"""Speaks to the agents of host 0: how they stand, and requests to save or to stop. Every call is bounded.
 
 Called by `poll.py` and `apply.py`. What answers is a pod, which anybody may have taken over: an answer is size-limited
 and checked for its shape before it is believed.
@@ -50,6 +50,10 @@ class Agents:
         if not isinstance(status, dict) or not isinstance(status.get("phase"), str):
             raise AgentError(f"{target.address}: an answer that is no status")
         return status
+
+    def save(self, target: Target) -> None:
+        """Ask the run to save and go on; AgentError where nobody takes it."""
+        self._ask("POST", target, "/save")
 
     def stop(self, target: Target) -> None:
         """Ask the run to save and stop; AgentError where nobody takes it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from shardwise_operator.agents import AgentError, Agents, Target
 from shardwise_operator.observed import Observed
-from shardwise_operator.plan import Apply, AskStop, Create, Delete, Patch, Plan
+from shardwise_operator.plan import Apply, AskSave, AskStop, Create, Delete, Patch, Plan
 from shardwise_operator.render.names import controller_of
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError, InvalidError
@@ -26,9 +26,13 @@ class StaleError(Exception):
 
 @dataclass
 class Outcome:
-    """What came of a plan: the objects that are there now, and what was in the way of the rest, with its reason."""
+    """What came of a plan: the objects that are there now, and what was in the way of the rest, with its reason.
+
+    `leaving` is the nodes, by host, for which a save was asked for and somebody heard it.
+    """
 
     made: list[tuple[Kind, Object]] = field(default_factory=list)
+    leaving: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     message: str = ""
 
@@ -67,7 +71,10 @@ class Applier:
                         step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds
                     )
                 case AskStop():
-                    self._ask_stop(seen, step)
+                    self._ask(seen, step)
+                case AskSave():
+                    if self._ask(seen, step):
+                        outcome.leaving.update(step.leaving)
             if outcome.reason:
                 break
         return outcome
@@ -98,9 +105,13 @@ class Applier:
         else:
             outcome.made.append((step.kind, found))
 
-    def _ask_stop(self, seen: Observed, step: AskStop) -> None:
+    def _ask(self, seen: Observed, step: AskStop | AskSave) -> bool:
+        """Whether host 0 took the request."""
         target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
+        ask = self._agents.stop if isinstance(step, AskStop) else self._agents.save
         try:
-            self._agents.stop(target)
+            ask(target)
         except AgentError as error:  # asked again by the next pass, for as long as its policy is patient
-            _log.info("%s/%s did not take the request to stop: %s", seen.namespace, seen.name, error)
+            _log.info("%s/%s did not take the request: %s", seen.namespace, seen.name, error)
+            return False
+        return True

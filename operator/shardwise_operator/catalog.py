@@ -1,11 +1,13 @@
-"""Keeps the AcceleratorCatalog: all classes in one object, which the admission policy looks things up in.
+"""What follows from the classes: the AcceleratorCatalog, all of them in one object, and the watches of their nodes.
 
-Called by the controller when a class changes. It knows the cluster's classes only, and no job.
+The admission policy looks things up in the catalogue. Called by the controller when a class changes. It knows the
+cluster's classes only, and no job.
 """
 
 import logging
 
 from shardwise_operator.api.catalog import catalog_of
+from shardwise_operator.node_watch import NodeWatch
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES
@@ -20,12 +22,13 @@ _log = logging.getLogger(__name__)
 class Catalog:
     """The one object, and what it is made from."""
 
-    def __init__(self, cache: Cache, api: Api) -> None:
-        """Read the classes from `cache`, write through `api`."""
-        self._cache, self._api = cache, api
+    def __init__(self, cache: Cache, api: Api, nodes: NodeWatch) -> None:
+        """Read the classes from `cache`, write through `api`, have `nodes` watch what they name."""
+        self._cache, self._api, self._nodes = cache, api, nodes
 
     def reconcile(self) -> None:
-        """Make the catalogue say what the classes say."""
+        """Make the catalogue say what the classes say, and watch their nodes."""
+        self._nodes.reconcile()
         wanted = catalog_of(self._cache.list(ACCELERATOR_CLASSES))
         try:
             found = self._api.get(ACCELERATOR_CATALOGS, "", wanted["metadata"]["name"])

@@ -30,10 +30,10 @@ from shardwise_operator.words import INVALID
 
 _NOTHING_TO_ASK = (Phase.PENDING, Phase.SUSPENDED, Phase.COMPLETE, Phase.FAILED)
 _REFUSED_AGAIN_SECONDS = 15.0
-# What a status says to its readers alone; all else in it is decided by, and written at once.
-_FOR_READERS = (
+# What of a status is for its readers alone, or can be found again; all else is decided by, and written at once.
+_CAN_WAIT = (
     *("phase", "reason", "message", "conditions", "hosts", "observedGeneration"),
-    *("progress", "checkpoint", "goodput"),
+    *("progress", "checkpoint", "goodput", "image"),
 )
 _CALM_SECONDS = 2.0
 
@@ -64,7 +64,7 @@ class JobController:
 
     @property
     def watches(self) -> Sequence[Watch]:
-        """The jobs, the classes, and what the operator makes."""
+        """The jobs, the classes, and what the operator makes; the classes' nodes follow when the classes are known."""
         made = [Watch(kind=kind, keys=_job_of, labels=OURS) for kind in (PODS, *CHILDREN)]
         return [
             Watch(kind=TRAINING_JOBS, keys=lambda job: [_key(job)]),
@@ -105,7 +105,7 @@ class JobController:
     def _calm_seconds(self, key: Key, plan: Plan, old: Object, new: Object) -> float:
         """How long a status can wait for more of its kind: pods come up in bursts, and each write costs everyone."""
         changed = {field for field in old.keys() | new.keys() if old.get(field) != new.get(field)}
-        if plan.events or not changed <= set(_FOR_READERS):
+        if plan.events or not changed <= set(_CAN_WAIT):
             return 0.0
         return self._calm_since.get(key, -_CALM_SECONDS) + _CALM_SECONDS - time.monotonic()
 

@@ -16,6 +16,7 @@ from shardwise_operator.config import Settings, read_key
 from shardwise_operator.controller import JobController
 from shardwise_operator.job_metrics import JobMetrics
 from shardwise_operator.logs import write_logs
+from shardwise_operator.node_watch import NodeWatch
 from shardwise_operator.observe import Observer
 from shardwise_operator.poll import Poller
 from shardwise_operator.runtime.cache import Cache
@@ -96,7 +97,7 @@ def run(  # noqa: PLR0913  the options of the command
         applier=Applier(api, agents, settings.tokens),
         poller=poller,
         recorder=Recorder(api, metrics, component="shardwise"),
-        catalog=Catalog(cache, api),
+        catalog=Catalog(cache, api, NodeWatch(cache, manager.watch)),
     )
     with ExitStack() as stack:
         stack.enter_context(WebServer(health_address, health_pages(manager)))

@@ -1,21 +1,23 @@
 """Looks at one job and all that is its own: the objects in the caches, and the last word of host 0.
 
 The caches may lag. What would be mistaken for an end of a pod (one that the status knows and the cache does not) is
-asked for by name before it is believed; so are the nodes of pods that are stuck or wait for their slice's place.
+asked for by name before it is believed. What is to know of nodes is in `nodes.py`.
 """
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from shardwise.job.errors import JobError
 from shardwise.job.quantity import Duration
 from shardwise_operator.config import Settings
 from shardwise_operator.frozen import Frozen, freeze, thaw
+from shardwise_operator.nodes import Nodes
 from shardwise_operator.observed import Endpoint, Observed
-from shardwise_operator.pod import Pod, read_pod
+from shardwise_operator.pod import read_pod
 from shardwise_operator.poll import Poll
 from shardwise_operator.render.names import config_map_name, controller_of, pod_name, service_name
 from shardwise_operator.runtime.errors import NotFoundError
@@ -24,46 +26,29 @@ from shardwise_operator.runtime.kinds import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     NETWORK_POLICIES,
-    NODES,
     PODS,
     SERVICES,
     Kind,
     Object,
 )
 from shardwise_operator.state import Phase, State, read_state
+from shardwise_operator.views import Caches, Reader
 
 CHILDREN = (CONFIG_MAPS, SERVICES, NETWORK_POLICIES, ENDPOINT_SLICES)
 
 RECENT_SECONDS = 5.0
 _MAX_REMEMBERED = 2048
-_ON_A_NODE_THAT_IS_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 
 T = TypeVar("T")
-
-
-class Caches(Protocol):
-    """What the observer reads of the runtime's cache."""
-
-    def by_owner(self, kind: Kind, owner_uid: str) -> Sequence[Object]:
-        """The objects of a kind that one object controls."""
-
-    def list(self, kind: Kind) -> Sequence[Object]:
-        """Every object of a kind."""
-
-
-class Getter(Protocol):
-    """What the observer asks of the API server itself."""
-
-    def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """One object; NotFoundError."""
 
 
 class Observer:
     """Observes jobs; it remembers only what would come out the same again."""
 
-    def __init__(self, caches: Caches, api: Getter, settings: Settings) -> None:
+    def __init__(self, caches: Caches, api: Reader, settings: Settings) -> None:
         """Read from `caches`, and from `api` what a cache must not be trusted with."""
         self._caches, self._api, self._settings = caches, api, settings
+        self._nodes = Nodes(caches, api)
         self._frozen = _Memory[Frozen]()
         self._asked = _Memory[Frozen | str]()
         self._lock = threading.Lock()
@@ -87,8 +72,8 @@ class Observer:
         frozen = self._thawed(children[CONFIG_MAPS], metadata["name"], state)
         asked = None if frozen and state.phase != Phase.SUSPENDED else self._freeze(job)
         pods = tuple(read_pod(raw) for raw in self._pods(metadata, state))
-        gone, silent = self._lost_nodes(pods, now)
-        return Observed(
+        gone, silent = self._nodes.lost(pods, now)
+        seen = Observed(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=uid,
@@ -107,11 +92,13 @@ class Observer:
                 f"{kind.kind}/{child['metadata']['name']}" for kind in CHILDREN for child in children[kind]
             ),
             endpoint=_endpoint(children[ENDPOINT_SLICES], metadata["name"]),
-            pools=dict(self._pools(frozen, state, pods)),
+            nodes=self._nodes.known(pods),
+            pools=dict(self._nodes.pools(frozen, state, pods)),
             gone_nodes=gone,
             silent_nodes=silent,
             poll=poll,
         )
+        return replace(seen, gone_places=self._nodes.gone_places(seen))
 
     def _thawed(self, config_maps: Sequence[Object], name: str, state: State) -> Frozen | None:
         if state.round is None:
@@ -169,40 +156,6 @@ class Observer:
         if controller_of(found) == metadata["uid"]:
             yield found
 
-    def _lost_nodes(self, pods: Iterable[Pod], now: float) -> tuple[frozenset[str], frozenset[str]]:
-        """The nodes that are no more, and those that say nothing, of pods that are stuck."""
-        gone, silent = set(), set()
-        for node in {pod.node for pod in pods if pod.node and _stuck(pod, now)}:
-            try:
-                conditions = self._api.get(NODES, "", node).get("status", {}).get("conditions", [])
-            except NotFoundError:
-                gone.add(node)
-                continue
-            if any(each["type"] == "Ready" and each["status"] == "Unknown" for each in conditions):
-                silent.add(node)
-        return frozenset(gone), frozenset(silent)
-
-    def _pools(self, frozen: Frozen | None, state: State, pods: Iterable[Pod]) -> Iterator[tuple[int, str]]:
-        """The place of each slice that has one and needs to know it, by a pod that is bound there."""
-        label = frozen.placement_label if frozen else None
-        if frozen is None or label is None:
-            return
-        waiting = {pod.slice for pod in pods if pod.gated}
-        waiting |= {int(host.split("-")[0]) for host in frozen.hosts if host not in state.pods}
-        bound = {
-            pod.slice: pod.node
-            for pod in pods
-            if pod.node and not pod.ended and pod.deleting_at is None and state.pods.get(pod.key) == pod.uid
-        }
-        for slice_ in sorted(waiting & bound.keys()):
-            try:
-                node = self._api.get(NODES, "", bound[slice_])
-            except NotFoundError:
-                continue
-            place = node["metadata"].get("labels", {}).get(label)
-            if place is not None:
-                yield slice_, place
-
 
 class _Memory(OrderedDict[Hashable, T]):
     """What was made of an input that never changes; the oldest is forgotten."""
@@ -213,12 +166,6 @@ class _Memory(OrderedDict[Hashable, T]):
             while len(self) > _MAX_REMEMBERED:
                 self.popitem(last=False)
         return self[key]
-
-
-def _stuck(pod: Pod, now: float) -> bool:
-    if pod.deleting_at is None or pod.ended:
-        return False
-    return pod.disruption in _ON_A_NODE_THAT_IS_GONE or now > pod.deleting_at
 
 
 def _endpoint(slices: Sequence[Object], job: str) -> Endpoint | None:

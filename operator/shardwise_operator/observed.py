@@ -3,11 +3,12 @@
 Made by `observe.py`; the policies see nothing else but the time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwise_operator.frozen import Frozen
+from shardwise_operator.node import Node
 from shardwise_operator.pod import Pod
 from shardwise_operator.poll import Poll
 from shardwise_operator.state import State
@@ -38,14 +39,15 @@ class Observed:
         deadline_seconds: how long a round may take.
         ttl_seconds: how long a finished job is kept.
         state: what its status says.
-        reported: the restarts of the program that its status says, by cause.
         asked: its spec as it is now, with its class; None where the two do not go together.
         problem: why they do not; "" where they do.
         frozen: what the pods of this round are made of; None before its ConfigMap is there.
         pods: all its pods, of earlier rounds too.
         children: "<Kind>/<name>" of its own other objects.
         endpoint: its EndpointSlice; None where there is none.
+        nodes: the watched nodes that its pods are on, by name.
         pools: by slice, the place that its bound pods are in; only of slices with a pod that still needs one.
+        gone_places: slices with a pod that waits for a node of a place that has none any more.
         gone_nodes: nodes of its pods that are no more.
         silent_nodes: nodes of its pods whose kubelet says nothing.
         poll: what host 0 last said of itself.
@@ -62,14 +64,15 @@ class Observed:
     deadline_seconds: float | None = None
     ttl_seconds: float | None = None
     state: State = field(default_factory=State)
-    reported: Mapping[str, int] = field(default_factory=dict)
     asked: Frozen | None = None
     problem: str = ""
     frozen: Frozen | None = None
     pods: tuple[Pod, ...] = ()
     children: frozenset[str] = frozenset()
     endpoint: Endpoint | None = None
+    nodes: Mapping[str, Node] = field(default_factory=dict)
     pools: Mapping[int, str] = field(default_factory=dict)
+    gone_places: frozenset[int] = frozenset()
     gone_nodes: frozenset[str] = frozenset()
     silent_nodes: frozenset[str] = frozenset()
     poll: Poll | None = None
@@ -104,6 +107,42 @@ class Observed:
     def round_pods(self) -> tuple[Pod, ...]:
         """The pods of this round, replaced ones too."""
         return tuple(pod for pod in self.pods if pod.round == self.state.round)
+
+    def place_of(self, slice_: int) -> str | None:
+        """Where a slice is: its value of the class's placement label; None without one, or where no pod tells."""
+        label = self.made_of.placement_label if self.made_of else None
+        for pod in self.current_pods():
+            if label and pod.slice == slice_:
+                node = self.nodes.get(pod.node or "")
+                place = (node.labels if node else pod.selector).get(label)
+                if place:
+                    return place
+        return None
+
+    def settling(self) -> Iterator[tuple[Pod, str]]:
+        """The pods that wait for a node of the place that this operator has chosen for them, with that place."""
+        made_of, label = self.made_of, self.made_of.placement_label if self.made_of else None
+        if (
+            made_of is None
+            or label is None
+            or label in {**made_of.machine.spec.node_selector, **made_of.pod.node_selector}
+        ):
+            return
+        for pod in self.current_pods():
+            if (
+                label in pod.selector
+                and pod.node is None
+                and not pod.gated
+                and not pod.ended
+                and pod.deleting_at is None
+            ):
+                yield pod, pod.selector[label]
+
+    def on_a_leaving_node(self, host: str) -> bool:
+        """Whether the node of a host's pod is about to be taken down, or was when it was last heard of."""
+        pod = self.current(host)
+        node = self.nodes.get(pod.node or "") if pod else None
+        return host in self.state.leaving or (node is not None and node.leaving)
 
     def on_a_lost_node(self, pod: Pod) -> bool:
         """Whether nobody can say that the pod has ended, because its node is gone or silent."""

@@ -54,7 +54,15 @@ class AskStop:
     address: str
 
 
-Step = Create | Apply | Patch | Delete | AskStop
+@dataclass(frozen=True)
+class AskSave:
+    """Ask the agent of host 0 to save and go on, because of the nodes of these hosts."""
+
+    address: str
+    leaving: Mapping[str, str]
+
+
+Step = Create | Apply | Patch | Delete | AskStop | AskSave
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Made by `observe.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.job.pods import ATTEMPT_LABEL, HOST_LABEL, ROUND_LABEL, SLICE_GATE, SLICE_LABEL, LastRecord
@@ -25,6 +25,8 @@ class Pod:
         round: the round it belongs to.
         phase: Pending, Running, Succeeded, Failed or Unknown.
         node: where it is bound to; None before.
+        selector: the labels that its node must have.
+        image_id: what its container's image is, as its node says; "" before it runs.
         address: its IP; None before it has one.
         ready: its host's trainer has joined the gang.
         gated: it waits for its slice's first host.
@@ -46,6 +48,8 @@ class Pod:
     round: int
     phase: str = "Pending"
     node: str | None = None
+    selector: Mapping[str, str] = field(default_factory=dict)
+    image_id: str = ""
     address: str | None = None
     ready: bool = False
     gated: bool = False
@@ -92,6 +96,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         round=int(labels[ROUND_LABEL]),
         phase=status.get("phase", "Pending"),
         node=raw["spec"].get("nodeName"),
+        selector=raw["spec"].get("nodeSelector", {}),
+        image_id=container.get("imageID", ""),
         address=status.get("podIP"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         gated=any(gate["name"] == SLICE_GATE for gate in raw["spec"].get("schedulingGates", [])),

@@ -52,6 +52,11 @@ class State:
         attempts: by host ("<slice>-<host>"), the number of its current pod. A number counts up before its pod is made.
         pods: by host, the UID of its current pod, once that is made.
         charged: the pods that were replaced in this round, by cause.
+        lost_at: where pods were lost and their successors may be now: the node by host, the place by slice.
+        avoid: where that happened twice running, by host or slice: the next pod goes elsewhere.
+        leaving: by host, the node whose end was announced, and for which a save was asked for.
+        save_asked_at: when that was last asked for.
+        image: the image of this round by its digest; "" while nobody knows it, or where it has none.
         started_at: when the round began.
         completed_at: when the job finished.
         not_before: no pod is made before this.
@@ -67,6 +72,11 @@ class State:
     attempts: Mapping[str, int] = field(default_factory=dict)
     pods: Mapping[str, str] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)
+    lost_at: Mapping[str, str] = field(default_factory=dict)
+    avoid: Mapping[str, str] = field(default_factory=dict)
+    leaving: Mapping[str, str] = field(default_factory=dict)
+    save_asked_at: float | None = None
+    image: str = ""
     started_at: float | None = None
     completed_at: float | None = None
     not_before: float | None = None
@@ -107,6 +117,11 @@ def read_state(status: Mapping[str, Any]) -> State:
         attempts=status.get("attempts", {}),
         pods=status.get("pods", {}),
         charged=status.get("charged", {}),
+        lost_at=status.get("lostAt", {}),
+        avoid=status.get("avoid", {}),
+        leaving=status.get("leaving", {}),
+        save_asked_at=seconds_of(status.get("saveTime")),
+        image=status.get("image", ""),
         started_at=seconds_of(status.get("startTime")),
         completed_at=seconds_of(status.get("completionTime")),
         not_before=seconds_of(status.get("notBefore")),
@@ -125,6 +140,11 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         "attempts": dict(state.attempts),
         "pods": dict(state.pods),
         "charged": dict(state.charged),
+        "lostAt": dict(state.lost_at),
+        "avoid": dict(state.avoid),
+        "leaving": dict(state.leaving),
+        "saveTime": timestamp(state.save_asked_at),
+        "image": state.image,
         "startTime": timestamp(state.started_at),
         "completionTime": timestamp(state.completed_at),
         "notBefore": timestamp(state.not_before),

@@ -22,7 +22,7 @@ _MAX_MESSAGE = 4096
 
 def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The status after this pass, given the one before it."""
-    state = _with_outcome(_with_pods(seen, plan.state, outcome), outcome, now)
+    state = _with_outcome(_with_save(_with_pods(seen, plan.state, outcome), outcome, now), outcome, now)
     restarts = _restarts(seen, state, old)
     known = {
         **_kept(old),
@@ -41,6 +41,13 @@ def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
     if state.finished or state.phase == Phase.SUSPENDED or state.round != seen.state.round:
         return state
     return replace(state, pods={**state.pods, **there, **made})
+
+
+def _with_save(state: State, outcome: Outcome, now: float) -> State:
+    """With the notices for which a save was asked for."""
+    if not outcome.leaving:
+        return state
+    return replace(state, leaving={**state.leaving, **outcome.leaving}, save_asked_at=now)
 
 
 def _with_outcome(state: State, outcome: Outcome, now: float) -> State:

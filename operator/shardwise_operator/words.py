@@ -12,6 +12,7 @@ SUSPENDED = "Suspended"
 READY = "Ready"
 STALLED = "Stalled"
 SCHEDULED = "Scheduled"
+NOTICE_TOO_SHORT = "NoticeTooShort"
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
@@ -35,6 +36,8 @@ SUSPEND_ASKED = "SuspendAsked"
 RESUMED = "Resumed"
 STARTED = "Started"
 REPLACED = "PodReplaced"
+PLACED_ANEW = "PlacedAnew"  # a slice's place is gone, or has lost it two pods
+LEAVING = "NodeLeaving"  # a node is about to be taken down; a save was asked for
 GIVEN_BACK = "GivenBack"  # not all pods ran within startWithin
 DEADLINE = "DeadlineExceeded"
 SAVED_UNASKED = "SavedUnasked"  # the run was stopped from inside

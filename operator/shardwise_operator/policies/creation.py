@@ -37,12 +37,7 @@ def _free(seen: Observed, host: str) -> bool:
 
 
 def _place(seen: Observed, host: str) -> Place:
-    slice_ = int(host.split("-", maxsplit=1)[0])
-    return Place(pool=seen.pools.get(slice_), avoid=_twice(seen, host))
-
-
-def _twice(seen: Observed, host: str) -> str | None:
-    """The node on which the host's last two pods ended; None where they were on two."""
-    ended = sorted((pod for pod in seen.round_pods() if pod.key == host), key=lambda pod: -pod.attempt)[:2]
-    nodes = {pod.node for pod in ended}
-    return next(iter(nodes)) if len(ended) == 2 and len(nodes) == 1 else None
+    slice_ = host.split("-", maxsplit=1)[0]
+    return Place(
+        pool=seen.pools.get(int(slice_)), avoid=seen.state.avoid.get(host), avoid_pool=seen.state.avoid.get(slice_)
+    )

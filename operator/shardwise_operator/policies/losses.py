@@ -12,16 +12,10 @@ from shardwise_operator.plan import Event, Plan
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies.budgets import backoff_seconds, budget
 from shardwise_operator.policies.endings import failed
+from shardwise_operator.policies.ladder import climb
 from shardwise_operator.state import Phase, State
 from shardwise_operator.words import REPLACED, Lost
 
-_DISRUPTIONS = {
-    "DeletionByTaintManager": Lost.NODE_LOST,
-    "DeletionByPodGC": Lost.NODE_LOST,
-    "EvictionByEvictionAPI": Lost.EVICTION,
-    "PreemptionByScheduler": Lost.EVICTION,
-    "TerminationByKubelet": Lost.EVICTION,
-}
 _REASONS = {
     "Evicted": Lost.EVICTION,
     "Preempting": Lost.EVICTION,
@@ -33,6 +27,16 @@ _REASONS = {
     "TopologyAffinityError": Lost.ADMISSION,
     "UnexpectedAdmissionError": Lost.ADMISSION,
 }
+# A kubelet says TerminationByKubelet of what it evicts and of what it shuts down: the reason says which.
+_DISRUPTIONS = {
+    "DeletionByTaintManager": Lost.NODE_LOST,
+    "DeletionByPodGC": Lost.NODE_LOST,
+    "EvictionByEvictionAPI": Lost.EVICTION,
+    "PreemptionByScheduler": Lost.EVICTION,
+    "TerminationByKubelet": Lost.EVICTION,
+}
+# What a node that is being taken down does to its pods, by whatever way it goes.
+_WAYS_OF_A_MAINTENANCE = (Lost.EVICTION, Lost.NODE_LOST, Lost.UNKNOWN)
 
 
 def decide(seen: Observed, now: float) -> Plan | None:
@@ -48,17 +52,24 @@ def decide(seen: Observed, now: float) -> Plan | None:
             return failed(seen, REPLACED, words, now)
         state = _charged(seen, state, host, cause, now)
         events.append(Event("Warning", REPLACED, f"host {host} lost its pod: {cause}"))
+    for host, cause in lost:
+        state = climb(seen, state, host, cause)
     return Plan(state=state, events=tuple(events))
 
 
-def cause_of(pod: Pod, seen: Observed) -> Lost:
-    """Why a pod ended, by what the cluster says of it."""
-    if pod.disruption in _DISRUPTIONS:
-        return _DISRUPTIONS[pod.disruption]
+def cause_of(pod: Pod | None, host: str, seen: Observed) -> Lost:
+    """Why the pod of a host ended, by what the cluster says of it and of its node; None is a pod that is gone."""
+    cause = _said_of(pod, seen) if pod else Lost.UNKNOWN
+    return Lost.MAINTENANCE if cause in _WAYS_OF_A_MAINTENANCE and seen.on_a_leaving_node(host) else cause
+
+
+def _said_of(pod: Pod, seen: Observed) -> Lost:
     if pod.reason.startswith("OutOf"):  # the kubelet: OutOfcpu, OutOfpods, ...
         return Lost.ADMISSION
     if pod.reason in _REASONS:
         return _REASONS[pod.reason]
+    if pod.disruption in _DISRUPTIONS:
+        return _DISRUPTIONS[pod.disruption]
     if pod.exit_reason == "OOMKilled":
         return Lost.OUT_OF_MEMORY
     return Lost.NODE_LOST if seen.on_a_lost_node(pod) else Lost.UNKNOWN
@@ -69,10 +80,8 @@ def _lost(seen: Observed) -> Iterator[tuple[str, Lost]]:
         if host not in seen.state.pods:
             continue  # not made yet
         pod = seen.current(host)
-        if pod is None:
-            yield host, Lost.UNKNOWN
-        elif pod.ended or pod.deleting_at is not None:
-            yield host, cause_of(pod, seen)
+        if pod is None or pod.ended or pod.deleting_at is not None:
+            yield host, cause_of(pod, host, seen)
 
 
 def _charged(seen: Observed, state: State, host: str, cause: Lost, now: float) -> State:
@@ -85,6 +94,7 @@ def _charged(seen: Observed, state: State, host: str, cause: Lost, now: float) -
         message=f"host {host} lost its pod: {cause}",
         attempts={**state.attempts, host: state.attempts[host] + 1},
         pods={key: uid for key, uid in state.pods.items() if key != host},
+        leaving={key: node for key, node in state.leaving.items() if key != host},
         charged={**state.charged, cause: count},
         not_before=not_before,
     )

@@ -38,6 +38,10 @@ def decide(seen: Observed, now: float) -> Plan | None:
         attempts=next_attempts(state.attempts, seen.asked.hosts),
         pods={},
         charged={},
+        lost_at={},
+        avoid={},
+        leaving={},
+        image="",
         started_at=now,
         not_before=None,
         stop_asked_at=None,
@@ -64,6 +68,7 @@ def again(seen: Observed, cause: Lost, reason: str, message: str, now: float) ->
         attempts=next_attempts(state.attempts, seen.hosts),
         pods={},
         charged={**state.charged, cause: count + 1},
+        image="",
         not_before=now + backoff_seconds(seen, count + 1),
         stop_asked_at=None,
     )

@@ -31,7 +31,7 @@ def container(seen: Observed, frozen: Frozen, host: str) -> dict[str, Any]:
     pod = frozen.pod
     made: dict[str, Any] = {
         "name": "agent",
-        "image": pod.image,
+        "image": seen.state.image or pod.image,
         "command": _COMMAND,
         "env": _env(seen, frozen, host),
         "resources": _resources(frozen),

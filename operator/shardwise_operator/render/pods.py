@@ -27,10 +27,18 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pod has to go, and where not: its slice's place, and the node that has failed it twice."""
+    """Where a pod has to go, and where not.
+
+    Attributes:
+        pool: its slice's place.
+        avoid: the node that has failed it twice.
+        avoid_pool: the place that has failed its slice twice.
+
+    """
 
     pool: str | None = None
     avoid: str | None = None
+    avoid_pool: str | None = None
 
 
 def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def _tolerations(frozen: Frozen) -> list[dict[str, Any]]:
 
 
 def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dict[str, Any]:
-    """Host 0 keeps every other slice out of its place; a pod that has failed twice on a node goes elsewhere."""
+    """Host 0 keeps every other slice out of its place; what has failed twice somewhere goes elsewhere."""
     if label is None:
         return _elsewhere(place.avoid) if place.avoid else {}
     if not host.endswith("-0"):
@@ -113,7 +121,13 @@ def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dic
         {"key": SLICE_ID_LABEL, "operator": "NotIn", "values": [own]},
     ]
     term = {"topologyKey": label, "namespaceSelector": {}, "labelSelector": {"matchExpressions": others}}
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    if place.avoid_pool is None:
+        return alone
+    # Only where there is another: a place that was mended is better than none.
+    other = {"matchExpressions": [{"key": label, "operator": "NotIn", "values": [place.avoid_pool]}]}
+    rather = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": other}]}
+    return {**alone, "nodeAffinity": rather}
 
 
 def _elsewhere(node: str) -> dict[str, Any]:

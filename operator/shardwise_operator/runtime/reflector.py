@@ -129,6 +129,7 @@ class Reflector:
             self._version = obj["metadata"]["resourceVersion"]  # a bookmark has nothing else
 
     def _tell(self, changes: Changes) -> None:
-        self._metrics.cached.labels(self.kind.plural).set(len(self.store))
+        held = sum((new is not None) - (old is not None) for old, new in changes)
+        self._metrics.cached.labels(self.kind.plural).inc(held)  # several reflectors may hold one kind
         for change in changes:
             self._changed(change)

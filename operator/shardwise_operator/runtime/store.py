@@ -72,6 +72,7 @@ class Store:
         if old is not None and not replaced:
             self._drop(old)
         obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
+        obj.get("status", {}).pop("images", None)  # nor is what lies on a node, which is most of the rest of it
         obj = _shared(obj)
         self._objects[_place(obj)] = obj
         if owner := controller_uid(obj):

@@ -19,6 +19,7 @@ from shardwise_operator.apply import Applier
 from shardwise_operator.catalog import Catalog
 from shardwise_operator.config import Settings
 from shardwise_operator.controller import JobController
+from shardwise_operator.node_watch import NodeWatch
 from shardwise_operator.observe import Observer
 from shardwise_operator.poll import Poller
 from shardwise_operator.render.secret import Tokens
@@ -44,12 +45,18 @@ class StandInAgents(Agents):
         super().__init__()
         self.answer: dict[str, Any] | None = None
         self.stopped: list[str] = []
+        self.saved: list[str] = []
 
     def status(self, target: Target) -> dict[str, Any]:
         """Answer as the test says."""
         if self.answer is None:
             raise AgentError(f"{target.address}: silence")
         return dict(self.answer)
+
+    def save(self, target: Target) -> None:
+        """Keep who was asked; a test that answers nothing hears nothing."""
+        self.status(target)
+        self.saved.append(target.address)
 
     def stop(self, target: Target) -> None:
         """Keep who was asked."""
@@ -107,7 +114,7 @@ class Operator:
             applier=Applier(api, agents, self.settings.tokens),
             poller=self._poller,
             recorder=Recorder(api, self.metrics, component="shardwise"),
-            catalog=Catalog(cache, api),
+            catalog=Catalog(cache, api, NodeWatch(cache, self._manager.watch)),
         )
         self._thread = threading.Thread(target=self._manager.run, args=(self._controller, self._stop), name="operator")
 

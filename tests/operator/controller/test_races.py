@@ -30,6 +30,9 @@ class _OldCaches:
     def __init__(self, config_maps: list[Object]) -> None:
         self._config_maps = config_maps
 
+    def get(self, kind: Kind, namespace: str, name: str) -> None:
+        """Return nothing: no node is watched."""
+
     def by_owner(self, kind: Kind, owner_uid: str) -> list[Object]:
         """Return the ConfigMaps."""
         del owner_uid

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from tests.operator.building import NOW, SETTINGS, UID, begun, frozen, manifest, pod, seen
 
+from shardwise_operator.node import Node
 from shardwise_operator.observed import Endpoint, Observed
-from shardwise_operator.plan import Apply, Create, Delete, Patch, Plan
+from shardwise_operator.plan import Apply, AskSave, Create, Delete, Patch, Plan
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies.care import care
 from shardwise_operator.poll import Poll
+from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase, State
 
 CHILDREN = frozenset({"ConfigMap/job-shardwise-0", "Service/job-shardwise", "NetworkPolicy/job-shardwise"})
@@ -158,11 +160,65 @@ def test_the_name_follows_host_0() -> None:
 
 
 def test_a_node_that_failed_twice_is_left() -> None:
-    """The third pod of a host goes elsewhere."""
-    state = begun(attempts={"0-0": 2, "0-1": 0}, pods={"0-1": "uid-0-1-0"})
-    failed = [pod(attempt=attempt, phase="Failed", node="node-bad") for attempt in (0, 1)]
+    """The third pod of a host goes elsewhere, also after its wait, and when it has to be made again."""
+    state = begun(attempts={"0-0": 2, "0-1": 0}, pods={"0-1": "uid-0-1-0"}, avoid={"0-0": "node-bad"})
 
-    (*_, create) = _care(_settled(*failed, pod("0-1"), state=state)).steps
+    (*_, create) = _care(_settled(pod("0-1"), state=state)).steps
 
     assert isinstance(create, Create)
     assert "node-bad" in str(create.manifest["spec"]["affinity"])
+
+
+def test_a_slice_that_is_placed_anew_waits_for_its_host_0() -> None:
+    """Which may go anywhere, and rather not where the slice was; the old pods end meanwhile, the other slice stays."""
+    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}))
+    ended = pod("0-0", phase="Failed")
+    state = begun(
+        attempts={"0-0": 1, "0-1": 1, "1-0": 0, "1-1": 0},
+        pods={"1-0": "uid-1-0-0", "1-1": "uid-1-1-0"},
+        avoid={"0": "pool-a"},
+    )
+
+    plan = _care(_settled(ended, pod("0-1"), pod("1-0"), pod("1-1"), state=state, made_of=made_of))
+
+    assert _names(plan, Delete) == ["job-0-1-0"]
+    (create,) = [step for step in plan.steps if isinstance(step, Create) and step.kind == PODS]
+    assert create.manifest["metadata"]["name"] == "job-0-0-1"
+    spec = create.manifest["spec"]
+    assert "cloud.google.com/gke-nodepool" not in spec["nodeSelector"]
+    (rather,) = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert "pool-a" in str(rather)
+    then = replace(state, pods={**state.pods, "0-0": "uid-0-0-1"})
+    pods = [pod("0-0", 1, phase="Pending", node=None), pod("0-1", phase="Failed"), pod("1-0"), pod("1-1")]
+    (*_, follower) = _care(_settled(*pods, state=then, made_of=made_of)).steps
+    assert isinstance(follower, Create)
+    assert follower.manifest["metadata"]["name"] == "job-0-1-1"
+    assert follower.manifest["spec"]["schedulingGates"] == [{"name": "shardwise.dev/slice"}]
+
+
+def test_a_notice_is_told_once() -> None:
+    """As an event, with the save that was asked for; the status keeps it when host 0 has heard."""
+    poll = Poll(heard_at=NOW, fresh_seconds=8.0, status={"phase": "running", "reason": ""})
+    nodes = {"node-0-1": Node(labels={}, leaving=True)}
+
+    plan = _care(_settled(pod(), pod("0-1"), poll=poll, nodes=nodes))
+
+    assert plan.steps == (AskSave("10.0.0.1", {"0-1": "node-0-1"}),)
+    (event,) = plan.events
+    assert event.message == "about to be taken down, so a save is asked for: node-0-1 (host 0-1)"
+    assert plan.state.leaving == {}
+    told = begun(leaving={"0-1": "node-0-1"})
+    assert _care(_settled(pod(), pod("0-1"), state=told, poll=poll, nodes=nodes)).steps == ()
+
+
+def test_a_replaced_pod_is_of_the_same_image() -> None:
+    """The tag may have moved since."""
+    digest = "sha256:" + "a" * 64
+    running = pod(image_id=f"localhost/trainer@{digest}")
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": running.uid})
+    pinned = _care(_settled(running, pod("0-1", phase="Failed"), state=state)).state
+
+    (*_, create) = _care(_settled(running, pod("0-1", phase="Failed"), state=pinned)).steps
+
+    assert isinstance(create, Create)
+    assert create.manifest["spec"]["containers"][0]["image"] == f"localhost/trainer@{digest}"

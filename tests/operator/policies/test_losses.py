@@ -22,6 +22,7 @@ OTHER = pod("0-1")
         (pod(deleting_at=NOW + 30, disruption="DeletionByTaintManager"), Lost.NODE_LOST),
         (pod(phase="Failed", disruption="DeletionByPodGC"), Lost.NODE_LOST),
         (pod(phase="Failed", reason="NodeShutdown"), Lost.MAINTENANCE),
+        (pod(phase="Failed", reason="Terminated", disruption="TerminationByKubelet"), Lost.MAINTENANCE),
         (pod(phase="Failed", reason="UnexpectedAdmissionError"), Lost.ADMISSION),
         (pod(phase="Failed", reason="OutOfcpu"), Lost.ADMISSION),
         (pod(phase="Failed", exit_reason="OOMKilled"), Lost.OUT_OF_MEMORY),

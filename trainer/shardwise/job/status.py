@@ -17,6 +17,7 @@ _Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Word = Annotated[str, Field(max_length=63)]
 _Figure = Annotated[str, Field(max_length=32)]
 _Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+_Places = dict[Annotated[str, Field(max_length=16)], Annotated[str, Field(max_length=253)]]
 _HostName = Annotated[str, Field(max_length=16)]
 
 
@@ -99,5 +100,20 @@ class JobStatus(SpecModel):
         dict[_Word, _Number],
         Field(default_factory=dict, max_length=32, description="Pods replaced in this round, by cause."),
     ]
+    lost_at: Annotated[
+        _Places, Field(default_factory=dict, max_length=MAX_HOSTS, description="Where a host or slice lost a pod.")
+    ]
+    avoid: Annotated[
+        _Places,
+        Field(default_factory=dict, max_length=MAX_HOSTS, description="Where that happened twice, so not there again."),
+    ]
+    leaving: Annotated[
+        _Places,
+        Field(default_factory=dict, max_length=MAX_HOSTS, description="The node of a host that is to be taken down."),
+    ]
+    save_time: Annotated[_Time | None, Field(description="When a save was last asked for because of that.")] = None
+    image: Annotated[
+        str | None, Field(max_length=2048, description="The image of this round by its digest, for replaced pods.")
+    ] = None
     not_before: Annotated[_Time | None, Field(description="No pod is made before this.")] = None
     stop_time: Annotated[_Time | None, Field(description="When a save and a stop were first asked for.")] = None

@@ -43,5 +43,5 @@
   verbs: [get, patch]
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [get]  # of a host: its place, and whether it is still there
+  verbs: [get, list, watch]  # of a host: its place, whether it is still there, and notice of its end
 {{- end }}

@@ -1,0 +1,44 @@
+"""What a second loss in one place changes: a host's next pod goes to another node, a slice is placed anew.
+
+A slice of a class with a `placementLabel` has one place for all of its hosts, so it moves as a whole. Without one every
+node is as good as the next, and the host goes elsewhere alone. What somebody asked for (a deletion, an eviction, a
+maintenance) says nothing of the place. Used by the policies that lose pods: losses, vanished.
+"""
+
+from dataclasses import replace
+
+from shardwise_operator.observed import Observed
+from shardwise_operator.policies.rounds import next_attempts
+from shardwise_operator.state import State
+from shardwise_operator.words import Lost
+
+_ASKED_FOR = (Lost.EVICTION, Lost.MAINTENANCE)
+
+
+def climb(seen: Observed, state: State, host: str, cause: Lost) -> State:
+    """The state after a host's pod was lost to `cause`, for which it is charged already."""
+    pod = seen.current(host)
+    if cause in _ASKED_FOR or pod is None or (cause == Lost.UNKNOWN and pod.deleting_at is not None):
+        return state
+    place = seen.place_of(pod.slice)
+    unit, where = (str(pod.slice), place) if place else (host, pod.node)
+    if where is None:
+        return state
+    if state.lost_at.get(unit) != where:
+        return replace(state, lost_at={**state.lost_at, unit: where})
+    lost_at = {key: value for key, value in state.lost_at.items() if key != unit}
+    state = replace(state, lost_at=lost_at, avoid={**state.avoid, unit: where})
+    return anew(seen, state, pod.slice) if place else state
+
+
+def anew(seen: Observed, state: State, slice_: int) -> State:
+    """The state with the whole slice given back: its hosts get new numbers, and its next host 0 finds it a place."""
+    hosts = [
+        host
+        for host in seen.hosts
+        if int(host.split("-")[0]) == slice_
+        and state.attempts.get(host) == seen.state.attempts.get(host)  # else it has a new number already
+        and (host in state.pods or seen.current(host))
+    ]
+    pods = {host: uid for host, uid in state.pods.items() if host not in hosts}
+    return replace(state, attempts=next_attempts(state.attempts, hosts), pods=pods)
