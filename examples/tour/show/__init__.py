@@ -10,6 +10,7 @@ from show.figures import picture
 from show.memory import by_device, temporaries
 from show.shards import draw, held
 from show.tables import mib, table
+from show.values import draw_values
 
 __all__ = [
     "CallGraph",
@@ -20,6 +21,7 @@ __all__ = [
     "collectives",
     "draw",
     "draw_calls",
+    "draw_values",
     "held",
     "mib",
     "picture",
