@@ -6,7 +6,17 @@ Pure: everything it knows is what was observed and the time. Called by `controll
 from shardwise_operator.config import Settings
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Plan
-from shardwise_operator.policies import deadline, finished, losses, outcome, patience, rounds, suspension, vanished
+from shardwise_operator.policies import (
+    deadline,
+    finished,
+    losses,
+    outcome,
+    patience,
+    rounds,
+    stranded,
+    suspension,
+    vanished,
+)
 from shardwise_operator.policies.care import care
 
 # In this order: a run that has ended has ended, whatever else is asked for; a pod is not missed where all are to go.
@@ -18,6 +28,7 @@ POLICIES = (
     deadline.decide,
     losses.decide,
     vanished.decide,
+    stranded.decide,
     patience.decide,
 )
 

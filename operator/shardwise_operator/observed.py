@@ -140,9 +140,11 @@ class Observed:
 
     def on_a_leaving_node(self, host: str) -> bool:
         """Whether the node of a host's pod is about to be taken down, or was when it was last heard of."""
-        pod = self.current(host)
-        node = self.nodes.get(pod.node or "") if pod else None
-        return host in self.state.leaving or (node is not None and node.leaving)
+        pod, announced = self.current(host), self.state.leaving.get(host)
+        if pod is None:
+            return announced is not None
+        node = self.nodes.get(pod.node or "")
+        return (announced is not None and announced == pod.node) or (node is not None and node.leaving)
 
     def on_a_lost_node(self, pod: Pod) -> bool:
         """Whether nobody can say that the pod has ended, because its node is gone or silent."""

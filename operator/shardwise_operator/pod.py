@@ -37,6 +37,7 @@ class Pod:
         waiting: why its container has not started; "" where it has, or nobody says.
         waiting_message: the same in words.
         unschedulable: the scheduler's words where it finds no node; "" otherwise.
+        unschedulable_since: since when it finds none.
         record: what its agent said at its end.
 
     """
@@ -60,6 +61,7 @@ class Pod:
     waiting: str = ""
     waiting_message: str = ""
     unschedulable: str = ""
+    unschedulable_since: float | None = None
     record: LastRecord | None = None
 
     @property
@@ -108,6 +110,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
+        unschedulable_since=seconds_of(scheduled.get("lastTransitionTime")) if unschedulable else None,
         record=LastRecord.loads(ended.get("message", "")) if ended else None,
     )
 

@@ -15,6 +15,7 @@ from shardwise_operator.policies import (
     patience,
     pinning,
     placement,
+    stranded,
     sweeping,
     vanished,
 )
@@ -58,6 +59,7 @@ def _again_seconds(seen: Observed, now: float) -> float | None:
         patience.remaining_seconds(seen, now),
         maintenance.wait_seconds(seen, now),
         vanished.wait_seconds(seen),
+        stranded.wait_seconds(seen, now),
         not_before - now if not_before is not None and not_before > now else None,
         *(max(1.0, pod.deleting_at - now + 1.0) for pod in seen.pods if pod.deleting_at is not None),
     ]

@@ -5,6 +5,7 @@ node is as good as the next, and the host goes elsewhere alone. What somebody as
 maintenance) says nothing of the place. Used by the policies that lose pods: losses, vanished.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise_operator.observed import Observed
@@ -29,6 +30,13 @@ def climb(seen: Observed, state: State, host: str, cause: Lost) -> State:
     lost_at = {key: value for key, value in state.lost_at.items() if key != unit}
     state = replace(state, lost_at=lost_at, avoid={**state.avoid, unit: where})
     return anew(seen, state, pod.slice) if place else state
+
+
+def climbed(before: State, after: State) -> Iterator[str]:
+    """In words, what goes elsewhere since."""
+    for unit in before.lost_at.keys() - after.lost_at.keys():
+        what = "host" if "-" in unit else "slice"
+        yield f"{what} {unit} has lost two pods in {after.avoid[unit]}, and goes elsewhere"
 
 
 def anew(seen: Observed, state: State, slice_: int) -> State:

@@ -12,9 +12,9 @@ from shardwise_operator.plan import Event, Plan
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies.budgets import backoff_seconds, budget
 from shardwise_operator.policies.endings import failed
-from shardwise_operator.policies.ladder import climb
+from shardwise_operator.policies.ladder import climb, climbed
 from shardwise_operator.state import Phase, State
-from shardwise_operator.words import REPLACED, Lost
+from shardwise_operator.words import AVOIDED, REPLACED, Lost
 
 _REASONS = {
     "Evicted": Lost.EVICTION,
@@ -53,7 +53,8 @@ def decide(seen: Observed, now: float) -> Plan | None:
         state = _charged(seen, state, host, cause, now)
         events.append(Event("Warning", REPLACED, f"host {host} lost its pod: {cause}"))
     for host, cause in lost:
-        state = climb(seen, state, host, cause)
+        before, state = state, climb(seen, state, host, cause)
+        events += [Event("Warning", AVOIDED, words) for words in climbed(before, state)]
     return Plan(state=state, events=tuple(events))
 
 

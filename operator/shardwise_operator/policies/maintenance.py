@@ -38,9 +38,14 @@ def words(step: AskSave) -> str:
 
 
 def leaving(seen: Observed) -> Mapping[str, str]:
-    """The hosts for which a save was asked for, without those whose node stays after all."""
+    """The hosts for which a save was asked for, without those whose node stays after all, or that have left it."""
+    there = {pod.key: pod.node for pod in seen.current_pods()}
     nodes, known = seen.nodes, seen.state.leaving
-    return {host: node for host, node in known.items() if node not in nodes or nodes[node].leaving}
+    return {
+        host: node
+        for host, node in known.items()
+        if there.get(host) == node and (node not in nodes or nodes[node].leaving)
+    }
 
 
 def _wanted(seen: Observed) -> dict[str, str]:

@@ -88,6 +88,17 @@ def test_the_same_slice_twice_is_placed_anew() -> None:
     assert state.charged == {Lost.UNKNOWN: 1}
 
 
+def test_what_goes_elsewhere_is_told() -> None:
+    """Beside the loss, as an event."""
+    host = losses.decide(seen(begun(lost_at={"0-1": "bad"}), pod("0-1", node="bad", **CRASHED), pod()), NOW)
+    slice_ = losses.decide(_placed(_placed_state(lost_at={"0": "a"}), "0-1"), NOW)
+
+    assert host is not None
+    assert slice_ is not None
+    assert host.events[1].message == "host 0-1 has lost two pods in bad, and goes elsewhere"
+    assert slice_.events[1].message == "slice 0 has lost two pods in a, and goes elsewhere"
+
+
 def test_two_hosts_at_once_are_twice() -> None:
     """No number is skipped; each is charged."""
     state = _after(_placed(_placed_state(), "1-0", "1-1"))

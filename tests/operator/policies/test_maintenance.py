@@ -72,6 +72,17 @@ def test_a_notice_may_be_taken_back() -> None:
     assert maintenance.leaving(_seen(h0_0=STAYS, state=state)) == {"0-1": "node-0-1"}
 
 
+def test_a_host_that_has_left_its_node_has_no_notice() -> None:
+    """Its next pod is elsewhere, and what ends that is no maintenance."""
+    moved = pod("0-1", 1, node="node-new", phase="Failed", exit_reason="Error")
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-1": moved.uid}, leaving={"0-1": "node-0-1"})
+
+    assert maintenance.leaving(seen(state, moved)) == {}
+    plan = losses.decide(seen(state, moved), NOW)
+    assert plan is not None
+    assert plan.state.charged == {Lost.UNKNOWN: 1}
+
+
 @pytest.mark.parametrize(
     ("fields", "cause"),
     [
