@@ -69,7 +69,7 @@ picture(draw(**arrays), "shardings", "One array under five shardings: each block
 # %%
 shard = arrays[str(P("i"))].addressable_shards[5]
 print(f"shard 5: {shard.device}, rows {shard.index[0]}, copy {shard.replica_id}, data {shard.data.shape}")
-print(refusal(jnp.sin, shard)[:75], "...")
+print("jnp.sin of the shard:", refusal(jnp.sin, shard).partition(" to <")[0], "...")
 assert "TypeError" in refusal(jnp.sin, shard), "jax.numpy takes arrays and no shards"
 assert jnp.sin(shard.data).device == shard.device, "what is made of a shard's data stays on the shard's device"
 
