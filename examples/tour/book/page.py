@@ -39,7 +39,7 @@ def index(figures: Sequence[Path], into: Path) -> None:
     """Write README.md: the tours in order, what each proves, its lines of code and its seconds."""
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in figures]
     lines = [
-        f"| [{row['tour'][:2]}]({row['tour']}.md) | [{row['title']}]({row['tour']}.md) | {row['claim']} "
+        f"| {row['tour'][:2]} | [{row['title']}]({row['tour']}.md) | {row['claim']} "
         f"| {row['lines']} | {row['seconds']:.0f} |"
         for row in rows
     ]
