@@ -97,6 +97,10 @@ bench: $(READY) $(BENCH_READY) ## measure speed, memory and checkpoints against 
 bench-operator: $(READY) ## what 100 jobs x 4 hosts cost the operator and the control plane, on nodes that KWOK plays
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
+.PHONY: bench-apply
+bench-apply: $(READY) ## from kubectl apply to the first step by phase, beside shardwise run, on the bare cluster
+	$(BIN)/python -m benchmarks.apply $(ARGS)
+
 ##@ Kubernetes on this machine
 
 .PHONY: cluster-up
