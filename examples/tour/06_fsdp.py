@@ -1,0 +1,281 @@
+# %% [markdown]
+# # FSDP by hand
+#
+# Parameters, gradients and optimizer state are split over the devices, and a matrix is whole only while a layer uses
+# it: 16 bytes a parameter become 2 on each of eight devices, for the same training as data parallel.
+#
+# FSDP (*fully sharded data parallel*) is stage 3 of ZeRO ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)).
+# Each device still has its own rows of the batch, as in [data parallel](05_data_parallel.md). What changes is where
+# things live between their uses.
+
+# %%
+import tempfile
+from functools import partial
+from math import inf, prod
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from matplotlib.figure import Figure
+
+import show
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+N, INPUTS, HIDDEN, LAYERS, CLASSES, ROWS, STEPS = 8, 64, 256, 8, 10, 256, 10
+SHAPES = {"up": (INPUTS, HIDDEN), "layers": (LAYERS, HIDDEN, HIDDEN), "down": (HIDDEN, CLASSES)}
+RULE, KEY = optax.adamw(1e-3), jax.random.key(0)
+mesh = jax.make_mesh((N,), ("data",), axis_types=(AxisType.Auto,))
+
+# %% [markdown]
+# ## Which axis is split
+#
+# The longest axis that eight divides, if the array is large enough to be worth a collective of its own. The rule looks
+# at a shape and at nothing else. Adam's moments have their parameter's shape, so the same rule places the optimizer
+# state; `eval_shape` gives all shapes without making an array.
+
+
+# %%
+def init(key: jax.Array) -> dict[str, jax.Array]:
+    keys = zip(SHAPES.items(), jax.random.split(key, len(SHAPES)), strict=True)
+    matrices = {name: jax.random.normal(one, shape) / shape[-2] ** 0.5 for (name, shape), one in keys}
+    return {**matrices, "bias": jnp.zeros(CLASSES)}
+
+
+def start(key: jax.Array) -> tuple[Any, Any]:
+    return (params := init(key)), RULE.init(params)
+
+
+def split(shape: tuple[int, ...], min_size: float) -> P:
+    axes = sorted(range(len(shape)), key=lambda axis: -shape[axis])
+    fits = (axis for axis in axes if prod(shape) > min_size and shape[axis] % N == 0)
+    return next((P(*(None,) * axis, "data") for axis in fits), P())
+
+
+def specs_of(min_size: float) -> Any:
+    return jax.tree.map(lambda x: split(x.shape, min_size), jax.eval_shape(start, KEY))
+
+
+def placed(specs: Any) -> Any:
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+
+
+SPECS = specs_of(1024)
+shards, optimizer = jax.jit(start, out_shardings=placed(SPECS))(KEY)
+show.held(**shards, moment_of_layers=optimizer[0].mu["layers"])
+drawing = show.draw(up=shards["up"], down=shards["down"], bias=shards["bias"])
+show.picture(drawing, "split", "Each matrix is cut along its longest axis; ten biases are too few, and stay whole.")
+assert optimizer[0].mu["layers"].sharding == shards["layers"].sharding, "a moment lives where its parameter lives"
+assert all(("data" in x.sharding.spec) == (name in SHAPES) for name, x in shards.items()), "every matrix is split"
+
+# %% [markdown]
+# ## An init that never makes the whole
+#
+# A common version runs the ordinary init inside `shard_map` and lets each device cut its part out of the result. The
+# *state* is split then, but each device has made all of it first, and a model that needs FSDP does not fit there. Under
+# `jit` with `out_shardings` the compiler makes each part where it will live. JAX's random numbers do not depend on the
+# partition ([the tour of randomness](04_randomness.md)), so both give the same bits.
+
+
+# %%
+def cut(spec: P, x: jax.Array) -> jax.Array:
+    if "data" not in spec:
+        return x
+    axis = tuple(spec).index("data")
+    size = x.shape[axis] // N
+    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index("data") * size, size, axis)
+
+
+param_bytes = sum(x.nbytes for x in shards.values())
+cut_out = jax.shard_map(lambda key: jax.tree.map(cut, SPECS[0], init(key)), mesh=mesh, in_specs=P(), out_specs=SPECS[0])
+inits = {"whole, then cut": jax.jit(cut_out), "in parts": jax.jit(init, out_shardings=placed(SPECS[0]))}
+needs = {name: show.temporaries(made, KEY) / param_bytes for name, made in inits.items()}
+table: list[Any] = [(name, f"{x:.2f}") for name, x in needs.items()]
+show.table("Temporary memory of init on each device", ("init", "in bytes of all parameters"), table)
+one, other = (jax.device_get(made(KEY)) for made in inits.values())
+assert all((one[name] == other[name]).all() for name in one), "both ways give the same bits"
+assert needs["whole, then cut"] > 1, "cutting parts out of the whole makes the whole on every device"
+assert needs["in parts"] < 0.5, "made in parts, the whole is never anywhere"
+
+# %% [markdown]
+# ## Gather, and its mirror
+#
+# Forward, a matrix is gathered: every device gets all parts. Backward, each device has a gradient of the *whole* matrix
+# from its own rows, and needs the sum over devices of its own *part* only. That is a reduce-scatter: half of the
+# all-reduce that data parallel makes. The other half is the gather of the next forward pass. JAX knows the pair:
+# differentiating `all_gather` gives `psum_scatter`, so the custom gradient that older code writes for it is not needed.
+# Divided by the devices, the sum is the mean. What stayed whole is averaged as in data parallel.
+#
+# `loss` takes two functions: `whole` makes a parameter whole, and `again` may wrap a layer. With `jax.checkpoint` as
+# `again`, the backward pass gathers a second time instead of keeping what was gathered.
+
+
+# %%
+def loss(params: Any, batch: Any, whole: Any = lambda _, x: x, again: Any = lambda layer: layer) -> Any:
+    def layer(x: jax.Array, part: jax.Array) -> Any:
+        return jax.nn.silu(x @ whole("layers", part)), None
+
+    x, _ = jax.lax.scan(again(layer), batch["inputs"] @ whole("up", params["up"]), params["layers"])
+    logits = x @ whole("down", params["down"]) + params["bias"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
+
+
+def gradients(specs: Any, again: Any, params: Any, batch: Any) -> Any:
+    def whole(name: str, part: jax.Array) -> Any:
+        spec = tuple(specs[name])[len(SHAPES[name]) - part.ndim :]  # in the loop a part has no layer axis
+        return jax.lax.all_gather(part, "data", axis=spec.index("data"), tiled=True) if "data" in spec else part
+
+    own = {name: x if "data" in specs[name] else jax.lax.pcast(x, "data", to="varying") for name, x in params.items()}
+    value, grads = jax.value_and_grad(loss)(own, batch, whole, again)
+    mean = {name: g / N if "data" in specs[name] else jax.lax.pmean(g, "data") for name, g in grads.items()}
+    return jax.lax.pmean(value, "data"), mean
+
+
+# %% [markdown]
+# ## The same gradient, and what moves for it
+#
+# Data parallel is this very program with a smallest size that nothing reaches: every parameter stays whole and every
+# gradient is averaged. So three programs can be compared: data parallel, FSDP, and FSDP that gathers again. A
+# collective in the loop over the layers runs once a layer.
+#
+# FSDP is often introduced with "the entire model is never on one device". That is true of the state. It is true of the
+# step only with the second gather: else every layer's gathered matrix waits for the backward pass.
+
+
+# %%
+def over_devices(function: Any, specs: Any) -> Any:
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=(specs, P("data")), out_specs=(P(), specs)))
+
+
+def fresh(place: Any) -> Any:
+    return jax.device_put(jax.jit(start)(KEY), place)
+
+
+IN_LOOP = {"f32[256,256]", "f32[32,256]"}  # one layer's matrix, and a device's part of its gradient
+batch = {"inputs": jax.random.normal(jax.random.key(1), (ROWS, INPUTS)), "labels": jnp.arange(ROWS) % CLASSES}
+alone, batch = jax.device_put(batch, jax.devices()[0]), jax.device_put(batch, NamedSharding(mesh, P("data")))
+expected = jax.device_get(jax.jit(jax.grad(loss))(fresh(jax.devices()[0])[0], alone))
+programs: Any = {"data parallel": (specs_of(inf), lambda x: x), "FSDP": (SPECS, lambda x: x)}
+programs["FSDP, gathered again"] = (SPECS, jax.checkpoint)
+moved, needs, held, table = {}, {}, {}, []
+for (name, (specs, again)), predicted in zip(programs.items(), (2, 2, 3), strict=True):
+    before = show.by_device()
+    state = fresh(placed(specs))
+    at_rest = show.by_device()
+    program = over_devices(partial(gradients, specs[0], again), specs[0])
+    _, grads = program(state[0], batch)
+    with_grads = show.by_device()
+    held[name] = [4 / param_bytes * np.subtract(now, before) for now in (at_rest, with_grads)]
+    for key, gradient in jax.device_get(grads).items():
+        assert np.abs(gradient - expected[key]).max() < 1e-5, "all three programs have one device's gradient"
+    found = show.collectives(program, state[0], batch)
+    moved[name] = sum(one.sent_bytes * (LAYERS if one.shapes in IN_LOOP else 1) for one in found) / param_bytes
+    needs[name] = show.temporaries(program, state[0], batch) / param_bytes
+    table.append((name, f"{predicted * 7 / 8:.3f}", f"{moved[name]:.3f}", f"{needs[name]:.2f}"))
+    del state, grads
+show.table("In bytes of all parameters", ("program", "predicted to send", "sends", "temporaries"), table)
+by_data, kept, twice = programs
+assert abs(moved[kept] / moved[by_data] - 1) < 0.01, "FSDP sends no more than data parallel"
+assert abs(moved[twice] / moved[by_data] - 1.5) < 0.02, "the second gather adds half as much again"
+assert needs[kept] > 1, "gathered once, the whole model is on every device between forward and backward"
+assert needs[twice] < 0.6, "gathered again, one layer at a time is whole"
+
+# %% [markdown]
+# ## Sixteen bytes a parameter, over the devices
+#
+# In float32 a parameter takes 4 bytes, its gradient 4 and Adam's two moments 8. FSDP divides these 16 bytes by the
+# devices: a model of 1.5 billion parameters needs 24 GB on every device without it, and 3 GB on each of eight with it.
+# Between steps there are no gradients, so the state at rest is 12 bytes a parameter. The device memory profile was read
+# above before and after the state was made, and with the gradients in hand.
+
+# %%
+cells = [(i, *(f"{held[name][when][i]:.3f}" for name in (by_data, kept) for when in (0, 1))) for i in range(N)]
+columns = ("device", "data parallel", "+ gradients", "FSDP", "+ gradients")
+show.table(f"Bytes a parameter; predicted: 12, 16, 12/8 = {12 / N}, 16/8 = {16 / N}", columns, cells)
+assert np.allclose(held[by_data], [[12.0] * N, [16.0] * N], rtol=1e-3), "data parallel holds 16 bytes a parameter"
+assert np.allclose(held[kept], [[12 / N] * N, [16 / N] * N], rtol=1e-3), "FSDP holds 16 / devices bytes a parameter"
+
+# %% [markdown]
+# ## Ten steps
+#
+# The optimizer works on parts: AdamW looks at one parameter at a time, so a part needs nothing from the others.
+# (Clipping by the global norm would need a sum over the devices first.) One device, data parallel and FSDP add the same
+# numbers in another order, so they agree to the rounding of float32.
+
+
+# %%
+def train(gradient: Any, state: Any, batch: Any, jit: Any) -> Any:
+    def step(state: Any, batch: Any) -> Any:
+        value, grads = gradient(state[0], batch)
+        updates, optimizer = RULE.update(grads, state[1], state[0])
+        return value, (optax.apply_updates(state[0], updates), optimizer)
+
+    losses, program = [], jit(step)
+    for _ in range(STEPS):
+        value, state = program(state, batch)
+        losses.append(float(value))
+    return losses, jax.device_get(state[0]["layers"])
+
+
+runs = {"one device": train(jax.value_and_grad(loss), fresh(jax.devices()[0]), alone, jax.jit)}
+for name, (specs, wrap) in programs.items():
+    gradient = partial(gradients, specs[0], wrap)
+    runs[name] = train(gradient, fresh(placed(specs)), batch, partial(over_devices, specs=specs))
+cells = [(name, *(f"{losses[i]:.6f}" for i in (0, 4, 9))) for name, (losses, _) in runs.items()]
+show.table("Loss", ("", "step 1", "step 5", "step 10"), cells)
+for losses, layers in runs.values():
+    assert np.allclose(losses, runs[by_data][0], atol=1e-5), "FSDP has the losses of data parallel"
+    assert np.abs(layers - runs[by_data][1]).max() < 1e-4, "FSDP trains the parameters of data parallel"
+
+# %%
+figure, left = Figure(figsize=(8, 2.8), layout="constrained"), np.zeros(3)
+axes = figure.add_subplot()
+share = np.array([held[name][1][0] / 16 for name in programs])
+parts = {"parameters": 4 * share, "Adam's moments": 8 * share, "gradients": 4 * share}
+for label, width in {**parts, "temporaries": 4 * np.array(list(needs.values()))}.items():
+    axes.barh(list(programs), width, left=left, label=label)
+    left = left + width
+axes.set(title="What a device needs at once, in bytes a parameter", ylim=(2.6, -0.6))
+axes.legend(frameon=False, loc="lower right")
+show.picture(figure, "cost", "The state takes an eighth; gathering again keeps what a step needs beside it small.")
+
+# %% [markdown]
+# ## Flags of XLA for GPUs, then and now
+#
+# On GPUs such programs are often started with five flags in `XLA_FLAGS`, copied from guides of 2023: all set to true
+# but `triton_gemm_any`, which is set to false. Their names begin with `xla_gpu_`.
+#
+# | flag | what it does | today |
+# | --- | --- | --- |
+# | `enable_triton_softmax_fusion` | makes a softmax one Triton kernel | gone: such fusions are made without it |
+# | `triton_gemm_any` | Triton's matrix product wherever it can, not only where it seems faster | there, and on |
+# | `enable_async_collectives` | lets collectives run beside computation | gone: they do |
+# | `enable_latency_hiding_scheduler` | orders a program so that collectives and computation overlap | there, off |
+# | `enable_highest_priority_async_stream` | lets the stream of collectives go first | there, and on |
+#
+# ([JAX's own guide dropped three of them](https://github.com/jax-ml/jax/pull/25444) in 2024; exceptions from
+# asynchronous collectives are now made with `xla_gpu_disable_async_collectives`.) What FSDP gains by is the scheduler:
+# a layer's gather can run while the layer before it computes. Checking needs no GPU: XLA refuses an option that it does
+# not know (in `XLA_FLAGS` that ends the process), and its dump lists the options that are not at their default.
+
+# %%
+flags = "enable_triton_softmax_fusion triton_gemm_any enable_async_collectives"
+flags += " enable_latency_hiding_scheduler enable_highest_priority_async_stream"
+today = {}
+for flag in flags.split():
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            options: dict[str, Any] = {f"xla_gpu_{flag}": True, "xla_dump_to": folder}
+            jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options=options)
+            changed = next(Path(folder).glob("*.debug_options")).read_text(encoding="utf-8")
+            today[flag] = "off" if flag in changed else "on"
+        except jax.errors.JaxRuntimeError as error:
+            today[flag] = "gone" if "No such compile option" in str(error) else str(error)
+show.table(f"Defaults in jaxlib {jax.__version__}", ("xla_gpu_...", "today"), list(today.items()))
+assert list(today.values()) == ["gone", "on", "gone", "off", "on"], "two are gone, two are on, one is worth setting"
