@@ -27,7 +27,7 @@ def held(**arrays: jax.Array) -> None:
 
 
 def draw(**arrays: jax.Array) -> Figure:
-    """A drawing of matrices, side by side: each block in the colour of the first device that holds it, grey if all do.
+    """A drawing of matrices, side by side: each block in the colour of the first device that holds it, dark if all do.
 
     Args:
         arrays: By name, of one or two dimensions; a vector is drawn as a column.
@@ -45,7 +45,7 @@ def _draw(axes: Axes, array: jax.Array) -> None:
     for block, devices in _blocks(array).items():
         (top, bottom), (left, right) = (*block, (0, columns))[:2]
         everywhere = len(devices) == len(array.sharding.device_set) > 1
-        colour = "0.55" if everywhere else colormaps["tab10"](min(devices) % 10)
+        colour = "0.25" if everywhere else colormaps["tab10"](min(devices) % 10)
         axes.add_patch(Rectangle((left, top), right - left, bottom - top, facecolor=colour, edgecolor="white", lw=1.5))
         axes.text((left + right) / 2, (top + bottom) / 2, _words(devices), ha="center", va="center", color="white")
     axes.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[], aspect="auto")
