@@ -339,7 +339,8 @@ def restore(folder: Path, mesh: jax.sharding.Mesh) -> Any:
     return jax.tree.map_with_path(restored, jax.eval_shape(partial(init, mesh), key))
 
 
-folder = Path(tempfile.mkdtemp(prefix="sharded-transformer-"))
+until_the_end = tempfile.TemporaryDirectory()
+folder = Path(until_the_end.name)
 save(folder, state)
 sizes = {file.name: np.load(file, allow_pickle=False).nbytes for file in sorted(folder.iterdir())}
 print(f"{len(sizes)} files, {sum(sizes.values()):,} bytes of numbers: {', '.join(sizes)}")
