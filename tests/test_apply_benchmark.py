@@ -28,11 +28,11 @@ def run_directory(tmp_path: Path) -> Path:
 
 
 def test_phases_follow_each_other_and_add_up(run_directory: Path) -> None:
-    """Each ends where the next begins, and `other` is what nobody accounts for."""
-    seen = {paths.MADE: 10.5, paths.SCHEDULED: 10.75, paths.STARTED: 11.0}
+    """Each ends where the next begins, and `other` is what nobody accounts for; none is below nothing."""
+    seen = {paths.MADE: 10.5, paths.SCHEDULED: 10.499, paths.STARTED: 11.0}
     phases = paths.phases(10.0, seen, run_directory, 20.0)
 
-    before = {paths.MADE: 0.5, paths.SCHEDULED: 0.25, paths.STARTED: 0.25, paths.AGENTS: 1.0, paths.RAY: 3.5}
+    before = {paths.MADE: 0.5, paths.SCHEDULED: 0.0, paths.STARTED: 0.5, paths.AGENTS: 1.0, paths.RAY: 3.5}
     assert phases == before | TRAINERS | {paths.STEP: 0.25, paths.OTHER: 1.25, paths.TOTAL: 10.0}
 
 

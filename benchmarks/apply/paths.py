@@ -93,7 +93,8 @@ def phases(began: float, seen: Mapping[str, float], directory: Path, first_step_
     marks = {**seen, AGENTS: opened["time"] - opened["seconds"], RAY: started["time"]}
     taken, since = Phases(), began
     for what, moment in marks.items():
-        taken[what], since = moment - since, moment
+        reached = max(moment, since)  # two watches may tell of one moment in the wrong order
+        taken[what], since = reached - since, reached
     written = json.loads((directory / "summary.json").read_text())["phases"]
     taken |= {phase: written[phase] for phase in OF_TRAINERS} | {STEP: _first_step(directory)}
     total = first_step_at - began
