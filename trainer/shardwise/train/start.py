@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -189,7 +188,7 @@ def _differs(run: RunDirectory, root: str, name: str, own: dict[str, Any], optio
     held = dict(newest.identity) if newest else run.read_identity()
     changed = [change for change in differences(held, own) if change.path in held]
     if changed and not options.fork:
-        raise RunDirectoryError(_changed(run.path, changed))
+        raise RunDirectoryError(_changed(root if newest else str(run.path), changed))
     later = [step for step in steps(root) if options.step is not None and step > options.step]
     if changed and later:
         raise UsageError(
@@ -208,11 +207,12 @@ def _newest_manifest(root: str) -> Manifest | None:
     return None
 
 
-def _changed(path: Path, changed: list[Difference]) -> str:
+def _changed(place: str, changed: list[Difference]) -> str:
     lines = "\n".join(f"  {change}" for change in changed)
     return (
-        f"{path} holds a run that differs from this job in what a run is:\n{lines}\n"
-        "Go on as a new run from its newest checkpoint with --fork, undo the change, or give another --dir."
+        f"{place} holds a run that differs from this job in what a run is:\n{lines}\n"
+        "Go on as a new run from its newest checkpoint with --fork, undo the change, or give another checkpoint.path "
+        "or --dir."
     )
 
 
