@@ -1,0 +1,45 @@
+"""Each central claim of the tour of cheaper steps fails when its idea is taken out."""
+
+from pathlib import Path
+
+import pytest
+from tests.tour.breaking import Broken, assert_claim_fails
+
+BROKEN = [
+    Broken(
+        idea="a policy that computes in float32",
+        old="params=float32,compute=bfloat16,output=float32",
+        new="params=float32,compute=float32,output=float32",
+        claim="bfloat16 halves what the layers save",
+    ),
+    Broken(
+        idea="no checkpoint around a layer",
+        old="jax.checkpoint(layer, prevent_cse=recipe.unroll > 1) if recipe.remat else layer",
+        new="layer",
+        claim="a rematerialised layer saves its input and nothing else",
+    ),
+    Broken(
+        idea="a state that is halved after all",
+        old="    state = start(jnp.float32)\n",
+        new="    state = start(jnp.bfloat16)\n",
+        claim="parameters and moments are 12 bytes a parameter",
+    ),
+    Broken(
+        idea="no donation",
+        old="donate_argnums=(0,) if recipe.donate else ()",
+        new="donate_argnums=()",
+        claim="donation leaves one state alive and not two",
+    ),
+    Broken(
+        idea="one block",
+        old="replace(donation, block=32)",
+        new="donation",
+        claim="remat, donation and blocks each make the step smaller",
+    ),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=[broken.idea for broken in BROKEN])
+def test_its_claims_fail_when_broken(broken: Broken, tmp_path: Path) -> None:
+    """The assertion that makes the claim fails, and nothing else."""
+    assert_claim_fails("12_cheaper", tmp_path, broken)
