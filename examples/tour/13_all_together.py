@@ -1,0 +1,247 @@
+# %% [markdown]
+# # All together, and the trainer
+#
+# The trainer's transformer, written out by hand, is trained with ZeRO's stages 0 to 3 over eight devices and with data
+# times tensor parallel over 4 x 2, and by `shardwise` on the same job: six runs with the same losses.
+#
+# Every part has had a tour of its own: [data parallel](05_data_parallel.md), [FSDP](06_fsdp.md),
+# [tensor parallel](07_tensor_parallel.md), [a vocabulary over devices](08_vocabulary.md). Here they stand in one file
+# of plain arrays, next to the trainer, which does the same with named axes.
+
+# %%
+import argparse
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from matplotlib.figure import Figure
+
+import show
+from shardwise.job.load import loads
+from shardwise.job.resolve import resolve
+from shardwise.train.data.dataset import prepare
+from shardwise.train.loader import Loader
+from shardwise.train.start import build
+from shardwise.train.step import lower_step
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+N, STEPS, LENGTH, VOCAB, RATE, DECAY = 8, 10, 32, 257, 1e-3, 0.1
+JOB = f"""
+apiVersion: shardwise.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: tour}}
+spec:
+  hardware: {{accelerator: cpu-sim, topology: 1x{N}}}
+  training:
+    model: {{layers: 2, heads: 4, embed: 64, seqLen: {LENGTH}}}
+    data: {{train: [{{name: text, paths: ["{argparse.__file__}"]}}], tokenizer: byte}}
+    mesh: {{tensor: 2}}
+    batch: {{sequences: 16}}
+    optimizer: {{name: adamw, learningRate: {RATE}, weightDecay: {DECAY}}}
+    steps: {STEPS}
+"""
+
+# %% [markdown]
+# ## The trainer's run
+#
+# `shardwise run job.yaml` does this on every host, with saves, metrics and a launcher around it. The step is compiled
+# once, for fixed shardings. On this mesh it is FSDP over four devices times tensor parallel over two. The text is one
+# that is on every machine: a file of Python's own library.
+
+# %%
+job = resolve(loads(JOB))
+program = build(job, jax.devices())
+cache = Path(tempfile.mkdtemp(prefix="all-together-"))
+data = prepare(job.spec.training.data, seq_len=LENGTH, seed=0, cache_root=cache, report=lambda _: None)
+loader = Loader(data.train.rows, program.layout, sequences=16, seq_len=LENGTH)
+batches = [loader.batch(number) for number in range(STEPS)]
+state, step = program.lower_init().compile()(), lower_step(program).compile()
+weights = jax.device_get(state["params"])
+words = jax.device_put(np.zeros(N, np.int32), program.layout.words)  # nobody asks for a save or a stop
+runs: dict[str, list[float]] = {"shardwise": []}
+for batch in batches:
+    state, metrics = step(state, batch, words)
+    runs["shardwise"].append(float(metrics.loss))
+
+# %% [markdown]
+# ## The same model, in plain arrays
+#
+# One device's part of it. `tensor` is the axis over which heads, the MLP's features and the vocabulary are split, and
+# every `psum` over it adds up partial results. On a mesh where it has size 1, the same lines are the whole model.
+#
+# One line may surprise: the key's bias gets no gradient. It adds the same number to all scores of a query, which
+# softmax does not see, so the true gradient is zero. What rounding leaves instead is noise, and Adam would make full
+# steps of it.
+
+
+# %%
+def normed(x: jax.Array, weights: Any, name: str) -> Any:
+    x = x - x.mean(-1, keepdims=True)
+    x = x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def block(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+    bias = w["blocks.attention.qkv.bias"]
+    bias = jnp.stack([bias[0], jax.lax.stop_gradient(bias[1]), bias[2]])[:, None, :, None]
+    q, k, v = jnp.einsum("bpe,eqhd->qbhpd", normed(x, w, "blocks.norm"), w["blocks.attention.qkv.weight"]) + bias
+    scores = jnp.einsum("bhpd,bhkd->bhpk", q, k) / q.shape[-1] ** 0.5
+    scores = jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), scores, -jnp.inf)
+    heads = jnp.einsum("bhpk,bhkd->bhpd", jax.nn.softmax(scores), v)
+    out = jnp.einsum("bhpd,hde->bpe", heads, w["blocks.attention.out.weight"])
+    x = x + jax.lax.psum(out, "tensor") + w["blocks.attention.out.bias"]
+    up = normed(x, w, "blocks.mlp_norm") @ w["blocks.mlp.up.weight"] + w["blocks.mlp.up.bias"]
+    down = jax.lax.psum(jax.nn.gelu(up) @ w["blocks.mlp.down.weight"], "tensor")
+    return x + down + w["blocks.mlp.down.bias"], None
+
+
+def loss(params: Any, batch: Any) -> Any:
+    table = params["token_embedding"]
+    entry = jax.lax.axis_index("tensor") * len(table) + jnp.arange(len(table))
+    x = jax.lax.psum((batch.tokens[..., None] == entry).astype(float) @ table, "tensor") + params["position_embedding"]
+    x, _ = jax.lax.scan(block, x, {name: w for name, w in params.items() if name.startswith("blocks.")})
+    logits = jnp.where(entry < VOCAB, normed(x, params, "norm") @ table.T, -jnp.inf)
+    top = jax.lax.pmax(jax.lax.stop_gradient(logits.max(-1)), "tensor")
+    log_z = jnp.log(jax.lax.psum(jnp.exp(logits - top[..., None]).sum(-1), "tensor")) + top
+    target = jax.lax.psum(jnp.where(batch.targets[..., None] == entry, logits, 0).sum(-1), "tensor")
+    return (log_z - target).mean()
+
+
+# %% [markdown]
+# ## Data parallel times tensor parallel
+#
+# One table of names says what is split over `tensor`. The gradient is averaged over `data`. Over `tensor` nothing is
+# written: for what is whole there, such as norms, JAX adds the partial gradients itself. The optimizer stands outside
+# of `shard_map`, where each array is one array again, so its global norm is over everything.
+
+
+# %%
+def mapped(function: Any, mesh: Any, specs: Any, out: Any, *, check_vma: bool = True) -> Any:
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out, check_vma=check_vma))
+
+
+def train(gradient: Any, update: Any, params: Any, moments: Any) -> Any:
+    losses, grads = [], None
+    for batch in batches:
+        value, grads = gradient(params, batch)
+        params, moments = update(params, moments, grads)
+        losses.append(float(value))
+    return losses, params, moments, grads
+
+
+def two_axes(params: Any, batch: Any) -> Any:
+    value, grads = jax.value_and_grad(loss)(jax.lax.pcast(params, "data", to="varying"), batch)
+    return jax.lax.pmean(value, "data"), jax.lax.pmean(grads, "data")
+
+
+@jax.jit
+def descend(params: Any, moments: Any, grads: Any) -> Any:
+    updates, moments = rule.update(grads, moments, params)
+    return optax.apply_updates(params, updates), moments
+
+
+mesh_of = partial(jax.make_mesh, axis_names=("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+SPLIT = {"heads": "tensor", "mlp": "tensor", "vocab": "tensor"}
+grid, specs = mesh_of((4, 2)), {name: P(*map(SPLIT.get, axes)) for name, axes in program.names.items()}
+decayed = {name: name.endswith(("embedding", "weight")) and "norm" not in name for name in weights}
+rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(RATE, b2=0.95, weight_decay=DECAY, mask=decayed))
+params = jax.device_put(weights, {name: NamedSharding(grid, spec) for name, spec in specs.items()})
+gradient = mapped(two_axes, grid, (specs, P("data")), (P(), specs))
+runs["DP x TP"], params, *_ = train(gradient, descend, params, rule.init(params))
+show.held(table=params["token_embedding"], up=params["blocks.mlp.up.weight"], norm=params["norm.weight"])
+
+# %% [markdown]
+# ## ZeRO, stage by stage
+#
+# [ZeRO](https://arxiv.org/abs/1910.02054) asks of each kind of state whether every device needs all of it. It does not
+# care for names: parameters are one long vector, cut into eight pieces.
+#
+# | stage | parameters | moments | gradients | what moves |
+# | --- | --- | --- | --- | --- |
+# | 0 | whole | whole | whole | gradients summed |
+# | 1 | whole | 1/8 | whole | gradients summed; parameters gathered after the update |
+# | 2 | whole | 1/8 | 1/8 | gradients reduce-scattered; parameters gathered after the update |
+# | 3 | 1/8 | 1/8 | 1/8 | parameters gathered for the step; gradients reduce-scattered |
+#
+# A reduce-scatter or a gather of B bytes sends 7/8 B from each device, a sum of B bytes twice that. So stage 2 sends as
+# little as data parallel, and so does stage 3 as long as it gathers once. (Here it gathers the whole model at once;
+# [FSDP](06_fsdp.md) gathers layer by layer.) Clipping needs the norm of the whole gradient: the one number that the
+# owners of the pieces add up.
+
+
+# %%
+flat, unravel = ravel_pytree(weights)
+decays, _ = ravel_pytree({name: jnp.full(weight.shape, DECAY * decayed[name]) for name, weight in weights.items()})
+vector, adam, PIECE = np.asarray(flat), optax.scale_by_adam(b1=0.9, b2=0.95), flat.size // N
+
+
+def piece(whole: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(whole, jax.lax.axis_index("data") * PIECE, PIECE)
+
+
+def zero_gradient(stage: int, params: jax.Array, batch: Any) -> Any:
+    w = jax.lax.all_gather(params, "data", tiled=True) if stage == 3 else jax.lax.pcast(params, "data", to="varying")
+    value, grads = jax.value_and_grad(lambda w: loss(unravel(w), batch))(w)
+    summed = jax.lax.psum_scatter(grads, "data", tiled=True) if stage >= 2 else jax.lax.psum(grads, "data")
+    return jax.lax.pmean(value, "data"), summed / N
+
+
+def zero_update(stage: int, params: jax.Array, moments: Any, grads: jax.Array) -> Any:
+    decay = piece(decays) if stage else decays
+    own = piece(params) if stage in (1, 2) else params
+    grads = piece(grads) if stage == 1 else grads
+    norm = jnp.sqrt(jax.lax.psum((grads**2).sum(), "data") if stage else (grads**2).sum())
+    updates, moments = adam.update(grads * jnp.minimum(1, 1 / norm), moments)
+    own = own - RATE * (updates + decay * own)
+    return (jax.lax.all_gather(own, "data", tiled=True) if stage in (1, 2) else own), moments
+
+
+line, held, cells = mesh_of((N, 1)), {}, []
+PREDICTED = {"ZeRO-0": (16, 2), "ZeRO-1": (8 + 8 / N, 3), "ZeRO-2": (4 + 12 / N, 2), "ZeRO-3": (16 / N, 2)}
+for stage, (name, (bytes_held, passes)) in enumerate(PREDICTED.items()):
+    param, moment, grad = (P("data") if stage >= first else P() for first in (3, 1, 2))
+    state = (param, optax.ScaleByAdamState(P(), moment, moment))
+    gradient = mapped(partial(zero_gradient, stage), line, (param, P("data")), (P(), grad))
+    update = mapped(partial(zero_update, stage), line, (*state, grad), state, check_vma=False)
+    before = show.by_device()
+    placed = jax.tree.map(lambda spec: NamedSharding(line, spec), state)
+    runs[name], *after = train(gradient, update, *jax.device_put((vector, adam.init(vector)), placed))
+    total = np.subtract(show.by_device(), before) / vector.size
+    held[name] = [x.addressable_shards[0].data.nbytes / vector.size for x in (after[0], *after[1][1:], after[2])]
+    sent = (show.bytes_moved(gradient, after[0], batches[0]) + show.bytes_moved(update, *after)) / vector.nbytes
+    cells.append((name, f"{total.max():.3f}", f"{bytes_held:.3f}", f"{sent:.3f}", f"{passes * 7 / 8:.3f}"))
+    assert np.allclose(total, bytes_held, rtol=1e-3), "each stage holds on each device what its row says"
+    assert abs(sent - passes * 7 / 8) < 1e-3, "each stage sends what its row says"
+    del after
+show.table("ZeRO", ("each device", "bytes a parameter", "predicted", "sent, of parameters", "predicted"), cells)
+figure, start = Figure(figsize=(8, 2.8), layout="constrained"), np.zeros(4)
+axes = figure.add_subplot()
+parts = ("parameters", "Adam's mean", "Adam's square", "gradients")
+for label, widths in zip(parts, np.transpose(list(held.values())), strict=True):
+    axes.barh(list(held), widths, left=start, label=label)
+    start = start + widths
+axes.set(title="Bytes a parameter on each device", ylim=(3.6, -0.6))
+axes.legend(frameon=False, loc="lower right")
+show.picture(figure, "stages", "Each stage of ZeRO stops holding one more thing on every device.")
+
+# %% [markdown]
+# ## Six runs, one training
+#
+# The losses agree to the rounding of float32: sums are made in other orders, and nothing else differs. Which of the six
+# a job should be is a question of memory and bandwidth, and `mesh` in its file answers it.
+
+# %%
+apart = {name: float(np.abs(np.subtract(losses, runs["shardwise"])).max()) for name, losses in runs.items()}
+rows = [(name, *(f"{losses[i]:.6f}" for i in (0, 4, 9)), f"{apart[name]:.0e}") for name, losses in runs.items()]
+show.table("Losses", ("", "step 1", "step 5", "step 10", "furthest from shardwise's"), rows)
+assert max(apart.values()) < 1e-5, "by hand or by shardwise, the losses are equal"
