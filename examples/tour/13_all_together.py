@@ -61,8 +61,8 @@ spec:
 # %%
 job = resolve(loads(JOB))
 program = build(job, jax.devices())
-cache = Path(tempfile.mkdtemp(prefix="all-together-"))
-data = prepare(job.spec.training.data, seq_len=LENGTH, seed=0, cache_root=cache, report=lambda _: None)
+scratch = tempfile.TemporaryDirectory(prefix="all-together-")
+data = prepare(job.spec.training.data, seq_len=LENGTH, seed=0, cache_root=Path(scratch.name), report=lambda _: None)
 loader = Loader(data.train.rows, program.layout, sequences=16, seq_len=LENGTH)
 batches = [loader.batch(number) for number in range(STEPS)]
 state, step = program.lower_init().compile()(), lower_step(program).compile()
