@@ -2,11 +2,13 @@
 
 import signal
 
+import fsspec
 import pytest
 
 from shardwise.job.contract import Control
 from shardwise.job.orders import SAVE_SIGNAL, STOP_SIGNAL
 from shardwise.train.control import Controls, StoppedError
+from shardwise.train.data.files import find_files
 
 
 class Clock:
@@ -87,3 +89,12 @@ def test_before_the_first_step_a_stop_ends_at_once() -> None:
     controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
     with controls.signals(), pytest.raises(StoppedError):
         signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_stop_is_not_taken_for_an_error_of_what_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is being read when the stop comes is not called unreadable, which would end the run for good."""
+    controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: signal.raise_signal(signal.SIGTERM))
+
+    with controls.signals(), pytest.raises(StoppedError):
+        find_files(["text.txt"])

@@ -21,8 +21,12 @@ _MEASURING_SHARE = 0.005
 _MEASURE_EVERY_SECONDS = 1.0
 
 
-class StoppedError(Exception):
-    """A stop was asked for before the first step: there is nothing to save."""
+class StoppedError(BaseException):
+    """A stop was asked for before the first step: there is nothing to save.
+
+    It can come out of any line, so it is no Exception: where those of a library are caught and put into words, such as
+    those of reading a file, a stop must not be taken for one.
+    """
 
 
 class Controls:
