@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from benchmarks import checkpoint, document, recovery, start, step
+from benchmarks.command import serve
 from benchmarks.machine import Pythons, describe
 from benchmarks.pages import tables
 from benchmarks.sizes import CASES, TINY, Case
@@ -19,7 +20,6 @@ from rich.console import Console
 
 RESULTS = ROOT / "runs" / "bench.json"
 SOAK_SAVES = 100
-EPILOG = "Example: make bench ARGS='--only step --rounds 9 --write'"
 
 
 class Part(StrEnum):
@@ -78,15 +78,5 @@ def _measure(part: Part, pythons: Pythons, rounds: int, deadline: float, console
             return recovery.measure(pythons, rounds=rounds, deadline=deadline, report=report)
 
 
-def main() -> None:
-    """The command line."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog=EPILOG)(bench)
-    try:
-        app()
-    except WorkerError as error:
-        raise SystemExit(str(error)) from error
-
-
 if __name__ == "__main__":
-    main()
+    serve(bench, example="make bench ARGS='--only step --rounds 9 --write'", error=WorkerError)

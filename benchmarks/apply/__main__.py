@@ -11,6 +11,7 @@ import typer
 from benchmarks import document
 from benchmarks.apply import page, paths
 from benchmarks.apply.stage import stage
+from benchmarks.command import serve
 from benchmarks.machine import describe
 from benchmarks.turns import ROOT, Spread
 from rich.console import Console
@@ -45,15 +46,5 @@ def _spreads(runs: list[paths.Phases]) -> dict[str, Any]:
     return {phase: asdict(Spread.of([run[phase] for run in runs])) for phase in runs[0]}
 
 
-def main() -> None:
-    """The command line."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog="Example: make bench-apply ARGS='--rounds 1'")(bench)
-    try:
-        app()
-    except ClusterError as error:
-        raise SystemExit(str(error)) from error
-
-
 if __name__ == "__main__":
-    main()
+    serve(bench, example="make bench-apply ARGS='--rounds 1'", error=ClusterError)

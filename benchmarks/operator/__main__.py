@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from benchmarks import document
+from benchmarks.command import serve
 from benchmarks.machine import describe
 from benchmarks.operator import costs, page
 from benchmarks.operator.crowd import Arrivals, make
@@ -82,15 +83,5 @@ def _measure(made: Stage, jobs: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """The command line."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(epilog="Example: make bench-operator ARGS='--jobs 100 --write'")(bench)
-    try:
-        app()
-    except ClusterError as error:
-        raise SystemExit(str(error)) from error
-
-
 if __name__ == "__main__":
-    main()
+    serve(bench, example="make bench-operator ARGS='--jobs 100 --write'", error=ClusterError)

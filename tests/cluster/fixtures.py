@@ -22,7 +22,7 @@ from tests.cluster.client import Client
 from tests.cluster.commands import run, wait
 from tests.cluster.control_plane import client
 from tests.cluster.places import CACHE, KUBECONFIG, RUN
-from tests.cluster.programs import locked, programs
+from tests.cluster.programs import locked, nobody_else, programs
 
 _SKIPPED = "no nodes on this machine: "
 _OURS = RUN / "up-for-tests"  # goes with the cluster
@@ -93,7 +93,7 @@ def _running_cluster() -> Iterator[Cluster]:
         yield Cluster()
         with locked("cluster"):
             fcntl.flock(users, fcntl.LOCK_UN)
-            if _OURS.exists() and _nobody_else(users.fileno()):
+            if _OURS.exists() and nobody_else(users.fileno()):
                 _verb("down")
 
 
@@ -143,14 +143,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _verb(*words: str) -> None:
     """Run the command line: what it starts outlives this process, and its progress does not mix with pytest's."""
     run(sys.executable, "-m", "tests.cluster", *words, folder=_ROOT)
-
-
-def _nobody_else(users: int) -> bool:
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

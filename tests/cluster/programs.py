@@ -61,6 +61,15 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
+def nobody_else(users: int) -> bool:
+    """Whether no other process holds the file of this descriptor, of which each user holds a share."""
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _compile(folder: Path) -> None:
     made = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(made, ignore_errors=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from tests.cluster.commands import attempt, run
 from tests.cluster.fixtures import Cluster
 from tests.cluster.places import CACHE, RUN
-from tests.cluster.programs import locked
+from tests.cluster.programs import locked, nobody_else
 from tests.kubernetes.jobs import ROOT
 
 SYSTEM = "shardwise-system"
@@ -68,14 +68,6 @@ def installed(release: Release) -> Iterator[None]:
         yield
         with locked("chart"):
             fcntl.flock(users, fcntl.LOCK_UN)
-            if _OURS.exists() and _nobody_else(users.fileno()):
+            if _OURS.exists() and nobody_else(users.fileno()):
                 release.uninstall()
                 _OURS.unlink()
-
-
-def _nobody_else(users: int) -> bool:
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
