@@ -1,13 +1,16 @@
-"""Runs a tour as a person would, as it stands or with one line of it broken."""
+"""Runs a tour as a person would, and with one idea at a time taken out."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 TOURS = Path(__file__).parents[2] / "examples" / "tour"
-TIMEOUT_SECONDS = 600
+IN_TURN = Path(__file__).with_name("in_turn.py")
+TIMEOUT_SECONDS = 800
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,43 +20,67 @@ class Broken:
     idea: str
     """What is broken, in a few words: the test's name."""
     old: str
-    """Text that stands in the tour exactly once."""
+    """Text that stands in the tour exactly once, within one cell."""
     new: str
     claim: str
-    """Of the message of the assertion that must fail."""
+    """The whole message of the assertion that must fail, with the values in it."""
 
 
-def run_tour(tour: str, folder: Path, broken: Broken | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a tour in a folder, which gets its pictures.
+class Outcomes:
+    """How a tour ended, and how each of its broken versions did.
+
+    All versions share a process as far as they can, which imports and compiles what they have in common once: a
+    broken version begins with the names that the tour has before the broken cell.
 
     Args:
         tour: The name of the script, without `.py`.
+        broken: What to break in it, one at a time.
         folder: Where it runs.
-        broken: What to break in it first.
     """
-    source = (TOURS / f"{tour}.py").read_text(encoding="utf-8")
-    if broken is not None:
-        assert source.count(broken.old) == 1, f"{broken.old!r} is not once in {tour}"
-        source = source.replace(broken.old, broken.new)
-    script = folder / f"{tour}.py"
-    script.write_text(source, encoding="utf-8")
-    environment = {**os.environ, "NPROC": "32", "PYTHONPATH": str(TOURS)}
-    return subprocess.run(
-        [sys.executable, str(script)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+
+    def __init__(self, tour: str, broken: Sequence[Broken], folder: Path) -> None:
+        """Run it."""
+        script = TOURS / f"{tour}.py"
+        source = script.read_text(encoding="utf-8")
+        waiting = {one.idea: _break(source, one, tour) for one in broken}
+        self._outcomes: dict[str, str] = {}
+        while "" not in self._outcomes:
+            left = {idea: text for idea, text in waiting.items() if idea not in self._outcomes}
+            found = self._run(script, left, folder)
+            assert found, f"{tour}: the process ended without a word:\n{self._said}"
+            self._outcomes |= found
+
+    def _run(self, script: Path, versions: dict[str, str], folder: Path) -> dict[str, str]:
+        results = folder / "outcomes.json"
+        results.unlink(missing_ok=True)
+        ended = subprocess.run(
+            [sys.executable, str(IN_TURN), str(script), str(results)],
+            input=json.dumps(list(versions.items())),
+            cwd=folder,
+            env={**os.environ, "NPROC": "32", "PYTHONPATH": str(TOURS)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        self._said = ended.stdout + ended.stderr
+        found: dict[str, str] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+        return found
+
+    @property
+    def as_it_stands(self) -> str:
+        """What ended the tour itself: nothing, or the error."""
+        return self._outcomes[""]
+
+    def assert_claim_fails(self, broken: Broken) -> None:
+        """The broken tour must end at the assertion that makes the claim, and at no other error."""
+        outcome = self._outcomes.get(broken.idea)
+        assert outcome is not None, f"{broken.idea}: not run; the tour ended before: {self.as_it_stands}"
+        assert outcome, f"{broken.idea}: the tour does not notice"
+        assert outcome.startswith("AssertionError: "), f"{broken.idea}: {outcome[-2000:]}"
+        assert outcome == f"AssertionError: {broken.claim}"
 
 
-def assert_claim_fails(tour: str, folder: Path, broken: Broken) -> None:
-    """The broken tour must end at the assertion that makes the claim, and at no other error."""
-    ended = run_tour(tour, folder, broken)
-    last = ended.stderr.strip().splitlines()[-1] if ended.stderr.strip() else ""
-
-    assert ended.returncode != 0, f"{broken.idea}: the tour does not notice"
-    assert last.startswith("AssertionError: "), f"{broken.idea}: {ended.stderr[-2000:]}"
-    assert broken.claim in last
+def _break(source: str, broken: Broken, tour: str) -> str:
+    assert source.count(broken.old) == 1, f"{broken.old!r} is not once in {tour}"
+    return source.replace(broken.old, broken.new)
