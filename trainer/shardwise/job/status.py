@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.spec.base import SpecModel
+from shardwise.job.spec.job import MAX_SLICES
 
 MAX_HOSTS = 16384
+MAX_PLACED = MAX_HOSTS + MAX_SLICES  # what has a place: each host, and each slice as a whole
 
 _Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -101,11 +103,13 @@ class JobStatus(SpecModel):
         Field(default_factory=dict, max_length=32, description="Pods replaced in this round, by cause."),
     ]
     lost_at: Annotated[
-        _Places, Field(default_factory=dict, max_length=MAX_HOSTS, description="Where a host or slice lost a pod.")
+        _Places, Field(default_factory=dict, max_length=MAX_PLACED, description="Where a host or slice lost a pod.")
     ]
     avoid: Annotated[
         _Places,
-        Field(default_factory=dict, max_length=MAX_HOSTS, description="Where that happened twice, so not there again."),
+        Field(
+            default_factory=dict, max_length=MAX_PLACED, description="Where that happened twice, so not there again."
+        ),
     ]
     leaving: Annotated[
         _Places,

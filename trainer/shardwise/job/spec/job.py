@@ -10,6 +10,8 @@ from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.recovery import Recovery
 from shardwise.job.spec.training import Training
 
+MAX_SLICES = 1024
+
 
 class Metadata(SpecModel):
     """The name and the marks of a job."""
@@ -48,7 +50,9 @@ class Hardware(SpecModel):
         Grammar("whole numbers joined by 'x', such as 1x8"),
     ]
     slices: Annotated[
-        int, Field(ge=1, le=1024, description="Equal groups of devices that a slower network joins."), Unit("slices")
+        int,
+        Field(ge=1, le=MAX_SLICES, description="Equal groups of devices that a slower network joins."),
+        Unit("slices"),
     ] = 1
 
 
