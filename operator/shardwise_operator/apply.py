@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from shardwise_operator.agents import AgentError, Agents, Target
 from shardwise_operator.observed import Observed
-from shardwise_operator.plan import Apply, AskSave, AskStop, Create, Delete, Patch, Plan
+from shardwise_operator.plan import Apply, AskSave, AskStop, Create, Delete, Event, Patch, Plan
 from shardwise_operator.render.names import controller_of
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError, InvalidError
@@ -28,11 +28,12 @@ class StaleError(Exception):
 class Outcome:
     """What came of a plan: the objects that are there now, and what was in the way of the rest, with its reason.
 
-    `leaving` is the nodes, by host, for which a save was asked for and somebody heard it.
+    `leaving` is the nodes, by host, for which a save was asked for and somebody heard it; `events` tell of that.
     """
 
     made: list[tuple[Kind, Object]] = field(default_factory=list)
     leaving: dict[str, str] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
     reason: str = ""
     message: str = ""
 
@@ -75,6 +76,7 @@ class Applier:
                 case AskSave():
                     if self._ask(seen, step):
                         outcome.leaving.update(step.leaving)
+                        outcome.events.append(step.heard)
             if outcome.reason:
                 break
         return outcome

@@ -98,7 +98,7 @@ class JobController:
             if calm_seconds > 0.0:
                 return calm_seconds if again_seconds is None else min(calm_seconds, again_seconds)
             job = self._write(key, job, status)
-        for event in plan.events:
+        for event in (*plan.events, *outcome.events):
             self._recorder.record(job, event.type, event.reason, event.message)
         return again_seconds
 

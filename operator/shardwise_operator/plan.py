@@ -48,6 +48,15 @@ class Delete:
 
 
 @dataclass(frozen=True)
+class Event:
+    """What people are told once the status that says it is written. `type` is Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class AskStop:
     """Ask the agent of host 0 to save and stop."""
 
@@ -56,22 +65,14 @@ class AskStop:
 
 @dataclass(frozen=True)
 class AskSave:
-    """Ask the agent of host 0 to save and go on, because of the nodes of these hosts."""
+    """Ask the agent of host 0 to save and go on, because of the nodes of these hosts; `heard` is told if it does so."""
 
     address: str
     leaving: Mapping[str, str]
+    heard: Event
 
 
 Step = Create | Apply | Patch | Delete | AskStop | AskSave
-
-
-@dataclass(frozen=True)
-class Event:
-    """What people are told once the status that says it is written. `type` is Normal or Warning."""
-
-    type: str
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, kw_only=True)

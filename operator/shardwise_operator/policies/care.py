@@ -21,14 +21,13 @@ from shardwise_operator.policies import (
 )
 from shardwise_operator.policies.standing import stand
 from shardwise_operator.state import State
-from shardwise_operator.words import LEAVING, NOTICE_TOO_SHORT, STALLED, TRUE
+from shardwise_operator.words import NOTICE_TOO_SHORT, STALLED, TRUE
 
 
 def care(seen: Observed, settings: Settings, now: float) -> Plan:
     """The writes that bring the round to what its state says, and how it stands."""
-    saves = tuple(maintenance.steps(seen, now))
     steps: tuple[Step, ...] = (
-        *saves,
+        *maintenance.steps(seen, now),
         *sweeping.steps(seen, now),
         *creation.steps(seen, settings, now),
         *placement.steps(seen),
@@ -36,10 +35,7 @@ def care(seen: Observed, settings: Settings, now: float) -> Plan:
     )
     state = notice.judge(seen, stand(seen, now), now)
     state = replace(state, leaving=maintenance.leaving(seen), image=pinning.image(seen))
-    events = (
-        *(Event("Warning", LEAVING, maintenance.words(save)) for save in saves),
-        *_events(seen.state, state),
-    )
+    events = tuple(_events(seen.state, state))
     return Plan(state=state, steps=steps, events=events, again_seconds=_again_seconds(seen, now))
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.operator.building import classes, manifest
 from tests.operator.controller.operating import MERGE, Place, StandInAgents, told
 
+from shardwise_operator.agents import AgentError, Target
 from shardwise_operator.node import LEAVING_TAINT
 from shardwise_operator.node_watch import selector
 
@@ -72,6 +73,11 @@ class Pools:
         self.place.run(*(pod for pod, _ in pods))
         self.place.until_phase("Running")
 
+    def told(self, reason: str) -> list[int]:
+        """How often each event of a reason was told."""
+        listed = self.place.client.request("GET", self.place.path("events"))["items"]
+        return [event["count"] for event in listed if event["reason"] == reason]
+
     def gated(self, pod: str) -> bool:
         """Whether a pod waits for its slice's place."""
         return "schedulingGates" in self.place.pods()[pod]["spec"]
@@ -114,6 +120,30 @@ def test_a_notice_brings_a_save(place: Place, pools: Pools, agents: StandInAgent
     assert "leaving" not in place.status()
     assert agents.saved == ["192.0.2.1"]
     assert pools.pool_of("job-0-1-1") == "a"
+
+
+def test_a_notice_is_told_once(
+    place: Place, pools: Pools, agents: StandInAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often host 0 has to be asked before it takes the request for a save."""
+    asked: list[str] = []
+
+    def save(target: Target) -> None:
+        asked.append(target.address)
+        if len(asked) < 3:
+            raise AgentError(f"{target.address}: silence")
+
+    monkeypatch.setattr(agents, "save", save)
+    pools.train(slices=1)
+    node = pools.node("a", 1)
+    taint = {"spec": {"taints": [{"key": LEAVING_TAINT, "effect": "NoSchedule"}]}}
+    place.client.request("PATCH", f"{NODES}/{node}", taint, MERGE)
+
+    place.until("the notice", lambda: place.status().get("leaving") == {"0-1": node})
+    place.until("the event", lambda: pools.told("NodeLeaving"))
+
+    assert len(asked) == 3
+    assert pools.told("NodeLeaving") == [1]
 
 
 def test_the_same_slice_twice_is_placed_anew(place: Place, pools: Pools) -> None:

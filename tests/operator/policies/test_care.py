@@ -7,12 +7,13 @@ from tests.operator.building import NOW, SETTINGS, UID, begun, frozen, manifest,
 
 from shardwise_operator.node import Node
 from shardwise_operator.observed import Endpoint, Observed
-from shardwise_operator.plan import Apply, AskSave, Create, Delete, Patch, Plan
+from shardwise_operator.plan import Apply, AskSave, Create, Delete, Event, Patch, Plan
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies.care import care
 from shardwise_operator.poll import Poll
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase, State
+from shardwise_operator.words import LEAVING
 
 CHILDREN = frozenset({"ConfigMap/job-shardwise-0", "Service/job-shardwise", "NetworkPolicy/job-shardwise"})
 ENDPOINT = Endpoint("10.0.0.1", "slice-uid")
@@ -196,19 +197,19 @@ def test_a_slice_that_is_placed_anew_waits_for_its_host_0() -> None:
     assert follower.manifest["spec"]["schedulingGates"] == [{"name": "shardwise.dev/slice"}]
 
 
-def test_a_notice_is_told_once() -> None:
-    """As an event, with the save that was asked for; the status keeps it when host 0 has heard."""
+def test_a_notice_is_told_when_it_is_heard() -> None:
+    """As an event of the request for a save, not of the pass: the status keeps it when host 0 has heard."""
     poll = Poll(heard_at=NOW, fresh_seconds=8.0, status={"phase": "running", "reason": ""})
     nodes = {"node-0-1": Node(labels={}, leaving=True)}
 
     plan = _care(_settled(pod(), pod("0-1"), poll=poll, nodes=nodes))
 
-    assert plan.steps == (AskSave("10.0.0.1", {"0-1": "node-0-1"}),)
-    (event,) = plan.events
-    assert event.message == "about to be taken down, so a save is asked for: node-0-1 (host 0-1)"
+    told = Event("Warning", LEAVING, "about to be taken down, so a save is asked for: node-0-1 (host 0-1)")
+    assert plan.steps == (AskSave("10.0.0.1", {"0-1": "node-0-1"}, told),)
+    assert plan.events == ()
     assert plan.state.leaving == {}
-    told = begun(leaving={"0-1": "node-0-1"})
-    assert _care(_settled(pod(), pod("0-1"), state=told, poll=poll, nodes=nodes)).steps == ()
+    heard = begun(leaving={"0-1": "node-0-1"})
+    assert _care(_settled(pod(), pod("0-1"), state=heard, poll=poll, nodes=nodes)).steps == ()
 
 
 def test_a_replaced_pod_is_of_the_same_image() -> None:

@@ -7,7 +7,6 @@ from tests.operator.building import NOW, begun, pod, seen
 
 from shardwise_operator.node import LEAVING_TAINT, Node, read_node
 from shardwise_operator.observed import Observed
-from shardwise_operator.plan import AskSave
 from shardwise_operator.policies import losses, maintenance
 from shardwise_operator.poll import Poll
 from shardwise_operator.words import Lost
@@ -54,14 +53,17 @@ def test_what_a_notice_is(raw: dict[str, Any], *, leaving: bool) -> None:
 )
 def test_when_a_save_is_asked_for(observed: Observed, hosts: dict[str, str] | None) -> None:
     """Once for each notice, of a run that takes steps; what comes within a minute of a save waits that long."""
-    assert list(maintenance.steps(observed, NOW)) == ([AskSave("10.0.0.1", hosts)] if hosts else [])
+    asked = [(step.address, step.leaving) for step in maintenance.steps(observed, NOW)]
+
+    assert asked == ([("10.0.0.1", hosts)] if hosts else [])
 
 
 def test_a_save_that_waits_is_looked_at_again() -> None:
-    """Nothing may change until then."""
+    """Nothing may change until then; and one that host 0 did not take is asked for again."""
     observed = _seen(h0_1=GOES, state=begun(save_asked_at=NOW - 10))
 
     assert maintenance.wait_seconds(observed, NOW) == 50.0
+    assert maintenance.wait_seconds(_seen(h0_1=GOES), NOW) == 5.0
     assert maintenance.wait_seconds(_seen(state=begun(save_asked_at=NOW - 10)), NOW) is None
 
 
