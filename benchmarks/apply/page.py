@@ -14,9 +14,9 @@ examples/kubernetes, to its first step on the three nodes of the bare test clust
 the same file; two hosts either way. Each phase is counted to its end on the last host. Pods, their places and their
 containers: by a watch of the API server; agents and Ray: by the launcher's events; from the interpreter on: rank 0's
 own account. Trainers import while Ray opens and compile while data are read, so phases overlap; `other` is the total
-less the phases, and may be less than nothing. The images are on the nodes. Again: the job was deleted with all that
-it wrote, and its new pods have nothing that was kept, so they compile anew; only a restart within a pod does not.
-Warm: a new directory with the cache of the run before.
+less the phases, and may be less than nothing. The images are on the nodes. Resumed: a suspend has taken the pods away,
+and the new ones find the compiled programs of the old on the job's volume. Warm: a new directory with the cache of the
+run before.
 """
 _STATUS = """
 The last row is how long after the first step `kubectl get tj` had one: the operator asks a run every two seconds

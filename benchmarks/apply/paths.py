@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from tests.cluster.commands import ClusterError, say, wait
 from tests.kubernetes.jobs import EXAMPLES, Job, manifest
 
 HOSTS = 2
-IN_PODS, IN_PODS_AGAIN, BY_COMMAND, BY_COMMAND_AGAIN = "pods, first", "pods, again", "command, cold", "command, warm"
+IN_PODS, RESUMED, BY_COMMAND, BY_COMMAND_AGAIN = "pods, first", "pods, resumed", "command, cold", "command, warm"
 MADE, SCHEDULED, STARTED, AGENTS, RAY = "pods are made", "scheduled", "containers run", "agents meet", "Ray"
-OF_TRAINERS = ("interpreter", "imports", "join", "data", "init", "compile")
+OF_TRAINERS = ("interpreter", "imports", "join", "data", "restore", "init", "compile")
 STEP, OTHER, TOTAL, TOLD = "step", "other", "total", "told by its status after"
 WITHIN_SECONDS = 600
 Phases = dict[str, float]
@@ -35,8 +35,20 @@ _JOBS = f"/apis/shardwise.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs?watch
 
 
 def in_pods(made: Stage) -> dict[str, Phases]:
-    """{way: seconds by phase} of the job applied, deleted with all that it wrote, and applied again."""
-    return {way: _applied(made, way) for way in (IN_PODS, IN_PODS_AGAIN)}
+    """{way: seconds by phase} of the job applied, and, after a suspend has taken its pods away, resumed in new ones."""
+    job = manifest(EXAMPLE)
+    folder = made.volume / Path(job["spec"]["pod"]["directory"]).name
+    try:
+        first = _in_pods(IN_PODS, folder, lambda: Job(made.client, NAMESPACE, made.volume, job))
+        applied = Job(made.client, NAMESPACE, made.volume, job)
+        applied.patch(suspend=True)
+        applied.until_phase("Suspended", WITHIN_SECONDS)
+        resumed = _in_pods(RESUMED, folder, lambda: applied.patch(suspend=False))
+        applied.until_phase("Complete", WITHIN_SECONDS)
+        return {IN_PODS: first, RESUMED: resumed}
+    finally:
+        Job(made.client, NAMESPACE, made.volume, job).delete()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def by_command() -> dict[str, Phases]:
@@ -45,27 +57,23 @@ def by_command() -> dict[str, Phases]:
         return {way: _commanded(Path(folder), way) for way in (BY_COMMAND, BY_COMMAND_AGAIN)}
 
 
-def _applied(made: Stage, way: str) -> Phases:
+def _in_pods(way: str, folder: Path, start: Callable[[], object]) -> Phases:
     say(way)
+    taken_before = len(_steps(folder))
     watches = {
         MADE: Arrivals(_PODS, "application/json", lambda _: True),
         SCHEDULED: Arrivals(_PODS, "application/json", lambda pod: "nodeName" in pod["spec"]),
         STARTED: Arrivals(_PODS, "application/json", _runs),
     }
-    told = Arrivals(_JOBS, "application/json", _tells_a_step)
+    told = Arrivals(_JOBS, "application/json", lambda job: _step_told(job) > taken_before)
     began = time.time()
-    job = Job(made.client, NAMESPACE, made.volume, manifest(EXAMPLE))
-    try:
-        since_epoch = time.time() - time.monotonic()
-        seen = {what: since_epoch + watch.wait(HOSTS, what, WITHIN_SECONDS) for what, watch in watches.items()}
-        wait("the first step", lambda: _first_step(job.folder), WITHIN_SECONDS)
-        at = time.time()
-        told_at = since_epoch + told.wait(1, "the status to tell it", WITHIN_SECONDS)
-        job.until_phase("Complete", WITHIN_SECONDS)
-        return phases(began, seen, job.folder, at) | {TOLD: told_at - at}
-    finally:
-        job.delete()
-        shutil.rmtree(job.folder, ignore_errors=True)
+    start()
+    since_epoch = time.time() - time.monotonic()
+    seen = {what: since_epoch + watch.wait(HOSTS, what, WITHIN_SECONDS) for what, watch in watches.items()}
+    wait("the next step", lambda: len(_steps(folder)) > taken_before, WITHIN_SECONDS)
+    at = time.time()
+    told_at = since_epoch + told.wait(1, "the status to tell it", WITHIN_SECONDS)
+    return phases(began, seen, folder, at, taken_before) | {TOLD: told_at - at}
 
 
 def _commanded(folder: Path, way: str) -> Phases:
@@ -78,7 +86,7 @@ def _commanded(folder: Path, way: str) -> Phases:
         (folder / "log").open("w+b") as log,
         subprocess.Popen([*command, "--dir", str(directory)], cwd=ROOT, env=environment, stdout=log, stderr=log) as run,
     ):
-        while not _first_step(directory) and run.poll() is None:
+        while not _steps(directory) and run.poll() is None:
             time.sleep(_POLL_SECONDS)
         at = time.time()
         if run.wait(WITHIN_SECONDS):
@@ -86,9 +94,10 @@ def _commanded(folder: Path, way: str) -> Phases:
     return phases(began, {}, directory, at)
 
 
-def phases(began: float, seen: Mapping[str, float], directory: Path, first_step_at: float) -> Phases:
+def phases(began: float, seen: Mapping[str, float], directory: Path, step_at: float, taken_before: int = 0) -> Phases:
     """Seconds by phase; `seen` has the moments up to the containers' start, in order."""
-    events = [json.loads(line) for line in (directory / "logs" / "launcher.jsonl").read_text().splitlines()]
+    lines = (directory / "logs" / "launcher.jsonl").read_text().splitlines()
+    events = [event for line in lines if (event := json.loads(line))["time"] >= began]
     opened, started = (next(event for event in events if event["event"] == name) for name in ("epoch", "incarnation"))
     marks = {**seen, AGENTS: opened["time"] - opened["seconds"], RAY: started["time"]}
     taken, since = Phases(), began
@@ -96,22 +105,22 @@ def phases(began: float, seen: Mapping[str, float], directory: Path, first_step_
         reached = max(moment, since)  # two watches may tell of one moment in the wrong order
         taken[what], since = reached - since, reached
     written = json.loads((directory / "summary.json").read_text())["phases"]
-    taken |= {phase: written[phase] for phase in OF_TRAINERS} | {STEP: _first_step(directory)}
-    total = first_step_at - began
+    taken |= {phase: written[phase] for phase in OF_TRAINERS} | {STEP: _steps(directory)[taken_before]}
+    total = step_at - began
     return taken | {OTHER: total - sum(taken.values()), TOTAL: total}
 
 
-def _first_step(directory: Path) -> float:
-    """Seconds of the first step by its own account, as soon as its line is there; 0 before."""
+def _steps(directory: Path) -> list[float]:
+    """Seconds of each step by its own account, as soon as its line is there."""
     metrics = directory / "metrics.jsonl"
     lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.exists() else []
     records = (json.loads(line) for line in lines if line.endswith("\n"))
-    return next((float(record["stepSeconds"]) for record in records if "event" not in record), 0.0)
+    return [float(record["stepSeconds"]) for record in records if "event" not in record]
 
 
 def _runs(pod: Mapping[str, Any]) -> bool:
     return any("running" in container["state"] for container in pod["status"].get("containerStatuses", []))
 
 
-def _tells_a_step(job: Mapping[str, Any]) -> bool:
-    return int(job.get("status", {}).get("progress", {}).get("step", 0)) >= 1
+def _step_told(job: Mapping[str, Any]) -> int:
+    return int(job.get("status", {}).get("progress", {}).get("step", 0))

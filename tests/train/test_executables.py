@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.job.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
 from shardwise.train import executables
 
 SCRIPT = """
@@ -36,9 +37,10 @@ print(json.dumps([bool(lowered), total]))
 """
 
 
-def _start(folder: Path, *arguments: str) -> tuple[bool, float]:
+def _start(folder: Path, *arguments: str, **variables: str) -> tuple[bool, float]:
     """Whether a process had to make the program, and what it computed with it."""
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder), "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    environment |= variables
     command = [sys.executable, "-c", SCRIPT, *arguments]
     root = Path(__file__).parents[2]
     made, total = json.loads(subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True).stdout)
@@ -92,3 +94,19 @@ def test_the_programs_that_were_used_last_stay(tmp_path: Path) -> None:
 def test_nobody_else_may_write_them(kept: tuple[Path, float]) -> None:
     """A pickle runs code when it is read, so the folder is the user's alone."""
     assert stat.S_IMODE((kept[0] / "programs").stat().st_mode) == 0o700
+
+
+def test_on_a_volume_only_programs_of_this_job_are_read(tmp_path: Path) -> None:
+    """In a pod the next pod of the job finds a program; one that another job's token has sealed is not read."""
+    tokens = [tmp_path / name for name in ("ours", "theirs")]
+    for token in tokens:
+        token.write_text(token.name)
+    ours, theirs = (
+        {PROGRAMS_VARIABLE: str(tmp_path / "volume" / "host-0"), PROGRAMS_KEY_VARIABLE: str(token)} for token in tokens
+    )
+    made, total = _start(tmp_path, "0", **ours)
+
+    assert made
+    assert _start(tmp_path, "0", **ours) == (False, total)
+    assert _start(tmp_path, "0", **theirs) == (True, total)
+    assert not (tmp_path / PROGRAMS).exists()

@@ -26,6 +26,11 @@ COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it th
 
 CACHE_VARIABLE = "SHARDWISE_CACHE"
 CACHE_DEFAULT = "~/.cache/shardwise"
+# Where a process keeps its compiled programs, if not in the cache, and the file of the key that seals them. In a pod
+# they lie on the job's volume, so that a pod that takes another's place finds them.
+PROGRAMS_VARIABLE = "SHARDWISE_PROGRAMS"
+PROGRAMS_KEY_VARIABLE = "SHARDWISE_PROGRAMS_KEY_FILE"
+PROGRAMS = "programs"  # their folder in the run directory, or in the cache
 
 WORK_LIMIT_HANGS = 12
 """How many times `hangAfter` a trainer may work without a word before the first step, and others wait for it."""

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from shardwise.job import pods
 from shardwise.job.accelerators import CLASS_VARIABLE
-from shardwise.job.contract import CACHE_VARIABLE, LOGS
+from shardwise.job.contract import CACHE_VARIABLE, LOGS, PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
 from shardwise.job.errors import RunDirectoryError, ShardwiseError
 from shardwise.job.load import load
 from shardwise.job.pods import LastRecord
@@ -44,7 +44,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(LEFT))
     host, directory = int(os.environ[pods.RANK_VARIABLE]), Path(os.environ[pods.DIRECTORY_VARIABLE])
     try:
-        _use_own_folders()
+        _use_own_folders(host, directory)
         code = _work(_config(os.environ))
         ended_alone = code == LEFT
         record = last_record(directory, host, None if ended_alone else code, "this host goes away" * ended_alone)
@@ -61,12 +61,19 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _use_own_folders() -> None:
-    """The pod's root is read-only, and its user has no home: what writes to one finds it in the scratch."""
+def _use_own_folders(host: int, directory: Path) -> None:
+    """The pod's root is read-only, and its user has no home: what writes to one finds it in the scratch.
+
+    Programs take long to compile, so they outlive the pod: they lie on the volume, a folder for each host.
+    """
     home = Path(pods.SCRATCH_MOUNT) / "home"
     home.mkdir(exist_ok=True)
     os.environ |= {"HOME": str(home), CLASS_VARIABLE: str(Path(pods.JOB_MOUNT) / pods.CLASS_KEY)}
     os.environ.setdefault(CACHE_VARIABLE, str(Path(pods.SCRATCH_MOUNT) / "cache"))
+    os.environ |= {
+        PROGRAMS_VARIABLE: str(directory / PROGRAMS / f"host-{host}"),
+        PROGRAMS_KEY_VARIABLE: str(Path(pods.TOKEN_MOUNT) / pods.GANG_TOKEN_KEY),
+    }
 
 
 def _config(variables: Mapping[str, str]) -> AgentConfig:

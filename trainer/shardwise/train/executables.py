@@ -1,14 +1,16 @@
-"""Compiled programs, kept on this host's disk for each process of a run, so that a restart neither traces nor compiles.
+"""Compiled programs, kept for each process of a run, so that a restart neither traces nor compiles.
 
 JAX's own cache still traces, and on several CPU processes only the first one ever finds anything in it. Here a program
 is looked up by all that decides what it would be: the code of this package, the versions, the devices and the flags,
 the job, the place of the process. Called by the start.
 
-What is kept is a pickle, which can run code when it is read: the folder is this user's alone (mode 0700, checked), and
-never in a bucket.
+What is kept is a pickle, which can run code when it is read. On a laptop the folder is this user's alone (mode 0700,
+checked). In a pod it is on the job's volume, where others may write: what is read there has to be sealed with the job's
+token, which only its pods have. Nothing is unpickled before its seal is seen to be right.
 """
 
 import hashlib
+import hmac
 import json
 import os
 import pickle
@@ -28,14 +30,15 @@ from jax.experimental import serialize_executable
 from jax.stages import Compiled, Lowered
 
 import shardwise
-from shardwise.job.contract import cache_directory
+from shardwise.job.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE, cache_directory
 from shardwise.job.spec import TrainingJob
 from shardwise.train.config import GptConfig
 
-FOLDER = "programs"
 _CHANGES_NO_PROGRAM = {"data", "checkpoint", "evaluation", "tracking"}
 _KEEP = 64
 """Programs of so many jobs and places stay; the oldest go."""
+_SEAL = "sha256"
+_SEAL_BYTES = 32
 
 
 class Executables:
@@ -50,8 +53,8 @@ class Executables:
 
     def __init__(self, job: TrainingJob, config: GptConfig, rank: int) -> None:
         """Make the folder if needed."""
-        root = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_directory() / "executables")
-        self._folder = _private(root / FOLDER) / _key(job, config, rank)
+        root, self._key = _place()
+        self._folder = root / _signature(job, config, rank)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         os.utime(self._folder)  # in use: retention goes by it
         _retain(self._folder.parent)
@@ -62,29 +65,44 @@ class Executables:
         It runs on `devices`: all of the run's unless some are given.
         """
         path = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
-        kept = _load(path, devices)
+        kept = _load(path, self._key, devices)
         if kept is not None:
             return kept
         compiled = lower().compile()
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(pickle.dumps(serialize_executable.serialize(compiled)))
+        content = pickle.dumps(serialize_executable.serialize(compiled))
+        partial.write_bytes(hmac.digest(self._key, content, _SEAL) + content)
         partial.replace(path)
         return compiled
 
 
-def _load(path: Path, devices: Sequence[jax.Device] | None) -> Compiled | None:
-    """The program that is kept there; None where there is none, or one that cannot be read, which is then removed."""
+def _place() -> tuple[Path, bytes]:
+    """The folder of the programs, and the key of their seals: the job's own where others may write."""
+    shared = os.environ.get(PROGRAMS_VARIABLE)
+    if shared is None:
+        root = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_directory() / "executables")
+        return _private(root / PROGRAMS), b"this user's alone"
+    folder, token = Path(shared), Path(os.environ[PROGRAMS_KEY_VARIABLE]).read_bytes()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder, hmac.digest(token, PROGRAMS.encode(), _SEAL)
+
+
+def _load(path: Path, key: bytes, devices: Sequence[jax.Device] | None) -> Compiled | None:
+    """The program that is kept there; None where there is none, or one that cannot be used, which is then removed."""
     try:
-        content = path.read_bytes()
+        sealed = path.read_bytes()
     except FileNotFoundError:
         return None
+    seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
     try:
-        made, arguments, results = pickle.loads(content)  # noqa: S301  our own folder
+        if not hmac.compare_digest(seal, hmac.digest(key, content, _SEAL)):
+            raise ValueError("it is damaged, or not of this job")  # noqa: TRY301  one way out for all that is wrong
+        made, arguments, results = pickle.loads(content)  # noqa: S301  sealed by this job, or in our own folder
         program: Compiled = serialize_executable.deserialize_and_load(
             made, arguments, results, execution_devices=devices
         )
-    except Exception as error:  # noqa: BLE001  a damaged file can raise anything; the program is made anew
-        print(f"{path}: cannot be read ({error}); compiling again", file=sys.stderr)  # noqa: T201  the process's log
+    except Exception as error:  # noqa: BLE001  what XLA cannot load can raise anything; the program is made anew
+        print(f"{path}: cannot be used ({error}); compiling again", file=sys.stderr)  # noqa: T201  the process's log
         path.unlink(missing_ok=True)
         return None
     return program
@@ -99,7 +117,7 @@ def _private(folder: Path) -> Path:
     return folder
 
 
-def _key(job: TrainingJob, config: GptConfig, rank: int) -> str:
+def _signature(job: TrainingJob, config: GptConfig, rank: int) -> str:
     """All that decides what a program would be. The tokenizer and the presets have gone into the config."""
     attend_across = job.spec.training.data.attend_across
     decides: dict[str, Any] = {
