@@ -7,9 +7,12 @@ import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import pytest
+
 from shardwise.job.contract import LOGS
 from shardwise.job.orders import READY_VARIABLE
-from shardwise.launcher.child import Trainer
+from shardwise.launcher import child
+from shardwise.launcher.child import StuckError, Trainer
 from shardwise.launcher.processes import clean_environment
 
 LIMIT_SECONDS = 30.0
@@ -75,3 +78,20 @@ def test_work_is_seen_and_its_end_too(tmp_path: Path) -> None:
         assert trainer.cpu_seconds == 0.0
 
     with_trainer(tmp_path, BUSY, look)
+
+
+def test_a_process_that_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends it hears, within a bound, which process survives SIGKILL; it is waited for again when it may go."""
+    monkeypatch.setattr(child, "GONE_WITHIN_SECONDS", 0.1)
+
+    async def look(trainer: Trainer) -> None:
+        with monkeypatch.context() as held:
+            held.setattr(Trainer, "_send", lambda *_: None)
+            with pytest.raises(StuckError, match=rf"process {trainer.pid} has survived SIGKILL for 0.1 s \(state"):
+                await trainer.end()
+        assert trainer.alive
+        monkeypatch.setattr(child, "GONE_WITHIN_SECONDS", LIMIT_SECONDS)
+        await trainer.end()
+        assert not trainer.alive
+
+    with_trainer(tmp_path, IMPORTING, look)

@@ -8,7 +8,15 @@ from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members
 def poll(host: int, agent: str, *, sees: str = "own", leaving: bool = False) -> dict[str, Any]:
     """Return a follower's poll."""
     address = f"10.0.0.{host}"
-    return {"host": host, "agentId": agent, "address": address, "sees": sees, "leaving": leaving, "epoch": None}
+    return {
+        "host": host,
+        "agentId": agent,
+        "address": address,
+        "sees": sees,
+        "leaving": leaving,
+        "stuck": "",
+        "epoch": None,
+    }
 
 
 def heard(*polls: tuple[int, str, float]) -> Members:

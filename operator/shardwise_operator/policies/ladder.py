@@ -16,8 +16,11 @@ from shardwise_operator.words import Lost
 _ASKED_FOR = (Lost.EVICTION, Lost.MAINTENANCE)
 
 
-def climb(seen: Observed, state: State, host: str, cause: Lost) -> State:
-    """The state after a host's pod was lost to `cause`, for which it is charged already."""
+def climb(seen: Observed, state: State, host: str, cause: Lost, *, at_once: bool) -> State:
+    """The state after a host's pod was lost to `cause`, for which it is charged already.
+
+    `at_once` says that the place shall not take a second one: it still holds what the first one had.
+    """
     pod = seen.current(host)
     if cause in _ASKED_FOR or pod is None or (cause == Lost.UNKNOWN and pod.deleting_at is not None):
         return state
@@ -25,7 +28,7 @@ def climb(seen: Observed, state: State, host: str, cause: Lost) -> State:
     unit, where = (str(pod.slice), place) if place else (host, pod.node)
     if where is None:
         return state
-    if state.lost_at.get(unit) != where:
+    if state.lost_at.get(unit) != where and not at_once:
         return replace(state, lost_at={**state.lost_at, unit: where})
     lost_at = {key: value for key, value in state.lost_at.items() if key != unit}
     state = replace(state, lost_at=lost_at, avoid={**state.avoid, unit: where})

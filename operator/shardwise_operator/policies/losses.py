@@ -1,4 +1,4 @@
-"""A pod that ended alone, or is about to, or is gone: it is charged to its cause, and its host gets a new number.
+"""A pod that ended alone, or is about to, is gone or stuck: it is charged to its cause, and its host gets a new number.
 
 Decided once for each pod: a host whose number has gone up has no current pod to lose. The status says so first; the
 pod itself is made by a later pass (`creation.py`), when the lost one has ended for certain.
@@ -13,6 +13,7 @@ from shardwise_operator.pod import Pod
 from shardwise_operator.policies.budgets import backoff_seconds, budget
 from shardwise_operator.policies.endings import failed
 from shardwise_operator.policies.ladder import climb, climbed
+from shardwise_operator.policies.stuck import stuck
 from shardwise_operator.state import Phase, State
 from shardwise_operator.words import AVOIDED, REPLACED, Lost
 
@@ -41,7 +42,11 @@ _WAYS_OF_A_MAINTENANCE = (Lost.EVICTION, Lost.NODE_LOST, Lost.UNKNOWN)
 
 def decide(seen: Observed, now: float) -> Plan | None:
     """Charge every pod that was lost since the last pass; the job fails where a budget is used up."""
-    lost = list(_lost(seen))
+    said = stuck(seen, now)
+    held = {
+        pod.key: said[pod.address] for pod in seen.current_pods() if pod.running and pod.address and pod.address in said
+    }
+    lost = [*_lost(seen), *((host, Lost.NODE_LOST) for host in held)]
     if not lost:
         return None
     state, events = seen.state, list[Event]()
@@ -51,9 +56,10 @@ def decide(seen: Observed, now: float) -> Plan | None:
             words = f"host {host} lost its pod ({cause}), and the budget of {count} for that is used up"
             return failed(seen, REPLACED, words, now)
         state = _charged(seen, state, host, cause, now)
-        events.append(Event("Warning", REPLACED, f"host {host} lost its pod: {cause}"))
+        words = f"; it is stuck: {held[host]}" if host in held else ""
+        events.append(Event("Warning", REPLACED, f"host {host} lost its pod: {cause}{words}"))
     for host, cause in lost:
-        before, state = state, climb(seen, state, host, cause)
+        before, state = state, climb(seen, state, host, cause, at_once=host in held)
         events += [Event("Warning", AVOIDED, words) for words in climbed(before, state)]
     return Plan(state=state, events=tuple(events))
 

@@ -9,18 +9,19 @@ from collections.abc import Iterator
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Delete
 from shardwise_operator.pod import Pod
+from shardwise_operator.policies.stuck import GRACE_SECONDS, stuck
 from shardwise_operator.runtime.kinds import PODS
 
 
 def steps(seen: Observed, now: float) -> Iterator[Delete]:
     """The pods that go now."""
-    current = {pod.uid for pod in seen.current_pods()}
+    current, held = {pod.uid for pod in seen.current_pods()}, stuck(seen, now)
     for pod in seen.pods:
         if pod.deleting_at is not None:
             if pod.node in seen.gone_nodes and now > pod.deleting_at:
                 yield Delete(PODS, pod.name, pod.uid, grace_seconds=0)
         elif pod.uid not in current and not _kept(seen, pod):
-            yield Delete(PODS, pod.name, pod.uid)
+            yield Delete(PODS, pod.name, pod.uid, grace_seconds=GRACE_SECONDS if pod.address in held else None)
 
 
 def _kept(seen: Observed, pod: Pod) -> bool:

@@ -5,10 +5,11 @@ Called by the server from its threads, and by the leader's loop, which has it lo
 
 import asyncio
 import time
+from dataclasses import asdict
 from typing import Any
 
 from shardwise.launcher import status
-from shardwise.launcher.means import Means
+from shardwise.launcher.means import Means, Stuck
 from shardwise.launcher.members import MISSED_SECONDS
 from shardwise.launcher.standing import Standing
 from shardwise.launcher.status import RunPhase
@@ -27,6 +28,7 @@ class Board:
         self._loop = asyncio.get_running_loop()
         self._noted_at = time.monotonic()
         self._slow: Slow | None = None
+        self._stuck: list[Stuck] = []
         self._status = self._make_status()
 
     def status(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Board:
             self._means.stop.set()
         self._notice_progress()
         self._notice_slowness()
+        self._notice_stuck()
         self._status = self._make_status()
         epoch = self._means.reach.epoch
         if time.monotonic() - self._noted_at > _RECORD_SECONDS or epoch != self._standing.record.epoch:
@@ -92,6 +95,13 @@ class Board:
         if slow and (self._slow is None or self._slow.host != slow.host):
             self._means.events.write("slow", host=slow.host, words=slow.words)
         self._slow = slow
+
+    def _notice_stuck(self) -> None:
+        stuck = self._means.stuck
+        for each in stuck:
+            if each not in self._stuck:
+                self._means.events.write("stuck", host=each.host, words=each.words)
+        self._stuck = stuck
 
     async def _requested(self, word: str) -> None:
         self._means.events.write(word)
@@ -125,4 +135,5 @@ class Board:
             "checkpoint": means.metrics.checkpoint,
             "goodput": self._standing.goodput(means.metrics.lost_seconds),
             "missing": means.members.silent(time.monotonic(), MISSED_SECONDS),
+            "stuck": [asdict(each) for each in means.stuck],
         }

@@ -26,11 +26,16 @@ from shardwise.launcher.report import Exit
 
 TAIL_LINES = 20
 TAIL_BYTES = 2000
+GONE_WITHIN_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 _STACKS_SECONDS = 2.0
 _USED = slice(11, 13)  # utime and stime, where the state is 0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _WORDS = {"stop": STOP_SIGNAL, "save": SAVE_SIGNAL}
+
+
+class StuckError(OSError):
+    """A process that SIGKILL does not end: the kernel holds it, for a device's driver or a disk that do not answer."""
 
 
 class Trainer:
@@ -119,11 +124,18 @@ class Trainer:
         return head + (_text(path) or "it wrote no stacks\n")
 
     async def end(self) -> None:
-        """SIGKILL it if it has not ended by itself, and wait until it is gone."""
+        """SIGKILL it if it has not ended by itself, and wait until it is gone; StuckError where it does not go."""
         if self.alive:
             self._asked = True
             self._send(signal.SIGKILL)
-        await self._process.wait()
+        try:
+            async with asyncio.timeout(GONE_WITHIN_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            raise StuckError(
+                f"process {self.pid} has survived SIGKILL for {GONE_WITHIN_SECONDS:g} s (state {self.state}, waiting "
+                f"in {_waiting_in(self.pid)}): look at its devices and network disks"
+            ) from None
 
     async def wait(self) -> Exit:
         """How it ended, when it has."""

@@ -94,6 +94,7 @@ class Follower:
             "address": self._config.address,
             "sees": self._sees,
             "leaving": leaving,
+            "stuck": self._host.stuck,
             "epoch": self._epoch if self._node else None,
         }
         return self._asked.request("POST", "/gang", body)

@@ -26,18 +26,27 @@ async def hosts_are_there(means: Means, standing: Standing) -> LastWord | None:
         if means.deadline_seconds == 0.0:
             return saved("the deadline has passed")
         now = time.monotonic()
-        # A host that leaves still answers, but only its successor can be given orders.
-        missing = sorted({*means.members.silent(now, MISSED_SECONDS), *means.members.leaving()})
+        stuck = means.stuck
+        # A host that leaves, or is stuck, still answers, but only its successor can be given orders.
+        gone = {*means.members.leaving(), *(each.host for each in stuck)}
+        missing = sorted({*means.members.silent(now, MISSED_SECONDS), *gone})
         means.reach.look()
         if not missing and not means.members.blind() and means.reach.ready.is_set():
             return None
         if missing and now - began > bound:
             return failed(Cause.HOST_LOST, missing[0], f"{named(missing)} missing for {bound:g} s")
-        if word := _not_shared(means, now):
+        if word := _hopeless(means, now):
             return word
-        standing.reason = f"waiting for {_awaited(means, missing)}"
+        standing.reason = "; ".join([f"waiting for {_awaited(means, missing)}", *(each.words for each in stuck)])
         await asyncio.sleep(LOOK_SECONDS)
     return saved("stopped before a trainer ran; there was nothing to save")
+
+
+def _hopeless(means: Means, now: float) -> LastWord | None:
+    """The last word where waiting does not help."""
+    if means.config.one_machine and (stuck := means.stuck):
+        return failed(Cause.HOST_LOST, stuck[0].host, stuck[0].words)
+    return _not_shared(means, now)
 
 
 def _not_shared(means: Means, now: float) -> LastWord | None:

@@ -91,6 +91,8 @@ class OwnHand:
                 return await self._answer(request)
         except TimeoutError:
             raise HandError(host, f"no answer to {request['op']} within {timeout} s") from None
+        except OSError as error:
+            raise HandError(host, str(error)) from error
 
     async def ended(self) -> str:
         """Never: the agent and the leader are one process."""

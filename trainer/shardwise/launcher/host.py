@@ -24,7 +24,7 @@ from shardwise.job.environment import trainer_environment
 from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
 from shardwise.launcher import processes
-from shardwise.launcher.child import Trainer, has_room_for, remove_standby_logs
+from shardwise.launcher.child import StuckError, Trainer, has_room_for, remove_standby_logs
 from shardwise.launcher.config import AgentConfig, stacks_of
 from shardwise.launcher.effort import Effort
 from shardwise.launcher.hand import Answer, Request
@@ -63,6 +63,7 @@ class Host:
         self._exit: Exit | None = None
         self._ended: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
+        self._stuck = ""
         self._progress: Progress | None = None
         self._seen: tuple[int, int] = (0, 0)
         self._ordered_at = 0.0
@@ -121,8 +122,13 @@ class Host:
         progress = self._progress
         return self._exit is None and progress is not None and progress.phase not in (Phase.START, Phase.JOIN)
 
+    @property
+    def stuck(self) -> str:
+        """Why this host can start no trainer: SIGKILL does not end the last one; "" where it has, after all."""
+        return self._stuck if self._trainer and self._trainer.alive else ""
+
     async def end(self) -> None:
-        """End the trainer and wait until it is gone."""
+        """End the trainer and wait until it is gone, or it shows that it is stuck."""
         async with self._changing:
             await self._end_trainer()
 
@@ -136,7 +142,8 @@ class Host:
         """Nothing of this host's trainers remains."""
         await self.end()
         if self._standby:
-            await self._standby.end()
+            with contextlib.suppress(StuckError):  # whoever ends this process waits for it
+                await self._standby.end()
             self._standby.close()
             self._standby = None
         if self._trainer:
@@ -182,6 +189,8 @@ class Host:
     async def _start(self, orders: Orders) -> None:
         async with self._changing:
             await self._end_trainer()
+            if self.stuck:
+                raise StuckError(self.stuck)
             if self._trainer:
                 self._trainer.close()
             trainer = await self._take_standby() or await self._new_trainer()
@@ -194,9 +203,13 @@ class Host:
         self._tell()
 
     async def _end_trainer(self) -> None:
-        if self._trainer and self._ended:
-            await self._trainer.end()
-            await self._ended
+        if self._trainer and self._ended and not self.stuck:
+            try:
+                await self._trainer.end()
+            except StuckError as error:
+                self._stuck = str(error)
+            else:
+                await self._ended
 
     async def _await_end(self, trainer: Trainer) -> None:
         ended = await trainer.wait()

@@ -162,6 +162,7 @@ class _Command:
             started_at=self._started_at,
             fork=self._fork,
             step=self._step,
+            one_machine=True,
         )
         with self._agent_log(host).open("ab") as log:
             agent = await processes.start(

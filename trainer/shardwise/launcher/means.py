@@ -17,6 +17,15 @@ from shardwise.launcher.watchdog import Usual
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stuck:
+    """A host that SIGKILL does not free of its last trainer: `words` say of which process, `address` is its ip."""
+
+    host: int
+    address: str
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Means:
     """One of each. `stop` is set when somebody has asked for a stop of the run."""
 
@@ -40,6 +49,13 @@ class Means:
     def leaving(self) -> list[int]:
         """The hosts that are about to go away: what runs is saved before they do, and goes on with their successors."""
         return [0] * self.host.leaving.is_set() + self.members.leaving()
+
+    @property
+    def stuck(self) -> list[Stuck]:
+        """The hosts that can start no trainer until another agent comes for them."""
+        own = [Stuck(host=0, address=self.config.address, words=self.host.stuck)] if self.host.stuck else []
+        others = self.members.stuck().items()
+        return own + [Stuck(host=host, address=member.address, words=member.stuck) for host, member in others]
 
     @property
     def deadline_seconds(self) -> float | None:

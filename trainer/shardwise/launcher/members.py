@@ -18,8 +18,8 @@ class Member:
 
     Its id is not its process's number, which in a pod is always 1. `came_at`, `polled_at` (its own last word) and
     `heard_at` (that, or a hand's) are in the leader's monotonic seconds. `address` is its host's ip; `sees` is what it
-    reads in the run directory (`shared.py`); `leaving` says that its host is about to go away; `epoch` is the one that
-    its Ray node belongs to.
+    reads in the run directory (`shared.py`); `leaving` says that its host is about to go away; `stuck` why it can start
+    no trainer; `epoch` is the one that its Ray node belongs to.
     """
 
     agent_id: str
@@ -29,6 +29,7 @@ class Member:
     address: str = ""
     sees: str = ""
     leaving: bool = False
+    stuck: str = ""
     epoch: int | None = None
 
 
@@ -53,6 +54,7 @@ class Members:
             address=str(poll["address"]),
             sees=str(poll["sees"]),
             leaving=bool(poll["leaving"]),
+            stuck=str(poll["stuck"]),
             epoch=poll["epoch"],
         )
 
@@ -69,6 +71,10 @@ class Members:
     def leaving(self) -> list[int]:
         """The hosts that have said that they are about to go away."""
         return [host for host, member in sorted(self._members.items()) if member.leaving]
+
+    def stuck(self) -> dict[int, Member]:
+        """The hosts that can start no trainer, for the last one does not end."""
+        return {host: member for host, member in sorted(self._members.items()) if member.stuck}
 
     def blind(self) -> dict[int, Member]:
         """The hosts that do not read in the run directory what this one wrote there."""

@@ -8,6 +8,16 @@ from typing import Any
 
 from shardwise.job.contract import Cause, ExitCode
 
+_PLAIN = {
+    "stalled": "stalled: {words}",
+    "goesOn": "the stall is over",
+    "slow": "host {host} is slow: {words}",
+    "stuck": "host {host} can start no trainer: {words}",
+    "stacks": "the stacks of all ranks are in {file}",
+    "epochFailed": "Ray did not start ({reason}); trying again",
+    "notStarted": "the trainers could not be started ({reason}); trying again",
+}
+
 
 def said(event: Mapping[str, Any]) -> str | None:
     """What a person is told of an event."""
@@ -18,20 +28,10 @@ def said(event: Mapping[str, Any]) -> str | None:
             text = f"{event['words']} ({event['cause']}); starting again{wait}"
         case "running" if event["sinceEndSeconds"] is not None:
             text = f"recovered: training goes on from step {event['fromStep']}, {event['sinceEndSeconds']:.1f} s later"
-        case "stalled":
-            text = f"stalled: {event['words']}"
-        case "goesOn":
-            text = "the stall is over"
-        case "slow":
-            text = f"host {event['host']} is slow: {event['words']}"
-        case "stacks":
-            text = f"the stacks of all ranks are in {event['file']}"
-        case "epochFailed":
-            text = f"Ray did not start ({event['reason']}); trying again"
-        case "notStarted":
-            text = f"the trainers could not be started ({event['reason']}); trying again"
         case "done":
             text = _last(event)
+        case name if name in _PLAIN:
+            text = _PLAIN[name].format_map(event)
     return text
 
 
