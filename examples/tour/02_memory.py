@@ -19,6 +19,7 @@
 # %%
 import resource
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +77,7 @@ table(
 assert born == [w.nbytes] * 8, "weights born in place take one weight on every device and nothing more"
 assert copied == [10 * w.nbytes] + [w.nbytes] * 7, "copying from device 0 takes ten weights there"
 assert left == [w.nbytes] * 8, "the stack stays on device 0 until the last name for it is gone"
+del copies
 
 # %%
 figure = Figure(figsize=(8.4, 2.7), layout="constrained")
@@ -95,7 +97,6 @@ picture(figure, "born-or-copied", "Weights on each device. Dashed: one weight, a
 # device*. That gives eight different weights: eight models, not one model eight times.
 
 # %%
-del copies
 keys = jax.random.split(jax.random.key(0), 8)
 eight = jax.jit(jax.vmap(lambda key: jax.random.normal(key, (E, H))), out_shardings=by_rows)(keys)
 assert len({np.asarray(one).tobytes() for one in eight}) == 8, "a key per device makes eight different models"
@@ -183,16 +184,21 @@ picture(figure, "gradient", "What is alive while each program runs. Only the blu
 # began. It never falls, and here it is set before the first call, by the float64 array of NumPy from which JAX makes
 # its float32 one. So the cell prints the same number twice, whatever the gradient costs. Below are the living buffers,
 # the resident set and its peak, after each thing that happens. The gradient by the vector is 400 bytes; the one by both
-# arguments adds a second matrix. (When all is gone the resident set falls too, at once or when a thread of the runtime
-# gets to it: one more reason to read the profile instead.)
+# arguments adds a second matrix. (Threads of the runtime give memory back in their own time, so each reading of the
+# resident set waits a little for what is predicted: one more reason to read the profile instead.)
 
 
 # %%
-def note(event: str) -> None:
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    resident = psutil.Process().memory_info().rss
-    notes.append((event, (sum(by_device()) - start[0], resident - start[1], peak - start[1])))
+def grown() -> int:
+    return process.memory_info().rss - start[1]
+
+
+def note(event: str, predicted: int) -> None:
+    until, unit = time.monotonic() + 3, 1 if sys.platform == "darwin" else 1024
+    while time.monotonic() < until and abs(grown() - predicted) > 0.05 * size:
+        time.sleep(0.02)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - start[1]
+    notes.append((event, (sum(by_device()) - start[0], predicted, grown(), peak)))
 
 
 def total(v: Array, A: Array) -> Array:
@@ -202,29 +208,30 @@ def total(v: Array, A: Array) -> Array:
 v, shape = jnp.ones(100), jax.ShapeDtypeStruct((400_000, 100), jnp.float32)
 by_vector = jax.jit(jax.grad(total)).lower(v, shape).compile()
 by_both = jax.jit(jax.grad(total, argnums=(0, 1))).lower(v, shape).compile()
-start = (sum(by_device()), psutil.Process().memory_info().rss)
-notes: list[tuple[str, tuple[int, int, int]]] = []
+process, size = psutil.Process(), 4 * shape.size
+start = (sum(by_device()), process.memory_info().rss)
+notes: list[tuple[str, tuple[int, int, int, int]]] = []
 
 A = jax.block_until_ready(jnp.asarray(np.ones(shape.shape)))
 float(A[0, 0])  # a call gives JAX the occasion to let go of NumPy's array
-note("A, made from float64")
+note("A, made from float64", size)
 one = jax.block_until_ready(by_vector(v, A))
-note("gradient by v")
+note("gradient by v", size)
 both = jax.block_until_ready(by_both(v, A))
-note("gradients by v and A")
-size = A.nbytes
+note("gradients by v and A", 2 * size)
 del one, both, A
-note("all gone")
+note("all gone", 0)
 table(
     "MiB of the process, since before A",
-    ("after", "living buffers", "resident", "peak"),
+    ("after", "living buffers", "resident: predicted", "measured", "peak"),
     [(event, *(f"{number / 2**20:.0f}" for number in numbers)) for event, numbers in notes],
 )
-living, resident, peaks = zip(*(numbers for _, numbers in notes), strict=True)
-assert peaks[0] == peaks[-1], "the peak is the same before and after the gradients, and when all is gone"
+living, _, resident, peaks = zip(*(numbers for _, numbers in notes), strict=True)
 assert abs(resident[1] - resident[0]) < 0.1 * size, "a gradient by the vector alone adds next to nothing"
 assert abs(resident[2] - resident[1] - size) < 0.1 * size, "the gradient by both adds a second matrix"
+assert peaks[0] == peaks[-1], "the peak is the same before and after the gradients, and when all is gone"
 assert living[3] == 0, "nothing reaches the arrays any more"
+del x, w, v
 
 # %% [markdown]
 # ## Whose bytes are these?
@@ -258,7 +265,6 @@ def train() -> tuple[Array, tuple[Array, Array]]:
 
 
 HISTORY: list[Array] = []
-del x, w, v
 newest, state = train()
 graph = call_graph()
 picture(draw_calls(graph), "who-made-it", "Living bytes by the function that made them.")
