@@ -27,6 +27,8 @@ _NUM_FILES_AT_ONCE = max(4, os.cpu_count() or 1)
 """Each thread that reads keeps a chunk's worth of freed memory, so more of them than cores cost without a gain."""
 _ALIGNMENT_BYTES = 64
 """From which on JAX takes a numpy array on CPU as it is, without a copy."""
+_HUGE_PAGE_BYTES = 2 << 20
+"""What lies in whole pages of this size is mapped by one fault each instead of 512, where the kernel gives them."""
 
 
 class Refusal(Exception):  # noqa: N818 - it never leaves the package: the caller sees a CheckpointError or the next one
@@ -167,6 +169,7 @@ def _place(buffer: np.ndarray, devices: Sequence[layout.Device]) -> Iterator[jax
 
 def _aligned(shape: layout.Shape, dtype: np.dtype[Any]) -> np.ndarray:
     num_bytes = math.prod(shape) * dtype.itemsize
-    memory = np.empty(num_bytes + _ALIGNMENT_BYTES, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT_BYTES
+    alignment = _HUGE_PAGE_BYTES if num_bytes >= _HUGE_PAGE_BYTES else _ALIGNMENT_BYTES
+    memory = np.empty(num_bytes + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
     return memory[start : start + num_bytes].view(dtype).reshape(shape)
