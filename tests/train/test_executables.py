@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -57,26 +58,30 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 def test_a_new_process_neither_traces_nor_compiles(kept: tuple[Path, float]) -> None:
-    """The same job finds its program, and it computes the same; cadence and budgets change nothing of it."""
+    """The same job finds its program, and it computes the same; length, cadence and budgets change nothing of it."""
     folder, total = kept
-    assert _start(folder, "0", "training.checkpoint.everySteps=7", "recovery.hangAfter=1m") == (False, total)
+    changes = ("training.steps=7", "training.checkpoint.everySteps=7", "recovery.hangAfter=1m")
+    assert _start(folder, "0", *changes) == (False, total)
 
 
 @pytest.mark.parametrize("arguments", [("1",), ("0", "training.seed=1")], ids=["rank", "seed"])
-def test_what_decides_a_program_is_looked_at(kept: tuple[Path, float], arguments: tuple[str, ...]) -> None:
+def test_what_decides_a_program_is_looked_at(
+    kept: tuple[Path, float], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     """Another rank, or another job, gets a program of its own."""
-    made, _ = _start(kept[0], *arguments)
+    shutil.copytree(kept[0], tmp_path, dirs_exist_ok=True)
+    made, _ = _start(tmp_path, *arguments)
     assert made
 
 
-def test_a_damaged_program_is_made_anew(kept: tuple[Path, float]) -> None:
+def test_a_damaged_program_is_made_anew(kept: tuple[Path, float], tmp_path: Path) -> None:
     """A file that was cut short ends no start: it is replaced, and found whole the next time."""
-    folder, _ = kept
-    made, total = _start(folder, "2")
-    (program,) = max((folder / "programs").iterdir(), key=lambda path: path.stat().st_mtime_ns).iterdir()
+    folder, total = kept
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (program,) = tmp_path.glob("programs/*/*")
     program.write_bytes(program.read_bytes()[:1000])
 
-    assert (made, _start(folder, "2"), _start(folder, "2")) == (True, (True, total), (False, total))
+    assert (_start(tmp_path, "0"), _start(tmp_path, "0")) == ((True, total), (False, total))
 
 
 def test_the_programs_that_were_used_last_stay(tmp_path: Path) -> None:

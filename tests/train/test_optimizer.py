@@ -1,6 +1,7 @@
 """What decays, what Muon takes, and how the learning rate runs: all from axis names and the job's words."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,14 @@ import optax
 import pytest
 
 from shardwise.job.spec import Optimizer, Schedule
-from shardwise.train.optimizer import is_matrix, muon_dimensions, optimizer, scale_by_lion, schedule
+from shardwise.train.optimizer import (
+    falls_to_the_last_step,
+    is_matrix,
+    muon_dimensions,
+    optimizer,
+    scale_by_lion,
+    schedule,
+)
 from shardwise.train.state import Program
 
 MakeProgram = Callable[..., Program]
@@ -146,6 +154,17 @@ def test_the_learning_rate_by_step(settings: Schedule, expected: dict[int, float
     rate = schedule(settings, 1.0, 100)
 
     assert {step: pytest.approx(float(rate(step)), abs=1e-6) for step in expected} == expected
+
+
+@pytest.mark.parametrize("kind", ["constant", "cosine", "linear", "warmup-stable-decay"])
+@pytest.mark.parametrize("decay_steps", [None, 20])
+def test_where_more_steps_change_no_rate(kind: Any, decay_steps: int | None) -> None:
+    """Exactly where the fall does not end with the run, the rate of a step is the same in a longer one."""
+    settings = Schedule(kind=kind, warmup_steps=10, decay_steps=decay_steps)
+    short, long = (schedule(settings, 1.0, steps) for steps in (100, 150))
+    differ = any(float(short(step)) != float(long(step)) for step in range(0, 100, 5))
+
+    assert falls_to_the_last_step(Optimizer(learning_rate=1.0, schedule=settings)) == differ
 
 
 def test_the_gradient_is_clipped_to_its_global_norm(make_program: MakeProgram) -> None:

@@ -154,9 +154,12 @@ def reap_orphans() -> list[int]:
     for pid, process in list(_own.items()):
         if process.returncode is not None:
             del _own[pid]
-    if _starting:
-        return []
-    return [child.pid for child in psutil.Process().children() if child.pid not in _own and _reap(child)]
+    reaped: list[int] = []
+    with contextlib.suppress(ChildProcessError):  # there is no child at all
+        # One of our own that has just ended hides those behind it until asyncio has waited for it, which is at once.
+        while not _starting and (ended := _ended_child()) is not None and ended not in _own:
+            reaped.append(os.waitpid(ended, 0)[0])
+    return reaped
 
 
 def _tree(pid: int) -> list[Identity]:
@@ -203,8 +206,7 @@ def _close(handles: Iterable[int]) -> None:
         os.close(handle)
 
 
-def _reap(child: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-        if child.status() == psutil.STATUS_ZOMBIE:
-            return os.waitpid(child.pid, os.WNOHANG)[0] == child.pid
-    return False
+def _ended_child() -> int | None:
+    """A child that has ended and that nobody has waited for; to list all children would be to read all of /proc."""
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return found.si_pid if found else None

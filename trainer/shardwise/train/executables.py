@@ -33,6 +33,7 @@ import shardwise
 from shardwise.job.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE, cache_directory
 from shardwise.job.spec import TrainingJob
 from shardwise.train.config import GptConfig
+from shardwise.train.optimizer import falls_to_the_last_step
 
 _CHANGES_NO_PROGRAM = {"data", "checkpoint", "evaluation", "tracking"}
 _KEEP = 64
@@ -119,7 +120,9 @@ def _private(folder: Path) -> Path:
 
 def _signature(job: TrainingJob, config: GptConfig, rank: int) -> str:
     """All that decides what a program would be. The tokenizer and the presets have gone into the config."""
-    attend_across = job.spec.training.data.attend_across
+    training = job.spec.training
+    # A run that only goes on for longer finds its programs.
+    changes_no_program = _CHANGES_NO_PROGRAM | (set() if falls_to_the_last_step(training.optimizer) else {"steps"})
     decides: dict[str, Any] = {
         "code": _code(),
         "versions": [shardwise.__version__, jax.__version__, jaxlib.version.__version__, platform.python_version()],
@@ -127,7 +130,7 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int) -> str:
         "devices": [[str(device), device.device_kind, device.process_index] for device in jax.devices()],
         "flags": {name: os.environ.get(name) for name in ("XLA_FLAGS", "NPROC", "LIBTPU_INIT_ARGS")},
         "hardware": job.spec.hardware.model_dump(),
-        "training": job.spec.training.model_dump(exclude=_CHANGES_NO_PROGRAM) | {"attend": attend_across},
+        "training": training.model_dump(exclude=changes_no_program) | {"attend": training.data.attend_across},
         "model": repr(config),
         "rank": rank,
     }

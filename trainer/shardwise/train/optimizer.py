@@ -44,6 +44,12 @@ def schedule(settings: Schedule, peak: float, steps: int) -> optax.Schedule:
     return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1 or 1), curve], [warmup])
 
 
+def falls_to_the_last_step(settings: Optimizer) -> bool:
+    """Whether the learning rate of a step depends on how many steps there are."""
+    curve = settings.schedule
+    return curve.kind == "warmup-stable-decay" or (curve.kind != "constant" and curve.decay_steps is None)
+
+
 def optimizer(settings: Optimizer, names: Names, steps: int) -> optax.GradientTransformation:
     """The update rule of a resolved job, for parameters with these axis names."""
     rate = schedule(settings.schedule, settings.learning_rate, steps)
