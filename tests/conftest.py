@@ -13,6 +13,8 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.cluster.fixtures"]
 
+# Hundreds of processes are started, and reading JAX's sources anew would be half of what most of them do.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_collective_call_terminate_timeout_seconds=1800"
