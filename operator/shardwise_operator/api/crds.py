@@ -88,7 +88,7 @@ _CLASS_RULES = (
 def crds() -> dict[str, dict[str, Any]]:
     """The CRDs by the name of their file."""
     job = _versioned(_root(JobSpec, "A training job.", _job_notes(), status=JobStatus))
-    _hang(job["schema"]["openAPIV3Schema"], (_NAME_RULE, *JOB_RULES, *POD_RULES, *immutability()))
+    _hang(job["schema"]["openAPIV3Schema"], (_NAME_RULE, *JOB_RULES, *POD_RULES, immutability()))
     _check_durations(job["schema"]["openAPIV3Schema"])
     job["subresources"] = {"status": {}}
     kind = _versioned(_root(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {}))

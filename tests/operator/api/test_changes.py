@@ -18,7 +18,7 @@ IDENTITY = [
     ({"training": {"batch": {"sequences": 32}}}, "training.batch.sequences is part"),
     ({"training": {"optimizer": {"name": "lion"}}}, "training.optimizer.name is part"),
     ({"training": {"optimizer": {"clipNorm": 2.0}}}, "training.optimizer.clipNorm is part"),
-    ({"training": {"data": {"tokenizer": "t.json"}}}, "the tokenizer is part"),
+    ({"training": {"data": {"tokenizer": "t.json"}}}, "training.data.tokenizer is part"),
     ({"training": {"data": {"train": [{"name": "other", "paths": ["a"]}]}}}, "training.data.train.*.name is part"),
     ({"training": {"precision": {"compute": "bfloat16"}}}, "training.precision.compute is part"),
     ({"training": {"loss": {"zLoss": 0.1}}}, "training.loss.zLoss is part"),
