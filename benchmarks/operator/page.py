@@ -31,8 +31,8 @@ Polling is real: the address of every KWOK pod is routed to this machine, where 
 does that takes a step a second. It wants a bearer token of 64 hexadecimal digits, but cannot know the job's.
 """
 _BOUNDS = """
-What bounds it: a start is nine objects and three or four writes of the status, and each of those costs the API server
-about four times what a ConfigMap's does, since it holds the whole job against all rules of the CRD again. What this
+What bounds it: a start is nine objects and two or three writes of the status, and each of those costs the API server
+about three times what a ConfigMap's does, since it holds the whole job against the schema of the CRD again. What this
 cluster flatters: etcd does not wait for the disk, everything shares one network namespace, no kubelet pulls an image,
 and host 0 says that it runs as soon as it is asked, which saves a write of the status.
 """

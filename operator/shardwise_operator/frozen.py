@@ -63,9 +63,9 @@ class Frozen:
         """How long a pod that is told to go may take to save."""
         return self.pod.termination_grace_period.seconds
 
-    @cached_property
+    @property
     def data(self) -> dict[str, str]:
-        """What a ConfigMap holds of it; kept, since every pass asks and writing YAML takes longer than the pass."""
+        """What a ConfigMap holds of it; writing YAML takes longer than a pass."""
         return {JOB_KEY: dump(self.job), CLASS_KEY: write_document(as_data(self.machine))}
 
 

@@ -69,7 +69,7 @@ class Observer:
         metadata, spec, status = job["metadata"], job["spec"], job.get("status", {})
         uid, state = metadata["uid"], read_state(status)
         children = {kind: self._own(kind, uid) for kind in CHILDREN}
-        frozen = self._thawed(children[CONFIG_MAPS], metadata["name"], state)
+        frozen = self._thawed(children[CONFIG_MAPS], metadata, state)
         asked = None if frozen and state.phase != Phase.SUSPENDED else self._freeze(job)
         pods = tuple(read_pod(raw) for raw in self._pods(metadata, state))
         gone, silent = self._nodes.lost(pods, now)
@@ -100,12 +100,15 @@ class Observer:
         )
         return replace(seen, gone_places=self._nodes.gone_places(seen))
 
-    def _thawed(self, config_maps: Sequence[Object], name: str, state: State) -> Frozen | None:
+    def _thawed(self, config_maps: Sequence[Object], metadata: Mapping[str, Any], state: State) -> Frozen | None:
+        """What the round is made of, read once: it never changes, and the caches do not hold it."""
         if state.round is None:
             return None
-        wanted = config_map_name(name, state.round)
-        found = next((each for each in config_maps if each["metadata"]["name"] == wanted), None)
-        return None if found is None else self._frozen.get(found["metadata"]["uid"], lambda: thaw(found["data"]))
+        wanted = config_map_name(metadata["name"], state.round)
+        found = next((each["metadata"]["uid"] for each in config_maps if each["metadata"]["name"] == wanted), None)
+        if found is None:
+            return None
+        return self._frozen.get(found, lambda: thaw(self._api.get(CONFIG_MAPS, metadata["namespace"], wanted)["data"]))
 
     def _freeze(self, job: Object) -> Frozen | str:
         """The job with its class as they are now, or why they do not go together."""

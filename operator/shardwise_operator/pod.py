@@ -11,6 +11,7 @@ from shardwise.job.pods import ATTEMPT_LABEL, HOST_LABEL, ROUND_LABEL, SLICE_GAT
 from shardwise_operator.state import seconds_of
 
 _ENDED = ("Succeeded", "Failed")
+_READ = ("nodeName", "nodeSelector", "schedulingGates")  # of the spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,12 @@ class Pod:
     def running(self) -> bool:
         """Whether its container runs, and nobody has asked for its end."""
         return self.phase == "Running" and self.deleting_at is None
+
+
+def kept(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a pod that `read_pod` reads: thousands are held in memory, and most of each is what it runs."""
+    spec = {name: raw["spec"][name] for name in _READ if name in raw["spec"]}
+    return {"metadata": raw["metadata"], "spec": spec, "status": raw.get("status", {})}
 
 
 def read_pod(raw: Mapping[str, Any]) -> Pod:

@@ -100,8 +100,14 @@ def _told(seen: Observed, status: Mapping[str, Any], old: Mapping[str, Any], hea
         "slowestHost": None if slowest is None else seen.hosts[slowest],
         "observedAt": timestamp(heard_at),
     }
-    told = {"progress": {name: value for name, value in progress.items() if value is not None}}
+    told = {"progress": _new_or_old({name: value for name, value in progress.items() if value is not None}, old)}
     return {**told, **_checkpoint(status, old, heard_at), **_goodput(status.get("goodput", {}))}
+
+
+def _new_or_old(progress: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """What was written before, where nothing but the time has moved on: that alone is worth no write."""
+    before = old.get("progress", {})
+    return before if before == {**progress, "observedAt": before.get("observedAt")} else progress
 
 
 def _checkpoint(status: Mapping[str, Any], old: Mapping[str, Any], heard_at: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The objects beside the pods: what the round is made of, the name of host 0, and who may speak to the pods."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,22 +21,24 @@ _PORT = {"name": "agent", "port": AGENT_PORT, "protocol": "TCP"}
 
 @dataclass(frozen=True)
 class Child:
-    """An object that a round needs before its pods."""
+    """An object that a round needs before its pods: its name, and how it is rendered where it is missing."""
 
     kind: Kind
-    manifest: dict[str, Any]
+    name: str
+    render: Callable[[], dict[str, Any]]
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        return str(self.manifest["metadata"]["name"])
+    def manifest(self) -> dict[str, Any]:
+        """The object."""
+        return self.render()
 
 
 def children(seen: Observed, operator_namespace: str) -> Iterator[Child]:
     """Every object that a round needs before its pods, but the Secret, which nobody may look for."""
-    yield Child(CONFIG_MAPS, config_map(seen))
-    yield Child(SERVICES, service(seen))
-    yield Child(NETWORK_POLICIES, network_policy(seen, operator_namespace))
+    assert seen.state.round is not None
+    yield Child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round), lambda: config_map(seen))
+    yield Child(SERVICES, service_name(seen.name), lambda: service(seen))
+    yield Child(NETWORK_POLICIES, service_name(seen.name), lambda: network_policy(seen, operator_namespace))
 
 
 def config_map(seen: Observed) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Connection:
         body: bytes | None,
         content_type: str,
         read_seconds: float,
+        accept: str = "application/json",
         stream: bool = False,
     ) -> BaseHTTPResponse:
         """Send one request, once: whoever asked tries again, with a backoff. With `stream` the body is left to be read.
@@ -53,7 +54,7 @@ class Connection:
         Raises:
             UnreachableError: no answer within `read_seconds` of silence, or no connection.
         """
-        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "shardwise-operator"}
+        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "shardwise-operator"}
         try:
             answer: BaseHTTPResponse = self._pool.request(
                 method,

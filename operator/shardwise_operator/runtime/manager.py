@@ -36,11 +36,13 @@ class Watch:
         kind: of which objects.
         keys: which keys to reconcile when this object appears, changes or goes; called for the old and the new object.
         labels: a label selector; empty for all objects.
+        keep: what of an object is held in memory; all of it unless said otherwise.
     """
 
     kind: Kind
     keys: Callable[[Object], Iterable[Key]]
     labels: str = ""
+    keep: Callable[[Object], Object] = lambda obj: obj
 
 
 class Controller(Protocol):
@@ -110,6 +112,7 @@ class Manager:
                 lambda change: self._enqueue(watch, change),
                 namespace=self._namespace,
                 labels=watch.labels,
+                keep=watch.keep,
             )
             self._reflectors[watch.kind, watch.labels] = reflector
         self._cache.add(reflector)

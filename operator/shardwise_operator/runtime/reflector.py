@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from shardwise_operator.runtime.errors import GoneError, KubernetesError
-from shardwise_operator.runtime.kinds import Kind, Objects
+from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import backoff_seconds
 from shardwise_operator.runtime.store import Change, Changes, Store
@@ -41,11 +41,15 @@ class Reflector:
         *,
         namespace: str = "",
         labels: str = "",
+        keep: Callable[[Object], Object] = lambda obj: obj,
         watch_seconds: float = _WATCH_SECONDS,
     ) -> None:
-        """Take what to watch; `changed` hears of every change, in this reflector's thread, after the store has it."""
+        """Take what to watch; `changed` hears of every change, in this reflector's thread, after the store has it.
+
+        `keep` is what the store holds of an object, and everybody sees.
+        """
         self.kind = kind
-        self.store = Store()
+        self.store = Store(keep)
         self._api = api
         self._metrics = metrics
         self._changed = changed

@@ -5,7 +5,7 @@ Filled by its reflector, read through `cache` by everything else. What it hands 
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shardwise_operator.runtime.kinds import Object, Objects
@@ -20,7 +20,9 @@ _INTERNED_CHARACTERS = 64
 class Store:
     """Objects of one kind, thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Callable[[Object], Object] = lambda obj: obj) -> None:
+        """Hold of each object what `keep` leaves: at least its name, UID, version and owners."""
+        self._keep = keep
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Object] = {}
         self._owned: dict[str, dict[tuple[str, str], Object]] = {}
@@ -73,7 +75,7 @@ class Store:
             self._drop(old)
         obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
         obj.get("status", {}).pop("images", None)  # nor is what lies on a node, which is most of the rest of it
-        obj = _shared(obj)
+        obj = _shared(self._keep(obj))
         self._objects[_place(obj)] = obj
         if owner := controller_uid(obj):
             self._owned.setdefault(owner, {})[_place(obj)] = obj

@@ -32,6 +32,8 @@ FIELD_MANAGER = "shardwise"
 _PAGE_OBJECTS = 500
 _WATCH_MARGIN_SECONDS = 15.0
 _JSON = "application/json"
+# What the server has added to an object is all that is of use in its answer; the rest was sent to it.
+_METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 
@@ -105,8 +107,9 @@ class Api:
         )
 
     def create(self, kind: Kind, obj: Object) -> Object:
-        """Make an object; AlreadyExistsError where its name is taken."""
-        return self._write("create", kind, "POST", kind.path(_namespace(obj)), obj)
+        """Make an object; what was sent with its metadata of now. AlreadyExistsError where its name is taken."""
+        made = self._write("create", kind, "POST", kind.path(_namespace(obj)), obj, accept=_METADATA_ALONE)
+        return obj | {"metadata": _read_metadata(made)}
 
     def apply(self, kind: Kind, obj: Object, *, force: bool = True) -> Object:
         """Server-side apply as the field manager; a UID in the object's metadata is a precondition."""
@@ -118,8 +121,11 @@ class Api:
         return self._write("update", kind, "PUT", _path(kind, obj), obj)
 
     def replace_status(self, kind: Kind, obj: Object) -> Object:
-        """As `replace`, for the status alone."""
-        return self._write("update_status", kind, "PUT", _path(kind, obj, "status"), obj)
+        """As `replace`, for the status alone; what was given, with its metadata of now."""
+        sent = {field: value for field, value in obj.items() if field != "spec"}
+        path = _path(kind, obj, "status")
+        written = self._write("update_status", kind, "PUT", path, sent, accept=_METADATA_ALONE)
+        return obj | {"metadata": _read_metadata(written)}
 
     def patch(
         self, kind: Kind, namespace: str, name: str, patch: Object, *, uid: str = "", resource_version: str = ""
@@ -151,13 +157,16 @@ class Api:
         path: str,
         body: Object,
         *,
+        accept: str = _JSON,
         content_type: str = _JSON,
         query: dict[str, str] | None = None,
     ) -> Object:
         if method != "DELETE":
             query = {"fieldManager": self._field_manager} | (query or {})
         try:
-            answer = self._send(verb, kind, method, path, query or {}, body=body, content_type=content_type)
+            answer = self._send(
+                verb, kind, method, path, query or {}, body=body, accept=accept, content_type=content_type
+            )
         except InvalidError as error:
             if method == "PATCH" and "metadata.uid" in error.message:  # how the server refuses another UID in a patch
                 raise ConflictError(error.status, error.reason, error.message) from error
@@ -173,6 +182,7 @@ class Api:
         query: dict[str, str],
         *,
         body: Object | None = None,
+        accept: str = _JSON,
         content_type: str = _JSON,
         read_seconds: float | None = None,
         stream: bool = False,
@@ -189,6 +199,7 @@ class Api:
                 body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
                 content_type=content_type,
                 read_seconds=read_seconds or self._read_seconds,
+                accept=accept,
                 stream=stream,
             )
             status = str(answer.status)
@@ -216,6 +227,14 @@ def _decoded(data: bytes) -> Object:
     if not isinstance(answer, dict):
         raise UnreachableError(f"an answer that is no object: {data[:200]!r}")
     return answer
+
+
+def _read_metadata(answer: Object) -> Object:
+    """The metadata without the list of who has set which field: often half of an object, and of no use here."""
+    try:
+        return {field: value for field, value in answer["metadata"].items() if field != "managedFields"}
+    except (KeyError, AttributeError) as error:
+        raise UnreachableError(f"an answer without metadata: {str(answer)[:200]!r}") from error
 
 
 def _path(kind: Kind, obj: Object, subresource: str = "") -> str:

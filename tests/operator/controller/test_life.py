@@ -1,5 +1,7 @@
 """The life of a job on a real API server: from apply to its end, with stand-ins for the nodes and for host 0."""
 
+from typing import Any
+
 import pytest
 from tests.operator.building import manifest, record
 from tests.operator.controller.operating import Operator, Place, StandInAgents, told
@@ -20,8 +22,8 @@ def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
     assert place.there("configmaps", "job-shardwise-0")
     assert place.there("services", "job-shardwise")
     assert place.there("networkpolicies", "job-shardwise", "apis/networking.k8s.io/v1")
-    pending = place.until_phase("Pending")
-    assert _condition(pending, "Scheduled")["status"] == "False"
+    place.until("it to say why it is Pending", lambda: place.status().get("reason") == "Scheduling")
+    assert _condition(place.status(), "Scheduled")["status"] == "False"
 
     agents.answer = told(step=10)
     place.run("job-0-0-0", "job-0-1-0")
@@ -42,6 +44,20 @@ def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
     assert done["digest"] == "d" * 16
     assert done["goodput"] == "90%"
     assert done["completionTime"]
+
+
+def test_a_status_write_changes_nothing_else(place: Place) -> None:
+    """Neither the spec nor who has set which of its fields, though the operator sends none of it."""
+    made = place.apply(manifest())
+    place.until_phase("Pending")
+    found = place.job()
+
+    assert found["spec"] == made["spec"]
+    assert _set_by_its_author(found) == _set_by_its_author(made)
+
+
+def _set_by_its_author(job: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each["fieldsV1"] for each in job["metadata"]["managedFields"] if each.get("subresource") != "status"]
 
 
 def test_a_failed_run_says_why(place: Place, agents: StandInAgents) -> None:

@@ -42,6 +42,14 @@ def test_progress_is_the_run_s_word() -> None:
     assert status["hosts"] == {"ready": 1, "of": 2, "summary": "1/2"}
 
 
+def test_time_alone_is_no_news() -> None:
+    """A pass for another reason does not write the same figures with another time."""
+    first = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(step=10)))
+    later = Poll(heard_at=NOW + 60, fresh_seconds=8.0, status=told(step=10))
+
+    assert _compose(seen(begun(), pod(), pod("0-1"), poll=later), first)["progress"] == first["progress"]
+
+
 def test_the_slowest_host_is_named_as_its_pods_are() -> None:
     """By slice and host, not by rank."""
     status = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(slowestHost=1)))

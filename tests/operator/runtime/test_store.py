@@ -55,6 +55,14 @@ def test_a_late_deletion_does_not_hit_the_successor(store: Store) -> None:
     assert store.get("ns", "a") is not None
 
 
+def test_what_is_not_kept_is_not_told_of() -> None:
+    """Readers and listeners see the same part of an object."""
+    store = Store(lambda obj: {"metadata": obj["metadata"]})
+
+    assert store.put(owned("a", 1, "job"))[0][1] == {"metadata": owned("a", 1, "job")["metadata"]}
+    assert store.by_owner("job") == [store.get("ns", "a")]
+
+
 def test_children_are_found_by_their_controller(store: Store) -> None:
     """By the UID of the controller alone, and no longer once they are gone or given away."""
     store.replace([owned("a", 1, "job"), owned("b", 1, "job"), owned("c", 1, "other"), configmap("d", 1)])

@@ -58,8 +58,8 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader without YAML 1.1's guesses: every plain scalar stays text until `_scalar` reads it."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """SafeDumper that also quotes what `_scalar` would not read back as text."""
+class _Dumper(yaml.CSafeDumper):
+    """SafeDumper, by libyaml, that also quotes what `_scalar` would not read back as text."""
 
 
 _Loader.yaml_implicit_resolvers = {}
