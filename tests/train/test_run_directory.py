@@ -25,3 +25,14 @@ def test_summaries_are_whole_or_absent(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("[]")
     with pytest.raises(RunDirectoryError, match="expected a JSON object"):
         run.read_summary()
+
+
+def test_a_directory_has_one_word_for_its_run(tmp_path: Path) -> None:
+    """The same for every start, and wherever it is moved to; another directory has another."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    word = RunDirectory(tmp_path / "one", 0).run_id()
+    moved = (tmp_path / "one").rename(tmp_path / "moved")
+
+    assert RunDirectory(moved, 1).run_id() == word
+    assert RunDirectory(tmp_path / "other", 0).run_id() != word

@@ -3,7 +3,8 @@
 Called by `import`. It imports JAX: import it after the environment is set, inside `trainer_imports`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -14,7 +15,7 @@ from shardwise.cli.model import PARAMS
 from shardwise.job import takeover
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.train import weights
-from shardwise.train.checkpoint import CheckpointWriter
+from shardwise.train.checkpoint import CheckpointWriter, Lease
 from shardwise.train.config import GptConfig
 from shardwise.train.digest import Digester
 from shardwise.train.layout import Layout
@@ -41,8 +42,9 @@ def save_weights(
     root: str,
     config: GptConfig,
     parameters: Iterable[tuple[str, weights.Stored]],
+    tell: Callable[[str], None],
 ) -> Saved:
-    """Write the parameters as the checkpoint of step 0 below `root`, while holding `directory`.
+    """Write the parameters as the checkpoint of step 0 below `root`, while holding `directory` and `root`.
 
     A fine-tuning run starts from it as it is: its identity names the model alone. One device holds the weights on their
     way, since a checkpoint reads back on any mesh.
@@ -50,7 +52,7 @@ def save_weights(
     Raises:
         DataError: the job's model is not the weights' model.
         CheckpointError: a checkpoint of step 0 with other values is there, or it cannot be written.
-        RunDirectoryError: a live run holds the directory.
+        RunDirectoryError: a live run holds the directory or the folder of checkpoints.
 
     """
     training = job.spec.training.model_copy(update={"mesh": Mesh(replica=1)})
@@ -58,6 +60,7 @@ def save_weights(
     weights.check_fits(GptConfig.of(training.model, tokenizer_size=config.vocab_size, platform="cpu"), config)
     with takeover.hold(directory):
         run = RunDirectory(directory, takeover.next_incarnation(directory))
+        lease = Lease(root, run=run.run_id(), name=job.metadata.name, directory=str(directory))
         placed = weights.place(program, config, parameters)
         arrays = {PARAMS + path: array for path, array in placed.items()}
         digester = Digester({path: Abstract(a.shape, a.dtype, sharding=a.sharding) for path, a in arrays.items()})
@@ -68,10 +71,8 @@ def save_weights(
             incarnation=run.incarnation,
             fence=run.commit,
         )
-        try:
+        with lease.held(tell), closing(writer):
             ticket = writer.save(0, arrays, digester=digester, identity=_identity(config), kind="weights")
-        finally:
-            writer.close()
     return Saved(num_parameters=sum(prod(a.shape) for a in arrays.values()), bytes=ticket.bytes)
 
 

@@ -6,8 +6,8 @@ It joins the other processes, starts, loops, and at the end writes what is writt
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from shardwise.job.contract import WORK_LIMIT_HANGS, ExitCode, Phase
+from shardwise.job.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.job.errors import OutOfMemoryError, PeerError, RunDirectoryError, ShardwiseError
 from shardwise.job.load import dump
 from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
-from shardwise.train.checkpoint import CheckpointWriter
+from shardwise.train.checkpoint import CheckpointWriter, Lease
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.executables import machine
 from shardwise.train.flops import flops_per_token, measured_peak_flops
@@ -106,9 +106,10 @@ def _run(
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     options = Options(fork=orders.fork, step=orders.step)
-    began = start(job, directory, phases, options, processes, tell)
-    token_flops = flops_per_token(began.program.config)
     with ExitStack() as stack:
+        fence = stack.enter_context(_fence(job, directory, phases, tell)) if summary else directory.commit
+        began = start(job, directory, phases, options, processes, tell)
+        token_flops = flops_per_token(began.program.config)
         report: Report = Silence()
         mfu = 0.0
         if summary:
@@ -127,7 +128,7 @@ def _run(
             keep=job.spec.training.checkpoint.keep,
             run=job.metadata.name,
             incarnation=orders.incarnation,
-            fence=directory.commit,
+            fence=fence,
             processes=processes,
             on_commit=report.saved,
         )
@@ -151,6 +152,24 @@ def _run(
         _plot(job, directory, floors)
     tell(_last_words(began, outcome))
     return outcome
+
+
+@contextmanager
+def _fence(
+    job: TrainingJob, directory: RunDirectory, phases: Phases, tell: Callable[[str], None]
+) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Hold the folder of checkpoints; what surrounds each commit, so that no other start or run has it by then."""
+    root = checkpoint_root(job.spec.training.checkpoint.path, directory.path)
+    lease = Lease(root, run=directory.run_id(), name=job.metadata.name, directory=str(directory.path))
+
+    @contextmanager
+    def commit() -> Iterator[None]:
+        with directory.commit():
+            lease.renew()
+            yield
+
+    with lease.held(tell, beat=lambda: phases.be(Phase.START)):  # to wait for another run is no hang
+        yield commit
 
 
 def _mfu_words(token_flops: int, peak_flops: float) -> str:

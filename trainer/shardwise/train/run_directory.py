@@ -9,9 +9,11 @@ knows nothing of checkpoints' insides. Who may write to it is settled by `shardw
     DIR/checkpoints/      see shardwise.train.checkpoint
     DIR/logs/             the identity of the run, the logs of every incarnation
     DIR/loss.png          the loss curve
+    DIR/.run-id           by which the folder of checkpoints knows the run, wherever it is
 """
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from shardwise.job.takeover import commit_of
 Json = Mapping[str, Any]
 IDENTITY = "identity.json"
 PEAK = "peak.json"
+ID = ".run-id"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,13 @@ class RunDirectory:
             known[machine] = measure()
             replace_file(path, json.dumps(known) + "\n", durable=True)
         return float(known[machine])
+
+    def run_id(self) -> str:
+        """This directory's word for the run, the same for every start, wherever the directory is moved to."""
+        path = self.path / ID
+        if not path.exists():
+            replace_file(path, f"{secrets.token_hex(8)}\n", durable=True)
+        return path.read_text(encoding="utf-8").strip()
 
     def write_job(self, text: str) -> None:
         """Keep the resolved job."""

@@ -52,6 +52,10 @@ class Store:
         inside = f"{directory}/" if directory else ""
         return {**self._base, "path": f"{self._base['path']}{checkpoint_name(step)}/{inside}"}
 
+    def folder(self) -> ts.KvStore:
+        """The files beside the checkpoints."""
+        return ts.KvStore.open(self._base, context=self._context).result()
+
     def steps(self) -> dict[int, bool]:
         """{step: whether it is committed}, ascending, from one listing."""
         found: dict[int, bool] = {}
@@ -100,7 +104,7 @@ class Store:
         return [(entry.name, (entry / MARKER).is_file()) for entry in self._folder.iterdir() if entry.is_dir()]
 
     def _list_bucket(self) -> list[tuple[str, bool]]:
-        keys = ts.KvStore.open(self._base, context=self._context).result().list().result()
+        keys = self.folder().list().result()
         parts = [key.decode().split("/") for key in keys]
         return [(part[0], part[1:] == [MARKER]) for part in parts if len(part) > 1]
 

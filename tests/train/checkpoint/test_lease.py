@@ -1,0 +1,130 @@
+"""The lease of a folder of checkpoints: one live run writes there, locally and in a bucket."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import pytest
+from tests.train.s3_server import serving
+
+from shardwise.job.errors import CheckpointError, RunDirectoryError
+from shardwise.train.checkpoint import Lease, lease, steps
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket's address."""
+    with serving() as bucket:
+        yield bucket.url
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for checkpoints that nobody has used."""
+    if request.param == "folder":
+        return str(tmp_path / "checkpoints")
+    return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that is renewed, and stale, soon."""
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.01)
+
+
+def of(root: str, run: str) -> Lease:
+    """A start of a run."""
+    return Lease(root, run=run, name="job", directory=f"/runs/{run}")
+
+
+def silently(_words: str) -> None:
+    """Nobody is told."""
+
+
+def take(root: str, run: str, tell: Callable[[str], None] = silently) -> None:
+    """Hold the folder, and give it back."""
+    with of(root, run).held(tell):
+        pass
+
+
+@pytest.mark.usefixtures("quick")
+def test_another_live_run_is_refused(root: str) -> None:
+    """It is told by whom the folder is used and what to do; after the holder's end the folder is its own."""
+    told: list[str] = []
+    with of(root, "first").held(silently) as first:
+        with pytest.raises(RunDirectoryError, match=r"the run 'job' in /runs/first lives.*checkpoint.path"):
+            take(root, "second", told.append)
+        first.renew()
+    with of(root, "second").held(silently) as second:
+        second.renew()
+
+    assert len(told) == 1
+    assert steps(root) == []
+
+
+def test_the_same_run_goes_on_at_once(root: str) -> None:
+    """However the last start ended; that one can commit nothing any more."""
+    with of(root, "same").held(silently) as before, of(root, "same").held(silently) as after:
+        after.renew()
+        with pytest.raises(RunDirectoryError, match="has taken over these checkpoints; nothing was committed"):
+            before.renew()
+        after.renew()
+    with of(root, "other").held(silently) as other:
+        other.renew()
+
+
+def test_a_run_that_was_killed_is_waited_for_and_followed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It renews nothing any more; if it has only stood still it can commit nothing when it comes to itself."""
+    monkeypatch.setattr(lease, "STALE_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.01)
+    told: list[str] = []
+    with of(root, "still").held(silently) as still, of(root, "next").held(told.append) as following:
+        following.renew()
+        with pytest.raises(RunDirectoryError, match="the run 'job' in /runs/next has taken over"):
+            still.renew()
+
+    assert told == [f"{root}: waiting to see whether the run 'job' in /runs/still still lives"]
+
+
+def test_only_one_of_many_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That all come at once does not matter: a write says what it replaces."""
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.01)
+    root, got, done = str(tmp_path), list[str](), threading.Barrier(8)
+
+    def start(run: str) -> None:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(of(root, run).held(silently))
+            except RunDirectoryError:
+                pass
+            else:
+                got.append(run)
+            done.wait(30)
+
+    threads = [threading.Thread(target=start, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(got) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "no"])
+def test_what_is_no_lease(tmp_path: Path, content: str) -> None:
+    """It is said, and not taken for nothing; an empty file is what a full disk leaves."""
+    (tmp_path / lease.LEASE).write_text(content)
+
+    with pytest.raises(CheckpointError, match="says not whose checkpoints these are") if content else nullcontext():
+        take(str(tmp_path), "run")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is an error in words."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        take(str(tmp_path / "file" / "below"), "run")

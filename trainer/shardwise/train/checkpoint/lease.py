@@ -1,0 +1,154 @@
+"""Who may write to a folder of checkpoints: one live run at a time, wherever its run directory is.
+
+    ROOT/LEASE    which run, where, and when it last said that it lives
+
+A run directory has a lock of its own (`shardwise.job.takeover`), but two of them may name one folder, and a bucket has
+no locks. So a run takes the folder's lease when it starts, renews it every few seconds and before each commit, and
+gives it back at its end. The run that is known by the same directory gets it at once, however the last start ended;
+another one waits to see whether the holder still renews it, by its own clock, so clocks need not agree. Each write
+says which content it replaces, where the store can hold it to that. Called by rank 0 and by the import of weights.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Self
+
+from shardwise.job.errors import CheckpointError, RunDirectoryError
+from shardwise.train.checkpoint import zarr
+from shardwise.train.checkpoint.store import Store
+
+LEASE = "LEASE"
+RENEW_SECONDS = 15.0
+STALE_SECONDS = 60.0  # a holder that has not renewed it for so long is gone, or has to give way
+LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds a lease: `run` is the run directory's own word for itself, `start` is new with each start."""
+
+    run: str
+    name: str
+    directory: str
+    start: str
+    live: bool = True
+    renewed_at: float = 0.0  # seconds since the epoch, for people
+
+    @property
+    def words(self) -> str:
+        """For a person."""
+        return f"the run {self.name!r} in {self.directory}"
+
+
+class Lease:
+    """One start's hold of a folder of checkpoints."""
+
+    def __init__(self, root: str, *, run: str, name: str, directory: str) -> None:
+        """Nothing is held yet. `run` is what a later start of the same run says, too."""
+        self._root = root
+        self._own = Holder(run=run, name=name, directory=directory, start=secrets.token_hex(8))
+        self._folder = Store(root).folder()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+
+    @contextmanager
+    def held(self, tell: Callable[[str], None], beat: Callable[[], None] = lambda: None) -> Iterator[Self]:
+        """Hold the folder while the block runs.
+
+        Args:
+            tell: is told what is waited for, at most `STALE_SECONDS` long.
+            beat: is called about once a second meanwhile.
+
+        Raises:
+            RunDirectoryError: another run lives that holds it.
+            CheckpointError: the folder cannot be read or written.
+
+        """
+        try:
+            self._take(tell, beat)
+        except (ValueError, OSError) as error:
+            raise CheckpointError(f"{self._root} cannot be used: {zarr.first_line(error)}") from error
+        keeping = threading.Thread(target=self._keep, name="lease", daemon=True)
+        keeping.start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+            keeping.join()
+            with suppress(ValueError, OSError, RunDirectoryError):  # then the next run waits until it is stale
+                self._say(live=False)
+
+    def renew(self) -> None:
+        """Say that this run lives.
+
+        Raises:
+            RunDirectoryError: another run, or a newer start of this one, has taken the folder.
+            ValueError, OSError: the store does not answer.
+
+        """
+        self._say(live=True)
+
+    def _take(self, tell: Callable[[str], None], beat: Callable[[], None]) -> None:
+        seen, since = b"", time.monotonic()
+        while True:
+            value, generation = self._read()
+            holder = self._parsed(value)
+            gone = time.monotonic() - since > STALE_SECONDS
+            if holder is None or not holder.live or holder.run == self._own.run or (seen == value and gone):
+                if self._write(self._own, generation):
+                    return
+            elif not seen:
+                seen, since = value, time.monotonic()
+                tell(f"{self._root}: waiting to see whether {holder.words} still lives")
+            elif seen != value:
+                raise RunDirectoryError(
+                    f"{self._root}: {holder.words} lives, and keeps its checkpoints there; wait for its end, stop it, "
+                    "or give this run another training.checkpoint.path"
+                )
+            else:
+                beat()
+                time.sleep(LOOK_SECONDS)
+
+    def _say(self, *, live: bool) -> None:
+        with self._lock:
+            value, generation = self._read()
+            holder = self._parsed(value)
+            ours = holder is None or holder.start == self._own.start
+            if not (ours and self._write(replace(self._own, live=live), generation)):
+                by = holder.words if holder else "another run"
+                raise RunDirectoryError(f"{self._root}: {by} has taken over these checkpoints; nothing was committed")
+
+    def _keep(self) -> None:
+        while not self._over.wait(RENEW_SECONDS):
+            try:
+                self.renew()
+            except RunDirectoryError:
+                return  # the next commit says so
+            except (ValueError, OSError):
+                continue  # it may answer the next time, and a commit asks by itself
+
+    def _read(self) -> tuple[bytes, bytes]:
+        """The content, empty without one, and the store's word for this very content."""
+        found = self._folder.read(LEASE).result()
+        return bytes(found.value), found.stamp.generation
+
+    def _write(self, holder: Holder, generation: bytes) -> bool:
+        """Whether the content was still that of the generation, and is now the holder."""
+        text = json.dumps(asdict(replace(holder, renewed_at=round(time.time(), 3)))).encode()
+        written = self._folder.write(LEASE, text, if_equal=generation).result()
+        return bool(written.generation)
+
+    def _parsed(self, value: bytes) -> Holder | None:
+        if not value:
+            return None
+        try:
+            return Holder(**json.loads(value))
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{self._root}/{LEASE} says not whose checkpoints these are ({error}); if no run uses them, remove it"
+            ) from error
