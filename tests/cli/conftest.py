@@ -17,6 +17,8 @@ from shardwise.job.contract import CACHE_VARIABLE
 
 QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
 COMMAND = [sys.executable, "-m", "shardwise.cli.app"]
+MODEL = "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}"
+"""Of every job that is run here, so that few programs are compiled."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,16 @@ class Ended:
 Command = Callable[..., Ended]
 
 
+def person(cache: Path) -> dict[str, str]:
+    """Return the environment of a person's shell: what JAX's devices need in these tests' own process is not in it."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
+    return inherited | {CACHE_VARIABLE: str(cache), "COLUMNS": "80"}
+
+
 @pytest.fixture(scope="session")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Command:
     """Return a function of (arguments, folder) that runs `shardwise` as a process of its own and waits for it."""
-    environment = os.environ | {CACHE_VARIABLE: str(tmp_path_factory.getbasetemp() / "cache"), "COLUMNS": "80"}
+    environment = person(tmp_path_factory.getbasetemp() / "cache")
 
     def run(*arguments: str, folder: Path) -> Ended:
         done = subprocess.run([*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, check=False)

@@ -13,23 +13,28 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.cli.conftest import COMMAND, QUICKSTART
+from tests.cli.conftest import COMMAND, MODEL, QUICKSTART, person
 
 from shardwise.cli.live import live_status
-from shardwise.job.contract import CACHE_VARIABLE, LOGS, ExitCode, Phase, Progress, progress_name, read_progress
+from shardwise.job.contract import LOGS, ExitCode, Phase, Progress, progress_name, read_progress
 from shardwise.job.takeover import hold
 from shardwise.launcher import processes
 
 LIMIT_SECONDS = 300.0  # before a test gives up; nothing is measured with it
 CHANGES = (
-    "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}",
-    "training.data.train.0.paths=[text.txt]",
-    "training.data.heldOut=0",
+    MODEL,
+    "training.data={train: [{name: text, paths: [documents.jsonl]}], heldOut: 0.1}",
     "training.optimizer.learningRate=1e-2",
+    "recovery={restarts: {failure: 20}, backoff: 10ms}",
 )
+"""One small job for all tests: where the devices and the batch are the same, so are the compiled programs, however
+many steps there are and whatever is done to the run."""
+EVALUATED = "training.evaluation={everySteps: 4, batches: 2}"
+"""Touches no state, so such a run ends as one without it."""
 
 Moment = Callable[[], bool]
 
@@ -106,6 +111,18 @@ class Run:
         before = set(self.directory.glob("checkpoints/*/COMMITTED"))
         self.until(lambda: bool(set(self.directory.glob("checkpoints/*/COMMITTED")) - before))
 
+    def until_gone(self) -> None:
+        """Wait until the killed command, and all that it has started, have ended by themselves."""
+        self.command.wait()
+        end = time.monotonic() + LIMIT_SECONDS
+        while left := self.processes():
+            assert time.monotonic() < end, f"still there: {left}"
+            time.sleep(0.1)  # a poll, not a wait: the condition decides
+
+    def processes(self) -> list[int]:
+        """The live processes of the run, the command not counted."""
+        return [found.pid for found in processes.carrying({processes.RUN_VARIABLE: str(self.directory)})]
+
     def kill(self) -> None:
         """SIGKILL the command and every process of the run."""
         self.command.kill()
@@ -147,7 +164,7 @@ class Run:
         found = set()
         for step in self.directory.glob("checkpoints/step-*"):
             if not (step / "COMMITTED").exists():
-                found |= set(_stamped(step.glob("arrays/**/*")))
+                found |= set(_stamped(step / "arrays"))
         return found
 
 
@@ -158,12 +175,11 @@ class Shell:
         self.folder = folder
         # The path of unix sockets is bounded, and pytest's folders are deep.
         self._temporary = Path(tempfile.mkdtemp(prefix="swt-", dir="/tmp"))
-        self._environment = os.environ | {CACHE_VARIABLE: str(cache), "TMPDIR": str(self._temporary), "COLUMNS": "80"}
+        self._environment = person(cache) | {"TMPDIR": str(self._temporary)}
         self._command = [*COMMAND, "run", "job.yaml", *_set((*CHANGES, *changes))]
         self._runs: list[Run] = []
         (folder / "job.yaml").write_bytes(QUICKSTART.read_bytes())
         text = "".join(f"{n} times {n + 1} is {n * (n + 1)}.\n" for n in range(2000))
-        (folder / "text.txt").write_text(text)
         lines = (json.dumps({"text": line * 8}) for line in text.splitlines())
         (folder / "documents.jsonl").write_text("\n".join(lines))
 
@@ -192,9 +208,9 @@ class Shell:
     def remains(self) -> list[str]:
         """What is left of the runs that should not be: processes, scratch, locks, notes of a live run."""
         left: list[str] = []
-        for directory in {run.directory for run in self._runs}:
-            found = processes.carrying({processes.RUN_VARIABLE: str(directory)})
-            left += [f"{directory.name}: process {identity.pid}" for identity in found]
+        for run in {run.directory: run for run in self._runs}.values():
+            directory = run.directory
+            left += [f"{directory.name}: process {pid}" for pid in run.processes()]
             with hold(directory):
                 pass
             notes = [directory / LOGS / "status.json", *(directory / LOGS).glob(".standby*")]
@@ -219,9 +235,9 @@ def _where(directory: Path) -> dict[str, Any] | None:
     return where
 
 
-def _stamped(paths: Iterable[Path]) -> Iterable[tuple[Path, int]]:
-    for path in paths:
-        try:
-            yield path, path.stat().st_mtime_ns
-        except FileNotFoundError:  # renamed meanwhile
-            continue
+def _stamped(folder: Path) -> Iterable[tuple[Path, int]]:
+    """All that is below a folder, with the time it was written; what is renamed or removed meanwhile is passed over."""
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent) / name for name in names):
+            with suppress(FileNotFoundError):
+                yield path, path.stat().st_mtime_ns

@@ -9,17 +9,17 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import QUICKSTART, Command
+from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.cli.running import Shell
 
 from shardwise.job.contract import ExitCode, Phase
 
 SMALL = [
-    f"--set=training.{change}"
+    f"--set={change}"
     for change in (
-        "model={preset: tiny, layers: 2, heads: 2, embed: 32, mlp: 64, seqLen: 32}",
-        "optimizer.learningRate=1e-2",
-        "checkpoint.everySteps=2",
+        MODEL,
+        "training.optimizer.learningRate=1e-2",
+        "training.checkpoint.everySteps=2",
     )
 ]
 STEPS = "--set=training.steps=6"
@@ -100,24 +100,15 @@ def test_more_steps_go_on(finished: Path, folder: Path, process: Command, comman
     assert [record["step"] for record in records if "event" not in record] == list(range(1, 9))
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ("training.model.initStd=0.5", "spec.training.model.initStd: was 0.02, is now 0.5"),
-        ("training.data.train.0.paths=[other.md]", "dataFingerprint"),
-    ],
-    ids=["model", "data"],
-)
-def test_another_run_is_refused(
-    change: str, named: str, finished: Path, folder: Path, process: Command, command: Command
-) -> None:
+def test_another_run_is_refused(finished: Path, folder: Path, process: Command, command: Command) -> None:
     """What makes it another run is named as the command's own error, and what was there stays as it was."""
     before = status_of(finished, command)
-    words = ["run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8", "--set", change]
-    ended = process(*words, folder=folder)
+    changes = ["--set=training.model.initStd=0.5", "--set=training.data.train.0.paths=[other.md]"]
+    ended = process("run", "job.yaml", "--dir", "runs/x", *SMALL, "--set=training.steps=8", *changes, folder=folder)
     assert ended.code == ExitCode.BAD_INPUT
     assert ended.error.startswith("error: ")
-    assert named in ended.error
+    assert "spec.training.model.initStd: was 0.02, is now 0.5" in ended.error
+    assert "dataFingerprint" in ended.error
     assert "--fork" in ended.error
     assert {**status_of(finished, command), "goodput": before["goodput"]} == before
 
@@ -132,26 +123,21 @@ def test_fork_goes_on_as_another_run(finished: Path, folder: Path, process: Comm
     assert status_of(finished, command)["step"] == 10
 
 
-@pytest.mark.parametrize(
-    ("paths", "named"), [("[missing.md]", "missing.md"), ("[empty.md]", "empty.md' is empty")], ids=["missing", "empty"]
-)
-def test_data_that_cannot_be_trained_on(
-    paths: str, named: str, folder: Path, process: Command, command: Command, tmp_path: Path
-) -> None:
-    """Missing and empty data are refused in words before anything is trained, and status repeats them.
+def test_data_that_cannot_be_trained_on(folder: Path, process: Command, command: Command, tmp_path: Path) -> None:
+    """Empty data are refused in words before anything is trained, and status repeats them.
 
     The trainer's error is the command's: said once, on standard error, with its exit code; nothing is tried again.
     """
     words = ["run", "job.yaml", "--dir", str(tmp_path / "run"), *SMALL, STEPS]
-    ended = process(*words, f"--set=training.data.train.0.paths={paths}", folder=folder)
+    ended = process(*words, "--set=training.data.train.0.paths=[empty.md]", folder=folder)
     assert ended.code == ExitCode.BAD_INPUT
     assert ended.error.startswith("error: ")
-    assert named in ended.error
+    assert "empty.md' is empty" in ended.error
     assert len(ended.error.splitlines()) == 1
     assert "error" not in ended.out
     known = status_of(tmp_path / "run", command)
     assert (known["status"], known["step"], known["restarts"]) == ("failed", 0, {})
-    assert named in str(known["error"])
+    assert "empty.md' is empty" in str(known["error"])
 
 
 def test_directory_that_cannot_be_made(command: Command) -> None:

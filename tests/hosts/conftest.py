@@ -7,12 +7,12 @@ import psutil
 import pytest
 from tests.cli.running import Run, Shell
 
+STEPS = 32
 CHANGES = (
     "hardware.topology=2x2",
     "training.batch.sequences=8",
-    "training.steps=40",
-    "training.checkpoint={everySteps: 5, keep: {last: 12}}",
-    "recovery={restarts: {failure: 20}, backoff: 10ms}",
+    f"training.steps={STEPS}",
+    "training.checkpoint={everySteps: 4, keep: {last: 12}}",
 )
 
 

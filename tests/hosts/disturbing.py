@@ -45,12 +45,11 @@ def agent(moment: Callable[[Run, int], Progress]) -> Kill:
     return lambda run, incarnation: os.kill(agent_of(moment(run, incarnation).pid), signal.SIGKILL)
 
 
-def host(number: int, moment: Callable[[Run, int], Progress]) -> Kill:
-    """Kill every process of a host: agent, trainer, standby, Ray."""
+def host(moment: Callable[[Run, int], Progress]) -> Kill:
+    """Kill every process of the host of the moment's rank: agent, trainer, standby, Ray."""
 
     def kill(run: Run, incarnation: int) -> None:
-        moment(run, incarnation)
-        processes.end_marked(run.directory, number)
+        processes.end_marked(run.directory, moment(run, incarnation).rank)
 
     return kill
 

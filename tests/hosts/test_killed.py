@@ -2,16 +2,14 @@
 
 import signal
 
-from tests.cli.running import Shell
+from tests.cli.damaging import committed, damage
+from tests.cli.running import EVALUATED, Shell
 from tests.hosts.disturbing import agent, disturb, host, in_phase, trainer, writing
 
-from shardwise.job.contract import Phase
+from shardwise.job.contract import Phase, checkpoint_step
 
-EVALUATED = (
-    "training.data.train.0.paths=[documents.jsonl]",
-    "training.data.heldOut=0.1",
-    "training.evaluation={everySteps: 5, batches: 8}",
-)
+FILE_OF_RANK_1 = "params.position_embedding/c.0.1"
+"""The second half of its columns, which the devices of rank 1 hold."""
 
 
 def test_trainers_killed(shell: Shell, digest: str) -> None:
@@ -21,44 +19,54 @@ def test_trainers_killed(shell: Shell, digest: str) -> None:
         run,
         trainer(in_phase(Phase.JOIN, rank=1)),
         trainer(in_phase(Phase.COMPILE, rank=0)),
-        trainer(in_phase(Phase.STEP, rank=0, further=6)),
+        trainer(in_phase(Phase.STEP, rank=0, further=5)),
         trainer(in_phase(Phase.RESTORE, rank=1)),
-        trainer(in_phase(Phase.STEP, rank=1, further=2)),
         trainer(in_phase(Phase.SAVE, rank=0)),
         trainer(writing(rank=1)),
     )
     summary = run.finish()
 
     assert summary["digest"] == digest
-    assert (summary["restarts"], summary["incarnations"]) == ({"failure": 7}, 8)
-    assert [event["rank"] for event in run.events("ended")] == [1, 0, 0, 1, 1, 0, 1]
+    assert (summary["restarts"], summary["incarnations"]) == ({"failure": 6}, 7)
+    assert [event["rank"] for event in run.events("ended")] == [1, 0, 0, 1, 0, 1]
 
 
-def test_hosts_killed(shell: Shell, digest: str) -> None:
-    """A host that is lost, also the leader's, and also with all of its processes, costs one restart for a lost host."""
+def test_hosts_and_the_command_killed(shell: Shell, digest: str) -> None:
+    """A host that is lost, also the leader's, and also with all of its processes, costs one restart for a lost host.
+
+    Where at last the command itself is killed nothing of the run outlives it, and the same command goes on. If then a
+    chunk is damaged that rank 1 alone reads, all ranks refuse that checkpoint and go on from the one before.
+    """
     run = shell.begin("hosts")
     disturb(
         run,
         agent(in_phase(Phase.COMPILE, rank=1)),
-        agent(in_phase(Phase.STEP, rank=0, further=6)),
-        agent(in_phase(Phase.STEP, rank=1, further=2)),
-        host(0, writing(rank=0)),
+        agent(in_phase(Phase.STEP, rank=0, further=5)),
+        host(in_phase(Phase.RESTORE, rank=1)),
+        host(writing(rank=0)),
     )
-    summary = run.finish()
+    in_phase(Phase.STEP, rank=1, further=5)(run, 4)
+    run.until(lambda: len(committed(run)) > 1)
+    run.command.kill()
+    run.until_gone()
+    *_, before, newest = committed(run)
+    damage(newest / "arrays" / FILE_OF_RANK_1)
+    summary = shell.finish("hosts")
 
     assert summary["digest"] == digest
-    assert (summary["restarts"], summary["incarnations"]) == ({"hostLost": 4}, 5)
+    assert (summary["restarts"], summary["incarnations"]) == ({"hostLost": 4}, 6)
+    assert f"checkpoint of step {checkpoint_step(newest.name)} refused: rank 1: " in run.output
+    assert run.records("restored")[-1]["step"] == checkpoint_step(before.name)
 
 
-def test_trainers_standing_still(shell: Shell) -> None:
+def test_trainers_standing_still(shell: Shell, digest: str) -> None:
     """A trainer that is stopped, whatever its phase, is told apart and ended at hangAfter: one restart for a hang."""
-    digest = shell.finish("evaluated", *EVALUATED)["digest"]
-    run = shell.begin("still", *EVALUATED, "recovery.hangAfter=15s", "recovery.restarts.hang=6")
+    run = shell.begin("still", EVALUATED, "recovery.hangAfter=10s", "recovery.restarts.hang=6")
     disturb(
         run,
         trainer(in_phase(Phase.JOIN, rank=1), signal.SIGSTOP),
         trainer(in_phase(Phase.COMPILE, rank=0), signal.SIGSTOP),
-        trainer(in_phase(Phase.STEP, rank=1, further=6), signal.SIGSTOP),
+        trainer(in_phase(Phase.STEP, rank=1, further=5), signal.SIGSTOP),
         trainer(in_phase(Phase.RESTORE, rank=1), signal.SIGSTOP),
         trainer(in_phase(Phase.SAVE, rank=0), signal.SIGSTOP),
         trainer(in_phase(Phase.EVALUATE, rank=1), signal.SIGSTOP),
@@ -73,17 +81,3 @@ def test_trainers_standing_still(shell: Shell) -> None:
     assert "rank 0: process" in stacks
     assert "thread MainThread" in stacks
     assert "state T" in stacks
-
-
-def test_command_killed(shell: Shell, digest: str) -> None:
-    """Where the command itself is killed nothing of the run outlives it, and the same command goes on."""
-    run = shell.begin("command")
-    in_phase(Phase.STEP, rank=1, further=6)(run, 0)
-    run.command.kill()
-    run.command.wait()
-    again = shell.begin("command")
-    summary = again.finish()
-
-    assert summary["digest"] == digest
-    assert (summary["restarts"], summary["incarnations"]) == ({}, 2)
-    assert again.records("restored")[0]["step"] >= 5

@@ -1,0 +1,54 @@
+"""A second kill while the recovery from the first is under way: whom it hits, the run goes on, and ends as ever."""
+
+import os
+import signal
+
+from tests.cli.running import Run, Shell
+from tests.hosts.conftest import agent_of
+from tests.hosts.disturbing import in_phase
+
+from shardwise.job.contract import Phase, Progress
+from shardwise.launcher import processes
+
+
+def ended(run: Run, times: int) -> None:
+    """Wait until the leader has seen so many bad ends, and so is about to start all trainers again."""
+    run.until(lambda: len(run.events("ended")) >= times)
+
+
+def stepping_again(run: Run) -> Progress:
+    """Wait until rank 0 has taken two steps more, in whatever incarnation follows; its word."""
+    before = run.progress()
+    assert before is not None
+    word = before
+
+    def there() -> bool:
+        nonlocal word
+        word = run.progress() or before
+        return word.incarnation > before.incarnation and word.phase == Phase.STEP and word.dispatched > word.step > 0
+
+    run.until(there)
+    return in_phase(Phase.STEP, rank=0, further=2)(run, word.incarnation)
+
+
+def test_killed_twice(shell: Shell, digest: str) -> None:
+    """A trainer, and the agent that is to start the next one; all trainers, and then the leader with its whole host."""
+    run = shell.begin("twice")
+    word = in_phase(Phase.STEP, rank=1, further=6)(run, 0)
+    other = agent_of(word.pid)
+    os.kill(word.pid, signal.SIGKILL)
+    ended(run, 1)
+    os.kill(other, signal.SIGKILL)
+
+    stepping_again(run)
+    before = len(run.events("ended"))
+    for trainer in [each.pid for rank in range(2) if (each := run.progress(rank))]:
+        os.kill(trainer, signal.SIGKILL)
+    ended(run, before + 1)
+    processes.end_marked(run.directory, 0)
+    summary = run.finish()
+
+    assert summary["digest"] == digest
+    assert set(summary["restarts"]) == {"failure", "hostLost"}
+    assert sum(summary["restarts"].values()) <= 4
+    assert run.records("restored")[-1]["step"] >= 5
