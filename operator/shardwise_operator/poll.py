@@ -5,6 +5,7 @@ job's next pass; mere progress shares a budget over all jobs, for each publicati
 """
 
 import heapq
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,12 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shardwise_operator.agents import AgentError, Agents, Target
+from shardwise_operator.runtime.pace import Limiter
 
 Key = tuple[str, str]
 
 _WORKERS = 16
 _MAX_POLLS_PER_SECOND = 100.0
 _MAX_PROGRESS_PER_SECOND = 20.0
+_SPREAD = (0.75, 1.25)
 # Host 0 may miss this many polls before what it said no longer counts.
 _MISSED_POLLS = 4
 
@@ -69,6 +72,7 @@ class Poller:
         self._due: list[tuple[float, Key]] = []
         self._rhythm: set[Key] = set()  # keys that are due some time, or being asked: each once
         self._closed = False
+        self._progress = Limiter(_MAX_PROGRESS_PER_SECOND, int(_MAX_PROGRESS_PER_SECOND))
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="poll")
         self._thread = threading.Thread(target=self._run, name="polls", daemon=True)
 
@@ -141,7 +145,9 @@ class Poller:
             status, error = None, str(failed)
         with self._lock:
             new = self._take(asked, status, error)
-            heapq.heappush(self._due, (time.monotonic() + self._period_seconds(), key))
+            # Jobs that began together are not asked together for ever.
+            pause_seconds = self._period_seconds() * random.uniform(*_SPREAD)  # noqa: S311  spreads load, guards nothing
+            heapq.heappush(self._due, (time.monotonic() + pause_seconds, key))
             self._lock.notify()
         if new:
             self._changed(key)
@@ -156,7 +162,8 @@ class Poller:
         asked.heard_at, asked.latest = now, status
         new = asked.said_silent or asked.published is None or _weighty(asked.published) != _weighty(status)
         asked.said_silent = False
-        if new or (asked.published != status and now - asked.published_at >= self._progress_seconds()):
+        due = asked.published != status and now - asked.published_at >= self._progress_seconds()
+        if new or (due and self._progress.taken()):
             asked.published, asked.published_at = status, now
             return True
         return False
