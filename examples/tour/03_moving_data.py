@@ -92,10 +92,13 @@ picture(draw_values(after, colour), "operations", caption)
 # known to be, and older code switches the whole check off for it. Today `to="invarying"` says it.
 
 # %%
-drop = partial(lax.psum_scatter, axis_name="i", scatter_dimension=1)
-untiled = jax.jit(jax.shard_map(drop, mesh=ring, in_specs=rows, out_specs=rows))
-assert untiled(x).shape == (4,), "an untiled scatter drops a dimension"
-assert after["psum_scatter"].shape == (1, 4), "a tiled one keeps it"
+shapes = {}
+for tiled in (False, True):
+    scatter = partial(lax.psum_scatter, axis_name="i", scatter_dimension=1, tiled=tiled)
+    shapes[tiled] = jax.jit(jax.shard_map(scatter, mesh=ring, in_specs=rows, out_specs=rows))(x).shape
+print("untiled:", shapes[False], "tiled:", shapes[True])
+assert shapes[False] == (4,), "an untiled scatter drops a dimension"
+assert shapes[True] == (4, 1), "a tiled one keeps it"
 
 # %% [markdown]
 # ## A sum is two halves
@@ -224,8 +227,8 @@ assert [one.kind for one in collectives(jax.jit(jnp.matmul), x, w)] == ["all-red
 M, v = np.arange(1024.0 * 512).reshape(1024, 512) % 7, np.arange(512.0) % 5
 by_rows = [block @ v for block in np.split(M, 4, axis=0)]
 by_K = [block @ piece for block, piece in zip(np.split(M, 4, axis=1), np.split(v, 4), strict=True)]  # noqa: N816 # K: a name
+assert sum(by_rows).shape == (256,), "products of row blocks, added up, are a vector of the wrong length"
 assert np.array_equal(np.concatenate(by_rows), M @ v), "products of row blocks are laid end to end"
-assert sum(by_rows).shape == (256,), "their sum is a vector of the wrong length"
 assert np.array_equal(sum(by_K), M @ v), "products of K blocks are summed"
 
 # %% [markdown]
