@@ -87,9 +87,9 @@ columns = ("", "over nothing", "over i", "over i and j", "i and j, as copies")
 table("The first twelve entries on each device; # is kept", columns, rows)
 refused = refusal(masks, ("i", "j"), P("i"))
 print(refused[refused.find("out_specs is") :][:108], "...")
-different = [len({mask.tobytes() for mask in held}) for held in on_each]
-assert different == [1, 4, 8, 8], "there are as many masks as the axes have places over which the key is folded"
+different = [len({mask.tobytes() for mask in held}) for held in on_each[:3]]
 assert all(np.array_equal(on_each[1][d], on_each[1][d + 1]) for d in (0, 2, 4, 6)), "over i, copies along j stay copies"
+assert different == [1, 4, 8], "there are as many masks as the axes have places over which the key is folded"
 assert "replicated across mesh axis 'j'" in refused, "shard_map refuses copies that would differ"
 assert not np.array_equal(*on_each[3][:2]), "unchecked, two copies of one array are different"
 
@@ -181,24 +181,16 @@ assert jnp.array_equal(by_hand(key), jax.random.bits(key, (R, C))), "any block o
 assert bytes_moved(by_hand, key) == 0, "blocks made from their counters need no message"
 
 # %% [markdown]
-# Now the cost, on eight devices. With the old counters and a matrix split by **rows**, each device needs what others
-# computed: the halves are gathered, and for a moment every device holds more than a whole matrix. Split by **columns**,
-# nothing is sent and every device computes the bits of all: the story as it is told, and twice the matrix. A known way
-# round it is a key for each row, under `vmap`. It is said that the numbers then depend on the partitioning; they do
-# not, they depend only on the number of rows. (Haliax had a helper for this, `generate_sharded`, which is gone.)
+# Now the cost of a whole matrix in eight shards, and that it has the same bits on any mesh. "Work" is the count of
+# operations of the compiled program on one device, over that of the same matrix made by one device alone.
 #
-# Today's counters need none of it: memory is three times the shard, not the matrix, the work is an eighth, and nothing
-# is sent. "Work" is the count of operations of the compiled program on one device, over that of the same matrix
-# made by one device alone.
+# With the old counters and a matrix split by **rows**, each device needs what others computed: the halves are gathered,
+# and for a moment every device holds more than a whole matrix.
 
 
 # %%
 def normal(key: Array) -> Array:
     return jax.random.normal(key, (R, C))
-
-
-def key_per_row(key: Array) -> Array:
-    return jax.vmap(partial(jax.random.normal, shape=(C,)))(jax.random.split(key, R))
 
 
 def made(function: Callable[[Array], Array], devices: int, *spec: str | None) -> Any:
@@ -209,49 +201,81 @@ def work(jitted: Any) -> float:
     return float(jitted.lower(key).compile().cost_analysis()["flops"])
 
 
-ways: dict[str, tuple[bool, Callable[[Array], Array], tuple[str | None, ...]]] = {
-    "old, by rows": (False, normal, ("i", None)),
-    "old, by columns": (False, normal, (None, "i")),
-    "old, a key per row": (False, key_per_row, ("i", None)),
-    "today, by rows": (True, normal, ("i", None)),
-    "today, by columns": (True, normal, (None, "i")),
-}
-costs, rows = {}, []
-for name, (partitionable, function, spec) in ways.items():
+def cost(function: Callable[[Array], Array], *spec: str | None, partitionable: bool) -> tuple[int, int, float]:
     with jax.threefry_partitionable(partitionable):
-        jitted, alone = made(function, 8, *spec), made(function, 1)
-        costs[name] = temporaries(jitted, key), bytes_moved(jitted, key), work(jitted) / work(alone)
-        bits = [np.asarray(weights) for weights in (alone(key), jitted(key), made(function, 4, None, "i")(key))]
-    rows.append((name, mib(costs[name][0]), f"{costs[name][1]:,}", f"{costs[name][2]:.3f}"))
-    assert all(np.array_equal(bits[0], other) for other in bits), "each way gives the same bits on any mesh"
-table(f"Making {mib(whole_bytes)} MiB on 8 devices, on each", ("way", "MiB needed", "bytes sent", "work"), rows)
-assert costs["old, by rows"][0] > whole_bytes, "the old counters by rows need a whole matrix on each device"
-assert costs["old, by rows"][1] > whole_bytes, "the old counters by rows send more than a whole matrix"
-assert costs["old, by columns"][0] > 2 * whole_bytes, "the old counters by columns need two matrices on each device"
-assert costs["old, by columns"][2] > 3 / 8, "the old counters by columns have each device compute the bits of all"
-assert costs["old, a key per row"][0] < whole_bytes / 4, "a key for each row needs no whole matrix"
-for name in ("today, by rows", "today, by columns"):
-    assert abs(costs[name][0] - 3 * whole_bytes / 8) < 4096, "today's counters need three shards"
-    assert costs[name][1] == 0, "today's counters need no message"
-    assert abs(costs[name][2] - 1 / 8) < 0.001, "today each device does an eighth of the work"
-assert not hasattr(hax.random, "generate_sharded"), "Haliax's generate_sharded is gone"
+        alone, shards = made(function, 1), made(function, 8, *spec)
+        bits = [np.asarray(weights(key)) for weights in (alone, shards, made(function, 4, None, "i"))]
+        assert all(np.array_equal(bits[0], other) for other in bits), "each way gives the same bits on any mesh"
+        return temporaries(shards, key), bytes_moved(shards, key), work(shards) / work(alone)
 
-before = by_device()
-weights = made(normal, 8, "i", None)(key)
-held_bytes = [after - old for after, old in zip(by_device(), before, strict=True)]
-table("Bytes of the weights on each", [f"device {d}" for d in range(8)], [[f"{held:,}" for held in held_bytes]])
-assert held_bytes == 8 * [whole_bytes // 8], "each device keeps an eighth of the weights"
+
+costs = {"old, by rows": cost(normal, "i", None, partitionable=False)}
+memory, sent, share = costs["old, by rows"]
+print(f"{mib(memory)} MiB needed, {sent:,} bytes sent, {share:.3f} of the work")
+assert memory > whole_bytes, "the old counters by rows need a whole matrix on each device"
+assert sent > whole_bytes, "the old counters by rows send more than a whole matrix"
+
+# %% [markdown]
+# Split by **columns**, nothing is sent and every device computes the bits of all: the story as it is told, and twice
+# the matrix.
+
+# %%
+costs["old, by columns"] = cost(normal, None, "i", partitionable=False)
+memory, sent, share = costs["old, by columns"]
+print(f"{mib(memory)} MiB needed, {sent:,} bytes sent, {share:.3f} of the work")
+assert share > 3 / 8, "the old counters by columns have each device compute the bits of all"
+assert memory > 2 * whole_bytes, "the old counters by columns need two matrices on each device"
+
+# %% [markdown]
+# A known way round it is a key for each row, under `vmap`. It is said that the numbers then depend on the
+# partitioning; they do not, they depend only on the number of rows. (Haliax had a helper for this, `generate_sharded`,
+# which is gone.)
+
+
+# %%
+def key_per_row(key: Array) -> Array:
+    return jax.vmap(partial(jax.random.normal, shape=(C,)))(jax.random.split(key, R))
+
+
+costs["old, a key per row"] = cost(key_per_row, "i", None, partitionable=False)
+gone = refusal(getattr, hax.random, "generate_sharded")
+print(f"{mib(costs['old, a key per row'][0])} MiB needed; {gone}")
+assert costs["old, a key per row"][0] < whole_bytes / 4, "a key for each row needs no whole matrix"
+assert "AttributeError" in gone, "Haliax's generate_sharded is gone"
+
+# %% [markdown]
+# Today's counters need none of it: memory is three times the shard, not the matrix, the work is an eighth, and nothing
+# is sent.
+
+# %%
+for name, spec in {"today, by rows": ("i", None), "today, by columns": (None, "i")}.items():
+    costs[name] = memory, sent, share = cost(normal, *spec, partitionable=True)
+    assert abs(memory - 3 * whole_bytes / 8) < 4096, "today's counters need three shards"
+    assert sent == 0, "today's counters need no message"
+    assert abs(share - 1 / 8) < 1e-4, "today each device does an eighth of the work"
+rows = [(name, mib(memory), f"{sent:,}", f"{share:.3f}") for name, (memory, sent, share) in costs.items()]
+table(f"Making {mib(whole_bytes)} MiB on 8 devices, on each", ("way", "MiB needed", "bytes sent", "work"), rows)
 
 figure = Figure(figsize=(9, 2.6), layout="constrained")
 left, right = figure.subplots(1, 2, sharey=True)
 for axes, title, place in ((left, "MiB needed on each device", 0), (right, "MiB sent by each device", 1)):
-    mibs = [cost[place] / 2**20 for cost in costs.values()]
+    mibs = [measured[place] / 2**20 for measured in costs.values()]
     axes.barh(list(costs), mibs, color=3 * ["tab:orange"] + 2 * ["tab:blue"])
     axes.axvline(whole_bytes / 2**20, color="0.3", ls="--", label="the whole matrix")
     axes.set(title=title)
 left.invert_yaxis()
 right.legend()
 picture(figure, "init", "What it costs to make one matrix in eight shards, with the old counters and with today's.")
+
+# %% [markdown]
+# What stays is an eighth of the matrix on each device, as the memory profile says.
+
+# %%
+before = by_device()
+weights = made(normal, 8, "i", None)(key)
+held_bytes = [after - old for after, old in zip(by_device(), before, strict=True)]
+table("Bytes of the weights on each", [f"device {d}" for d in range(8)], [[f"{held:,}" for held in held_bytes]])
+assert held_bytes == 8 * [whole_bytes // 8], "each device keeps an eighth of the weights"
 
 # %% [markdown]
 # One thing is the same under both ways to count: `fold_in`, which encrypts one number with a key. What is drawn from a
