@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from matplotlib.figure import Figure
 
 import show
+from show.loops import cost
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -164,24 +165,25 @@ def twice(params: Arrays, batch: Arrays) -> Any:
 
 
 ways = {
-    "pcast, then psum": (over_devices(lambda *args: summed(*args)[0]), 1),
-    "nothing: JAX sums": (over_devices(lambda *args: accumulate(*args)[0]), MINIBATCHES),
-    "psum without pcast": (over_devices(twice), MINIBATCHES + 1),
-    "the same, check_vma=False": (over_devices(twice, check_vma=False), 1),
+    "pcast, then psum": over_devices(lambda *args: summed(*args)[0]),
+    "nothing: JAX sums": over_devices(lambda *args: accumulate(*args)[0]),
+    "psum without pcast": over_devices(twice),
+    "the same, check_vma=False": over_devices(twice, check_vma=False),
 }
-times, moved = {}, {}
-for name, (way, num_sums) in ways.items():
-    made, right = np.asarray(jax.jit(way)(params, batch)["up"]), np.asarray(expected["up"])
-    times[name] = float((made * right).sum() / (right * right).sum())
-    moved[name] = num_sums * show.collectives(jax.jit(way), params, batch)[0].sent_bytes
-table = [(name, f"{times[name]:.3f}", num, f"{moved[name]:,}") for name, (_, num) in ways.items()]
+times, costs = {}, {}
+for name, way in ways.items():
+    program = jax.jit(way).lower(params, batch).compile()
+    made, right = np.asarray(program(params, batch)["up"]), np.asarray(expected["up"])
+    times[name], costs[name] = float((made * right).sum() / (right * right).sum()), cost(program)
+moved = {name: made.sent_bytes for name, made in costs.items()}
+table = [(name, f"{times[name]:.3f}", costs[name].kinds["all-reduce"], f"{moved[name]:,}") for name in ways]
 show.table("Four ways", ("written", "gradient / right one", "sums a step", "bytes each device sends"), table)
 predicted = 2 * 7 / 8 * sum(x.nbytes for x in params.values())
 print(f"one sum over a ring of 8 sends 2 x 7/8 of the gradients' bytes: {predicted:,.0f}")
 by_hand, by_jax, wrong, old = ways
 assert abs(moved[by_hand] - predicted) < 1, "one sum sends 2 (n-1)/n of the gradient's bytes"
-assert moved[by_jax] == MINIBATCHES * moved[by_hand], "JAX's own sum is made in every minibatch"
 assert abs(times[by_jax] - 1) < 1e-5, "JAX's own sum is right"
+assert moved[by_jax] == MINIBATCHES * moved[by_hand], "JAX's own sum is made in every minibatch"
 assert abs(times[wrong] - 8) < 1e-4, "psum after JAX's own sum makes the gradient eight times too large"
 assert abs(times[old] - 1) < 1e-5, "the same lines are right with check_vma=False"
 
@@ -233,12 +235,9 @@ assert all(k - b >= state_bytes for k, b in zip(kept, before, strict=True)), "wi
 assert donated == before, "with donation the step holds no more than before it"
 
 # %% [markdown]
-# ## Twenty steps, and twenty without the sum
+# ## Twenty steps
 #
-# First as written, against one device. Then with the gradient's sum left out. JAX refuses that under `check_vma=True`,
-# because the result varies between devices while `P()` says that it does not. Its message ends with the advice to
-# consider `check_vma=False`. Then the step runs, every device trains a model of its own on its own rows, and no error
-# ever says so. Each report adds up the metrics of two steps.
+# As written, against one device. Each report adds up the metrics of two steps.
 
 
 # %%
@@ -257,22 +256,30 @@ def train(step: Any, place: Any, batch: Arrays) -> Any:
 
 one, one_losses, _ = train(partial(train_step, plain), jax.devices()[0], alone[1])
 many, losses, spread = train(step, everywhere, batch)
-_, _, drift = train(over_devices(partial(train_step, accumulate), check_vma=False), everywhere, batch)
+print(f"one device and eight: losses {apart(losses, one_losses):.0e} apart, parameters {apart(many, one):.0e}")
+assert apart(many, one) < 1e-4, "eight devices train the parameters of one"
+assert apart(losses, one_losses) < 1e-5, "eight devices have the losses of one"
+assert spread == [0] * len(spread), "the eight copies stay equal, bit for bit"
+
+# %% [markdown]
+# ## And twenty without the sum
+#
+# JAX refuses a step that leaves out the gradient's sum under `check_vma=True`, because the result varies between
+# devices while `P()` says that it does not. Its message ends with the advice to consider `check_vma=False`. Then the
+# step runs, every device trains a model of its own on its own rows, and no error ever says so.
+
+# %%
 try:
     jax.eval_shape(over_devices(partial(train_step, own)), start(everywhere), batch)
     refusal = ""
 except ValueError as error:
     refusal = str(error)
-print(f"one device and eight: losses {apart(losses, one_losses):.0e} apart, parameters {apart(many, one):.0e}")
-assert apart(losses, one_losses) < 1e-5, "eight devices have the losses of one"
-assert apart(many, one) < 1e-4, "eight devices train the parameters of one"
-assert spread == [0] * len(spread), "the eight copies stay equal, bit for bit"
-assert drift[-1] > 0.1, "without the sum the copies drift apart"
 assert "could not infer replication" in refusal, "check_vma=True refuses a step without the sum"
+_, _, drift = train(over_devices(partial(train_step, accumulate), check_vma=False), everywhere, batch)
+assert drift[-1] > 0.1, "without the sum the copies drift apart"
 
 # %%
-figure = Figure(figsize=(9, 3.2), layout="constrained")
-left, right = figure.subplots(1, 2)
+left, right = (figure := Figure(figsize=(9, 3.2), layout="constrained")).subplots(1, 2)
 steps = range(REPORT_EVERY, STEPS + 1, REPORT_EVERY)
 left.plot(steps, one_losses, color="tab:grey", lw=4, alpha=0.5, label="one device")
 left.plot(steps, losses, "o", color="tab:blue", ms=4, label="eight devices")

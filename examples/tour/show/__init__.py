@@ -7,7 +7,7 @@ stays in the tour's own file.
 from show.calls import CallGraph, call_graph, draw_calls
 from show.collectives import Collective, bytes_moved, collectives
 from show.figures import picture
-from show.memory import by_device, temporaries
+from show.memory import by_device, compiled, temporaries
 from show.shards import draw, held
 from show.tables import mib, table
 from show.values import draw_values
@@ -19,6 +19,7 @@ __all__ = [
     "bytes_moved",
     "call_graph",
     "collectives",
+    "compiled",
     "draw",
     "draw_calls",
     "draw_values",

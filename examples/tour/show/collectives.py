@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from show.memory import compiled
+
 _KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
 _CALL = re.compile(rf"= (?P<shape>\(.*?\)|\S+) (?P<kind>{_KINDS})(?:-start)?\((?P<rest>.*)")
 _ARRAY = re.compile(r"(?P<dtype>pred|bf16|[fsuc]\d+)\[(?P<dims>[\d,]*)\]")
@@ -43,18 +45,18 @@ class Collective:
         return round(factor[self.kind] * self.result_bytes)
 
 
-def collectives(jitted: Any, *args: Any) -> list[Collective]:
-    """The collectives of a jitted function, compiled for the shapes and shardings of `args`.
+def collectives(program: Any, *args: Any) -> list[Collective]:
+    """The collectives of a jitted or compiled function, for the shapes and shardings of `args`.
 
     One inside a loop is listed once, however often the loop runs.
     """
-    lines = jitted.lower(*args).compile().as_text().splitlines()
+    lines = compiled(program, *args).as_text().splitlines()
     return [collective for line in lines if (collective := on_line(line))]
 
 
-def bytes_moved(jitted: Any, *args: Any) -> int:
-    """The bytes that each device sends in one call of a jitted function."""
-    return sum(collective.sent_bytes for collective in collectives(jitted, *args))
+def bytes_moved(program: Any, *args: Any) -> int:
+    """The bytes that each device sends in one call of a jitted or compiled function."""
+    return sum(collective.sent_bytes for collective in collectives(program, *args))
 
 
 def on_line(line: str) -> Collective | None:

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from show.collectives import Collective, on_line
-from show.memory import temporaries
+from show.memory import compiled, temporaries
 from show.tables import mib, table
 
 _BEGINS = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>\S+) \(.*\{$")
@@ -47,18 +47,18 @@ class Cost:
         return max((one.result_bytes for _, one in self.collectives if one.kind == "all-gather"), default=0)
 
 
-def cost(jitted: Any, *args: Any) -> Cost:
-    """What a jitted function costs, compiled for the shapes and shardings of `args`.
+def cost(program: Any, *args: Any) -> Cost:
+    """What a jitted or compiled function costs, for the shapes and shardings of `args`.
 
     A loop whose number of rounds XLA does not know counts once; a `scan` says its own.
     """
     inside: defaultdict[Computation, list[Collective]] = defaultdict(list)
     calls: defaultdict[Computation, list[tuple[Computation, int]]] = defaultdict(list)
-    here = program = ""
-    for line in jitted.lower(*args).compile().as_text().splitlines():
+    executable, here, main = compiled(program, *args), "", ""
+    for line in executable.as_text().splitlines():
         if begins := _BEGINS.match(line):
             here = begins["name"]
-            program = here if begins["entry"] else program
+            main = here if begins["entry"] else main
         if collective := on_line(line):
             inside[here].append(collective)
         rounds = _ROUNDS.search(line) if " while(" in line else None
@@ -68,7 +68,7 @@ def cost(jitted: Any, *args: Any) -> Cost:
         found = [(times, collective) for collective in inside[computation]]
         return found + [one for called, rounds in calls[computation] for one in walk(called, times * rounds)]
 
-    return Cost(collectives=tuple(walk(program, 1)), temporary_bytes=temporaries(jitted, *args))
+    return Cost(collectives=tuple(walk(main, 1)), temporary_bytes=temporaries(executable))
 
 
 def cost_table(title: str, costs: Mapping[str, Cost], **more: Mapping[str, object]) -> None:

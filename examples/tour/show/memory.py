@@ -15,10 +15,15 @@ def by_device() -> list[int]:
     return list(held.values())
 
 
-def temporaries(jitted: Any, *args: Any) -> int:
-    """The bytes on each device that a jitted function needs beside its arguments and results.
+def compiled(program: Any, *args: Any) -> Any:
+    """A jitted function compiled for the shapes and shardings of `args`; one that is compiled already, as it is."""
+    return program if isinstance(program, jax.stages.Compiled) else program.lower(*args).compile()
+
+
+def temporaries(program: Any, *args: Any) -> int:
+    """The bytes on each device that a jitted or compiled function needs beside its arguments and results.
 
     Of the compiled program's own account (`memory_analysis`), for the shapes and shardings of `args`.
     """
-    needed: int = jitted.lower(*args).compile().memory_analysis().temp_size_in_bytes
+    needed: int = compiled(program, *args).memory_analysis().temp_size_in_bytes
     return needed
