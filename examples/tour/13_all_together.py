@@ -9,7 +9,6 @@
 # of plain arrays, next to the trainer, which does the same with named axes.
 
 # %%
-import argparse
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -36,20 +35,18 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
 N, STEPS, LENGTH, VOCAB, RATE, DECAY = 8, 10, 32, 257, 1e-3, 0.1
-JOB = f"""
-apiVersion: shardwise.dev/v1alpha1
+JOB = f"""apiVersion: shardwise.dev/v1alpha1
 kind: TrainingJob
 metadata: {{name: tour}}
 spec:
   hardware: {{accelerator: cpu-sim, topology: 1x{N}}}
   training:
     model: {{layers: 2, heads: 4, embed: 64, seqLen: {LENGTH}}}
-    data: {{train: [{{name: text, paths: ["{argparse.__file__}"]}}], tokenizer: byte}}
+    data: {{train: [{{name: text, paths: ["{tempfile.__file__}"]}}], tokenizer: byte}}
     mesh: {{tensor: 2}}
     batch: {{sequences: 16}}
     optimizer: {{name: adamw, learningRate: {RATE}, weightDecay: {DECAY}}}
-    steps: {STEPS}
-"""
+    steps: {STEPS}"""
 
 # %% [markdown]
 # ## The trainer's run
@@ -139,15 +136,18 @@ def train(gradient: Any, update: Any, params: Any, moments: Any) -> Any:
     return losses, params, moments, grads
 
 
-def two_axes(params: Any, batch: Any) -> Any:
+def averaged(mean: Any, params: Any, batch: Any) -> Any:
     value, grads = jax.value_and_grad(loss)(jax.lax.pcast(params, "data", to="varying"), batch)
-    return jax.lax.pmean(value, "data"), jax.lax.pmean(grads, "data")
+    return jax.lax.pmean(value, "data"), mean(grads)
 
 
-@jax.jit
 def descend(params: Any, moments: Any, grads: Any) -> Any:
     updates, moments = rule.update(grads, moments, params)
     return optax.apply_updates(params, updates), moments
+
+
+def apart(name: str) -> float:
+    return float(np.abs(np.subtract(runs[name], runs["shardwise"])).max())
 
 
 mesh_of = partial(jax.make_mesh, axis_names=("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
@@ -156,9 +156,10 @@ grid, specs = mesh_of((4, 2)), {name: P(*map(SPLIT.get, axes)) for name, axes in
 decayed = {name: name.endswith(("embedding", "weight")) and "norm" not in name for name in weights}
 rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(RATE, b2=0.95, weight_decay=DECAY, mask=decayed))
 params = jax.device_put(weights, {name: NamedSharding(grid, spec) for name, spec in specs.items()})
-gradient = mapped(two_axes, grid, (specs, P("data")), (P(), specs))
-runs["DP x TP"], params, *_ = train(gradient, descend, params, rule.init(params))
+gradient = mapped(partial(averaged, partial(jax.lax.pmean, axis_name="data")), grid, (specs, P("data")), (P(), specs))
+runs["DP x TP"], params, *_ = train(gradient, jax.jit(descend), params, rule.init(params))
 show.held(table=params["token_embedding"], up=params["blocks.mlp.up.weight"], norm=params["norm.weight"])
+assert apart("DP x TP") < 1e-5, "by hand or by shardwise, the losses are equal"
 
 # %% [markdown]
 # ## ZeRO, stage by stage
@@ -178,59 +179,103 @@ show.held(table=params["token_embedding"], up=params["blocks.mlp.up.weight"], no
 # [FSDP](06_fsdp.md) gathers layer by layer.) Clipping needs the norm of the whole gradient: the one number that the
 # owners of the pieces add up.
 
+#
+# What the stages share: Adam's step, on the whole vector or on a piece of it, and a run that holds what a stage
+# measures against its row of the table.
+
 
 # %%
 flat, unravel = ravel_pytree(weights)
 decays, _ = ravel_pytree({name: jnp.full(weight.shape, DECAY * decayed[name]) for name, weight in weights.items()})
-vector, adam, PIECE = np.asarray(flat), optax.scale_by_adam(b1=0.9, b2=0.95), flat.size // N
+vector, adam, line, PIECE = np.asarray(flat), optax.scale_by_adam(b1=0.9, b2=0.95), mesh_of((N, 1)), flat.size // N
+stages: dict[str, Any] = {}
 
 
-def piece(whole: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_slice_in_dim(whole, jax.lax.axis_index("data") * PIECE, PIECE)
+def stepped(params: Any, moments: Any, grads: Any, decay: Any, square: Any) -> Any:
+    updates, moments = adam.update(grads * jnp.minimum(1, square**-0.5), moments)
+    return params - RATE * (updates + decay * params), moments
 
 
-def zero_gradient(stage: int, params: jax.Array, batch: Any) -> Any:
-    w = jax.lax.all_gather(params, "data", tiled=True) if stage == 3 else jax.lax.pcast(params, "data", to="varying")
-    value, grads = jax.value_and_grad(lambda w: loss(unravel(w), batch))(w)
-    summed = jax.lax.psum_scatter(grads, "data", tiled=True) if stage >= 2 else jax.lax.psum(grads, "data")
-    return jax.lax.pmean(value, "data"), summed / N
-
-
-def zero_update(stage: int, params: jax.Array, moments: Any, grads: jax.Array) -> Any:
-    decay = piece(decays) if stage else decays
-    own = piece(params) if stage in (1, 2) else params
-    grads = piece(grads) if stage == 1 else grads
-    norm = jnp.sqrt(jax.lax.psum((grads**2).sum(), "data") if stage else (grads**2).sum())
-    updates, moments = adam.update(grads * jnp.minimum(1, 1 / norm), moments)
-    own = own - RATE * (updates + decay * own)
-    return (jax.lax.all_gather(own, "data", tiled=True) if stage in (1, 2) else own), moments
-
-
-line, held, cells = mesh_of((N, 1)), {}, []
-PREDICTED = {"ZeRO-0": (16, 2), "ZeRO-1": (8 + 8 / N, 3), "ZeRO-2": (4 + 12 / N, 2), "ZeRO-3": (16 / N, 2)}
-for stage, (name, (bytes_held, passes)) in enumerate(PREDICTED.items()):
-    param, moment, grad = (P("data") if stage >= first else P() for first in (3, 1, 2))
+def zero(gradient: Any, update: Any, split: tuple[P, P, P], bytes_held: float, passes: int) -> None:
+    name, (param, moment, grad) = f"ZeRO-{len(stages)}", split
     state = (param, optax.ScaleByAdamState(P(), moment, moment))
-    gradient = mapped(partial(zero_gradient, stage), line, (param, P("data")), (P(), grad))
-    update = mapped(partial(zero_update, stage), line, (*state, grad), state, check_vma=False)
-    before = show.by_device()
-    placed = jax.tree.map(lambda spec: NamedSharding(line, spec), state)
+    gradient = mapped(gradient, line, (param, P("data")), (P(), grad))
+    update = mapped(update, line, (*state, grad), state, check_vma=False)
+    before, placed = show.by_device(), jax.tree.map(lambda spec: NamedSharding(line, spec), state)
     runs[name], *after = train(gradient, update, *jax.device_put((vector, adam.init(vector)), placed))
     total = np.subtract(show.by_device(), before) / vector.size
-    held[name] = [x.addressable_shards[0].data.nbytes / vector.size for x in (after[0], *after[1][1:], after[2])]
+    assert apart(name) < 1e-5, f"{name} has the losses of shardwise"
+    assert np.allclose(total, bytes_held, rtol=1e-3), f"{name} holds on each device what its row says"
     sent = (show.bytes_moved(gradient, after[0], batches[0]) + show.bytes_moved(update, *after)) / vector.nbytes
-    cells.append((name, f"{total.max():.3f}", f"{bytes_held:.3f}", f"{sent:.3f}", f"{passes * 7 / 8:.3f}"))
-    assert np.allclose(total, bytes_held, rtol=1e-3), "each stage holds on each device what its row says"
-    assert abs(sent - passes * 7 / 8) < 1e-3, "each stage sends what its row says"
-    del after
-show.table("ZeRO", ("each device", "bytes a parameter", "predicted", "sent, of parameters", "predicted"), cells)
-figure, start = Figure(figsize=(8, 2.8), layout="constrained"), np.zeros(4)
-axes = figure.add_subplot()
+    assert abs(sent - passes * 7 / 8) < 1e-3, f"{name} sends what its row says"
+    each = [x.addressable_shards[0].data.nbytes / vector.size for x in (after[0], *after[1][1:], after[2])]
+    stages[name] = each, [f"{number:.3f}" for number in (total.max(), bytes_held, sent, passes * 7 / 8)]
+
+
+# %% [markdown]
+# **Stage 0** is data parallel: every device holds everything, and all do the same step.
+
+
+# %%
+def summed(params: Any, batch: Any) -> Any:
+    return averaged(lambda g: jax.lax.psum(ravel_pytree(g)[0], "data") / N, unravel(params), batch)
+
+
+def whole(params: Any, moments: Any, grads: Any) -> Any:
+    return stepped(params, moments, grads, decays, (grads**2).sum())
+
+
+zero(summed, whole, (P(), P(), P()), bytes_held=16, passes=2)
+
+# %% [markdown]
+# **Stage 1**: each device keeps the moments of its own eighth and steps that eighth alone. What it has whole it cuts
+# first, and the new parameters are gathered.
+
+
+# %%
+def piece(x: jax.Array) -> jax.Array:
+    return x if x.size == PIECE else jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index("data") * PIECE, PIECE)
+
+
+def own(params: Any, moments: Any, grads: Any) -> Any:
+    square = jax.lax.psum((piece(grads) ** 2).sum(), "data")
+    after, moments = stepped(piece(params), moments, piece(grads), piece(decays), square)
+    return (after if params.size == PIECE else jax.lax.all_gather(after, "data", tiled=True)), moments
+
+
+zero(summed, own, (P(), P("data"), P()), bytes_held=8 + 8 / N, passes=3)
+
+# %% [markdown]
+# **Stage 2**: an eighth of the gradient is all that the step of an eighth needs, so the sum is left scattered.
+
+
+# %%
+def scattered(params: Any, batch: Any) -> Any:
+    return averaged(lambda g: jax.lax.psum_scatter(ravel_pytree(g)[0], "data", tiled=True) / N, unravel(params), batch)
+
+
+zero(scattered, own, (P(), P("data"), P("data")), bytes_held=4 + 12 / N, passes=2)
+
+# %% [markdown]
+# **Stage 3**: the gather moves from the end of a step to the beginning of the next. Between steps each device holds an
+# eighth of everything.
+
+
+# %%
+def gathered(params: Any, batch: Any) -> Any:
+    return scattered(jax.lax.all_gather(params, "data", tiled=True, to="invarying"), batch)
+
+
+zero(gathered, own, (P("data"), P("data"), P("data")), bytes_held=16 / N, passes=2)
+
+# %%
+rows = [(name, *numbers) for name, (_, numbers) in stages.items()]
+show.table("ZeRO", ("each device", "bytes a parameter", "predicted", "sent, of parameters", "predicted"), rows)
+figure, widths = Figure(figsize=(8, 2.8), layout="constrained"), np.transpose([each for each, _ in stages.values()])
+axes = figure.add_subplot(title="Bytes a parameter on each device", ylim=(3.6, -0.6))
 parts = ("parameters", "Adam's mean", "Adam's square", "gradients")
-for label, widths in zip(parts, np.transpose(list(held.values())), strict=True):
-    axes.barh(list(held), widths, left=start, label=label)
-    start = start + widths
-axes.set(title="Bytes a parameter on each device", ylim=(3.6, -0.6))
+for label, width, left in zip(parts, widths, np.cumsum(widths, axis=0) - widths, strict=True):
+    axes.barh(list(stages), width, left=left, label=label)
 axes.legend(frameon=False, loc="lower right")
 show.picture(figure, "stages", "Each stage of ZeRO stops holding one more thing on every device.")
 
@@ -241,7 +286,5 @@ show.picture(figure, "stages", "Each stage of ZeRO stops holding one more thing 
 # a job should be is a question of memory and bandwidth, and `mesh` in its file answers it.
 
 # %%
-apart = {name: float(np.abs(np.subtract(losses, runs["shardwise"])).max()) for name, losses in runs.items()}
-rows = [(name, *(f"{losses[i]:.6f}" for i in (0, 4, 9)), f"{apart[name]:.0e}") for name, losses in runs.items()]
+rows = [(name, *(f"{losses[i]:.6f}" for i in (0, 4, 9)), f"{apart(name):.0e}") for name, losses in runs.items()]
 show.table("Losses", ("", "step 1", "step 5", "step 10", "furthest from shardwise's"), rows)
-assert max(apart.values()) < 1e-5, "by hand or by shardwise, the losses are equal"
