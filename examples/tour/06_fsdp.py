@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 from matplotlib.figure import Figure
 
 import show
+from show.loops import cost
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -138,14 +139,11 @@ def gradients(specs: Any, again: Any, params: Any, batch: Any) -> Any:
 
 
 # %% [markdown]
-# ## The same gradient, and what moves for it
+# ## The same gradient
 #
 # Data parallel is this very program with a smallest size that nothing reaches: every parameter stays whole and every
-# gradient is averaged. So three programs can be compared: data parallel, FSDP, and FSDP that gathers again. A
-# collective in the loop over the layers runs once a layer.
-#
-# FSDP is often introduced with "the entire model is never on one device". That is true of the state. It is true of the
-# step only with the second gather: else every layer's gathered matrix waits for the backward pass.
+# gradient is averaged. So three programs can be compared: data parallel, FSDP, and FSDP that gathers again. The device
+# memory profile is read before and after the state is made, and with the gradients in hand.
 
 
 # %%
@@ -157,49 +155,58 @@ def fresh(place: Any) -> Any:
     return jax.device_put(jax.jit(start)(KEY), place)
 
 
-IN_LOOP = {"f32[256,256]", "f32[32,256]"}  # one layer's matrix, and a device's part of its gradient
 batch = {"inputs": jax.random.normal(jax.random.key(1), (ROWS, INPUTS)), "labels": jnp.arange(ROWS) % CLASSES}
 alone, batch = jax.device_put(batch, jax.devices()[0]), jax.device_put(batch, NamedSharding(mesh, P("data")))
 expected = jax.device_get(jax.jit(jax.grad(loss))(fresh(jax.devices()[0])[0], alone))
 programs: Any = {"data parallel": (specs_of(inf), lambda x: x), "FSDP": (SPECS, lambda x: x)}
 programs["FSDP, gathered again"] = (SPECS, jax.checkpoint)
-moved, needs, held, table = {}, {}, {}, []
-for (name, (specs, again)), predicted in zip(programs.items(), (2, 2, 3), strict=True):
+held = {}
+for name, (specs, again) in programs.items():
     before = show.by_device()
     state = fresh(placed(specs))
     at_rest = show.by_device()
-    program = over_devices(partial(gradients, specs[0], again), specs[0])
-    _, grads = program(state[0], batch)
+    _, grads = over_devices(partial(gradients, specs[0], again), specs[0])(state[0], batch)
     with_grads = show.by_device()
     held[name] = [4 / param_bytes * np.subtract(now, before) for now in (at_rest, with_grads)]
     for key, gradient in jax.device_get(grads).items():
         assert np.abs(gradient - expected[key]).max() < 1e-5, "all three programs have one device's gradient"
-    found = show.collectives(program, state[0], batch)
-    moved[name] = sum(one.sent_bytes * (LAYERS if one.shapes in IN_LOOP else 1) for one in found) / param_bytes
-    needs[name] = show.temporaries(program, state[0], batch) / param_bytes
-    table.append((name, f"{predicted * 7 / 8:.3f}", f"{moved[name]:.3f}", f"{needs[name]:.2f}"))
     del state, grads
-show.table("In bytes of all parameters", ("program", "predicted to send", "sends", "temporaries"), table)
-by_data, kept, twice = programs
-assert abs(moved[kept] / moved[by_data] - 1) < 0.01, "FSDP sends no more than data parallel"
-assert abs(moved[twice] / moved[by_data] - 1.5) < 0.02, "the second gather adds half as much again"
-assert needs[kept] > 1, "gathered once, the whole model is on every device between forward and backward"
-assert needs[twice] < 0.6, "gathered again, one layer at a time is whole"
 
 # %% [markdown]
 # ## Sixteen bytes a parameter, over the devices
 #
 # In float32 a parameter takes 4 bytes, its gradient 4 and Adam's two moments 8. FSDP divides these 16 bytes by the
 # devices: a model of 1.5 billion parameters needs 24 GB on every device without it, and 3 GB on each of eight with it.
-# Between steps there are no gradients, so the state at rest is 12 bytes a parameter. The device memory profile was read
-# above before and after the state was made, and with the gradients in hand.
+# Between steps there are no gradients, so the state at rest is 12 bytes a parameter.
 
 # %%
+by_data, kept, twice = programs
 cells = [(i, *(f"{held[name][when][i]:.3f}" for name in (by_data, kept) for when in (0, 1))) for i in range(N)]
 columns = ("device", "data parallel", "+ gradients", "FSDP", "+ gradients")
 show.table(f"Bytes a parameter; predicted: 12, 16, 12/8 = {12 / N}, 16/8 = {16 / N}", columns, cells)
 assert np.allclose(held[by_data], [[12.0] * N, [16.0] * N], rtol=1e-3), "data parallel holds 16 bytes a parameter"
 assert np.allclose(held[kept], [[12 / N] * N, [16 / N] * N], rtol=1e-3), "FSDP holds 16 / devices bytes a parameter"
+
+# %% [markdown]
+# ## What moves for it
+#
+# The compiled programs say what they send; a collective in the loop over the layers runs once a layer.
+#
+# FSDP is often introduced with "the entire model is never on one device". That is true of the state. It is true of the
+# step only with the second gather: else every layer's gathered matrix waits for the backward pass.
+
+# %%
+moved, needs, table = {}, {}, []
+for (name, (specs, again)), predicted in zip(programs.items(), (2, 2, 3), strict=True):
+    program = over_devices(partial(gradients, specs[0], again), specs[0])
+    costs = cost(program, fresh(placed(specs))[0], batch)
+    moved[name], needs[name] = costs.sent_bytes / param_bytes, costs.temporary_bytes / param_bytes
+    table.append((name, f"{predicted * 7 / 8:.3f}", f"{moved[name]:.3f}", f"{needs[name]:.2f}"))
+show.table("In bytes of all parameters", ("program", "predicted to send", "sends", "temporaries"), table)
+assert needs[kept] > 1, "gathered once, the whole model is on every device between forward and backward"
+assert abs(moved[kept] / moved[by_data] - 1) < 0.01, "FSDP sends no more than data parallel"
+assert abs(moved[twice] / moved[by_data] - 1.5) < 0.02, "the second gather adds half as much again"
+assert needs[twice] < 0.6, "gathered again, one layer at a time is whole"
 
 # %% [markdown]
 # ## Ten steps
@@ -230,12 +237,11 @@ for name, (specs, wrap) in programs.items():
 cells = [(name, *(f"{losses[i]:.6f}" for i in (0, 4, 9))) for name, (losses, _) in runs.items()]
 show.table("Loss", ("", "step 1", "step 5", "step 10"), cells)
 for losses, layers in runs.values():
-    assert np.allclose(losses, runs[by_data][0], atol=1e-5), "FSDP has the losses of data parallel"
     assert np.abs(layers - runs[by_data][1]).max() < 1e-4, "FSDP trains the parameters of data parallel"
+    assert np.allclose(losses, runs[by_data][0], atol=1e-5), "FSDP has the losses of data parallel"
 
 # %%
-figure, left = Figure(figsize=(8, 2.8), layout="constrained"), np.zeros(3)
-axes = figure.add_subplot()
+axes, left = (figure := Figure(figsize=(8, 2.8), layout="constrained")).add_subplot(), np.zeros(3)
 share = np.array([held[name][1][0] / 16 for name in programs])
 parts = {"parameters": 4 * share, "Adam's moments": 8 * share, "gradients": 4 * share}
 for label, width in {**parts, "temporaries": 4 * np.array(list(needs.values()))}.items():

@@ -11,15 +11,27 @@ BROKEN = [
         claim="a moment lives where its parameter lives",
     ),
     Broken(
+        idea="a smallest size that the last matrix does not reach",
+        old="SPECS = specs_of(1024)",
+        new="SPECS = specs_of(4096)",
+        claim="every matrix is split",
+    ),
+    Broken(
         idea="every device cuts the same part",
         old='jax.lax.axis_index("data") * size',
         new='0 * jax.lax.axis_index("data")',
         claim="both ways give the same bits",
     ),
     Broken(
+        idea="nothing is cut out of a whole",
+        old='"whole, then cut": jax.jit(cut_out)',
+        new='"whole, then cut": jax.jit(init, out_shardings=placed(SPECS[0]))',
+        claim="cutting parts out of the whole makes the whole on every device",
+    ),
+    Broken(
         idea="init makes the whole everywhere",
-        old="jax.jit(init, out_shardings=placed(SPECS[0]))",
-        new="jax.jit(cut_out)",
+        old='"in parts": jax.jit(init, out_shardings=placed(SPECS[0]))',
+        new='"in parts": jax.jit(cut_out)',
         claim="made in parts, the whole is never anywhere",
     ),
     Broken(
@@ -29,10 +41,62 @@ BROKEN = [
         claim="all three programs have one device's gradient",
     ),
     Broken(
-        idea="what was gathered is kept",
-        old='programs["FSDP, gathered again"] = (SPECS, jax.checkpoint)',
-        new='programs["FSDP, gathered again"] = (SPECS, lambda x: x)',
+        idea="data parallel with split moments, which is ZeRO's stage 1",
+        old='"data parallel": (specs_of(inf), lambda x: x)',
+        new='"data parallel": ((specs_of(inf)[0], SPECS[1]), lambda x: x)',
+        claim="data parallel holds 16 bytes a parameter",
+    ),
+    Broken(
+        idea="FSDP with whole moments",
+        old='"FSDP": (SPECS, lambda x: x)',
+        new='"FSDP": ((SPECS[0], specs_of(inf)[1]), lambda x: x)',
+        claim="FSDP holds 16 / devices bytes a parameter",
+    ),
+    Broken(
+        idea="a gradient is summed whole, and then cut",
+        old='axis=spec.index("data"), tiled=True)',
+        new='axis=spec.index("data"), tiled=True, to="invarying")',
+        claim="FSDP sends no more than data parallel",
+    ),
+    Broken(
+        idea="the loop as a whole is gathered again, and not each layer",
+        old='jax.lax.scan(again(layer), batch["inputs"] @ whole("up", params["up"]), params["layers"])',
+        new='again(partial(jax.lax.scan, layer))(batch["inputs"] @ whole("up", params["up"]), params["layers"])',
+        claim="gathered again, one layer at a time is whole",
+    ),
+    Broken(
+        idea="every program gathers again",
+        old="    program = over_devices(partial(gradients, specs[0], again), specs[0])",
+        new="    program = over_devices(partial(gradients, specs[0], jax.checkpoint), specs[0])",
+        claim="gathered once, the whole model is on every device between forward and backward",
+    ),
+    Broken(
+        idea="no program gathers again",
+        old="    program = over_devices(partial(gradients, specs[0], again), specs[0])",
+        new="    program = over_devices(partial(gradients, specs[0], lambda layer: layer), specs[0])",
         claim="the second gather adds half as much again",
+    ),
+    Broken(
+        idea="an update that is scaled by its norm, of a part and not of the whole",
+        old="optax.apply_updates(state[0], updates)",
+        new="optax.apply_updates(state[0], jax.tree.map(lambda u: u / (1 + jnp.linalg.norm(u)), updates))",
+        claim="FSDP trains the parameters of data parallel",
+    ),
+    Broken(
+        idea="the mean loss is summed over the devices",
+        old="    gradient = partial(gradients, specs[0], wrap)",
+        new=(
+            "    def gradient(*args, specs=specs, wrap=wrap):\n"
+            "        value, grads = gradients(specs[0], wrap, *args)\n"
+            '        return jax.lax.psum(value, "data"), grads'
+        ),
+        claim="FSDP has the losses of data parallel",
+    ),
+    Broken(
+        idea="the flags are set to false",
+        old='f"xla_gpu_{flag}": True',
+        new='f"xla_gpu_{flag}": False',
+        claim="two are gone, two are on, one is worth setting",
     ),
 ]
 
