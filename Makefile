@@ -19,6 +19,7 @@ NODES ?= 3
 IMAGES ?= operator cpu
 # Which cluster: 1 is the real kind, the default where Docker answers; 0 is the bare one, which needs no Docker.
 KIND ?= $(if $(shell docker info >/dev/null 2>&1 && echo yes),1,0)
+export KIND
 CLUSTER = $(BIN)/python -m tests.$(if $(filter 1,$(KIND)),kind,cluster)
 # More words for pytest or the benchmarks: make test ARGS="-k digest"
 ARGS ?=
@@ -75,14 +76,15 @@ imports: $(READY) ## the arrows between the packages (import-linter)
 .PHONY: pytest
 pytest: $(READY) ## the tests alone; the first time they compile a Kubernetes and build images, which takes 10 minutes
 	$(BIN)/python -m tests.cluster prepare
+	$(if $(filter 1,$(KIND)),$(BIN)/python -m images.build && $(BIN)/python -m tests.kind build)
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-kind
-test-kind: $(READY) ## the chart and two hosts on the real kind, the control plane killed under them; makes all it needs
+test-kind: $(READY) ## the tests of jobs and images on the real kind, its control plane killed too; makes all it needs
 	$(BIN)/python -m tests.cluster build
-	$(BIN)/python -m tests.kind build
 	$(BIN)/python -m images.build
-	$(BIN)/pytest -n 0 --capture=no -o faulthandler_timeout=3600 tests/kind/end_to_end.py $(ARGS)
+	$(BIN)/python -m tests.kind build
+	KIND=1 $(BIN)/pytest -n 0 -o faulthandler_timeout=3600 tests/kubernetes tests/images $(ARGS)
 
 .PHONY: verify
 verify: golden crds ## rewrite what is generated and fail if that changes a file; check the locks against what they lock
@@ -167,7 +169,7 @@ $(INSTALLER):
 
 $(READY): $(INSTALLER)
 	@echo "==> .venv: the locked dependencies (about 300 MB the first time)"
-	$(UV) pip sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes requirements/dev.txt
 	@echo "==> .venv: shardwise and shardwise-operator, editable"
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --offline -e trainer -e operator
 	@rm -f .venv/.ready-* && touch $@
@@ -175,5 +177,5 @@ $(READY): $(INSTALLER)
 $(BENCH_READY): | $(READY)
 	@echo "==> .venv-bench: the peers that the benchmarks compare with"
 	$(BIN)/python -m venv --clear --without-pip .venv-bench
-	$(UV) pip sync --python .venv-bench/bin/python --require-hashes requirements/bench.txt
+	$(UV) pip sync --python .venv-bench/bin/python --compile-bytecode --require-hashes requirements/bench.txt
 	@touch $@

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import lifecycle, volume
+from tests.cluster.bare import Bare
 from tests.cluster.client import Client
 from tests.cluster.commands import say
-from tests.cluster.fixtures import Cluster
 from tests.kubernetes.jobs import Job, manifest
 from tests.kubernetes.release import Release, installed
 
@@ -31,7 +31,7 @@ def stage() -> Iterator[Stage]:
     """Bring up what is not up, with the images of this tree on every node; the cluster and its images stay."""
     if not lifecycle.is_up():
         lifecycle.up(_NODES, _NODE_GRACE_SECONDS)
-    cluster = Cluster()
+    cluster = Bare()
     for target in ("operator", "cpu"):
         say(f"the image of {target} on every node")
         cluster.load(target)

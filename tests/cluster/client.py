@@ -65,6 +65,16 @@ class Client:
             return False
         return True
 
+    @property
+    def ready_nodes(self) -> set[str]:
+        """The nodes that are Ready."""
+        return {
+            node["metadata"]["name"]
+            for node in self.request("GET", "/api/v1/nodes")["items"]
+            for condition in node["status"].get("conditions", ())
+            if condition["type"] == "Ready" and condition["status"] == "True"
+        }
+
     def kubectl(self, *words: str | Path, stdin: str | None = None) -> str:
         """Run kubectl and return what it printed.
 

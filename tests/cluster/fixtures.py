@@ -5,28 +5,29 @@ A pytest plugin that `tests/conftest.py` names. A test says which it needs by it
     def test_x(api_server: ApiServer, namespace: str)      # never skipped; 3 seconds per process of pytest
     def test_y(cluster: Cluster, cluster_namespace: str)   # skipped where this machine cannot run nodes
 
-What was skipped for want of nodes is said in the last lines of the run.
+The cluster is the bare one, or with KIND=1 in the environment kind; `make` says it where Docker answers. What was
+skipped for want of nodes is said in the last lines of the run.
 """
 
 import fcntl
-import sys
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cluster import lifecycle, nodes, volume
+from tests.cluster import lifecycle
 from tests.cluster.api_server import ApiServer
+from tests.cluster.bare import Bare
 from tests.cluster.client import Client
-from tests.cluster.commands import run, wait
-from tests.cluster.control_plane import client
-from tests.cluster.places import CACHE, KUBECONFIG, RUN
-from tests.cluster.programs import locked, nobody_else, programs
+from tests.cluster.cluster import Cluster
+from tests.cluster.commands import wait
+from tests.cluster.places import CACHE
+from tests.cluster.programs import locked, nobody_else
+from tests.kind.cluster import Kind
 
 _SKIPPED = "no nodes on this machine: "
-_OURS = RUN / "up-for-tests"  # goes with the cluster
-_ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -43,63 +44,30 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
         yield name
 
 
-class Cluster:
-    """The cluster of this machine: real nodes, shared by all tests of the run."""
-
-    kubeconfig = KUBECONFIG
-
-    def __init__(self) -> None:
-        """It is up."""
-        self.client = client()
-        self.programs = programs()
-
-    @property
-    def nodes(self) -> list[str]:
-        """The nodes that run."""
-        return nodes.running_nodes()
-
-    def load(self, target: str) -> str:
-        """Give the image of a target of `images.build` to every node, built first where it is not; its name."""
-        with locked("image-builds"):
-            image = run(sys.executable, "-m", "images.build", target, folder=_ROOT).splitlines()[-1]
-            self.load_image(image)
-        return image
-
-    def load_image(self, image: str) -> None:
-        """Give an image of buildah's store to every node."""
-        _verb("load", image)
-
-    def kill_node(self, name: str) -> None:
-        """Take a node's power; `start_node` before the test ends."""
-        _verb("kill-node", name.removeprefix("node"))
-
-    def start_node(self, name: str) -> None:
-        """Boot a node that was killed, and wait until it is ready."""
-        _verb("start-node", name.removeprefix("node"))
-
-
 @pytest.fixture(scope="session")
 def _running_cluster() -> Iterator[Cluster]:
     """Use the cluster that is up, and leave it up; else start one, and the last of pytest's processes ends it."""
-    if reason := lifecycle.impossible():
+    made = _chosen()
+    if isinstance(made, Bare) and (reason := lifecycle.impossible()):
         pytest.skip(_SKIPPED + reason)
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / ".users.lock").open("w") as users:
+    ours = made.run_folder / "up-for-tests"  # goes with the cluster
+    with (CACHE / f".{made.name}.users.lock").open("w") as users:
         with locked("cluster"):
-            if not lifecycle.is_up():
-                _verb("up")
-                _OURS.touch()
+            if not made.is_up:
+                made.up()
+                ours.touch()
             fcntl.flock(users, fcntl.LOCK_SH)
-        yield Cluster()
+        yield made
         with locked("cluster"):
             fcntl.flock(users, fcntl.LOCK_UN)
-            if _OURS.exists() and nobody_else(users.fileno()):
-                _verb("down")
+            if ours.exists() and nobody_else(users.fileno()):
+                made.down()
 
 
 @pytest.fixture
 def cluster(_running_cluster: Cluster) -> Iterator[Cluster]:
-    """Return the cluster of three nodes; other tests may use it too, in namespaces of their own."""
+    """Return the cluster; other tests may use it too, in namespaces of their own."""
     with _exclusion(fcntl.LOCK_SH):
         yield _running_cluster
 
@@ -112,6 +80,22 @@ def whole_cluster(_running_cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def bare(_running_cluster: Cluster) -> Bare:
+    """Return the bare cluster, to a test of what it is."""
+    if not isinstance(_running_cluster, Bare):
+        pytest.skip("this is about the bare cluster, and KIND=1 asks for kind")
+    return _running_cluster
+
+
+@pytest.fixture
+def kind(_running_cluster: Cluster) -> Kind:
+    """Return the kind cluster, to a test of what only it can do."""
+    if not isinstance(_running_cluster, Kind):
+        pytest.skip("this needs kind: make test-kind")
+    return _running_cluster
+
+
+@pytest.fixture
 def cluster_namespace(_running_cluster: Cluster) -> Iterator[str]:
     """Return a new namespace of the cluster."""
     with _namespace(_running_cluster.client) as name:
@@ -119,10 +103,10 @@ def cluster_namespace(_running_cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def runs_volume(cluster_namespace: str) -> Iterator[Path]:
+def runs_volume(_running_cluster: Cluster, cluster_namespace: str) -> Iterator[Path]:
     """Return the folder behind the claim `runs` of the namespace: what pods of every node write there, it holds."""
-    yield volume.make(cluster_namespace)
-    volume.remove(cluster_namespace)
+    yield _running_cluster.make_volume(cluster_namespace)
+    _running_cluster.remove_volumes(cluster_namespace)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -140,9 +124,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _verb(*words: str) -> None:
-    """Run the command line: what it starts outlives this process, and its progress does not mix with pytest's."""
-    run(sys.executable, "-m", "tests.cluster", *words, folder=_ROOT)
+def _chosen() -> Cluster:
+    return Kind() if os.environ.get("KIND") == "1" else Bare()
 
 
 @contextmanager

@@ -1,16 +1,18 @@
 """Nodes that exist only in the API server, played by KWOK: for what no machine has, such as a thousand nodes, or pools.
 
-Called by the verb `kwok`, and by tests that add nodes of their own; the cluster must be up.
+Called by the verb `kwok` of the bare cluster, and by tests that add nodes of their own to either.
 """
 
 import json
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.cluster import cgroups, processes
 from tests.cluster.commands import say, wait
 from tests.cluster.control_plane import client
-from tests.cluster.nodes import ready_nodes
 from tests.cluster.places import KUBECONFIG
 from tests.cluster.programs import STAGES, programs
 
@@ -23,14 +25,8 @@ _CAPACITY = {"cpu": "32", "memory": "256Gi", "pods": "110"}
 def add(number: int) -> None:
     """Start KWOK, once, and add the nodes kwok1 to kwokN for it to play; with 0 it plays those that others add."""
     if "kwok" not in processes.running():
-        processes.start(
-            "kwok",
-            programs() / "kwok",
-            *(f"--kubeconfig={KUBECONFIG}", f"--config={programs() / STAGES}", "--manage-all-nodes=false"),
-            *(f"--manage-nodes-with-annotation-selector={MARK}=fake", "--node-lease-duration-seconds=40"),
-            f"--cidr={POD_NETWORK}",
-            cgroup=cgroups.CONTROL_PLANE,
-        )
+        managed = f"--manage-nodes-with-annotation-selector={MARK}=fake"
+        processes.start("kwok", *_command(KUBECONFIG, managed), cgroup=cgroups.CONTROL_PLANE)
     if number == 0:
         return
     names = {f"kwok{one}" for one in range(1, number + 1)}
@@ -41,8 +37,21 @@ def add(number: int) -> None:
         "items": [node(name, {"type": "kwok"}, _CAPACITY) for name in sorted(names)],
     }
     client().kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(listed))
-    wait("all KWOK nodes to be ready", lambda: names <= ready_nodes(), 600, hint=f"See {processes.LOGS}")
+    wait("all KWOK nodes to be ready", lambda: names <= client().ready_nodes, 600, hint=f"See {processes.LOGS}")
     say(f"{number} KWOK nodes are ready")
+
+
+@contextmanager
+def playing(kubeconfig: Path, label: str, log: Path) -> Iterator[None]:
+    """Play the nodes of a cluster that have this label, "key=value", as long as this lasts."""
+    command = _command(kubeconfig, f"--manage-nodes-with-label-selector={label}")
+    with log.open("w") as file:
+        player = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        yield
+    finally:
+        player.terminate()
+        player.wait()
 
 
 def node(name: str, labels: Mapping[str, str], capacity: Mapping[str, str]) -> dict[str, Any]:
@@ -59,3 +68,12 @@ def node(name: str, labels: Mapping[str, str], capacity: Mapping[str, str]) -> d
         "spec": {"taints": [{"key": MARK, "value": "fake", "effect": "NoSchedule"}]},
         "status": {"allocatable": dict(capacity), "capacity": dict(capacity)},
     }
+
+
+def _command(kubeconfig: Path, managed: str) -> list[str]:
+    """KWOK for the nodes that one more option selects."""
+    return [
+        str(programs() / "kwok"),
+        *(f"--kubeconfig={kubeconfig}", f"--config={programs() / STAGES}", "--manage-all-nodes=false", managed),
+        *("--node-lease-duration-seconds=40", f"--cidr={POD_NETWORK}"),
+    ]

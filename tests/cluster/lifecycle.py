@@ -66,7 +66,7 @@ def up(number: int, grace_seconds: int) -> None:
         nodes.configure(name)
     with ThreadPoolExecutor() as pool:
         list(pool.map(nodes.boot, names))
-    wait("all nodes to be ready", lambda: set(names) <= nodes.ready_nodes(), hint=f"See {processes.LOGS}")
+    wait("all nodes to be ready", lambda: set(names) <= client().ready_nodes, hint=f"See {processes.LOGS}")
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     wait("the default service account", lambda: client().answers(account), hint=f"See {processes.LOGS}")
     volume.make("default")

@@ -70,7 +70,12 @@ def containerd_socket(node: str) -> Path:
 def _holds(node: str, image: str, identity: str) -> bool:
     """Whether the node has the image by this name; it names each image by its identity too."""
     words = ("--address", containerd_socket(node), "--namespace", "k8s.io", "images", "ls")
-    rows = (line.split() for line in run("ctr", *words).splitlines()[1:])
+    return is_listed(run("ctr", *words), image, identity)
+
+
+def is_listed(listing: str, image: str, identity: str) -> bool:
+    """Whether `ctr images ls` of a node shows the image, by its name and by its identity, 64 hexadecimal digits."""
+    rows = (line.split() for line in listing.splitlines()[1:])
     digests = {row[0]: row[2] for row in rows}
     return image in digests and digests.get(f"sha256:{identity}") == digests[image]
 

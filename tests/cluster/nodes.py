@@ -40,16 +40,6 @@ def running_nodes() -> list[str]:
     return [name for name in node_names() if f"{name}-containerd" in alive]
 
 
-def ready_nodes() -> set[str]:
-    """The nodes that the API server calls Ready."""
-    return {
-        node["metadata"]["name"]
-        for node in client().request("GET", "/api/v1/nodes")["items"]
-        for condition in node["status"].get("conditions", ())
-        if condition["type"] == "Ready" and condition["status"] == "True"
-    }
-
-
 def boot(name: str) -> None:
     """Start containerd, then, since a kubelet without its runtime ends, the kubelet."""
     home = RUN / "nodes" / name
@@ -92,7 +82,7 @@ def boot_again(name: str) -> None:
     cgroups.remove(f"{cgroups.ROOT}/{name}")
     network.connect(name)
     boot(name)
-    wait(f"{name} to be ready", lambda: name in ready_nodes(), hint=f"See {processes.LOGS}")
+    wait(f"{name} to be ready", lambda: name in client().ready_nodes, hint=f"See {processes.LOGS}")
     say(f"{name} is ready")
 
 

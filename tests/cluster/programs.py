@@ -53,10 +53,10 @@ def programs() -> Path:
 
 
 @contextmanager
-def locked(name: str) -> Iterator[None]:
+def locked(name: str, folder: Path = CACHE) -> Iterator[None]:
     """Hold a lock of this machine: of several processes, one does the work and the others wait for it."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f".{name}.lock").open("w") as file:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

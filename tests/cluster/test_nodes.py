@@ -1,12 +1,13 @@
-"""The cluster of three nodes: what tests of whole jobs stand on."""
+"""The bare cluster: what tests of whole jobs stand on."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cluster.bare import Bare
+from tests.cluster.cluster import Cluster
 from tests.cluster.commands import wait
-from tests.cluster.fixtures import Cluster
 from tests.cluster.places import BASE_IMAGE
 
 SERVE = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='0.0.0.0')"
@@ -62,20 +63,19 @@ def pod(name: str, node: str, code: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def start(cluster_namespace: str, runs_volume: Path, request: pytest.FixtureRequest) -> Start:
-    """Return a function of (cluster, name, node, code) that starts a pod and waits until it runs."""
+def start(bare: Bare, cluster_namespace: str, runs_volume: Path) -> Start:
+    """Return a function of (name, node, code) that starts a pod and waits until it runs."""
     del runs_volume  # the pods mount it
-    made: Cluster = request.getfixturevalue("_running_cluster")
-    made.load_image(BASE_IMAGE)
+    bare.load_image(BASE_IMAGE)
     service = {"metadata": {"name": "pods"}, "spec": {"clusterIP": "None", "selector": {"app": "pods"}}}
-    made.client.request("POST", f"/api/v1/namespaces/{cluster_namespace}/services", service)
+    bare.client.request("POST", f"/api/v1/namespaces/{cluster_namespace}/services", service)
     pods = f"/api/v1/namespaces/{cluster_namespace}/pods"
 
     def begin(name: str, node: str, code: str) -> None:
-        made.client.request("POST", pods, pod(name, node, code))
+        bare.client.request("POST", pods, pod(name, node, code))
 
         def begun() -> bool:
-            return phase(made, cluster_namespace, name) != "Pending"
+            return phase(bare, cluster_namespace, name) != "Pending"
 
         wait(f"the start of pod {name}", begun, LIMIT_SECONDS)
 
@@ -107,23 +107,24 @@ def test_pods_of_two_nodes_share_names_and_a_volume(
 
 
 def test_a_node_without_power_is_silent_and_comes_back(
-    whole_cluster: Cluster, cluster_namespace: str, start: Start
+    whole_cluster: Cluster, bare: Bare, cluster_namespace: str, start: Start
 ) -> None:
     """Peers of a killed node see silence, not a refusal; its pods end as on a host that lost power, and it boots."""
     *_, survivor, victim = whole_cluster.nodes
     start("server", victim, SERVE)
     path = f"/api/v1/namespaces/{cluster_namespace}/pods/server"
     address = whole_cluster.client.request("GET", path)["status"]["podIP"]
-    whole_cluster.kill_node(victim)
+    bare.kill_node(victim)
     try:
         assert victim not in whole_cluster.nodes
         start("client", survivor, ASK_ONCE.format(address))
         assert said(whole_cluster, cluster_namespace, "client") == ["TimeoutError"]
     finally:
-        whole_cluster.start_node(victim)
+        bare.start_node(victim)
     wait("the end of the pod", lambda: phase(whole_cluster, cluster_namespace, "server") == "Failed", LIMIT_SECONDS)
 
 
+@pytest.mark.usefixtures("bare")
 def test_the_tools_are_of_the_versions_that_are_pinned(cluster: Cluster) -> None:
     """Kubectl and the nodes say what they were compiled from: charts read it."""
     told = json.loads(cluster.client.kubectl("version", "--output=json"))

@@ -2,20 +2,23 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cluster.cluster import Cluster
 from tests.cluster.commands import wait
-from tests.cluster.fixtures import Cluster
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
 from images.build import TARGETS, fingerprint  # noqa: E402  the folder is a script's, found by path
 
-# Prints what it found as JSON; a failure to import or to run is the pod's failure.
+# Prints what it found as JSON; a failure to run a command or to import is the pod's failure.
 LOOK = """
-import compileall, importlib.util, json, os, pathlib, sys
+import compileall, importlib, importlib.util, json, os, pathlib, subprocess, sys
+commands, modules, absent = map(json.loads, sys.argv[1:])
 packages = pathlib.Path(sys.prefix, "lib/python3.11/site-packages")
 sources = [path for path in packages.rglob("*.py") if "/templates/" not in str(path)]
 print(json.dumps({
@@ -24,6 +27,9 @@ print(json.dumps({
     "writable": [str(path) for path in (packages, packages.parent, pathlib.Path.cwd()) if os.access(path, os.W_OK)],
     "uncompiled": sum(not pathlib.Path(importlib.util.cache_from_source(str(path))).exists() for path in sources),
     "here": sorted(path.name for path in pathlib.Path.cwd().iterdir() if path.is_file()),
+    "needless": [name for name in absent if importlib.util.find_spec(name)],
+    "printed": [subprocess.run(command, check=True, capture_output=True, text=True).stdout for command in commands],
+    "imported": [importlib.import_module(name).__name__ for name in modules],
 }))
 """
 
@@ -53,10 +59,19 @@ def pod(image: str, command: list[str]) -> dict[str, object]:
     }
 
 
-def said(cluster: Cluster, namespace: str, image: str, *command: str) -> str:
-    """What the command prints in a pod of the image; its failure fails the test."""
+def look(
+    cluster: Cluster,
+    namespace: str,
+    image: str,
+    *,
+    commands: Sequence[Sequence[str]] = (),
+    modules: Sequence[str] = (),
+    absent: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What a pod of the image finds in it, where it runs these commands and imports these modules."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    cluster.client.request("POST", pods, pod(image, list(command)))
+    words = [json.dumps(asked) for asked in (commands, modules, absent)]
+    cluster.client.request("POST", pods, pod(image, ["python", "-c", LOOK, *words]))
 
     def ended() -> bool:
         return cluster.client.request("GET", f"{pods}/look")["status"]["phase"] in {"Succeeded", "Failed"}
@@ -64,9 +79,8 @@ def said(cluster: Cluster, namespace: str, image: str, *command: str) -> str:
     wait("the end of the pod", ended, 300)
     text = cluster.client.kubectl("logs", "--namespace", namespace, "look")
     assert cluster.client.request("GET", f"{pods}/look")["status"]["phase"] == "Succeeded", text
-    cluster.client.request("DELETE", f"{pods}/look?gracePeriodSeconds=0")
-    wait("the pod to go", lambda: not cluster.client.answers(f"{pods}/look"))
-    return text
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return found
 
 
 @pytest.fixture
@@ -77,27 +91,28 @@ def restricted(cluster: Cluster, cluster_namespace: str) -> str:
     return cluster_namespace
 
 
+BARE = {"user": 10001, "installers": [], "writable": [], "uncompiled": 0, "needless": []}
+
+
 def test_the_operator_starts_and_holds_no_more_than_it_needs(cluster: Cluster, restricted: str) -> None:
     """The command that the chart runs answers; nothing there installs, is written to, or trains."""
     image = cluster.load("operator")
 
-    assert "--trainer-image" in said(cluster, restricted, image, "shardwise-operator", "run", "--help")
-    found = json.loads(said(cluster, restricted, image, "python", "-c", LOOK))
-    assert found | {"here": []} == {"user": 10001, "installers": [], "writable": [], "uncompiled": 0, "here": []}
-    absent = "('jax', 'ray', 'kubernetes.aio')"
-    packages = f"import importlib.util; print([name for name in {absent} if importlib.util.find_spec(name)])"
-    assert said(cluster, restricted, image, "python", "-c", packages).strip() == "[]"
+    started = ("shardwise-operator", "run", "--help")
+    found = look(cluster, restricted, image, commands=[started], absent=("jax", "ray", "kubernetes.aio"))
+
+    assert "--trainer-image" in found["printed"][0]
+    assert found == found | BARE
 
 
 def test_the_trainer_imports_without_writing(cluster: Cluster, restricted: str) -> None:
     """All that a run imports is there, compiled, and asks for no file to be written; the text of the examples too."""
     image = cluster.load("cpu")
 
-    modules = "shardwise.launcher.pod, shardwise.train.main, shardwise.cli.app, ray, gcsfs, s3fs, tensorstore"
-    printed = said(cluster, restricted, image, "python", "-c", f"import {modules}; print('there')")
-    assert printed.split()[-1] == "there"
-    found = json.loads(said(cluster, restricted, image, "python", "-c", LOOK))
-    assert found == {"user": 10001, "installers": [], "writable": [], "uncompiled": 0, "here": ["LICENSE", "README.md"]}
+    modules = ("shardwise.launcher.pod", "shardwise.train.main", "shardwise.cli.app", "ray", "gcsfs", "s3fs")
+    found = look(cluster, restricted, image, modules=(*modules, "tensorstore"))
+
+    assert found == found | BARE | {"here": ["LICENSE", "README.md"]}
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

@@ -6,12 +6,14 @@ Where the user's Docker answers, the nodes are kind's published image; in a Dock
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.commands import ClusterError, attempt, run, say, wait
+from tests.cluster.loading import is_listed
 from tests.cluster.places import BUILDAH_ENVIRONMENT
-from tests.cluster.volume import objects
+from tests.cluster.volume import CLAIM, folder_name, objects
 from tests.kind import engine, node_image
 from tests.kind.places import (
     CLUSTER,
@@ -26,6 +28,12 @@ from tests.kind.places import (
     WORKERS,
 )
 from tests.kind.programs import kind
+
+# How an image is written as an archive that every containerd imports.
+_SAVES: dict[str, Callable[[str, Path], tuple[str | Path, ...]]] = {
+    "podman": lambda image, archive: ("save", "--format", "docker-archive", "--output", archive, image),
+    "buildah": lambda image, archive: ("push", "--quiet", image, f"docker-archive:{archive}:{image}"),
+}
 
 
 def is_up() -> bool:
@@ -67,19 +75,35 @@ def up() -> None:
 
 def down() -> None:
     """Delete the cluster, end a Docker of our own, and remove all that they have made but the cached images."""
+    if is_up():
+        for folder in VOLUME.iterdir():
+            erase(folder)
     if engine.answers():
         _kind("delete", "cluster", "--name", CLUSTER, "--kubeconfig", KUBECONFIG)
     engine.remove()
 
 
-def make_volume(namespace: str) -> Path:
-    """Make the volume and the claim `runs` in the namespace; the folder of this machine that stands behind it."""
-    folder = VOLUME / namespace
+def make_volume(namespace: str, claim: str = CLAIM) -> Path:
+    """Make a claim and its volume in the namespace; the folder of this machine that stands behind it."""
+    name = folder_name(namespace, claim)
+    folder = VOLUME / name
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)  # the pods of a job run as a user that owns nothing here
-    manifest = json.dumps(objects(namespace, Path(NODE_VOLUME) / namespace))
+    manifest = json.dumps(objects(namespace, claim, Path(NODE_VOLUME) / name))
     run(*_kubectl_command("-i"), "apply", "--server-side", "-f", "-", environment=_environment(), stdin=manifest)
     return folder
+
+
+def erase(folder: Path) -> None:
+    """Remove a folder of a volume, as a worker's root: pods have written there as a user of their own."""
+    engine.docker("exec", WORKERS[0], "rm", "-rf", Path(NODE_VOLUME) / folder.relative_to(VOLUME))
+
+
+def gateway() -> str:
+    """This machine's address in the network of the nodes."""
+    networks: list[dict[str, Any]] = json.loads(engine.docker("network", "inspect", "kind"))
+    addresses: list[str] = [config["Gateway"] for config in networks[0]["IPAM"]["Config"] if "Gateway" in config]
+    return next(address for address in addresses if ":" not in address)
 
 
 def load(image: str) -> None:
@@ -90,13 +114,17 @@ def load(image: str) -> None:
     """
     if not is_up():
         raise ClusterError("no kind cluster is up; `up` creates one")
+    engine_holds, identity = _find(image)
+    listing = ("exec", WORKERS[-1], "ctr", "--namespace", "k8s.io", "images", "ls")
+    if is_listed(engine.docker(*listing), image, identity):
+        return
     where = ("--name", CLUSTER, "--nodes", ",".join(WORKERS))
-    if attempt("docker", "image", "inspect", image, environment=_environment())[0] == 0:
+    if engine_holds == "docker":
         _kind("load", "docker-image", image, *where)
     else:
         with tempfile.TemporaryDirectory(dir=RUN, prefix="image-") as folder:
             archive = Path(folder) / "image.tar"
-            _save(image, archive)
+            run(engine_holds, *_SAVES[engine_holds](image, archive), environment=BUILDAH_ENVIRONMENT)
             _kind("load", "image-archive", archive, *where)
     say(f"loaded {image} into {', '.join(WORKERS)}")
 
@@ -156,15 +184,16 @@ def _config() -> dict[str, object]:
     }
 
 
-def _save(image: str, archive: Path) -> None:
-    """Write the image as an archive that every containerd imports."""
-    stores = {
-        "podman": ("save", "--format", "docker-archive", "--output", archive, image),
-        "buildah": ("push", "--quiet", image, f"docker-archive:{archive}:{image}"),
+def _find(image: str) -> tuple[str, str]:
+    """The first program that has the image, and the image's identity."""
+    asked = {
+        "docker": ("image", "inspect", "--format", "{{.Id}}"),
+        "podman": ("image", "inspect", "--format", "{{.Id}}"),
+        "buildah": ("inspect", "--type", "image", "--format", "{{.FromImageID}}"),
     }
-    held = [name for name in stores if shutil.which(name)]
+    held = [name for name in asked if shutil.which(name)]
     for name in held:
-        if attempt(name, *stores[name], environment=BUILDAH_ENVIRONMENT)[0] == 0:
-            return
-        archive.unlink(missing_ok=True)
-    raise ClusterError(f"no image {image} in {', '.join(('docker', *held))}; `make images` builds the project's own")
+        code, printed = attempt(name, *asked[name], image, environment={**_environment(), **BUILDAH_ENVIRONMENT})
+        if code == 0:
+            return name, printed.strip().removeprefix("sha256:")
+    raise ClusterError(f"no image {image} in {', '.join(held)}; `make images` builds the project's own")

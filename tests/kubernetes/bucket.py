@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.commands import retry, run, say, wait
-from tests.cluster.places import CACHE, CONTROL_PLANE
+from tests.cluster.places import CACHE
 from tests.cluster.programs import go_compiler, locked
 
 _SOURCE = Path(__file__).with_name("s3-server")
@@ -38,12 +38,12 @@ class Bucket:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Bucket]:
-    """A bucket whose objects lie below `folder`; pods of every node reach it as long as this lasts."""
+def serving(host: str, folder: Path) -> Iterator[Bucket]:
+    """A bucket whose objects lie below `folder`, served at an address of this machine as long as this lasts."""
     objects, metadata = folder / "objects", folder / "metadata"
     (objects / "runs").mkdir(parents=True)
     metadata.mkdir()
-    address = f"{CONTROL_PLANE}:{_free_port()}"
+    address = f"{host}:{_free_port(host)}"
     key = {"AWS_ACCESS_KEY_ID": "trainer", "AWS_SECRET_ACCESS_KEY": os.urandom(16).hex()}
     named = {"ROOT_ACCESS_KEY": key["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": key["AWS_SECRET_ACCESS_KEY"]}
     words = ("--port", address, "posix", "--sidecar", metadata, objects)
@@ -74,8 +74,8 @@ def _program() -> Path:
     return program
 
 
-def _free_port() -> int:
-    with socket.create_server((CONTROL_PLANE, 0)) as listener:
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 

@@ -1,15 +1,20 @@
 """The chart, installed on the test cluster with images of this tree, for all tests of this folder."""
 
-import shutil
+import hashlib
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.fixtures import Cluster
+from tests.cluster.cluster import Cluster
 from tests.cluster.programs import locked
-from tests.kubernetes.jobs import Job
+from tests.kubernetes.jobs import Ended, Job, train_here
 from tests.kubernetes.release import SYSTEM, Release, installed
+
+Apply = Callable[[Mapping[str, Any]], Job]
 
 
 @pytest.fixture(scope="session")
@@ -30,20 +35,36 @@ def release(_chart: Cluster, whole_cluster: Cluster) -> Iterator[Release]:
 
 
 @pytest.fixture
-def apply(
-    _chart: Cluster, cluster: Cluster, cluster_namespace: str, runs_volume: Path
-) -> Iterator[Callable[[Mapping[str, Any]], Job]]:
+def apply(_chart: Cluster, cluster: Cluster, cluster_namespace: str, runs_volume: Path) -> Iterator[Apply]:
     """Return a function that applies a job in a namespace of the test's own; afterwards nothing of it is left."""
-    made: list[Job] = []
+    with _applying(cluster, cluster_namespace, runs_volume) as applied:
+        yield applied
 
-    def applied(job: Mapping[str, Any]) -> Job:
-        made.append(Job(cluster.client, cluster_namespace, runs_volume, job))
-        return made[-1]
 
-    yield applied
-    for job in made:
-        job.delete()
-        shutil.rmtree(job.folder, ignore_errors=True)
+@pytest.fixture
+def apply_alone(_chart: Cluster, whole_cluster: Cluster, cluster_namespace: str, runs_volume: Path) -> Iterator[Apply]:
+    """Return the same function, for a test that nobody may meet on the cluster."""
+    with _applying(whole_cluster, cluster_namespace, runs_volume) as applied:
+        yield applied
+
+
+@pytest.fixture(scope="session")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[str, Any]], Ended]:
+    """Return what a job ends with by `shardwise run` on this machine; all processes of pytest train each one once.
+
+    Checkpoints change nothing of it, so jobs that differ in them are one.
+    """
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def trained(job: Mapping[str, Any]) -> Ended:
+        training = {key: value for key, value in job["spec"]["training"].items() if key != "checkpoint"}
+        alone = {**job, "spec": {"hardware": job["spec"]["hardware"], "training": training}}
+        name = hashlib.sha256(json.dumps(alone["spec"], sort_keys=True).encode()).hexdigest()[:16]
+        with locked(f"here-{name}", shared):
+            return train_here(alone, shared / f"here-{name}")
+
+    return trained
 
 
 @pytest.fixture
@@ -54,3 +75,17 @@ def operator(_chart: Cluster) -> Callable[..., str]:
         return _chart.client.kubectl("--namespace", SYSTEM, *words)
 
     return kubectl
+
+
+@contextmanager
+def _applying(cluster: Cluster, namespace: str, volume: Path) -> Iterator[Apply]:
+    made: list[Job] = []
+
+    def applied(job: Mapping[str, Any]) -> Job:
+        made.append(Job(cluster.client, namespace, volume, job))
+        return made[-1]
+
+    yield applied
+    for job in made:
+        job.delete()
+        cluster.erase(job.folder)

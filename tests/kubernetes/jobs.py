@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from shardwise.job.document import read_document, write_document
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "kubernetes"
+ENDLESS = 1_000_000  # steps
+# More steps than are taken while a test hurts a small job; the same for all, so that one `shardwise run` serves them.
+STEPS = 300
 TRAINING_JOBS = "/apis/shardwise.dev/v1alpha1/namespaces/{}/trainingjobs"
 
 # Run in a pod: what host 0 says of the run, to whoever has the token.
@@ -36,30 +40,51 @@ print(len(found))
 """
 
 
-def manifest(example: str, **training: Any) -> dict[str, Any]:
-    """Return an example's job, with fields of its training changed."""
-    job = read_document(EXAMPLES / f"{example}.yaml").data
-    job["spec"]["training"] |= training
+def manifest(example: str) -> dict[str, Any]:
+    """Return an example's job."""
+    return read_document(EXAMPLES / f"{example}.yaml").data
+
+
+def small(**training: Any) -> dict[str, Any]:
+    """Return a job of two hosts, of which each holds half of the state, and whose steps cost next to nothing."""
+    job = manifest("cpu-two-hosts")
+    job["spec"]["hardware"]["topology"] = "2x1"
+    model = {"preset": "tiny", "layers": 2, "embed": 64, "seqLen": 32}
+    job["spec"]["training"] |= {"model": model, "mesh": {"fsdp": True}, "batch": {"sequences": 8}}
+    job["spec"]["training"] |= {"steps": ENDLESS, **training}
     return job
 
 
-def train_here(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train a job on this machine with the command that a person uses, and return its summary."""
-    folder.mkdir()
-    file = folder / "job.yaml"
-    file.write_text(write_document(job))
-    command = [str(Path(sys.executable).with_name("shardwise")), "run", str(file), "--dir", str(folder / "run")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
-    return summary
+@dataclass(frozen=True)
+class Ended:
+    """What a job has come to: the digest of its last state, and the loss of every step."""
+
+    digest: str
+    losses: dict[int, float]
+
+
+def train_here(job: Mapping[str, Any], folder: Path) -> Ended:
+    """Train a job on this machine with the command that a person uses; what was trained in the folder is trained."""
+    file, directory = folder / "job.yaml", folder / "run"
+    if not (directory / "summary.json").exists():
+        folder.mkdir()
+        file.write_text(write_document(job))
+        command = [str(Path(sys.executable).with_name("shardwise")), "run", str(file), "--dir", str(directory)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    digest: str = json.loads((directory / "summary.json").read_text())["digest"]
+    return Ended(digest, losses(directory / "metrics.jsonl"))
 
 
 def losses(metrics: Path) -> dict[int, float]:
     """Return the loss of every step in a run's metrics, of the last time that it was taken."""
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    records = (json.loads(line) for line in lines)
-    return {record["step"]: record["loss"] for record in records if "event" not in record}
+    return {record["step"]: record["loss"] for record in _records(metrics) if "event" not in record}
+
+
+def _records(metrics: Path) -> list[dict[str, Any]]:
+    """All that a run has written so far; a line that is being written is not there yet."""
+    lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 class Job:
@@ -70,6 +95,7 @@ class Job:
         self._client, self._namespace = client, namespace
         self.name: str = job["metadata"]["name"]
         self.folder = volume / Path(job["spec"]["pod"]["directory"]).name
+        self._metrics = self.folder / "metrics.jsonl"
         self._path = f"{TRAINING_JOBS.format(namespace)}/{self.name}"
         self.apply(job)
 
@@ -119,18 +145,33 @@ class Job:
     @property
     def losses(self) -> dict[int, float]:
         """The loss of every step, as it lies on the volume."""
-        return losses(self.folder / "metrics.jsonl")
+        return losses(self._metrics)
+
+    @property
+    def began(self) -> list[int]:
+        """The step that each start of the trainers went on from, in order; 0 where there was no checkpoint."""
+        return [record["step"] for record in _records(self._metrics) if record.get("event") in ("started", "restored")]
+
+    @property
+    def taken(self) -> list[int]:
+        """Every step that was taken, in order; one that was lost is there twice."""
+        return [record["step"] for record in _records(self._metrics) if "event" not in record]
 
     @property
     def pods(self) -> dict[str, str]:
         """The UID of every pod that has not ended, by name."""
-        path = f"/api/v1/namespaces/{self._namespace}/pods?labelSelector=shardwise.dev/job={self.name}"
-        items = self._client.request("GET", path)["items"]
         return {
             pod["metadata"]["name"]: pod["metadata"]["uid"]
-            for pod in items
+            for pod in self.all_pods
             if pod["status"]["phase"] not in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
         }
+
+    @property
+    def all_pods(self) -> list[dict[str, Any]]:
+        """Every pod of the job, ended ones too."""
+        path = f"/api/v1/namespaces/{self._namespace}/pods?labelSelector=shardwise.dev/job={self.name}"
+        items: list[dict[str, Any]] = self._client.request("GET", path)["items"]
+        return items
 
     def inside(self, pod: str, script: str, *words: str) -> str:
         """Run a Python script in a pod."""
@@ -158,6 +199,10 @@ class Job:
         """Wait until the status tells this step, or a later one."""
         self.until(f"step {step} of {self.name}", lambda: self.step >= step or self.phase in ("Failed", "Complete"))
         assert self.phase not in ("Failed", "Complete"), self.status
+
+    def until_taken(self, steps: int) -> None:
+        """Wait until the run itself has taken so many steps, whatever its status says."""
+        self.until(f"{steps} steps of {self.name}", lambda: len(self.taken) >= steps)
 
     def until_phase(self, phase: str, seconds: float = 300) -> None:
         """Wait for a phase; a job that has failed meanwhile fails the test."""

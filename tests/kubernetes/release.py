@@ -4,15 +4,14 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.cluster.cluster import Cluster
 from tests.cluster.commands import attempt, run
-from tests.cluster.fixtures import Cluster
-from tests.cluster.places import CACHE, RUN
+from tests.cluster.places import CACHE
 from tests.cluster.programs import locked, nobody_else
 from tests.kubernetes.jobs import ROOT
 
 SYSTEM = "shardwise-system"
 _CHART = ROOT / "charts" / "shardwise"
-_OURS = RUN / "chart-for-tests"  # goes with the cluster
 
 
 class Release:
@@ -21,6 +20,7 @@ class Release:
     def __init__(self, cluster: Cluster) -> None:
         """It need not be installed."""
         self.client = cluster.client
+        self.made_for_tests = cluster.run_folder / "chart-for-tests"  # goes with the cluster
         self._helm = cluster.programs / "helm"
 
     @property
@@ -62,12 +62,12 @@ def installed(release: Release) -> Iterator[None]:
     with (CACHE / ".chart-users.lock").open("w") as users:
         with locked("chart"):
             if not release.is_there:
-                _OURS.touch()
+                release.made_for_tests.touch()
             release.install()
             fcntl.flock(users, fcntl.LOCK_SH)
         yield
         with locked("chart"):
             fcntl.flock(users, fcntl.LOCK_UN)
-            if _OURS.exists() and nobody_else(users.fileno()):
+            if release.made_for_tests.exists() and nobody_else(users.fileno()):
                 release.uninstall()
-                _OURS.unlink()
+                release.made_for_tests.unlink()

@@ -8,33 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from tests.kubernetes.jobs import EXAMPLES, STATUS, Job, losses, manifest, train_here
+from tests.cluster.cluster import Cluster
+from tests.kubernetes.jobs import EXAMPLES, STATUS, STEPS, Ended, Job, manifest, small
 
 Apply = Callable[[Mapping[str, Any]], Job]
 Operator = Callable[..., str]
+Here = Callable[[Mapping[str, Any]], Ended]
+
+# The first pods of cpu-two-hosts.
+HOST_0, HOST_1 = "cpu-two-hosts-0-0-0", "cpu-two-hosts-0-1-0"
+MORE_STEPS = 10
 
 
-@pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mapping[str, Any]], tuple[str, dict[int, float]]]:
-    """Return what a job ends with on this machine: its digest, and the loss of every step."""
-    known: dict[str, tuple[str, dict[int, float]]] = {}
-
-    def trained(job: Mapping[str, Any]) -> tuple[str, dict[int, float]]:
-        key = json.dumps(job["spec"]["training"], sort_keys=True) + job["spec"]["hardware"]["topology"]
-        if key not in known:
-            folder = tmp_path_factory.mktemp("here") / "job"
-            summary = train_here(job, folder)
-            known[key] = (summary["digest"], losses(folder / "run" / "metrics.jsonl"))
-        return known[key]
-
-    return trained
-
-
-def test_a_job_by_hand(apply: Apply, operator: Operator, here: Callable[..., Any]) -> None:
-    """Two pods on two nodes train as `shardwise run` does, and kubectl shows the truth.
-
-    A finished job stays as it is when the operator is replaced, and completes at once when it is applied again.
-    """
+def test_a_job_by_hand(apply: Apply, here: Here, cluster: Cluster) -> None:
+    """Two pods on two nodes train as `shardwise run` does, and kubectl shows the truth; no stranger gets in."""
     example = manifest("cpu-two-hosts")
     job = apply(example)
     job.until_step(1)
@@ -44,14 +31,48 @@ def test_a_job_by_hand(apply: Apply, operator: Operator, here: Callable[..., Any
     step, loss = int(row[2]), float(row[3])
     assert row[:2] == [job.name, "Running"]
     assert loss == pytest.approx(job.losses[step], abs=1e-4)
+    nobody_gets_in(job, unreachable=cluster.enforces_policies)
 
     job.kubectl("wait", "--for=condition=Complete", f"tj/{job.name}", "--timeout=600s")
-    digest, curve = here(example)
     finished = job.status
-    assert finished["digest"] == digest
-    assert job.losses == curve
+    assert Ended(finished["digest"], job.losses) == here(example)
     assert finished["checkpoint"]["step"] == finished["progress"]["step"] == example["spec"]["training"]["steps"]
     assert (job.folder / "checkpoints" / f"step-{finished['checkpoint']['step']:08}" / "COMMITTED").exists()
+
+
+def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> None:
+    """A killed trainer restarts in its pod; Ray and operator may go; a deleted pod, host 0's too, is replaced alone.
+
+    A finished job stays as it is when the operator is replaced, and completes at once when it is applied again.
+    """
+    example = small(steps=STEPS, checkpoint={"everySteps": 20})
+    example["spec"]["recovery"] = {"backoff": "10ms"}
+    job = apply(example)
+    job.until_taken(MORE_STEPS)
+    pods = job.pods
+    assert list(pods) == [HOST_0, HOST_1]
+
+    victim = json.loads(job.inside(HOST_0, STATUS))["hosts"][1]["trainerPid"]
+    job.inside(HOST_1, f"import os; os.kill({victim}, 9)")
+    job.until("the restart", lambda: len(job.began) == 2)
+    job.kill(HOST_1, "raylet")
+    operator("delete", "pods", "--all", "--wait=false")
+    job.until_taken(len(job.taken) + MORE_STEPS)
+    assert job.pods == pods
+    assert len(job.began) == 2
+
+    job.kubectl("delete", "pod", HOST_1, "--wait=false")
+    job.until("the other pod of host 1 to train", lambda: len(job.began) == 3)
+    left = job.pods
+    assert (list(left), left[HOST_0]) == ([HOST_0, "cpu-two-hosts-0-1-1"], pods[HOST_0])
+
+    job.kubectl("delete", "pod", HOST_0, "--grace-period=0", "--force")
+    job.until("the other pod of host 0", lambda: "cpu-two-hosts-0-0-1" in job.pods)
+    assert job.pods["cpu-two-hosts-0-1-1"] == left["cpu-two-hosts-0-1-1"]
+    job.until_phase("Complete", 600)
+    finished, ended = job.status, Ended(job.status["digest"], job.losses)
+    assert ended == here(example)
+    assert (finished["restartCount"], finished["restarts"]["failure"]) == (3, 1)
 
     operator("delete", "pods", "--all", "--wait=true")
     operator("rollout", "status", "deployment", "--timeout=120s")
@@ -59,47 +80,7 @@ def test_a_job_by_hand(apply: Apply, operator: Operator, here: Callable[..., Any
     job.delete()
     job.apply(example)
     job.until_phase("Complete")
-    assert job.status["digest"] == digest
-    assert job.losses == curve
-
-
-def test_whatever_is_killed(apply: Apply, operator: Operator, here: Callable[..., Any]) -> None:
-    """A killed trainer restarts in its pod; Ray and operator may go; a deleted pod, host 0's too, is replaced alone."""
-    small = {"model": {"preset": "tiny", "seqLen": 64}, "batch": {"sequences": 8}}
-    example = manifest("cpu-two-hosts", steps=200, checkpoint={"everySteps": 10}, **small)
-    example["spec"] |= {"hardware": {"accelerator": "cpu-sim", "topology": "2x2"}, "recovery": {"backoff": "10ms"}}
-    job = apply(example)
-    job.until_step(12)
-    pods = job.pods
-    assert list(pods) == ["cpu-two-hosts-0-0-0", "cpu-two-hosts-0-1-0"]
-
-    victim = json.loads(job.inside("cpu-two-hosts-0-0-0", STATUS))["hosts"][1]["trainerPid"]
-    job.inside("cpu-two-hosts-0-1-0", f"import os; os.kill({victim}, 9)")
-    job.until("the restart to be told", lambda: job.status.get("restarts") == {"failure": 1})
-    job.until_step(job.step + 3)
-    job.kill("cpu-two-hosts-0-1-0", "raylet")
-    operator("delete", "pods", "--all", "--wait=false")
-    job.until_step(job.step + 10)
-    assert job.pods == pods
-    assert job.status["restarts"] == {"failure": 1}
-
-    job.kubectl("delete", "pod", "cpu-two-hosts-0-1-0", "--wait=false")
-    job.until("the other pod of host 1", lambda: "cpu-two-hosts-0-1-1" in job.pods)
-    job.until("its restart to be told", lambda: sum(job.status.get("restarts", {}).values()) == 2)
-    job.until("it to train", lambda: job.phase == "Running")
-    job.until_step(job.step + 3)
-    assert job.pods["cpu-two-hosts-0-0-0"] == pods["cpu-two-hosts-0-0-0"]
-
-    job.kubectl("delete", "pod", "cpu-two-hosts-0-0-0", "--grace-period=0", "--force")
-    job.until("the other pod of host 0", lambda: "cpu-two-hosts-0-0-1" in job.pods)
-    assert "cpu-two-hosts-0-1-1" in job.pods
-    job.until_phase("Complete", 600)
-
-    digest, curve = here(example)
-    assert job.status["digest"] == digest
-    assert job.losses == curve
-    assert job.status["restartCount"] == 3
-    assert job.status["restarts"]["failure"] == 1
+    assert Ended(job.status["digest"], job.losses) == ended
 
 
 def test_suspended_and_resumed_elsewhere(apply: Apply) -> None:
@@ -113,14 +94,14 @@ def test_suspended_and_resumed_elsewhere(apply: Apply) -> None:
     assert not job.pods
 
     job.kubectl("apply", "--filename", EXAMPLES / "resume-elsewhere.yaml")
-    job.until_phase("Complete", 600)
-    steps = [json.loads(line) for line in (job.folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in steps if "event" not in record] == list(range(1, 201))
-    assert [record["step"] for record in steps if record.get("event") == "restored"] == [saved]
+    job.until_step(saved + 5)
+    assert list(job.pods) == ["suspend-resume-0-0-1"]
+    assert job.taken == list(range(1, len(job.taken) + 1))
+    assert job.began == [0, saved]
     assert job.status.get("restarts", {}) == {}
 
 
-# Run in another pod: what host 0 answers to those who have no token, or a wrong one.
+# Run in another pod: what host 0 answers to those who have no token, or a wrong one; null where nothing comes back.
 ASK = """
 import json, sys, urllib.request, urllib.error
 def code(method, path, headers):
@@ -130,6 +111,8 @@ def code(method, path, headers):
         return urllib.request.urlopen(asked, timeout=10).status
     except urllib.error.HTTPError as error:
         return error.code
+    except OSError:
+        return None
 asked = [("GET", "/status"), ("GET", "/metrics"), ("POST", "/save"), ("POST", "/stop"), ("POST", "/gang")]
 print(json.dumps([code(*words, headers) for words in asked for headers in ({}, {"Authorization": "Bearer guess"})]))
 """
@@ -138,20 +121,21 @@ HEAD = "import glob; print(open(glob.glob('/sw/head-*/s/gcs_server_port_*')[0]).
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
 
 
-def test_without_a_token_nobody_gets_in(apply: Apply) -> None:
-    """Another pod, which knows where everything listens, is told nothing, stops nothing and does not join Ray."""
-    job = apply(manifest("cpu-two-hosts", steps=2000))
-    job.until_step(1)
-    pod = "cpu-two-hosts-0-0-0"
-    said = job.kubectl("get", "pod", pod, "--output=jsonpath={.status.podIP} {.spec.containers[0].image}")
+def nobody_gets_in(job: Job, *, unreachable: bool) -> None:
+    """Another pod, which knows where everything listens, is told nothing, stops nothing and does not join Ray.
+
+    Where the cluster enforces the job's NetworkPolicy, it reaches nothing, though the job's pods and the operator do.
+    """
+    said = job.kubectl("get", "pod", HOST_0, "--output=jsonpath={.status.podIP} {.spec.containers[0].image}")
     address, image = said.split()
     job.kubectl("run", "stranger", f"--image={image}", "--restart=Never", "--command", "--", "sleep", "600")
     job.kubectl("wait", "--for=condition=Ready", "pod/stranger", "--timeout=60s")
 
-    assert json.loads(job.inside("stranger", ASK, address)) == [401] * 10
-    head = f"{address}:{job.inside(pod, HEAD).strip()}"
+    assert json.loads(job.inside("stranger", ASK, address)) == [None if unreachable else 401] * 10
+    head = f"{address}:{job.inside(HOST_0, HEAD).strip()}"
     refusal = job.refused("exec", "stranger", "--", "env", "HOME=/tmp", "timeout", "60", "python", "-c", JOIN, head)
-    assert "token" in refusal.lower() or "auth" in refusal.lower(), refusal
+    assert unreachable or "token" in refusal.lower() or "auth" in refusal.lower(), refusal
+    job.kubectl("delete", "pod", "stranger", "--grace-period=0", "--force")
     job.until_step(job.step + 1)
 
-    assert "No such file" in job.refused("exec", pod, "--", "ls", "/var/run/secrets/kubernetes.io")
+    assert "No such file" in job.refused("exec", HOST_0, "--", "ls", "/var/run/secrets/kubernetes.io")

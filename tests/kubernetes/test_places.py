@@ -3,20 +3,18 @@
 The pods run nothing: what is tested is where they go.
 """
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster import kwok
 from tests.cluster.client import RefusedError
-from tests.cluster.commands import run, wait
-from tests.cluster.fixtures import Cluster
-from tests.cluster.nodes import ready_nodes
-from tests.cluster.programs import locked
-from tests.kubernetes.jobs import ROOT, TRAINING_JOBS, Job, manifest
+from tests.cluster.cluster import Cluster
+from tests.cluster.commands import wait
+from tests.kubernetes.jobs import TRAINING_JOBS, Job, manifest
 
 Apply = Callable[[Mapping[str, Any]], Job]
 
@@ -39,13 +37,11 @@ class Pools:
 
     def make(self) -> None:
         """Make the nodes and the class, and wait until a job may ask for it."""
-        with locked("kwok"):
-            run(sys.executable, "-m", "tests.cluster", "kwok", "--nodes=0", folder=ROOT)
         for name, pool in self._pool_of.items():
             labels = {OWNER_LABEL: self._namespace, POOL_LABEL: pool}
             self._client.request("POST", "/api/v1/nodes", kwok.node(name, labels, ROOM))
         self._client.request("POST", CLASSES, self._class())
-        wait("the nodes", lambda: self._pool_of.keys() <= ready_nodes())
+        wait("the nodes", lambda: self._pool_of.keys() <= self._client.ready_nodes)
         wait("the class to be known", lambda: self._client.answers(CATALOG) and self._admits(self.job("asks", 1)))
 
     def remove(self) -> None:
@@ -66,7 +62,7 @@ class Pools:
         job = manifest("cpu-two-hosts")
         job["metadata"]["name"] = name
         job["spec"]["hardware"] = {"accelerator": self.accelerator, "topology": "2x4", "slices": slices}
-        job["spec"]["recovery"] = {"startWithin": "20s"}
+        job["spec"]["recovery"] = {"startWithin": "10s"}
         job["spec"]["pod"]["resources"]["requests"]["cpu"] = "1"
         job["spec"]["pod"]["tolerations"] = [{"key": HELD_FOR, "operator": "Equal", "value": name}]
         return job
@@ -124,14 +120,15 @@ class Pools:
 
 
 @pytest.fixture
-def pools(_chart: Cluster, cluster: Cluster, cluster_namespace: str) -> Iterator[Pools]:
+def pools(_chart: Cluster, cluster: Cluster, cluster_namespace: str, tmp_path: Path) -> Iterator[Pools]:
     """Return two empty pools. A test names this fixture before `apply`, so that its jobs go first."""
     made = Pools(cluster, cluster_namespace)
-    try:
-        made.make()
-        yield made
-    finally:
-        made.remove()
+    with kwok.playing(cluster.kubeconfig, f"{OWNER_LABEL}={cluster_namespace}", tmp_path / "kwok.log"):
+        try:
+            made.make()
+            yield made
+        finally:
+            made.remove()
 
 
 def test_two_jobs_of_one_slice_each_have_a_pool_of_their_own(pools: Pools, apply: Apply) -> None:
