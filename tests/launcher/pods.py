@@ -22,6 +22,7 @@ from tests.launcher.conftest import JOB, LIMIT_SECONDS
 
 from shardwise.job import accelerators, pods
 from shardwise.job.contract import LOGS, SUMMARY
+from shardwise.job.files import replace_file
 from shardwise.job.load import dump, loads
 from shardwise.job.pods import LastRecord
 from shardwise.job.resolve import resolve
@@ -74,7 +75,7 @@ class Pods:
         (root / "token_mount" / pods.STATUS_TOKEN_KEY).write_text(STATUS)
         self.addresses[host] = f"{self._network}.{1 + next(self._attempts)}"
         if host == 0:
-            self._names.write_text(json.dumps({NAME: self.addresses[0]}))
+            replace_file(self._names, json.dumps({NAME: self.addresses[0]}), durable=False)  # others read it meanwhile
         variables = {
             pods.ADDRESS_VARIABLE: self.addresses[host],
             pods.RANK_VARIABLE: str(host),
