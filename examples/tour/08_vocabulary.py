@@ -30,7 +30,7 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
 Array = jax.Array
-VOCAB, WIDTH, TOKENS, LONGEST = 5000, 64, 512, 1024
+VOCAB, WIDTH, TOKENS, LONGEST, f32 = 5000, 64, 512, 1024, jnp.dtype(jnp.float32)
 ROWS, COLUMNS = P("tensor", None), P(None, "tensor")
 mesh = jax.make_mesh((1, 1, 1, 8), ("data", "context", "pipeline", "tensor"), axis_types=(AxisType.Auto,) * 4)
 jax.set_mesh(mesh)
@@ -93,16 +93,16 @@ tokens, others = jax.random.randint(keys[0], (2, TOKENS), 0, VOCAB)
 shapes = {"table": (VOCAB, WIDTH), "position": (LONGEST, WIDTH), "head": (VOCAB, WIDTH)}
 w = {name: jax.random.normal(key, shape) / 4 for key, (name, shape) in zip(keys[1:4], shapes.items(), strict=True)}
 ways = {"by vocabulary": (by_vocabulary, ROWS), "by columns": (by_columns, COLUMNS), "by index": (by_index, ROWS)}
-lookups = {way: (split(run, spec, P()), place(w["table"], spec), tokens) for way, (run, spec) in ways.items()}
-found = {way: run(*given) for way, (run, *given) in lookups.items()}
-memory = {way: show.temporaries(*call) for way, call in lookups.items()}
-moved = {way: show.bytes_moved(*call) for way, call in lookups.items()}
-costs = [(way, f"{lookups[way][1].nbytes // 8:,}", f"{memory[way]:,}", f"{moved[way]:,}") for way in ways]
+tables = {way: place(w["table"], spec) for way, (_, spec) in ways.items()}
+lookups = {way: show.compiled(split(run, spec, P()), tables[way], tokens) for way, (run, spec) in ways.items()}
+found = {way: program(tables[way], tokens) for way, program in lookups.items()}
+memory, moved = ({way: of(program) for way, program in lookups.items()} for of in (show.temporaries, show.bytes_moved))
+costs = [(way, f"{tables[way].nbytes // 8:,}", f"{memory[way]:,}", f"{moved[way]:,}") for way in ways]
 show.table("Bytes on each device", ("way", "table", "temporary", "sent"), costs)
 whole, row_bytes, one_hot_bytes = w["table"][tokens], 4 * TOKENS * WIDTH, 4 * TOKENS * VOCAB
 
 assert all((found[way] == whole).all() for way in ways), "each way finds the rows of one device, bit for bit"
-assert len({call[1].addressable_shards[0].data.nbytes for call in lookups.values()}) == 1, "the tables take the same"
+assert len({table.addressable_shards[0].data.nbytes for table in tables.values()}) == 1, "the tables take the same"
 assert memory["by columns"] >= one_hot_bytes, "by columns, each device has one-hot vectors of full length"
 assert memory["by vocabulary"] < one_hot_bytes / 8 + 2 * row_bytes, "by vocabulary they are an eighth as long"
 assert memory["by index"] < 2 * row_bytes, "by index there are none"
@@ -129,9 +129,9 @@ by_position = place(w["position"], COLUMNS)
 early, late = split(positions, COLUMNS), split(lambda table: gather(table)[:TOKENS], COLUMNS)
 sent = [show.bytes_moved(run, by_position) for run in (early, late)]
 print(f"each device sends {sent[0]:,} bytes of positions; {sent[1]:,} if the whole table is gathered")
-tables = {way: lookups[way][1] for way in ("by vocabulary", "by columns")} | {"positions": by_position}
-show.held(**tables)
-show.picture(show.draw(**tables), "tables", "The token table by vocabulary or by columns, and positions by columns")
+shown = {way: tables[way] for way in ("by vocabulary", "by columns")} | {"positions": by_position}
+show.held(**shown)
+show.picture(show.draw(**shown), "tables", "The token table by vocabulary or by columns, and positions by columns")
 
 assert (early(by_position) == w["position"][:TOKENS]).all(), "the gathered columns are the positions"
 assert 2 * sent[0] == sent[1], "rows first, then the gather: half the bytes for half the length"
@@ -180,8 +180,8 @@ def plain_terms(hidden: Array, head: Array, targets: Array) -> Terms:
     return Terms(log_z - logits[jnp.arange(TOKENS), targets], log_z, log_z, logits.argmax(-1) == targets)
 
 
-def largest(run: Any, *given: Any) -> int:
-    arrays = re.findall(r"f32\[([\d,]+)\]", run.lower(*given).compile().as_text())
+def largest(program: Any) -> int:
+    arrays = re.findall(r"f32\[([\d,]+)\]", program.as_text())
     return 4 * max(math.prod(map(int, dims.split(","))) for dims in arrays)
 
 
@@ -189,19 +189,19 @@ hidden = whole + w["position"][:TOKENS]
 targets = jnp.where(jnp.arange(TOKENS) % 3 == 0, (hidden @ w["head"].T).argmax(-1), others)
 asked = (hidden, place(w["head"], ROWS), targets, 0.0)
 scored, inference = split(split_terms, P(), ROWS, P(), P()), split(lambda h, head: gather(h @ head.T), P(), ROWS)
-terms, plain = scored(*asked), plain_terms(hidden, w["head"], targets)
-sent = [show.bytes_moved(scored, *asked), show.bytes_moved(inference, *asked[:2])]
-most = [largest(scored, *asked), largest(inference, *asked[:2])]
+programs = [show.compiled(scored, *asked), show.compiled(inference, *asked[:2])]
+terms, plain = programs[0](*asked), plain_terms(hidden, w["head"], targets)
+sent, most = [show.bytes_moved(program) for program in programs], [largest(program) for program in programs]
 print(f"cross entropy {terms.entropy.mean():.4f}, {terms.correct.mean():.1%} right")
 scores = [(name, f"{sent[i]:,}", f"{most[i]:,}") for i, name in enumerate(("loss and accuracy", "all logits"))]
 show.table("Bytes on each device", ("for", "sent", "largest array"), scores)
 
-assert off(inference(*asked[:2]), hidden @ w["head"].T) < 1e-5, "gathered, they are the logits of one device"
-assert max(map(off, terms[:2], plain[:2])) < 1e-5, "cross entropy and log Z are those of one device"
+assert off(programs[1](*asked[:2]), hidden @ w["head"].T) < 1e-5, "gathered, they are the logits of one device"
 assert (terms.correct == plain.correct).all(), "the free accuracy is that of argmax, token by token"
 assert terms.entropy[terms.correct].min() > 0, "a right guess has a logit of 0 and still a loss"
-assert sent == [3 * 4 * TOKENS * 7 // 4, 4 * TOKENS * VOCAB * 7 // 8], "three numbers a token instead of every logit"
+assert max(map(off, terms[:2], plain[:2])) < 1e-5, "cross entropy and log Z are those of one device"
 assert most == [4 * TOKENS * VOCAB // 8, 4 * TOKENS * VOCAB], "the loss has no array above an eighth of the logits"
+assert sent == [3 * 4 * TOKENS * 7 // 4, 4 * TOKENS * VOCAB * 7 // 8], "three numbers a token instead of every logit"
 
 # %% [markdown]
 # The sums are taken in another order than on one device, so floats agree to 1e-5 of the largest.
@@ -224,8 +224,7 @@ def z_squared(shift: float, log: str) -> Any:
     return jnp.square(getattr(scored(*asked[:3], shift), log)).mean()
 
 
-shifts = np.linspace(-20, 20, 9)
-sloped = jax.jit(jax.value_and_grad(z_squared), static_argnames="log")
+shifts, sloped = np.linspace(-20, 20, 9), jax.jit(jax.value_and_grad(z_squared), static_argnames="log")
 true, copied = (np.array([sloped(float(shift), log=log) for shift in shifts]) for log in ("log_z", "log_sum"))
 slope = 2 * (float(plain.log_z.mean()) + shifts)
 figure = Figure(figsize=(7.5, 3.6), layout="constrained")
@@ -246,10 +245,6 @@ assert np.ptp(copied[:, 1]) < 1e-3 * copied[0, 1], "and it pushes down by the sa
 #
 # Put together: look up, add positions, score, and take the gradients of all three tables. They are those of one device,
 # each made where its part of the table is; and no array is larger than an eighth of the logits, forwards or backwards.
-#
-# [The trainer](../../trainer/shardwise/train/embedding.py) does the same with two things more. It sums in one
-# `shard_map` with hand-written gradients, and it scores tokens in blocks, here 64 of them, so that even the eighth of
-# the logits is never there at once.
 
 
 # %%
@@ -263,7 +258,30 @@ def plain_loss(w: dict[str, Array], tokens: Array, targets: Array) -> Any:
     return (terms.entropy + 1e-4 * jnp.square(terms.log_z)).mean()
 
 
-f32 = jnp.dtype(jnp.float32)
+def step(run: Any, w: Any) -> tuple[Any, Any, int]:
+    program = show.compiled(jax.jit(jax.value_and_grad(run)), w, tokens, targets)
+    return *program(w, tokens, targets), largest(program)
+
+
+def worst(grads: Any) -> float:
+    return max(off(grads[name], right[name]) for name in w)
+
+
+SPECS = {"table": ROWS, "position": COLUMNS, "head": ROWS}
+placed = {name: place(w[name], spec) for name, spec in SPECS.items()}
+steps = {"one device": step(plain_loss, w), "by hand": step(split(split_loss, SPECS, P(), P()), placed)}
+(loss, right, _), (by_hand, grads, most_by_hand) = steps.values()
+assert abs(by_hand - loss) < 1e-5, "the loss over devices is the loss of one device"
+assert worst(grads) < 1e-5, "the gradients of all three tables are those of one device"
+assert most_by_hand == most[0], "no array of a training step is larger than an eighth of the logits"
+assert all(grads[name].sharding.spec[:2] == SPECS[name][:2] for name in w), "each gradient stays with its part"
+
+# %% [markdown]
+# [The trainer](../../trainer/shardwise/train/embedding.py) does the same with two things more. It sums in one
+# `shard_map` with hand-written gradients, and it scores tokens in blocks, here 64 of them, so that even the eighth of
+# the logits is never there at once.
+
+# %%
 settings = HeadLoss(vocab_size=VOCAB, block_tokens=64, z_loss=1e-4, fsdp=False, wire=f32, logits=f32)
 
 
@@ -273,20 +291,8 @@ def trainer_loss(w: dict[str, Array], tokens: Array, targets: Array) -> Any:
     return sums.total / sums.weight
 
 
-SPECS = {"table": ROWS, "position": COLUMNS, "head": ROWS}
-placed = {name: place(w[name], spec) for name, spec in SPECS.items()}
-by_hand = split(split_loss, SPECS, P(), P())
-steps = {"one device": (plain_loss, w), "by hand": (by_hand, placed), "the trainer": (trainer_loss, placed)}
-programs = {who: (jax.jit(jax.value_and_grad(run)), given, tokens, targets) for who, (run, given) in steps.items()}
-losses = {who: run(*given) for who, (run, *given) in programs.items()}
-most_of = {who: largest(*call) for who, call in programs.items()}
-worst = {who: max(off(losses[who][1][name], losses["one device"][1][name]) for name in w) for who in steps}
-trained = [(who, f"{losses[who][0]:.5f}", f"{worst[who]:.0e}", f"{most_of[who]:,}") for who in steps]
+steps["the trainer"] = (by_trainer, grads, most_by_trainer) = step(trainer_loss, placed)
+trained = [(who, f"{made[0]:.5f}", f"{worst(made[1]):.0e}", f"{made[2]:,}") for who, made in steps.items()]
 show.table("A training step", ("by", "loss", "gradients off by", "largest array, bytes"), trained)
-
-assert abs(losses["by hand"][0] - losses["one device"][0]) < 1e-5, "the loss over devices is the loss of one device"
-assert worst["by hand"] < 1e-5, "the gradients of all three tables are those of one device"
-assert most_of["by hand"] == most[0], "no array of a training step is larger than an eighth of the logits"
-assert all(losses["by hand"][1][n].sharding.spec[:2] == SPECS[n][:2] for n in w), "each gradient stays with its part"
-assert max(worst["the trainer"], abs(losses["the trainer"][0] - losses["by hand"][0])) < 1e-5, "the trainer agrees"
-assert most_of["the trainer"] < most[0] / 4, "in blocks of tokens it needs less than the eighth"
+assert max(worst(grads), abs(by_trainer - by_hand)) < 1e-5, "the trainer agrees"
+assert most_by_trainer < most[0] / 4, "in blocks of tokens it needs less than the eighth"
