@@ -107,7 +107,7 @@ def test_pods_of_two_nodes_share_names_and_a_volume(
 
 
 def test_a_node_without_power_is_silent_and_comes_back(
-    whole_cluster: Cluster, bare: Bare, cluster_namespace: str, start: Start
+    bare: Bare, whole_cluster: Cluster, cluster_namespace: str, start: Start
 ) -> None:
     """Peers of a killed node see silence, not a refusal; its pods end as on a host that lost power, and it boots."""
     *_, survivor, victim = whole_cluster.nodes

@@ -101,9 +101,7 @@ def erase(folder: Path) -> None:
 
 def gateway() -> str:
     """This machine's address in the network of the nodes."""
-    networks: list[dict[str, Any]] = json.loads(engine.docker("network", "inspect", "kind"))
-    addresses: list[str] = [config["Gateway"] for config in networks[0]["IPAM"]["Config"] if "Gateway" in config]
-    return next(address for address in addresses if ":" not in address)
+    return engine.docker("inspect", "--format", "{{.NetworkSettings.Networks.kind.Gateway}}", WORKERS[0]).strip()
 
 
 def load(image: str) -> None:

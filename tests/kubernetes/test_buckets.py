@@ -59,7 +59,7 @@ def test_a_wrong_key_is_told(apply: Apply, bucket: Bucket, cluster: Cluster, clu
 
     job.until("its end", lambda: job.phase == "Failed")
     message = job.status["message"]
-    assert "s3://runs/cpu-two-hosts cannot be read: PERMISSION_DENIED: SignatureDoesNotMatch" in message, message
+    assert "s3://runs/cpu-two-hosts cannot be used: PERMISSION_DENIED: SignatureDoesNotMatch" in message, message
     assert job.status.get("restarts", {}) == {}
 
 
