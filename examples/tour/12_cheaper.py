@@ -11,6 +11,7 @@
 # of the tokens, and the gradients are summed.
 
 # %%
+import re
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -129,7 +130,7 @@ plain, mixed = Recipe(), Recipe(precision="params=float32,compute=bfloat16,outpu
 remat = replace(mixed, remat=True)
 donation = replace(remat, donate=True)
 recipes = {"plain": plain, "+ bfloat16": mixed, "+ remat": remat, "+ donation": donation}
-recipes["+ loss in blocks"] = replace(donation, block=32)
+recipes["+ blocks"] = replace(donation, block=32)
 residuals = {name: saved(recipe) for name, recipe in recipes.items()}
 wide = L * T // 8 * (6 * M + 2 * E + 2)
 assert residuals["plain"]["layers"] == 4 * wide, "a plain layer saves 6 M + 2 E + 2 numbers a token"
@@ -147,44 +148,49 @@ assert residuals["+ remat"]["layers"] == 2 * L * T // 8 * E, "a rematerialised l
 # %%
 count = sum(shape.size for shape in jax.tree.leaves(jax.eval_shape(init)))
 state_bytes = 3 * 4 * count + 4
-needs, losses, rows = {}, {}, []
-for name, recipe in recipes.items():
-    before = by_device()[0]
-    state = start(jnp.float32)
+allowed = {"plain": 0, "+ bfloat16": 1e-2, "+ remat": 1e-3, "+ donation": 0, "+ blocks": 1e-3}
+accounts, alive, seconds = {}, {}, {}
+losses: dict[str, list[float]] = {}
+for former, (name, recipe) in zip(["plain", *recipes], recipes.items(), strict=False):
+    before, state = by_device()[0], start(jnp.float32)
     program = make_step(recipe).lower(state, tokens).compile()
-    account = program.memory_analysis()
-    arguments = account.argument_size_in_bytes
-    assert arguments == state_bytes + tokens.nbytes // 8, f"{name}: parameters and moments are 12 bytes a parameter"
-    old, loss, history, seconds = state, 0.0, [], []
+    account, kinds = program.memory_analysis(), ("argument", "temp", "output", "alias")
+    accounts[name] = np.array([getattr(account, f"{kind}_size_in_bytes") for kind in kinds])
+    mine = state_bytes + tokens.nbytes // 8
+    assert accounts[name][0] == mine, f"{name}: parameters and moments are 12 bytes a parameter"
+    arrays = re.findall(r"\bf32\[([\d,]+)\]", program.as_text())
+    largest = max(np.prod([int(size) for size in dims.split(",")]) for dims in arrays)
+    assert (largest >= T // 8 * V) == (recipe.block == T // 8), f"{name}: only by blocks no array has all logits"
+    old, loss, losses[name], seconds[name] = state, 0.0, [], np.inf
     for _ in range(2):
         old, began = state, time.perf_counter()
         state, loss = jax.block_until_ready(program(old, tokens))
-        seconds.append(time.perf_counter() - began)
-        history.append(float(loss))
-    alive = by_device()[0] - before - 4
-    assert alive == (1 if recipe.donate else 2) * state_bytes, f"{name}: donation leaves one state alive and not two"
-    fresh = account.output_size_in_bytes - account.alias_size_in_bytes
-    needs[name] = np.array([arguments, account.temp_size_in_bytes, fresh])
-    losses[name] = history
-    numbers = (residuals[name]["all"], *needs[name], needs[name].sum(), alive)
-    rows.append((name, *(f"{number / 2**20:.1f}" for number in numbers), f"{min(seconds):.1f}", f"{history[-1]:.6f}"))
-    has_logits = f"f32[{T // 8},{V}]" in program.as_text()
-    assert has_logits == (recipe.block == T // 8), f"{name}: only by blocks no buffer holds all logits"
+        seconds[name] = min(seconds[name], time.perf_counter() - began)
+        losses[name].append(float(loss))
+    changed = np.abs(np.subtract(losses[name], losses[former])).max()
+    assert changed <= allowed[name], f"{name}: the loss changes by no more than {allowed[name]}"
+    alive[name] = by_device()[0] - before - 4
+    assert alive[name] == (1 if recipe.donate else 2) * state_bytes, f"{name}: donation leaves one state alive, not two"
     del old, state, loss
-heads = ("", "saved", "arguments", "temporaries", "results", "sum", "alive", "seconds", "loss")
-table("MiB on each device, seconds of a step on two cores, loss of the 2nd step", heads, rows)
-assert losses["+ remat"] == losses["+ donation"], "donation changes no bit of the loss"
-assert np.allclose(losses["+ remat"], losses["+ bfloat16"], atol=1e-3), "remat computes the same again"
-assert np.allclose(losses["+ loss in blocks"], losses["+ remat"], atol=1e-3), "the loss by blocks is the same loss"
-assert np.allclose(losses["+ bfloat16"], losses["plain"], atol=1e-2), "bfloat16 is near, with 8 bits of fraction"
+
+# %% [markdown]
+# Remat and donation compute the same numbers, so the loss stays, with donation in every bit. By blocks the sums have
+# another order. bfloat16 is near, with its 8 bits of fraction.
+
+# %%
+needs = {name: sizes[:3] - [0, 0, sizes[3]] for name, sizes in accounts.items()}
+columns = {name: (residuals[name]["all"], *need, need.sum(), alive[name]) for name, need in needs.items()}
+rows = [(name, *map(mib, each), f"{losses[name][-1]:.6f}", f"{seconds[name]:.1f}") for name, each in columns.items()]
+heads = ("", "saved", "arguments", "temporaries", "results", "sum", "alive", "loss", "seconds")
+table("MiB on each device, loss of the 2nd step, seconds of a step on two cores", heads, rows)
 totals = [need.sum() for need in needs.values()]
 assert totals[1] > totals[2] > totals[3] > totals[4], "remat, donation and blocks each make the step smaller"
-sent = bytes_moved(make_step(recipes["+ loss in blocks"]), start(jnp.float32), tokens)
+sent = bytes_moved(make_step(recipes["+ blocks"]), start(jnp.float32), tokens)
 assert sent == 2 * 7 * (4 * count + 4) // 8, "what moves is the sum of float32 gradients and of the loss"
 
 # %%
 figure = Figure(figsize=(8.4, 3.6), layout="constrained")
-names = [f"{row[0]}\n{row[-2]} s" for row in rows]
+names = [f"{row[0]}\n{row[-1]} s" for row in rows]
 left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
 begin = np.zeros(len(needs))
 parts = np.array(list(needs.values())).T / 2**20
