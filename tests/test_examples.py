@@ -23,6 +23,7 @@ from shardwise.job.contract import (
     LOGS,
     METRICS,
     PLOT,
+    PROGRAMS,
     STATUS,
     SUMMARY,
     Cause,
@@ -36,7 +37,7 @@ from shardwise.launcher.budgets import limit
 from shardwise.launcher.causes import Ending
 from shardwise.launcher.goodput import CATEGORIES
 from shardwise.launcher.record import EVENTS
-from shardwise.train.run_directory import IDENTITY
+from shardwise.train.run_directory import ID, IDENTITY
 
 Golden = Callable[[str, str], None]
 
@@ -139,7 +140,8 @@ def test_every_job_file_is_listed() -> None:
 def test_run_directory_is_described() -> None:
     """docs/run-directory.md has every file of a run directory, and every exit code."""
     written = _read("docs/run-directory.md")
-    names = (JOB_FILE, METRICS, f"{CHECKPOINTS}/", PLOT, SUMMARY, f"{LOGS}/", LOCK, INCARNATION)
+    folders = (f"{CHECKPOINTS}/", f"{LOGS}/", f"{PROGRAMS}/")
+    names = (JOB_FILE, METRICS, PLOT, SUMMARY, LOCK, INCARNATION, ID, *folders)
     tree = [line.split()[0] for line in _FENCE.findall(written)[0][1].splitlines()]
     codes = re.findall(r"^\| (\d+) \|", written, re.MULTILINE)
 
