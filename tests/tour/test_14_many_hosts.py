@@ -1,26 +1,59 @@
-"""The tour of many hosts notices when what it is about is taken out."""
+"""Each claim of the tour of many hosts fails when its idea is taken out."""
 
 import pytest
 from tests.tour.breaking import Broken, Outcomes
 
+COMMAND = """with started("run", Path(sys.executable).with_name("shardwise"), "run", "job.yaml", "--dir", run)"""
 BROKEN = [
     Broken(
         idea="nobody joins",
-        old="    jax.distributed.initialize(\n",
-        new="    (lambda *_, **__: None)(\n",
+        old="jax.distributed.initialize(f",
+        new="(lambda *_, **__: None)(f",
         claim="each process sees eight devices and owns four",
     ),
     Broken(
-        idea="every host reads the rows of the first",
-        old="number * training.batch.sequences + rank * share",
-        new="number * training.batch.sequences",
-        claim="its losses are those of the processes by hand",
+        idea="each device holds what others of its row hold too",
+        old="mesh: {{tensor: 2}}",
+        new="mesh: {{tensor: 2, fsdp: false}}",
+        claim="no device holds more than its share of the state",
     ),
     Broken(
-        idea="no kill under the launcher",
-        old='os.kill(status["hosts"][1]["trainerPid"], signal.SIGKILL)',
-        new="",
-        claim="the launcher has started the trainers again, once",
+        idea="each process tells of its own rows",
+        old="loss=float(metrics.loss)",
+        new="loss=float(rows.tokens.mean())",
+        claim="every process reads the same losses",
+    ),
+    Broken(
+        idea="nobody reads what a step has made",
+        old="loss=float(metrics.loss)",
+        new="loss=0.0",
+        claim="without its peer the other process completes no further step, and ends with an error",
+    ),
+    Broken(
+        idea="a launcher that may not start anything again",
+        old=COMMAND,
+        new=COMMAND[:-1] + ', "--set", "recovery.restarts.failure=0")',
+        claim="the launcher starts the trainers again, once, and the run completes",
+    ),
+    Broken(
+        idea="no checkpoint before the kill",
+        old=f"""> KILL_AT and any(x.get("event") == "saved" for x in made)
+
+
+run = Path(tempfile.mkdtemp(dir=folder))
+{COMMAND}""",
+        new=f"""> KILL_AT
+
+
+run = Path(tempfile.mkdtemp(dir=folder))
+{COMMAND[:-1]}, "--set", "training.checkpoint.everySteps=400")""",
+        claim="it goes on from a checkpoint and not from the beginning",
+    ),
+    Broken(
+        idea="another seed under the launcher",
+        old=COMMAND,
+        new=COMMAND[:-1] + ', "--set", "training.seed=1")',
+        claim="killed and restarted, its losses are those of the processes by hand",
     ),
 ]
 
