@@ -7,8 +7,8 @@ COMMAND = """with started("run", Path(sys.executable).with_name("shardwise"), "r
 BROKEN = [
     Broken(
         idea="nobody joins",
-        old="jax.distributed.initialize(f",
-        new="(lambda *_, **__: None)(f",
+        old="    jax.distributed.initialize(\n",
+        new="    (lambda *_, **__: None)(\n",
         claim="each process sees eight devices and owns four",
     ),
     Broken(
@@ -24,10 +24,10 @@ BROKEN = [
         claim="every process reads the same losses",
     ),
     Broken(
-        idea="nobody reads what a step has made",
-        old="loss=float(metrics.loss)",
-        new="loss=0.0",
-        claim="without its peer the other process completes no further step, and ends with an error",
+        idea="no process is killed",
+        old="    two.send_signal(signal.SIGKILL)\n    wait_for(lambda: False, one)\n",
+        new="",
+        claim="without its peer the other process ends with an error",
     ),
     Broken(
         idea="a launcher that may not start anything again",
