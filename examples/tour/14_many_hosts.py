@@ -46,7 +46,7 @@ from shardwise.train.step import Batch, lower_step
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 
-HOSTS, STEPS, KILL_AT, SAVE_EVERY, BOUND_SECONDS = 2, 24, 8, 4, 500
+HOSTS, STEPS, KILL_AT, SAVE_EVERY, BOUND_SECONDS = 2, 40, 8, 4, 500
 JOB = f"""
 apiVersion: shardwise.dev/v1alpha1
 kind: TrainingJob
@@ -197,8 +197,9 @@ def is_due() -> bool:
 
 run = Path(tempfile.mkdtemp(dir=folder))
 with started("run", Path(sys.executable).with_name("shardwise"), "run", "job.yaml", "--dir", run) as launcher:
-    wait_for(is_due, launcher)
+    wait_for(lambda: list(records(run / METRICS)) and live_status(run), launcher)
     status: Any = live_status(run)
+    wait_for(is_due, launcher)
     os.kill(status["hosts"][1]["trainerPid"], signal.SIGKILL)
     wait_for(lambda: False, launcher)
 summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))

@@ -18,6 +18,7 @@ def ended(run: Run, times: int) -> None:
 
 def stepping_again(run: Run) -> Progress:
     """Wait until rank 0 has taken two steps more, in whatever incarnation follows; its word."""
+    run.until(lambda: run.progress() is not None)  # it lies where the status says, which a new leader moves
     before = run.progress()
     assert before is not None
     word = before
@@ -49,6 +50,8 @@ def test_killed_twice(shell: Shell, digest: str) -> None:
     summary = run.finish()
 
     assert summary["digest"] == digest
-    assert set(summary["restarts"]) == {"failure", "hostLost"}
-    assert sum(summary["restarts"].values()) <= 4
+    # A host that is lost before the trainers have started again has ended none: that is one restart with the first.
+    assert set(summary["restarts"]) <= {"failure", "hostLost"}
+    assert summary["restarts"]["failure"] == 2
+    assert sum(summary["restarts"].values()) < summary["incarnations"] <= 6
     assert run.records("restored")[-1]["step"] > 0
