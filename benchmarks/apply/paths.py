@@ -105,7 +105,7 @@ def phases(began: float, seen: Mapping[str, float], directory: Path, step_at: fl
         reached = max(moment, since)  # two watches may tell of one moment in the wrong order
         taken[what], since = reached - since, reached
     written = json.loads((directory / "summary.json").read_text())["phases"]
-    taken |= {phase: written[phase] for phase in OF_TRAINERS} | {STEP: _steps(directory)[taken_before]}
+    taken |= {phase: written.get(phase, 0.0) for phase in OF_TRAINERS} | {STEP: _steps(directory)[taken_before]}
     total = step_at - began
     return taken | {OTHER: total - sum(taken.values()), TOTAL: total}
 
