@@ -70,7 +70,7 @@ class Cluster(ABC):
         return programs()
 
     def up(self) -> None:
-        """Bring it up: two nodes, since more of them only take more copies of the images."""
+        """Bring it up, with two nodes that take pods."""
         self._verb("up")
 
     def down(self) -> None:

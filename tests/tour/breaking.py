@@ -43,20 +43,21 @@ class Outcomes:
         script = TOURS / f"{tour}.py"
         source = script.read_text(encoding="utf-8")
         waiting = {one.idea: _break(source, one, tour) for one in broken}
+        self._tour, self._folder = tour, folder
         self._outcomes: dict[str, str] = {}
         while "" not in self._outcomes:
             left = {idea: text for idea, text in waiting.items() if idea not in self._outcomes}
-            found = self._run(script, left, folder)
+            found = self._run(script, left)
             assert found, f"{tour}: the process ended without a word:\n{self._said}"
             self._outcomes |= found
 
-    def _run(self, script: Path, versions: dict[str, str], folder: Path) -> dict[str, str]:
-        results = folder / "outcomes.json"
+    def _run(self, script: Path, versions: dict[str, str]) -> dict[str, str]:
+        results = self._folder / "outcomes.json"
         results.unlink(missing_ok=True)
         ended = subprocess.run(
             [sys.executable, str(IN_TURN), str(script), str(results)],
             input=json.dumps(list(versions.items())),
-            cwd=folder,
+            cwd=self._folder,
             env={**os.environ, "NPROC": "32", "PYTHONPATH": str(TOURS)},
             capture_output=True,
             text=True,
@@ -67,18 +68,16 @@ class Outcomes:
         found: dict[str, str] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
         return found
 
-    @property
-    def as_it_stands(self) -> str:
-        """What ended the tour itself: nothing, or the error."""
-        return self._outcomes[""]
+    def assert_it_holds(self) -> None:
+        """The tour itself must run through, so that none of its assertions fails, and save a picture."""
+        assert not self._outcomes[""], self._outcomes[""]
+        assert list((self._folder / "runs" / "tour" / self._tour).glob("*.png"))
 
     def assert_claim_fails(self, broken: Broken) -> None:
         """The broken tour must end at the assertion that makes the claim, and at no other error."""
         outcome = self._outcomes.get(broken.idea)
-        assert outcome is not None, f"{broken.idea}: not run; the tour ended before: {self.as_it_stands}"
-        assert outcome, f"{broken.idea}: the tour does not notice"
-        assert outcome.startswith("AssertionError: "), f"{broken.idea}: {outcome[-2000:]}"
-        assert outcome == f"AssertionError: {broken.claim}"
+        assert outcome is not None, f"not run, for the tour ended before: {self._outcomes['']}"
+        assert outcome == f"AssertionError: {broken.claim}", outcome[-2000:] or "the tour does not notice"
 
 
 def _break(source: str, broken: Broken, tour: str) -> str:

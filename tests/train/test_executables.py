@@ -115,3 +115,14 @@ def test_on_a_volume_only_programs_of_this_job_are_read(tmp_path: Path) -> None:
     assert _start(tmp_path, "0", **ours) == (False, total)
     assert _start(tmp_path, "0", **theirs) == (True, total)
     assert not (tmp_path / PROGRAMS).exists()
+
+
+def test_a_program_in_anothers_place_is_not_read(kept: tuple[Path, float]) -> None:
+    """Whole as it is, a program that was kept for one rank is not taken for the same program of another rank."""
+    folder, _ = kept
+    _, total = _start(folder, "3")
+    newest = sorted((folder / PROGRAMS).iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    (mine,), (other,) = newest[-1].iterdir(), newest[0].iterdir()
+    mine.write_bytes(other.read_bytes())
+
+    assert (_start(folder, "3"), _start(folder, "3")) == ((True, total), (False, total))

@@ -72,7 +72,7 @@ class Executables:
         compiled = lower().compile()
         partial = path.with_suffix(f".{os.getpid()}")
         content = pickle.dumps(serialize_executable.serialize(compiled))
-        partial.write_bytes(hmac.digest(self._key, content, _SEAL) + content)
+        partial.write_bytes(_seal(self._key, path, content) + content)
         partial.replace(path)
         return compiled
 
@@ -88,6 +88,12 @@ def _place() -> tuple[Path, bytes]:
     return folder, hmac.digest(token, PROGRAMS.encode(), _SEAL)
 
 
+def _seal(key: bytes, path: Path, content: bytes) -> bytes:
+    """Of a file in its place: a program of this job that was put in another's place is not what was asked for."""
+    place = f"{path.parent.name}/{path.name}\0".encode()
+    return hmac.digest(key, place + content, _SEAL)
+
+
 def _load(path: Path, key: bytes, devices: Sequence[jax.Device] | None) -> Compiled | None:
     """The program that is kept there; None where there is none, or one that cannot be used, which is then removed."""
     try:
@@ -96,8 +102,8 @@ def _load(path: Path, key: bytes, devices: Sequence[jax.Device] | None) -> Compi
         return None
     seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
     try:
-        if not hmac.compare_digest(seal, hmac.digest(key, content, _SEAL)):
-            raise ValueError("it is damaged, or not of this job")  # noqa: TRY301  one way out for all that is wrong
+        if not hmac.compare_digest(seal, _seal(key, path, content)):
+            raise ValueError("it is damaged, or not what was kept there")  # noqa: TRY301  one way out for all that is wrong
         made, arguments, results = pickle.loads(content)  # noqa: S301  sealed by this job, or in our own folder
         program: Compiled = serialize_executable.deserialize_and_load(
             made, arguments, results, execution_devices=devices
