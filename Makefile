@@ -136,13 +136,12 @@ crds: $(READY) ## write the chart's CRDs, accelerator classes and admission poli
 lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)
 	$(COMPILE) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) requirements/go.in -o requirements/go.txt
-	$(COMPILE) $(OPERATOR) trainer/pyproject.toml --extra train --extra tensorboard requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) $(OPERATOR) trainer/pyproject.toml --all-extras requirements/dev.in -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml -o requirements/base.txt
-	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --extra train -o requirements/train.txt
-	$(COMPILE_TPU) -c requirements/dev.txt trainer/pyproject.toml --extra train requirements/tpu.in -o requirements/tpu.txt
-	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --extra train requirements/gpu.in -o requirements/gpu.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras -o requirements/train.txt
+	$(COMPILE_TPU) -c requirements/dev.txt trainer/pyproject.toml --all-extras requirements/tpu.in -o requirements/tpu.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras requirements/gpu.in -o requirements/gpu.txt
 	$(COMPILE) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
-	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras -o requirements/all.txt
 	$(COMPILE) $(OPERATOR) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.checkpoint import SHARDWISE
-from benchmarks.recovery import TRAINER
+from benchmarks.recovery import ALLOWED, SAID, TRAINER
 from benchmarks.sizes import CASES, SMALL
 from benchmarks.step import LEVANTER, TUNED
 
@@ -66,6 +66,8 @@ def _recovery(part: Results) -> Iterator[Aim]:
     yield _at_most("kill -9 of a trainer to the next step, times what is unavoidable", 1.5, ratio[TRAINER])
     yield _at_most("the same, seconds", 3.0, seconds[TRAINER])
     yield _at_least("starting everything anew, times that", 3.0, part["gain"])
+    hang = part["hang"]
+    yield _at_most("a trainer stands still, said after seconds", hang[ALLOWED]["median"], hang[SAID])
 
 
 def _at_least(name: str, aim: float, spread: Mapping[str, float]) -> Aim:
@@ -73,7 +75,7 @@ def _at_least(name: str, aim: float, spread: Mapping[str, float]) -> Aim:
 
 
 def _at_most(name: str, aim: float, spread: Mapping[str, float]) -> Aim:
-    return Aim(name=name, wanted=f"<= {aim}", measured=_words(spread), met=spread["median"] <= aim)
+    return Aim(name=name, wanted=f"<= {aim:.3g}", measured=_words(spread), met=spread["median"] <= aim)
 
 
 def _bytes_at_most(name: str, aim_bytes: float, num_bytes: float) -> Aim:

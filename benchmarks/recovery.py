@@ -1,4 +1,4 @@
-"""From a `kill -9` to the next completed step, beside starting everything anew, on two simulated hosts.
+"""From a `kill -9` to the next completed step, beside starting everything anew, on two simulated hosts; and a hang.
 
 Called by `benchmarks.main`. The clock is outside: it starts at the kill (or at the command) and stops when the next
 step's line stands in metrics.jsonl. What a new trainer cannot do without is measured in the same round: a bare process
@@ -8,6 +8,7 @@ with the trainer's imports, and joining, restoring, loading the programs and one
 import json
 import os
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
@@ -31,13 +32,22 @@ VICTIMS: Mapping[str, tuple[int, str]] = {
     "the agent of host 0": (0, "agentPid"),
 }
 UNAVOIDABLE = ("join", "restore", "compile")
+HANG_AFTER_SECONDS = 20
+SAID, ALLOWED, ENDED = "said", "allowed", "ended"
 Report = Callable[[str], None]
 
 
 def measure(pythons: Pythons, *, rounds: int, deadline: float, report: Report) -> dict[str, Any]:
-    """{"rounds", "seconds": {what: spread}, their "ratio" and "gain", "phases": {phase: spread} of a lost trainer}."""
+    """Measure round after round, as many as are asked for or as the deadline leaves time for.
+
+    Returns:
+        "rounds"; "seconds", by what was killed, with their "ratio" and "gain"; "phases" of a lost trainer; and "hang",
+        SAID, ALLOWED and ENDED of one that stands still.
+
+    """
     seconds: list[dict[str, float]] = []
     phases: list[dict[str, float]] = []
+    hangs: list[dict[str, float]] = []
     longest = 0.0
     with tempfile.TemporaryDirectory(prefix="shardwise-bench-") as folder:
         bench = _Bench(pythons, Path(folder))
@@ -47,9 +57,10 @@ def measure(pythons: Pythons, *, rounds: int, deadline: float, report: Report) -
         while len(seconds) < rounds and (not seconds or time.monotonic() + longest < deadline):
             began = time.monotonic()
             report(f"recovery: round {len(seconds) + 1}")
-            of_round, in_phases = bench.round(f"round-{len(seconds)}")
+            of_round, in_phases, hang = bench.round(f"round-{len(seconds)}")
             seconds.append(of_round)
             phases.append(in_phases)
+            hangs.append(hang)
             longest = max(longest, time.monotonic() - began)
     return {
         "rounds": len(seconds),
@@ -59,6 +70,7 @@ def measure(pythons: Pythons, *, rounds: int, deadline: float, report: Report) -
         },
         "gain": asdict(Spread.of([one[EVERYTHING] / one[TRAINER] for one in seconds])),
         "phases": {phase: asdict(Spread.of([one[phase] for one in phases])) for phase in phases[0]},
+        "hang": {what: asdict(Spread.of([one[what] for one in hangs])) for what in hangs[0]},
     }
 
 
@@ -70,8 +82,8 @@ class _Bench:
         self._environment = {**os.environ, "SHARDWISE_CACHE": str(folder / "cache")}
         (folder / "job.yaml").write_text(_JOB, encoding="utf-8")
 
-    def round(self, name: str) -> tuple[dict[str, float], dict[str, float]]:
-        """One run: everything is killed and started again, then each victim in turn."""
+    def round(self, name: str) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+        """One run: everything is killed and started again, then each victim in turn, and a trainer stands still."""
         with self.run(name) as command:
             self.until_step(name, 6)
             self._kill_all(name, command)
@@ -92,10 +104,26 @@ class _Bench:
                 seconds[what] = time.perf_counter() - killed
                 if what == TRAINER:
                     phases = self._phases(name)
+            hang = self._hang(name)
         bare = self._bare()
         phases = {"bare process": bare, **phases}
         seconds[BARE] = bare + sum(phases[phase] for phase in (*UNAVOIDABLE, "step"))
-        return seconds, phases
+        return seconds, phases, hang
+
+    def _hang(self, name: str) -> dict[str, float]:
+        """Seconds from a SIGSTOP until the trainer is said to stand still, what may pass until then, and its end."""
+        self._until_ready(name)
+        usual = statistics.median(record["stepSeconds"] for record in self._steps(name)[-10:])
+        stalls, ends = (self._events(name, event) for event in ("stalled", "ended"))
+        victim = self._status(name)["hosts"][1]["trainerPid"]
+        stopped = time.perf_counter()
+        os.kill(victim, signal.SIGSTOP)
+        seconds = {ALLOWED: 3 * usual + 5}
+        for what, event, before in ((SAID, "stalled", stalls), (ENDED, "ended", ends)):
+            while self._events(name, event) == before:
+                self._rest(stopped)
+            seconds[what] = time.perf_counter() - stopped
+        return seconds
 
     @contextmanager
     def run(self, name: str) -> Iterator["subprocess.Popen[bytes]"]:
@@ -133,6 +161,14 @@ class _Bench:
             file.seek(start)
             lines = file.read().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def _steps(self, name: str) -> list[dict[str, Any]]:
+        return [record for record in self._records(name) if "event" not in record]
+
+    def _events(self, name: str, event: str) -> int:
+        """How often the launcher has told this."""
+        lines = (self._folder / name / "logs" / "launcher.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        return sum(json.loads(line)["event"] == event for line in lines if line.endswith("\n"))
 
     def _last_step(self, name: str) -> int:
         """The last step since the newest start; 0 where that has made none."""
@@ -197,7 +233,7 @@ kind: TrainingJob
 metadata: {{name: recovery}}
 spec:
   hardware: {{accelerator: cpu-sim, topology: {HOSTS}x{DEVICES}}}
-  recovery: {{restarts: {{failure: 1000}}}}
+  recovery: {{restarts: {{failure: 1000}}, hangAfter: {HANG_AFTER_SECONDS}s}}
   training:
     model:
       layers: {TINY.layers}

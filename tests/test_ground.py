@@ -21,17 +21,17 @@ OPERATOR = ROOT / "operator" / "pyproject.toml"
 LOCKS = sorted(path.name for path in REQUIREMENTS.glob("*.txt"))
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;]+)(?P<rest>.*)$")
 # What each lock is compiled from: files of requirements, and distributions with their extras.
+EXTRAS = ["train", "tensorboard", "wandb"]
 SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
-    "all.txt": ([], {TRAINER: ["train", "tensorboard", "wandb"]}),
     "base.txt": ([], {TRAINER: []}),
     "bench.txt": (["bench.in"], {}),
-    "dev.txt": (["dev.in", "uv.in", "override.in"], {TRAINER: ["train", "tensorboard"], OPERATOR: []}),
+    "dev.txt": (["dev.in", "uv.in", "override.in"], {TRAINER: EXTRAS, OPERATOR: []}),
     "go.txt": (["go.in"], {}),
-    "gpu.txt": (["gpu.in"], {TRAINER: ["train"]}),
+    "gpu.txt": (["gpu.in"], {TRAINER: EXTRAS}),
     "image.txt": (["image.in", "uv.in"], {}),
     "operator.txt": (["override.in"], {TRAINER: [], OPERATOR: []}),
-    "tpu.txt": (["tpu.in"], {TRAINER: ["train"]}),
-    "train.txt": ([], {TRAINER: ["train"]}),
+    "tpu.txt": (["tpu.in"], {TRAINER: EXTRAS}),
+    "train.txt": ([], {TRAINER: EXTRAS}),
     "uv.txt": (["uv.in"], {}),
 }
 JOB_MAY_IMPORT = {"annotated_types", "pydantic", "pydantic_core", "shardwise", "typing_extensions", "yaml"}
@@ -122,7 +122,7 @@ def test_locks_agree_with_the_development_environment() -> None:
     """What a user installs by lock is what the tests ran with: the other locks hold no other versions than dev."""
     dev = pins("dev.txt")
 
-    for lock in ("base.txt", "train.txt", "all.txt", "operator.txt", "tpu.txt", "gpu.txt", "image.txt"):
+    for lock in ("base.txt", "train.txt", "operator.txt", "tpu.txt", "gpu.txt", "image.txt"):
         differing = {name: version for name, version in pins(lock).items() if dev.get(name, version) != version}
         assert differing == {}, lock
 

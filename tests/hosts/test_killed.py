@@ -14,7 +14,7 @@ FILE_OF_RANK_1 = "params.position_embedding/c.0.1"
 
 def test_trainers_killed(shell: Shell, digest: str) -> None:
     """SIGKILL of either trainer in each phase costs one restart for a failure, and no more."""
-    run = shell.begin("trainers")
+    run = shell.begin("trainers", EVALUATED)
     disturb(
         run,
         trainer(in_phase(Phase.JOIN, rank=1)),
@@ -23,12 +23,13 @@ def test_trainers_killed(shell: Shell, digest: str) -> None:
         trainer(in_phase(Phase.RESTORE, rank=1)),
         trainer(in_phase(Phase.SAVE, rank=0)),
         trainer(writing(rank=1)),
+        trainer(in_phase(Phase.EVALUATE, rank=0)),
     )
     summary = run.finish()
 
     assert summary["digest"] == digest
-    assert (summary["restarts"], summary["incarnations"]) == ({"failure": 6}, 7)
-    assert [event["rank"] for event in run.events("ended")] == [1, 0, 0, 1, 0, 1]
+    assert (summary["restarts"], summary["incarnations"]) == ({"failure": 7}, 8)
+    assert [event["rank"] for event in run.events("ended")] == [1, 0, 0, 1, 0, 1, 0]
 
 
 def test_hosts_and_the_command_killed(shell: Shell, digest: str) -> None:
@@ -37,15 +38,17 @@ def test_hosts_and_the_command_killed(shell: Shell, digest: str) -> None:
     Where at last the command itself is killed nothing of the run outlives it, and the same command goes on. If then a
     chunk is damaged that rank 1 alone reads, all ranks refuse that checkpoint and go on from the one before.
     """
-    run = shell.begin("hosts")
+    run = shell.begin("hosts", EVALUATED)
     disturb(
         run,
         agent(in_phase(Phase.COMPILE, rank=1)),
+        agent(in_phase(Phase.JOIN, rank=0)),
         agent(in_phase(Phase.STEP, rank=0, further=5)),
         host(in_phase(Phase.RESTORE, rank=1)),
         host(writing(rank=0)),
+        agent(in_phase(Phase.EVALUATE, rank=1)),
     )
-    in_phase(Phase.STEP, rank=1, further=5)(run, 4)
+    in_phase(Phase.STEP, rank=1, further=5)(run, 6)
     run.until(lambda: len(committed(run)) > 1)
     run.command.kill()
     run.until_gone()
@@ -54,7 +57,7 @@ def test_hosts_and_the_command_killed(shell: Shell, digest: str) -> None:
     summary = shell.finish("hosts")
 
     assert summary["digest"] == digest
-    assert (summary["restarts"], summary["incarnations"]) == ({"hostLost": 4}, 6)
+    assert (summary["restarts"], summary["incarnations"]) == ({"hostLost": 6}, 8)
     assert f"checkpoint of step {checkpoint_step(newest.name)} refused: rank 1: " in run.output
     assert run.records("restored")[-1]["step"] == checkpoint_step(before.name)
 

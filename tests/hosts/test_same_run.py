@@ -2,9 +2,10 @@
 
 import json
 import shutil
+from signal import SIGSTOP
 
 import pytest
-from tests.cli.running import Run, Shell
+from tests.cli.running import EVALUATED, Run, Shell
 from tests.hosts.conftest import STEPS
 from tests.hosts.disturbing import Kill, agent, disturb, host, in_phase, trainer
 
@@ -46,10 +47,37 @@ def _beginnings(run: Run) -> list[tuple[int, int]]:
     return found
 
 
-DISTURBED: dict[str, tuple[str, int, int, tuple[Kill, Kill]]] = {
-    "1x4": ("1x4", 1, 1, (trainer(in_phase(Phase.STEP, rank=0, further=5)), agent(in_phase(Phase.SAVE, rank=0)))),
-    "4x1": ("4x1", 1, 4, (agent(in_phase(Phase.STEP, rank=2, further=5)), trainer(in_phase(Phase.SAVE, rank=3)))),
-    "2 slices": ("1x2", 2, 2, (trainer(in_phase(Phase.STEP, rank=1, further=5)), host(in_phase(Phase.SAVE, rank=0)))),
+DISTURBED: dict[str, tuple[str, int, int, tuple[Kill, ...]]] = {
+    "1x4": (
+        "1x4",
+        1,
+        1,
+        (
+            trainer(in_phase(Phase.STEP, rank=0, further=5)),
+            agent(in_phase(Phase.SAVE, rank=0)),
+            trainer(in_phase(Phase.EVALUATE, rank=0), SIGSTOP),
+        ),
+    ),
+    "4x1": (
+        "4x1",
+        1,
+        4,
+        (
+            agent(in_phase(Phase.STEP, rank=2, further=5)),
+            trainer(in_phase(Phase.SAVE, rank=3)),
+            trainer(in_phase(Phase.STEP, rank=2, further=1), SIGSTOP),
+        ),
+    ),
+    "2 slices": (
+        "1x2",
+        2,
+        2,
+        (
+            trainer(in_phase(Phase.STEP, rank=1, further=5)),
+            host(in_phase(Phase.SAVE, rank=0)),
+            trainer(in_phase(Phase.RESTORE, rank=1), SIGSTOP),
+        ),
+    ),
 }
 
 
@@ -61,18 +89,19 @@ def test_same_losses(
     topology: str,
     slices: int,
     hosts: int,
-    kills: tuple[Kill, Kill],
+    kills: tuple[Kill, ...],
 ) -> None:
     """The initial digest is equal to that of 2x2, and so are the losses of each step but for rounding.
 
-    A trainer is killed and a host is lost, one in a step and one in a save: every step that is done again comes out
-    the same, bit for bit.
+    A trainer is killed, a host is lost, one in a step and one in a save, and a trainer stands still: every step that is
+    done again comes out the same, bit for bit.
     """
-    run = shell.begin(f"{topology}-{slices}", f"hardware.topology={topology}", f"hardware.slices={slices}", _some())
+    elsewhere = (f"hardware.topology={topology}", f"hardware.slices={slices}")
+    run = shell.begin(f"{topology}-{slices}", *elsewhere, _some(), EVALUATED, "recovery.hangAfter=10s")
     disturb(run, *kills)
     summary = run.finish()
 
-    assert (summary["hosts"], summary["restarts"]) == (hosts, {"failure": 1, "hostLost": 1})
+    assert (summary["hosts"], summary["restarts"]) == (hosts, {"failure": 1, "hostLost": 1, "hang": 1})
     assert len(run.records()) > SOME, "no step was done again"
     assert all(began >= saved for saved, began in _beginnings(run)), "more was lost than what no checkpoint held"
     assert summary["initialDigest"] == undisturbed.summary["initialDigest"]

@@ -1,21 +1,48 @@
-"""Trackers: what TensorBoard is given, and what is said where an extra is missing."""
+"""Trackers: what TensorBoard and Weights & Biases are given, and what is said where they cannot be."""
 
 import builtins
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import wandb
 from tests.train.conftest import SMALL
+from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
 from shardwise.job.errors import UsageError
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+from shardwise.train import trackers as module
+from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import TensorBoard, trackers
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """Return an empty run directory."""
+    made = RunDirectory(tmp_path, incarnation=0)
+    made.logs.mkdir()
+    return made
+
+
+@pytest.fixture
+def job() -> Iterator[TrainingJob]:
+    """Return a job that asks for Weights & Biases, which is left as in a new process."""
+    yield resolve(loads(SMALL, ["training.tracking.wandbProject=mine"]))
+    wandb.teardown()
+
+
+def silent(words: str) -> None:
+    """Fail: nothing is to be said."""
+    pytest.fail(words)
 
 
 def test_tensorboard_files_hold_the_scalars(tmp_path: Path) -> None:
     """The event file names every scalar."""
-    board = TensorBoard(tmp_path)
+    board = TensorBoard(tmp_path, 0)
     board.step(1, {"loss": 2.5, "gradNorm": 1.0})
     board.close()
 
@@ -23,12 +50,15 @@ def test_tensorboard_files_hold_the_scalars(tmp_path: Path) -> None:
     assert {name for name in (b"loss", b"gradNorm") if name in written.read_bytes()} == {b"loss", b"gradNorm"}
 
 
-def test_nothing_is_tracked_unasked(tmp_path: Path) -> None:
+def test_nothing_is_tracked_unasked(run: RunDirectory) -> None:
     """Without the field there is no tracker, and no folder."""
-    assert trackers(resolve(loads(SMALL)), tmp_path) == []
+    assert trackers(resolve(loads(SMALL)), run, silent, after=0) == []
+    assert not list(run.logs.iterdir())
 
 
-def test_a_missing_extra_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_said_with_what_to_install(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Asked for and not installed: the message names the extra, before anything is trained."""
     real = builtins.__import__
 
@@ -38,6 +68,73 @@ def test_a_missing_extra_is_said_with_what_to_install(tmp_path: Path, monkeypatc
         return real(name, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", without_wandb)
-    job = resolve(loads(SMALL, ["training.tracking.wandbProject=mine"]))
     with pytest.raises(UsageError, match=r"shardwise\[wandb\]"):
-        trackers(job, tmp_path)
+        trackers(job, run, silent, after=0)
+
+
+def test_a_restart_goes_on_with_the_wandb_run(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start of a run directory writes the steps it takes, under the id of the directory and the job's name."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for first in (1, 2):
+        (tracker,) = trackers(job, run, silent, after=first - 1)
+        for step in (first, first + 1):
+            tracker.step(step, {"loss": 3.5 - step})
+        tracker.close()
+        wandb.teardown()  # as a process that ends
+
+    records = [record for file in sorted(run.logs.glob("wandb/offline-run-*/*.wandb")) for record in of_wandb(file)]
+    runs = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+    assert {(each.run_id, each.display_name, each.project) for each in runs} == {(run.run_id(), "small", "mine")}
+    steps = [record.history for record in records if record.WhichOneof("record_type") == "history"]
+    found = [{"/".join(item.nested_key) or item.key: item.value_json for item in step.item} for step in steps]
+    assert sorted((int(step["_step"]), float(step["loss"])) for step in found) == [
+        (1, 2.5),
+        (2, 1.5),
+        (2, 1.5),
+        (3, 0.5),
+    ]
+
+
+def test_wandb_without_a_key_is_said(run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is there to be asked: the message says what to set, before anything is trained."""
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("NETRC", str(run.path / "none"))
+    with pytest.raises(UsageError, match=r"tracking\.wandbProject: .* Set WANDB_API_KEY .* WANDB_MODE=offline"):
+        trackers(job, run, silent, after=0)
+
+
+def test_a_wandb_that_does_not_answer_stops_no_run(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers are kept for `wandb sync`, and the run is told where."""
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
+    said: list[str] = []
+    (tracker,) = trackers(job, run, said.append, after=0)
+    tracker.step(1, {"loss": 2.5})
+    tracker.close()
+
+    assert str(run.logs / "wandb") in said[0]
+    (kept,) = run.logs.glob("wandb/offline-run-*/*.wandb")
+    assert any(record.WhichOneof("record_type") == "history" for record in of_wandb(kept))
+
+
+def of_wandb(path: Path) -> list[Record]:
+    """The records of a W&B file: LevelDB's log format after seven bytes of its own, the first block's of them too."""
+    content, found, at, parts = path.read_bytes(), list[Record](), 7, b""
+    while at + 7 <= len(content):
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        if not kind:  # the rest of this block of 32 KiB was too short for a record
+            at = (at // 32768 + 1) * 32768
+            continue
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            found.append(Record.FromString(parts))
+            parts = b""
+    return found

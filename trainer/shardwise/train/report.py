@@ -5,6 +5,7 @@ One process of a run speaks; on the others nothing is written. Called by `shardw
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -86,7 +87,8 @@ def speaking(job: TrainingJob, run: RunDirectory, console: Console, *, first_ste
     log = MetricsLog(run.metrics)
     others: list[Tracker] = []
     try:
-        others += trackers(job, run.logs)
+        say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+        others += trackers(job, run, say, after=first_step)
         with View(console, steps=job.spec.training.steps, first_step=first_step) as view:
             yield Speech(log, view, others)
     finally:

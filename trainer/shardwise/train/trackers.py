@@ -3,40 +3,45 @@
 Called by the loop on the process that writes what is written once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from shardwise.job.errors import UsageError
 from shardwise.job.spec import TrainingJob
 from shardwise.train.metrics import Tracker
+from shardwise.train.run_directory import RunDirectory
+
+ANSWER_SECONDS = 20.0
+"""How long a start waits for a service that does not answer."""
 
 
-def trackers(job: TrainingJob, logs: Path) -> list[Tracker]:
-    """The trackers that the job asks for.
+def trackers(job: TrainingJob, run: RunDirectory, say: Callable[[str], None], *, after: int) -> list[Tracker]:
+    """The trackers that the job asks for, of a run that goes on after a step; what a person should know is said.
 
     Raises:
-        UsageError: the extra is not installed.
+        UsageError: the extra is not installed, or the service wants a key that is not there.
 
     """
     wanted: list[Tracker] = []
     tracking = job.spec.training.tracking
     if tracking.tensorboard:
-        wanted.append(TensorBoard(logs / "tensorboard"))
+        wanted.append(TensorBoard(run.logs / "tensorboard", after))
     if tracking.wandb_project is not None:
-        wanted.append(WeightsAndBiases(tracking.wandb_project, job.metadata.name, logs))
+        wanted.append(WeightsAndBiases(tracking.wandb_project, job.metadata.name, run, say))
     return wanted
 
 
 class TensorBoard:
-    """Scalars as TensorBoard event files."""
+    """Scalars as TensorBoard event files; a step that is taken again is shown once."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open a new event file in the folder."""
+    def __init__(self, folder: Path, after: int) -> None:
+        """Open a new event file in the folder, whose steps come after this one."""
         try:
             from tensorboardX import SummaryWriter  # noqa: PLC0415  an extra
         except ImportError as error:
-            raise UsageError(_missing("tensorboard")) from error
-        self._writer = SummaryWriter(str(folder))
+            raise UsageError(_missing("tensorboard", "tensorboard")) from error
+        self._writer = SummaryWriter(str(folder), purge_step=after + 1)
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take one step's numbers."""
@@ -49,15 +54,40 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Scalars as one Weights & Biases run, which a restart resumes."""
+    """Scalars as one Weights & Biases run, which a restart goes on with.
 
-    def __init__(self, project: str, name: str, logs: Path) -> None:
-        """Start, or resume, the run called after the job."""
+    Where the service does not answer training does not wait for it: the numbers lie in the run's logs, and
+    `wandb sync` sends them.
+    """
+
+    def __init__(self, project: str, name: str, run: RunDirectory, say: Callable[[str], None]) -> None:
+        """Start the run of this directory, or go on with it."""
         try:
             import wandb  # noqa: PLC0415  an extra
         except ImportError as error:
-            raise UsageError(_missing("wandb")) from error
-        self._run = wandb.init(project=project, name=name, id=name, resume="allow", dir=str(logs))
+            raise UsageError(_missing("wandbProject", "wandb")) from error
+        begin = partial(
+            wandb.init,
+            project=project,
+            name=name,
+            id=run.run_id(),
+            resume="allow",
+            dir=str(run.logs),
+            settings=wandb.Settings(console="off", silent=True, init_timeout=ANSWER_SECONDS),
+        )
+        try:
+            self._run = begin()
+        except wandb.errors.UsageError as error:
+            raise UsageError(
+                f"tracking.wandbProject: {error} Set WANDB_API_KEY (in pods from a Secret, by pod.envFrom), or "
+                "WANDB_MODE=offline to keep the numbers in the run's logs"
+            ) from error
+        except wandb.errors.CommError as error:
+            wandb.teardown()  # what holds on to the run's id
+            self._run = begin(mode="offline")
+            say(
+                f"Weights & Biases does not answer ({error}): its numbers wait in {run.logs / 'wandb'} for `wandb sync`"
+            )
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take one step's numbers."""
@@ -68,7 +98,7 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def _missing(extra: str) -> str:
+def _missing(field: str, extra: str) -> str:
     return (
-        f"tracking.{extra}: the package is not installed; install shardwise[{extra}], or leave the field out of the job"
+        f"tracking.{field}: the package is not installed; install shardwise[{extra}], or leave the field out of the job"
     )
