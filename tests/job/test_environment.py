@@ -37,12 +37,23 @@ def test_real_devices_are_not_simulated(accelerator: str, topology: str, platfor
     assert {"XLA_FLAGS", "NPROC"}.isdisjoint(variables)
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "16"), ({"NPROC": "5"}, "5")])
-def test_every_simulated_device_has_threads_to_wait_in_several_collectives(
-    given: dict[str, str], expected: str
-) -> None:
-    """The pool of threads is four times the devices, unless a person has said otherwise."""
-    assert trainer_environment(job(4), given)["NPROC"] == expected
+def test_every_simulated_device_has_threads_to_wait_in_several_collectives() -> None:
+    """The pool of threads is four times the devices: also where the shell says otherwise, since bits depend on it."""
+    assert trainer_environment(job(4), {"NPROC": "5"})["NPROC"] == "16"
+
+
+def test_what_a_shell_has_set_for_other_programs_changes_no_bit() -> None:
+    """Variables of JAX that change numbers, or the devices, are set to what a job without them has."""
+    variables = trainer_environment(job(4), {})
+    shell = {
+        "JAX_NUM_CPU_DEVICES": "8",
+        "JAX_ENABLE_X64": "true",
+        "JAX_DEFAULT_PRNG_IMPL": "rbg",
+        "JAX_THREEFRY_PARTITIONABLE": "false",
+        "NPROC": "1",
+    }
+    assert trainer_environment(job(4), shell) == variables
+    assert shell.keys() < variables.keys()
 
 
 def test_flags_that_are_there_are_kept() -> None:

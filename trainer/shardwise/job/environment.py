@@ -19,7 +19,8 @@ _PATIENCE = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
 )
 # One simulated device can wait in several collectives at once, each of which holds a thread of a pool that by default
-# has one thread a device: the device that all wait for then finds none, and the program stands still for ever.
+# has one thread a device: the device that all wait for then finds none, and the program stands still for ever. How many
+# there are also decides how a product is divided, and so its bits: the job's number holds, whatever the shell says.
 _THREADS_PER_DEVICE = 4
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 
@@ -27,7 +28,8 @@ _PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables to add to `environment` for one host of this job.
 
-    XLA flags that are there already are kept, and win over ours; the number of simulated devices is the job's.
+    XLA flags that are there already are kept, and win over ours; the number of simulated devices, and of their threads,
+    is the job's.
     """
     platform = offered()[job.spec.hardware.accelerator].spec.platform
     executables = cache_directory() / "executables"
@@ -41,6 +43,10 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         # The service takes SIGTERM away from Python's handlers.
         "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+        # A job's bits are the job's: what a shell has set for other programs must not change them.
+        "JAX_ENABLE_X64": "false",
+        "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
+        "JAX_THREEFRY_PARTITIONABLE": "true",
         "TF_CPP_MIN_LOG_LEVEL": environment.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
 
@@ -51,7 +57,8 @@ def _simulated(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, st
     assert topology is not None, "the rules have passed the topology"
     flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
     return {
-        "NPROC": environment.get("NPROC", str(_THREADS_PER_DEVICE * topology.devices_per_host)),
+        "NPROC": str(_THREADS_PER_DEVICE * topology.devices_per_host),
+        "JAX_NUM_CPU_DEVICES": str(topology.devices_per_host),  # wins over XLA's flag
         "XLA_FLAGS": " ".join([*_PATIENCE, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
     }
 

@@ -134,7 +134,10 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int) -> str:
         "versions": [shardwise.__version__, jax.__version__, jaxlib.version.__version__, platform.python_version()],
         "machine": machine(),
         "devices": [[str(device), device.device_kind, device.process_index] for device in jax.devices()],
-        "flags": {name: os.environ.get(name) for name in ("XLA_FLAGS", "NPROC", "LIBTPU_INIT_ARGS")},
+        "flags": {
+            name: os.environ.get(name)
+            for name in ("XLA_FLAGS", "NPROC", "LIBTPU_INIT_ARGS", "JAX_DEFAULT_MATMUL_PRECISION")
+        },
         "hardware": job.spec.hardware.model_dump(),
         "training": training.model_dump(exclude=changes_no_program) | {"attend": training.data.attend_across},
         "model": repr(config),
