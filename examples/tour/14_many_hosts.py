@@ -204,6 +204,7 @@ with started("run", Path(sys.executable).with_name("shardwise"), "run", "job.yam
     wait_for(lambda: False, launcher)
 summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
 ending = (launcher.poll(), summary["status"], summary["restarts"])
+print("exit code of the launcher, how the run stands, restarts by cause:", *ending)
 assert ending == (0, "complete", {"failure": 1}), "the launcher starts the trainers again, once, and the run completes"
 events, made = list(records(run / LOGS / EVENTS)), list(records(run / METRICS))
 ended, (begun, again) = next(x for x in events if x["event"] == "ended"), [x for x in events if x["event"] == "running"]

@@ -44,14 +44,14 @@ class Outcomes:
         source = script.read_text(encoding="utf-8")
         waiting = {one.idea: _break(source, one, tour) for one in broken}
         self._tour, self._folder = tour, folder
-        self._outcomes: dict[str, str] = {}
+        self._outcomes: dict[str, tuple[str, str]] = {}  # and what was printed
         while "" not in self._outcomes:
             left = {idea: text for idea, text in waiting.items() if idea not in self._outcomes}
             found = self._run(script, left)
             assert found, f"{tour}: the process ended without a word:\n{self._said}"
             self._outcomes |= found
 
-    def _run(self, script: Path, versions: dict[str, str]) -> dict[str, str]:
+    def _run(self, script: Path, versions: dict[str, str]) -> dict[str, tuple[str, str]]:
         results = self._folder / "outcomes.json"
         results.unlink(missing_ok=True)
         ended = subprocess.run(
@@ -65,19 +65,23 @@ class Outcomes:
             check=False,
         )
         self._said = ended.stdout + ended.stderr
-        found: dict[str, str] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+        found: dict[str, tuple[str, str]] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
         return found
 
     def assert_it_holds(self) -> None:
         """The tour itself must run through, so that none of its assertions fails, and save a picture."""
-        assert not self._outcomes[""], self._outcomes[""]
+        outcome, printed = self._outcomes[""]
+        assert not outcome, f"{outcome}\n{printed[-2000:]}"
         assert list((self._folder / "runs" / "tour" / self._tour).glob("*.png"))
 
     def assert_claim_fails(self, broken: Broken) -> None:
         """The broken tour must end at the assertion that makes the claim, and at no other error."""
-        outcome = self._outcomes.get(broken.idea)
-        assert outcome is not None, f"not run, for the tour ended before: {self._outcomes['']}"
-        assert outcome == f"AssertionError: {broken.claim}", outcome[-2000:] or "the tour does not notice"
+        found = self._outcomes.get(broken.idea)
+        assert found is not None, f"not run, for the tour ended before: {self._outcomes['']}"
+        outcome, printed = found
+        assert outcome == f"AssertionError: {broken.claim}", (
+            f"{outcome[-2000:] or 'the tour does not notice'}\n{printed[-2000:]}"
+        )
 
 
 def _break(source: str, broken: Broken, tour: str) -> str:

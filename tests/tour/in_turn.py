@@ -1,8 +1,9 @@
 """Runs one tour in this process, and on the way each of its broken versions from the cell that is broken on.
 
 `breaking.outcomes` starts it: `in_turn.py TOUR.py RESULTS.json`, with the broken versions on standard input as
-[[idea, source], ...]. Names are put back after each broken version, so that all begin where the tour is. One that
-leaves something that cannot be put back (a donated array) ends the process; the caller starts it again for the rest.
+[[idea, source], ...]. The results are {idea: [outcome, what it printed]}. Names are put back after each broken version,
+so that all begin where the tour is. One that leaves something that cannot be put back (a donated array) ends the
+process; the caller starts it again for the rest.
 """
 
 import contextlib
@@ -32,18 +33,22 @@ class Tour:
         sys.modules["__main__"] = self._module
         sys.argv = [str(path)]
 
-    def run(self, cells: list[Cell]) -> str:
-        """Run cells; what ended them, as Python prints it: HELD, "AssertionError: the claim", or another error."""
+    def run(self, cells: list[Cell]) -> tuple[str, str]:
+        """Run cells; what ended them, as Python prints it, and what they printed.
+
+        The former is HELD, "AssertionError: the claim", or another error.
+        """
+        printed = io.StringIO()
         for cell in cells:
             code = compile("\n" * (cell.line - 1) + cell.text, self._module.__file__ or "", "exec")
             try:
-                with contextlib.redirect_stdout(io.StringIO()):
+                with contextlib.redirect_stdout(printed):
                     exec(code, self._module.__dict__)  # noqa: S102  our own tour
             except AssertionError as failed:
-                return f"AssertionError: {failed}"
+                return f"AssertionError: {failed}", printed.getvalue()
             except Exception:  # noqa: BLE001  whatever it is, it is the outcome
-                return traceback.format_exc()
-        return HELD
+                return traceback.format_exc(), printed.getvalue()
+        return HELD, printed.getvalue()
 
     @contextlib.contextmanager
     def aside(self, source: str) -> Iterator[None]:
@@ -83,12 +88,12 @@ def _configure(before: dict[str, Any]) -> None:
 def main(path: Path, results: Path, versions: list[tuple[str, str]]) -> None:
     """Run the tour and its broken versions; each outcome is written as soon as it is known."""
     cells = parse(path.read_text(encoding="utf-8"))
-    outcomes: dict[str, str] = {}
+    outcomes: dict[str, tuple[str, str]] = {}
     waiting = [(idea, source, parse(source)) for idea, source in versions]
     tour = Tour(path)
 
-    def tell(idea: str, outcome: str) -> None:
-        outcomes[idea] = outcome
+    def tell(idea: str, outcome: str, printed: str) -> None:
+        outcomes[idea] = outcome, printed
         results.write_text(json.dumps(outcomes), encoding="utf-8")
 
     for number, cell in enumerate(cells):
@@ -99,14 +104,15 @@ def main(path: Path, results: Path, versions: list[tuple[str, str]]) -> None:
                 continue
             whole = tour.is_whole()
             with tour.aside(source):
-                outcome = tour.run([other for other in broken[number:] if other.is_code])
-            tell(idea, outcome)
+                outcome, printed = tour.run([other for other in broken[number:] if other.is_code])
+            tell(idea, outcome, printed)
             if whole and not tour.is_whole():
                 return
-        if (outcome := tour.run([cell])) != HELD:
-            tell("", outcome)
+        outcome, printed = tour.run([cell])
+        if outcome != HELD:
+            tell("", outcome, printed)
             return
-    tell("", HELD)
+    tell("", HELD, "")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Called by `gang.py`, one after the other. What is done at each look is decided i
 """
 
 import asyncio
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from shardwise.launcher.devices import device_variables
 from shardwise.launcher.hand import Answer, HandError, Request
 from shardwise.launcher.means import Means
 from shardwise.launcher.members import LOST_SECONDS
+from shardwise.launcher.ports import free_port
 from shardwise.launcher.reach import ANSWER_SECONDS, Heard
 from shardwise.launcher.report import Exit
 from shardwise.launcher.watchdog import RankState, Stall, judge
@@ -67,7 +67,7 @@ class Incarnation:
         config = self._means.config
         self._means.usual.restarted()
         self._means.stragglers.restarted()
-        coordinator = f"{config.address}:{_free_port(config.address)}"
+        coordinator = f"{config.address}:{free_port(config.address)}"
         addresses, hardware = self._means.members.addresses(config.address), self._means.job.spec.hardware
         platform = offered()[hardware.accelerator].spec.platform
 
@@ -230,10 +230,3 @@ def _state(rank: int, heard: Heard, now: float) -> RankState:
         resting_seconds=heard.report.resting_seconds + now - heard.at,
         process_state=heard.report.process_state,
     )
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port

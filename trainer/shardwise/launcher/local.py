@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -29,6 +28,7 @@ from shardwise.launcher.child import remove_standby_logs, tail
 from shardwise.launcher.client import NoLeaderError, request
 from shardwise.launcher.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
 from shardwise.launcher.output import Output, status_line
+from shardwise.launcher.ports import free_port
 from shardwise.launcher.record import GangRecord
 from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
 from shardwise.launcher.tasks import cancel
@@ -89,7 +89,7 @@ class _Command:
         self._console, self._errors = console, errors
         self._fork, self._step = fork, step
         self._run, self._started_at = secrets.token_hex(8), time.time()
-        self._leader = f"{ADDRESS}:{_free_port()}"
+        self._leader = f"{ADDRESS}:{free_port(ADDRESS)}"
         self._tokens = Tokens(gang=secrets.token_urlsafe(32), status=secrets.token_urlsafe(32))
         self._agents: dict[int, asyncio.subprocess.Process] = {}
         self._output = Output(directory, console, errors, host=0)
@@ -243,10 +243,3 @@ async def _end_of(agent: asyncio.subprocess.Process) -> None:
         if stopped_at and now - stopped_at >= STOPPED_SECONDS:
             agent.kill()
             await agent.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        port: int = probe.getsockname()[1]
-        return port
