@@ -49,7 +49,10 @@ def up(number: int, grace_seconds: int) -> None:
     if reason := impossible():
         raise ClusterError(reason)
     if is_up():
-        raise ClusterError("a cluster is up; `down` ends it")
+        raise ClusterError(
+            "a cluster is up already: `.venv/bin/python -m tests.cluster env` prints the lines that point kubectl and "
+            "helm at it, `make cluster-down KIND=0` ends it"
+        )
     require_all()
     programs()
     ensure_pause()
