@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ spec:
 def host(rank: int, port: str) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
-    patience = {"heartbeat_timeout_seconds": 20, "shutdown_timeout_seconds": 2}
-    jax.distributed.initialize(f"127.0.0.1:{port}", HOSTS, rank, cluster_detection_method="deactivate", **patience)
+    join = partial(jax.distributed.initialize, heartbeat_timeout_seconds=20, shutdown_timeout_seconds=2)
+    join(f"127.0.0.1:{port}", HOSTS, rank, cluster_detection_method="deactivate")
     job = resolve(load(Path("job.yaml")))
     training, program = job.spec.training, build(job, jax.devices())
     state = program.lower_init().compile()()
