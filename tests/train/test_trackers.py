@@ -118,6 +118,7 @@ def test_a_wandb_that_does_not_answer_stops_no_run(
     (tracker,) = trackers(job, run, said.append, after=0)
     tracker.step(1, {"loss": 2.5})
     tracker.close()
+    wandb.teardown()  # as a process that ends: until then the file need not be whole
 
     assert str(run.logs / "wandb") in said[0]
     (kept,) = run.logs.glob("wandb/offline-run-*/*.wandb")
