@@ -20,8 +20,8 @@ TRAINER = ROOT / "trainer" / "pyproject.toml"
 OPERATOR = ROOT / "operator" / "pyproject.toml"
 LOCKS = sorted(path.name for path in REQUIREMENTS.glob("*.txt"))
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;]+)(?P<rest>.*)$")
-# What each lock is compiled from: files of requirements, and distributions with their extras.
 EXTRAS = ["train", "tensorboard", "wandb"]
+# What each lock is compiled from: files of requirements, and distributions with their extras.
 SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "base.txt": ([], {TRAINER: []}),
     "bench.txt": (["bench.in"], {}),

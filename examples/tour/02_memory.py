@@ -229,7 +229,7 @@ table(
 living, _, resident, peaks = zip(*(numbers for _, numbers in notes), strict=True)
 assert abs(resident[1] - resident[0]) < 0.1 * size, "a gradient by the vector alone adds next to nothing"
 assert abs(resident[2] - resident[1] - size) < 0.1 * size, "the gradient by both adds a second matrix"
-assert peaks[0] == peaks[-1], "the peak is the same before and after the gradients, and when all is gone"
+assert 2.5 * size < peaks[0] == peaks[-1], "the peak is the float64 array's, whatever the gradients cost"
 assert living[3] == 0, "nothing reaches the arrays any more"
 del x, w, v
 

@@ -3,7 +3,9 @@
 import builtins
 import struct
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import pytest
@@ -102,8 +104,34 @@ def test_wandb_without_a_key_is_said(run: RunDirectory, job: TrainingJob, monkey
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("NETRC", str(run.path / "none"))
-    with pytest.raises(UsageError, match=r"tracking\.wandbProject: .* Set WANDB_API_KEY .* WANDB_MODE=offline"):
+    with pytest.raises(UsageError, match=r"tracking\.wandbProject 'mine': .* Set WANDB_API_KEY .* WANDB_MODE=offline"):
         trackers(job, run, silent, after=0)
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_wandb_that_refuses_is_said(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """A wrong key, or a project of others: the run ends before it trains: nobody would send the numbers."""
+    answer = b'{"errors": [{"message": "you may not"}]}'
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(UsageError, match=rf"wandbProject 'mine': .*{status}.* Set WANDB_API_KEY"):
+            trackers(job, run, silent, after=0)
+        server.shutdown()
+    assert not list(run.logs.glob("wandb/offline-run-*"))
 
 
 def test_a_wandb_that_does_not_answer_stops_no_run(
@@ -121,6 +149,7 @@ def test_a_wandb_that_does_not_answer_stops_no_run(
     wandb.teardown()  # as a process that ends: until then the file need not be whole
 
     assert str(run.logs / "wandb") in said[0]
+    assert "\n" not in said[0]
     (kept,) = run.logs.glob("wandb/offline-run-*/*.wandb")
     assert any(record.WhichOneof("record_type") == "history" for record in of_wandb(kept))
 

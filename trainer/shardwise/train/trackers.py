@@ -3,6 +3,7 @@
 Called by the loop on the process that writes what is written once.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from shardwise.train.run_directory import RunDirectory
 
 ANSWER_SECONDS = 20.0
 """How long a start waits for a service that does not answer."""
+REFUSED = re.compile(r"returned error 4(?!08|29)\d\d")
+"""What wandb says of an answer that no second try would change: a wrong key, a project of others."""
 
 
 def trackers(job: TrainingJob, run: RunDirectory, say: Callable[[str], None], *, after: int) -> list[Tracker]:
@@ -57,7 +60,7 @@ class WeightsAndBiases:
     """Scalars as one Weights & Biases run, which a restart goes on with.
 
     Where the service does not answer training does not wait for it: the numbers lie in the run's logs, and
-    `wandb sync` sends them.
+    `wandb sync` sends them. Where it refuses, the run ends before it trains.
     """
 
     def __init__(self, project: str, name: str, run: RunDirectory, say: Callable[[str], None]) -> None:
@@ -77,17 +80,17 @@ class WeightsAndBiases:
         )
         try:
             self._run = begin()
-        except wandb.errors.UsageError as error:
-            raise UsageError(
-                f"tracking.wandbProject: {error} Set WANDB_API_KEY (in pods from a Secret, by pod.envFrom), or "
-                "WANDB_MODE=offline to keep the numbers in the run's logs"
-            ) from error
-        except wandb.errors.CommError as error:
+        except wandb.errors.Error as error:
+            why = str(error).partition("\n")[0]
+            if not isinstance(error, wandb.errors.CommError) or REFUSED.search(why):
+                raise UsageError(
+                    f"tracking.wandbProject {project!r}: {why.rstrip('.')}. Set WANDB_API_KEY to a key that may write "
+                    "there (in pods from a Secret, by pod.envFrom), or WANDB_MODE=offline to keep the numbers in the "
+                    "run's logs"
+                ) from error
             wandb.teardown()  # what holds on to the run's id
             self._run = begin(mode="offline")
-            say(
-                f"Weights & Biases does not answer ({error}): its numbers wait in {run.logs / 'wandb'} for `wandb sync`"
-            )
+            say(f"Weights & Biases does not answer ({why}): the numbers wait in {run.logs / 'wandb'} for `wandb sync`")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take one step's numbers."""
