@@ -122,6 +122,16 @@ def test_what_is_no_lease(tmp_path: Path, content: str) -> None:
         take(str(tmp_path), "run")
 
 
+def test_a_run_that_was_killed_while_it_wrote_its_lease(tmp_path: Path) -> None:
+    """What TensorStore leaves beside the lease is longer than the next one, and stands in no one's way."""
+    take(str(tmp_path), "first")
+    (tmp_path / "LEASE.__lock").write_text((tmp_path / "LEASE").read_text() + "}" * 50)
+    with of(str(tmp_path), "first").held(silently) as again:
+        assert (tmp_path / "LEASE").read_text().endswith("}" * 50), "what this test is about no longer happens"
+        again.renew()
+    take(str(tmp_path), "other")
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """It is an error in words."""
     (tmp_path / "file").touch()

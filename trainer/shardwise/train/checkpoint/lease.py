@@ -147,7 +147,10 @@ class Lease:
         if not value:
             return None
         try:
-            return Holder(**json.loads(value))
+            # A process that was killed while it wrote leaves TensorStore's file beside ours. The next write goes over
+            # it without cutting it, so what was longer shows behind the content.
+            content, _ = json.JSONDecoder().raw_decode(value.decode())
+            return Holder(**content)
         except (ValueError, TypeError) as error:
             raise CheckpointError(
                 f"{self._root}/{LEASE} says not whose checkpoints these are ({error}); if no run uses them, remove it"
