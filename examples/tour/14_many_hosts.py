@@ -47,7 +47,7 @@ from shardwise.train.step import Batch, lower_step
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 
-HOSTS, STEPS, KILL_AT, SAVE_EVERY, BOUND_SECONDS = 2, 40, 8, 4, 500
+HOSTS, STEPS, KILL_AT, SAVE_EVERY, BOUND_SECONDS = 2, 20, 8, 4, 500
 JOB = f"""
 apiVersion: shardwise.dev/v1alpha1
 kind: TrainingJob

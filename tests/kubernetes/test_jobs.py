@@ -20,8 +20,8 @@ HOST_0, HOST_1 = "cpu-two-hosts-0-0-0", "cpu-two-hosts-0-1-0"
 MORE_STEPS = 10
 
 
-def test_a_job_by_hand(apply: Apply, here: Here, cluster: Cluster) -> None:
-    """Two pods on two nodes train as `shardwise run` does, and kubectl shows the truth; no stranger gets in."""
+def test_a_job_by_hand(apply: Apply, here: Here) -> None:
+    """Two pods on two nodes train as `shardwise run` does, and kubectl shows the truth."""
     example = manifest("cpu-two-hosts")
     job = apply(example)
     job.until_step(1)
@@ -31,7 +31,6 @@ def test_a_job_by_hand(apply: Apply, here: Here, cluster: Cluster) -> None:
     step, loss = int(row[2]), float(row[3])
     assert row[:2] == [job.name, "Running"]
     assert loss == pytest.approx(job.losses[step], abs=1e-4)
-    nobody_gets_in(job, unreachable=cluster.enforces_policies)
 
     job.kubectl("wait", "--for=condition=Complete", f"tj/{job.name}", "--timeout=600s")
     finished = job.status
@@ -83,10 +82,14 @@ def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> Non
     assert Ended(job.status["digest"], job.losses) == ended
 
 
-def test_suspended_and_resumed_elsewhere(apply: Apply) -> None:
-    """A suspend loses no step and gives the pods back; the same run goes on on another topology, and has every step."""
+def test_suspended_and_resumed_elsewhere(apply: Apply, cluster: Cluster) -> None:
+    """A suspend loses no step and gives the pods back; the same run goes on on another topology, and has every step.
+
+    While it trains no stranger gets in.
+    """
     job = apply(manifest("suspend-resume"))
-    job.until_step(5)
+    job.until_step(1)
+    nobody_gets_in(job, unreachable=cluster.enforces_policies)
     job.patch(suspend=True)
     job.kubectl("wait", "--for=condition=Suspended", f"tj/{job.name}", "--timeout=120s")
     saved = job.status["checkpoint"]["step"]
@@ -126,16 +129,17 @@ def nobody_gets_in(job: Job, *, unreachable: bool) -> None:
 
     Where the cluster enforces the job's NetworkPolicy, it reaches nothing, though the job's pods and the operator do.
     """
-    said = job.kubectl("get", "pod", HOST_0, "--output=jsonpath={.status.podIP} {.spec.containers[0].image}")
+    host = f"{job.name}-0-0-0"
+    said = job.kubectl("get", "pod", host, "--output=jsonpath={.status.podIP} {.spec.containers[0].image}")
     address, image = said.split()
     job.kubectl("run", "stranger", f"--image={image}", "--restart=Never", "--command", "--", "sleep", "600")
     job.kubectl("wait", "--for=condition=Ready", "pod/stranger", "--timeout=60s")
 
     assert json.loads(job.inside("stranger", ASK, address)) == [None if unreachable else 401] * 10
-    head = f"{address}:{job.inside(HOST_0, HEAD).strip()}"
+    head = f"{address}:{job.inside(host, HEAD).strip()}"
     refusal = job.refused("exec", "stranger", "--", "env", "HOME=/tmp", "timeout", "60", "python", "-c", JOIN, head)
     assert unreachable or "token" in refusal.lower() or "auth" in refusal.lower(), refusal
     job.kubectl("delete", "pod", "stranger", "--grace-period=0", "--force")
     job.until_step(job.step + 1)
 
-    assert "No such file" in job.refused("exec", HOST_0, "--", "ls", "/var/run/secrets/kubernetes.io")
+    assert "No such file" in job.refused("exec", host, "--", "ls", "/var/run/secrets/kubernetes.io")
