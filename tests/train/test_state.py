@@ -38,6 +38,16 @@ def test_the_measure_of_buffers_sees_a_whole_parameter(make_program: MakeProgram
     assert largest_buffer_bytes(whole) > max(shards)
 
 
+@pytest.mark.parametrize("mesh", [(), ("mesh.tensor=2",)])
+def test_init_that_is_compiled_quickly_makes_the_same_bits(make_program: MakeProgram, mesh: tuple[str, ...]) -> None:
+    """The state is what XLA makes when it may take its time."""
+    program = make_program(*SIZES, *mesh)
+    with jax.set_mesh(program.layout.mesh):
+        at_leisure = jax.jit(program.init, out_shardings=program.shardings()).lower().compile()
+
+    assert jax.tree.all(jax.tree.map(np.array_equal, program.lower_init().compile()(), at_leisure()))
+
+
 def test_moments_lie_where_their_parameters_lie(make_program: MakeProgram) -> None:
     """Every optimizer array of a parameter's shape has the parameter's sharding; counters are everywhere."""
     program = make_program("mesh.tensor=2")
