@@ -295,7 +295,7 @@ def _starts_table(starts: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _show_files(directory: Path) -> None:
-    for path in sorted(directory.glob(f"{CHECKPOINTS}/*")):
+    for path in sorted(directory.glob(f"{CHECKPOINTS}/step-*")):
         files = [file for file in path.rglob("*") if file.is_file()]
         num_bytes = sum(file.stat().st_size for file in files)
         CONSOLE.print(f"{path}  {num_bytes / 2**20:.1f} MiB in {len(files)} files")

@@ -9,7 +9,7 @@ BROKEN = [
         idea="nobody joins",
         old="    join(f",
         new="    (lambda *_, **__: None)(f",
-        claim="each process sees eight devices and owns four",
+        claim="each process sees four devices and owns two",
     ),
     Broken(
         idea="each device holds what others of its row hold too",
