@@ -88,7 +88,7 @@ def test_suspended_and_resumed_elsewhere(apply: Apply, cluster: Cluster) -> None
     While it trains no stranger gets in.
     """
     job = apply(manifest("suspend-resume"))
-    job.until_step(1)
+    job.until_step(5)
     nobody_gets_in(job, unreachable=cluster.enforces_policies)
     job.patch(suspend=True)
     job.kubectl("wait", "--for=condition=Suspended", f"tj/{job.name}", "--timeout=120s")

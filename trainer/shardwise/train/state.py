@@ -24,9 +24,9 @@ from shardwise.train.optimizer import Names, is_moment_of, optimizer
 Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
-# The init program runs once. XLA's compiler for CPUs takes two to four times as long where it may do all it can, which
+# The init program runs once. XLA's compiler for CPUs takes two to five times as long where it may do all it can, which
 # makes it no faster to run and changes no bit of what it makes (measured; tests/train/test_state.py looks at the bits).
-MADE_QUICKLY = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
+_COMPILED_QUICKLY = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Program:
     def lower_init(self) -> jax.stages.Lowered:
         """The init program: every array is made in its shards, none is ever whole."""
         on_cpu = self.layout.mesh.devices.flat[0].platform == "cpu"
-        options = MADE_QUICKLY if on_cpu else None
+        options = _COMPILED_QUICKLY if on_cpu else None
         with jax.set_mesh(self.layout.mesh):
             return jax.jit(self.init, out_shardings=self.shardings(), compiler_options=options).lower()
 

@@ -15,8 +15,8 @@ from shardwise.train.run_directory import RunDirectory
 
 ANSWER_SECONDS = 20.0
 """How long a start waits for a service that does not answer."""
-REFUSED = re.compile(r"returned error 4(?!08|29)\d\d")
-"""What wandb says of an answer that no second try would change: a wrong key, a project of others."""
+REFUSED = re.compile(r"returned error 4\d\d")
+"""What wandb says of a wrong key or a project of others. It tries again by itself where that may help."""
 
 
 def trackers(job: TrainingJob, run: RunDirectory, say: Callable[[str], None], *, after: int) -> list[Tracker]:
@@ -80,9 +80,10 @@ class WeightsAndBiases:
         )
         try:
             self._run = begin()
-        except wandb.errors.Error as error:
+        except (wandb.errors.UsageError, wandb.errors.CommError) as error:
             why = str(error).partition("\n")[0]
-            if not isinstance(error, wandb.errors.CommError) or REFUSED.search(why):
+            refused = isinstance(error, wandb.errors.UsageError | wandb.errors.AuthenticationError)
+            if refused or REFUSED.search(why):
                 raise UsageError(
                     f"tracking.wandbProject {project!r}: {why.rstrip('.')}. Set WANDB_API_KEY to a key that may write "
                     "there (in pods from a Secret, by pod.envFrom), or WANDB_MODE=offline to keep the numbers in the "
