@@ -114,9 +114,9 @@ class Manager:
                 labels=watch.labels,
                 keep=watch.keep,
             )
+            self._cache.add(reflector)
+            reflector.start()  # before anybody sees it: one that has not begun would be taken for one that has ended
             self._reflectors[watch.kind, watch.labels] = reflector
-        self._cache.add(reflector)
-        reflector.start()
 
     def unsynced(self) -> list[str]:
         """The kinds that have not been listed yet: nothing is decided before they are."""

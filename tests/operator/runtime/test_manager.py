@@ -16,6 +16,7 @@ from shardwise_operator.runtime.kinds import CONFIG_MAPS, LEASES, PODS, SECRETS,
 from shardwise_operator.runtime.manager import Manager, Watch
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.queue import Key, WorkQueue
+from shardwise_operator.runtime.reflector import Reflector
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.runtime.web import WebServer, health_pages, metrics_pages
 
@@ -186,6 +187,26 @@ def test_more_may_be_watched_later(api: Api, namespace: str, operator: Operator,
     assert len(operator.cache.list(CONFIG_MAPS, namespace)) == 1
     assert len(operator.manager._all()) == 3
     assert operator.cache.by_owner(CONFIG_MAPS, "nobody") == []
+
+
+def test_a_watch_that_is_about_to_begin_is_not_dead(
+    operator: Operator, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for the dead while a watch is being added is not told of a thread that has not begun."""
+    said: list[list[str]] = []
+    start = Reflector.start
+
+    def start_while_somebody_asks(reflector: Reflector) -> None:
+        asking = threading.Thread(target=lambda: said.append(operator.manager.dead()))
+        asking.start()
+        asking.join(0.5)  # it may have to wait for what follows
+        start(reflector)
+
+    monkeypatch.setattr(Reflector, "start", start_while_somebody_asks)
+    operator.manager.watch(Watch(kind=CONFIG_MAPS, keys=place, labels="test=later"))
+
+    eventually(lambda: said)
+    assert said == [[]]
 
 
 def page(server: WebServer, path: str) -> tuple[int, str]:
