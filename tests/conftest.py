@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = ["tests.cluster.fixtures"]
 
@@ -31,6 +33,31 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, databas
 settings.load_profile("repeatable")
 
 Golden = Callable[[str, str], None]
+
+# The files that share an API server go to one process of pytest: each process that has such a file starts a server.
+_SHARING = (
+    ("tests/operator/api/",),
+    (
+        "tests/operator/controller/",
+        "tests/operator/runtime/",
+        "tests/cluster/test_api_server",
+        "tests/charts/test_rights",
+    ),
+)
+
+
+class _ByServer(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
+    """Every other file goes to whichever process is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = next((paths for paths in _SHARING if nodeid.startswith(paths)), None)
+        return " ".join(shared) if shared else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Distribute files as `--dist loadfile` does, but for those that share an API server."""
+    return _ByServer(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

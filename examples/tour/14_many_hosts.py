@@ -55,8 +55,9 @@ metadata: {{name: tour}}
 spec:
   hardware: {{accelerator: cpu-sim, topology: {HOSTS}x2}}
   training: {{
-    model: {{preset: tiny, seqLen: 32}}, data: {{train: [{{name: text, paths: [text.txt]}}], tokenizer: byte}},
-    mesh: {{tensor: 2}}, batch: {{sequences: 8}}, optimizer: {{name: adamw, learningRate: 1e-3}},
+    model: {{preset: tiny, layers: 2, seqLen: 32}}, batch: {{sequences: 8}}, mesh: {{tensor: 2}},
+    data: {{train: [{{name: text, paths: [text.txt]}}], tokenizer: byte}},
+    optimizer: {{name: adamw, learningRate: 1e-3}},
     steps: {STEPS}, checkpoint: {{everySteps: {SAVE_EVERY}}} }}
 """
 

@@ -24,9 +24,8 @@ from shardwise.train.optimizer import Names, is_moment_of, optimizer
 Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
-# The init program runs once. XLA's compiler for CPUs takes two to five times as long where it may do all it can, which
-# makes it no faster to run and changes no bit of what it makes (measured; tests/train/test_state.py looks at the bits).
-_COMPILED_QUICKLY = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
+# XLA's compiler for CPUs takes two to five times as long where it may do all it can.
+_COMPILED_QUICKLY: dict[str, str | bool] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +76,21 @@ class Program:
 
     def lower_init(self) -> jax.stages.Lowered:
         """The init program: every array is made in its shards, none is ever whole."""
-        on_cpu = self.layout.mesh.devices.flat[0].platform == "cpu"
-        options = _COMPILED_QUICKLY if on_cpu else None
+        options = self.compiler_options(runs_once=True)
         with jax.set_mesh(self.layout.mesh):
             return jax.jit(self.init, out_shardings=self.shardings(), compiler_options=options).lower()
+
+    def compiler_options(self, *, runs_once: bool = False) -> dict[str, str | bool] | None:
+        """What XLA is told, the same in every process of a run: to be quick where being thorough does not pay.
+
+        On CPUs these are init, which runs once, is no slower for it and keeps all its bits (tests/train/test_state.py
+        looks), and the steps of several processes. Those simulate hosts: they wait most of the time for each other's
+        sums, and each process compiles for itself (measured: steps 0 to 5 % slower, compiled in half of the time).
+        """
+        devices = self.layout.mesh.devices.flat
+        simulates_hosts = len({device.process_index for device in devices}) > 1
+        quickly = devices[0].platform == "cpu" and (runs_once or simulates_hosts)
+        return _COMPILED_QUICKLY if quickly else None
 
     def _sharding(self, path: tuple[object, ...], leaf: Abstract) -> NamedSharding:
         """A moment lives where its parameter lives; counters are everywhere."""

@@ -62,6 +62,7 @@ def lower_step(program: Program) -> jax.stages.Lowered:
             in_shardings=(shardings, layout.batch, layout.words),
             out_shardings=(shardings, layout.replicated),
             donate_argnums=0,
+            compiler_options=program.compiler_options(),
         )
         return jitted.lower(program.abstract(), abstract_batch(program), _abstract_words(program))
 
@@ -74,6 +75,7 @@ def lower_evaluation(program: Program) -> jax.stages.Lowered:
             partial(_evaluate, program),
             in_shardings=(shardings["params"], layout.batch),
             out_shardings=layout.replicated,
+            compiler_options=program.compiler_options(),
         )
         return jitted.lower(program.abstract()["params"], abstract_batch(program))
 
