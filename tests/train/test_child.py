@@ -1,0 +1,19 @@
+"""What a trainer process says of its own start."""
+
+import json
+import subprocess
+import sys
+import time
+
+SPENT = "import json; from shardwise.train.child import _SPENT; print(json.dumps(_SPENT))"
+
+
+def test_a_start_takes_no_longer_than_it_does() -> None:
+    """The seconds of interpreter and imports are within those from before the process was made to after its end."""
+    began = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", SPENT], check=True, capture_output=True, text=True).stdout
+    elapsed = time.monotonic() - began
+
+    spent = json.loads(said)
+    assert min(spent.values()) > 0
+    assert sum(spent.values()) < elapsed
