@@ -79,6 +79,10 @@ pytest: $(READY) ## the tests alone; the first time they compile a Kubernetes an
 	$(if $(filter 1,$(KIND)),$(BIN)/python -m images.build && $(BIN)/python -m tests.kind build)
 	$(PYTEST) $(ARGS)
 
+.PHONY: test-kills
+test-kills: $(READY) ## every kind of kill in every phase, on two and on four hosts and on slices, where test takes a part
+	$(BIN)/pytest -n $(WORKERS) tests/hosts/every_kill.py $(ARGS)
+
 .PHONY: test-kind
 test-kind: $(READY) ## the tests of jobs and images on the real kind, its control plane killed too; makes all it needs
 	$(BIN)/python -m tests.cluster build
