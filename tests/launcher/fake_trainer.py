@@ -8,7 +8,6 @@ and when, is in the file `fake.json` of the run directory; "checkpoints" are emp
 import faulthandler
 import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -30,7 +29,14 @@ from shardwise.job.contract import (
     read_progress,
     write_progress,
 )
-from shardwise.job.orders import READY_VARIABLE, SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
+from shardwise.job.orders import (
+    SAVE_SIGNAL,
+    STACKS_SIGNAL,
+    STOP_SIGNAL,
+    Orders,
+    wait_for_orders,
+    wait_for_the_agents_end,
+)
 
 POLL_SECONDS = 0.005
 
@@ -189,21 +195,17 @@ class FakeTrainer:
 
 
 def end_with_the_agent() -> None:
-    """The end of the pipe ends this process."""
-    poll = select.poll()
-    poll.register(0, select.POLLHUP)
-    poll.poll()
+    """The end of the socket ends this process."""
+    wait_for_the_agents_end()
     os._exit(1)
 
 
 def main() -> None:
     """Wait for orders, and obey them."""
-    os.close(int(os.environ.pop(READY_VARIABLE)))
-    line = sys.stdin.buffer.raw.readline()  # type: ignore[union-attr]
-    if not line:
+    orders = wait_for_orders()
+    if orders is None:
         return
     threading.Thread(target=end_with_the_agent, daemon=True).start()
-    orders = Orders.loads(line)
     plan = json.loads((Path(orders.directory) / "fake.json").read_text())
     sys.exit(FakeTrainer(orders, plan).run())
 

@@ -8,7 +8,7 @@ import asyncio
 import signal
 from pathlib import Path
 
-from shardwise.launcher import agent, child, follower, hand, host, reach
+from shardwise.launcher import agent, child, follower, hand, reach
 from shardwise.launcher.config import socket_of
 from shardwise.launcher.hand import Answer, HandError, Request
 from shardwise.launcher.ray_node import RayPlace
@@ -84,7 +84,7 @@ class StandInTrainer(child.Trainer):
     """
 
     def _send(self, number: signal.Signals) -> None:
-        if self.orders and number == signal.SIGKILL and (Path(self.orders.directory) / f"held-{self.pid}").exists():
+        if number == signal.SIGKILL and (Path(self.orders.directory) / f"held-{self.pid}").exists():
             child.GONE_WITHIN_SECONDS = 0.5
         else:
             super()._send(number)
@@ -96,7 +96,7 @@ def stand_in() -> None:
         (reach, "Epoch", StandInEpoch),
         (reach, "RayNode", StandInNode),
         (follower, "RayNode", StandInNode),
-        (host, "Trainer", StandInTrainer),
+        (child, "Trainer", StandInTrainer),
     ):
         setattr(module, name, other)
 

@@ -1,4 +1,4 @@
-"""One trainer process: whether it is ready, and how much it works, as its agent can tell from outside."""
+"""One trainer process: who stands by, who follows it, and how much it works, as its agent can tell from outside."""
 
 import asyncio
 import os
@@ -9,32 +9,71 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.job.contract import LOGS
-from shardwise.job.orders import READY_VARIABLE
-from shardwise.launcher import child
-from shardwise.launcher.child import StuckError, Trainer
+from shardwise.job.contract import LOGS, log_path
+from shardwise.job.orders import Orders
+from shardwise.launcher import child, processes
+from shardwise.launcher.child import Standby, StuckError, Trainer
 from shardwise.launcher.processes import clean_environment
 
 LIMIT_SECONDS = 30.0
-IMPORTING = "import sys; sys.stdin.read()"
-READY = f"import os, sys; os.close(int(os.environ['{READY_VARIABLE}'])); sys.stdin.read()"
+IMPORTING = "import os; os.read(0, 1); os.read(0, 1)"  # orders do not end it
+OBEDIENT = """
+import sys
+from shardwise.job.orders import wait_for_orders, wait_for_the_agents_end
+orders = wait_for_orders()
+if orders is None:
+    sys.exit(5)
+print(f"obeys {orders.incarnation}", flush=True)
+if orders.step is None:
+    wait_for_the_agents_end()
+sys.exit(orders.step)
+"""
 BUSY = "while True: pass"
 
 
-def with_trainer(folder: Path, code: str, look: Callable[[Trainer], Coroutine[None, None, None]]) -> None:
-    """Look at a trainer that runs this code, and end it."""
+def orders(folder: Path, incarnation: int = 0, code: int | None = None) -> Orders:
+    """Return orders to end with this code; without one, to live on."""
+    return Orders(
+        job_file=str(folder / "job.yaml"),
+        progress=str(folder / "progress"),
+        stacks=str(folder / "stacks"),
+        directory=str(folder),
+        rank=0,
+        num_processes=1,
+        coordinator="",
+        incarnation=incarnation,
+        fork=False,
+        step=code,
+        deadline_seconds=None,
+    )
+
+
+def with_standby(folder: Path, code: str, look: Callable[[Standby], Coroutine[None, None, None]]) -> None:
+    """Look at a process that runs this code and stands by; `look` ends it."""
     (folder / LOGS).mkdir()
+    processes.become_subreaper()
 
     async def run() -> None:
-        trainer = await Trainer.start([sys.executable, "-c", code], clean_environment(), folder, 0)
+        standby = await Standby(folder, 0).start([sys.executable, "-c", code], clean_environment())
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await look(standby)
+
+    asyncio.run(run())
+    assert not [*(folder / LOGS).glob(".standby*")]
+
+
+def with_trainer(folder: Path, code: str, look: Callable[[Trainer], Coroutine[None, None, None]]) -> None:
+    """Look at a trainer that runs this code and has orders, and end it."""
+
+    async def run(standby: Standby) -> None:
+        trainer = standby.give(orders(folder), None)
         try:
-            async with asyncio.timeout(LIMIT_SECONDS):
-                await look(trainer)
+            await look(trainer)
         finally:
             await trainer.end()
             trainer.close()
 
-    asyncio.run(run())
+    with_standby(folder, code, run)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -44,26 +83,103 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_ready_from_the_end_of_its_imports(tmp_path: Path) -> None:
-    """A trainer is ready when it says so, and no longer once it has ended."""
+    """A process is ready when it says so, and no longer once it has ended; its log goes with it."""
 
-    async def look(trainer: Trainer) -> None:
-        await until(lambda: trainer.ready)
-        assert trainer.alive
-        await trainer.end()
-        assert not trainer.ready
+    async def look(standby: Standby) -> None:
+        await until(lambda: standby.ready)
+        assert standby.alive
+        await standby.end()
 
-    with_trainer(tmp_path, READY, look)
+    with_standby(tmp_path, OBEDIENT, look)
 
 
 def test_not_ready_while_it_imports(tmp_path: Path) -> None:
-    """One that lives and has not said so is not ready: asleep, it waits in the middle of its imports."""
+    """One that lives and has not said so is not ready."""
 
-    async def look(trainer: Trainer) -> None:
-        await until(lambda: trainer.state == "S")
-        assert trainer.alive
-        assert not trainer.ready
+    async def look(standby: Standby) -> None:
+        assert standby.alive
+        assert not standby.ready
+        await standby.end()
 
-    with_trainer(tmp_path, IMPORTING, look)
+    with_standby(tmp_path, IMPORTING, look)
+
+
+def test_each_leaves_one_behind_that_stands_by(tmp_path: Path) -> None:
+    """Whoever gets orders forks the next: its own code, log and number, whichever way the one before it ended."""
+
+    async def look(standby: Standby) -> None:
+        seen = []
+        for incarnation, code in enumerate((None, 7, 0, None)):
+            await until(lambda: standby.ready)  # noqa: B023  called before the next round
+            successor = Standby(tmp_path, 0)
+            trainer = standby.give(orders(tmp_path, incarnation, code), successor)
+            await until(lambda: successor.ready)  # noqa: B023  as above
+            if code is None:
+                trainer.hear("save")  # SIGUSR1, which ends who does not listen
+            ended = await trainer.wait()
+            assert (ended.code, ended.signal) == ((code, None) if code is not None else (None, signal.SIGUSR1))
+            log = log_path(tmp_path, incarnation, 0)
+            assert log.read_text() == ended.log_tail + "\n" == f"obeys {incarnation}\n"
+            seen.append(trainer.pid)
+            trainer.close()
+            standby = successor
+        assert len(set(seen)) == 4
+        assert processes.reap_orphans() == []
+        await standby.end()
+        await until(lambda: len(processes.reap_orphans()) == 1)
+
+    with_standby(tmp_path, OBEDIENT, look)
+
+
+def test_one_that_was_ended_before_it_forked(tmp_path: Path) -> None:
+    """Nobody stands by then, and that is seen."""
+
+    async def look(standby: Standby) -> None:
+        successor = Standby(tmp_path, 0)
+        trainer = standby.give(orders(tmp_path), successor)
+        assert not successor.alive
+        await trainer.end()
+        trainer.close()
+        assert not successor.alive
+        await successor.end()
+
+    with_standby(tmp_path, IMPORTING, look)
+
+
+def test_one_that_ends_while_it_stands_by(tmp_path: Path) -> None:
+    """It is seen while the trainer before it lives, and after that has ended."""
+
+    async def look(standby: Standby) -> None:
+        successor = Standby(tmp_path, 0)
+        trainer = standby.give(orders(tmp_path), successor)
+        await until(lambda: successor.ready)
+        os.kill(successor._pid, signal.SIGKILL)
+        await until(lambda: not successor.alive)
+        await trainer.end()
+        trainer.close()
+        await until(lambda: len(processes.reap_orphans()) == 1)
+        assert not successor.alive
+        await successor.end()
+
+    with_standby(tmp_path, OBEDIENT, look)
+
+
+def test_none_outlives_the_agent(tmp_path: Path) -> None:
+    """When the agent's ends of the sockets close, the trainer ends, and who stands by too."""
+
+    async def look(standby: Standby) -> None:
+        await until(lambda: standby.ready)
+        successor = Standby(tmp_path, 0)
+        trainer = standby.give(orders(tmp_path), successor)
+        await until(lambda: successor.ready)
+        for ours in (trainer._channel, successor._channel):
+            ours.close()
+        await trainer.wait()
+        await until(lambda: len(processes.reap_orphans()) == 1)
+        await successor.end()
+        trainer.close()
+
+    with_standby(tmp_path, OBEDIENT, look)
 
 
 def test_work_is_seen_and_its_end_too(tmp_path: Path) -> None:

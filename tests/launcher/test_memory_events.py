@@ -25,13 +25,14 @@ from pathlib import Path
 group, directory, taken = sys.argv[1:]
 Path(group, "cgroup.procs").write_text(str(os.getpid()))
 from shardwise.job.orders import Orders
-from shardwise.launcher.child import Trainer
+from shardwise.launcher.child import Standby
 from shardwise.launcher.processes import clean_environment
 async def end():
-    command = [sys.executable, "-c", f"import sys; sys.stdin.readline(); b'x' * int({taken})"]
-    trainer = await Trainer.start(command, clean_environment(), Path(directory), 0)
-    trainer.give(Orders(job_file="", directory=directory, progress="", stacks="", rank=0, num_processes=1,
-                        coordinator="", incarnation=0, fork=False, step=None, deadline_seconds=None))
+    command = [sys.executable, "-c", f"import os; os.read(0, 1000); b'x' * int({taken})"]
+    standby = await Standby(Path(directory), 0).start(command, clean_environment())
+    orders = Orders(job_file="", directory=directory, progress="", stacks="", rank=0, num_processes=1,
+                    coordinator="", incarnation=0, fork=False, step=None, deadline_seconds=None)
+    trainer = standby.give(orders, None)
     ended = await trainer.wait()
     trainer.close()
     return ended

@@ -6,8 +6,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.cluster.api_server import ApiServer
@@ -28,15 +27,6 @@ def _answers(port: int, path: str) -> str:
         return ""
 
 
-@contextmanager
-def _ended_with_the_test(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_the_command(place: Place, api_server: ApiServer, namespace: str, tmp_path: Path) -> None:
     """From start to end, as a pod would run it."""
     key = tmp_path / "key"
@@ -46,7 +36,8 @@ def test_the_command(place: Place, api_server: ApiServer, namespace: str, tmp_pa
     command += ["--namespace", namespace, "--lease-namespace", namespace, "--kubeconfig", str(api_server.kubeconfig)]
     command += [f"--health-address=127.0.0.1:{health}", f"--metrics-address=127.0.0.1:{metrics}"]
     log = tmp_path / "log"
-    with log.open("w") as stderr, _ended_with_the_test(subprocess.Popen(command, stderr=stderr)) as process:
+    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as process, ExitStack() as whatever_happens:
+        whatever_happens.callback(process.kill)
         place.until("readiness", lambda: _answers(health, "/readyz"))
         assert _answers(health, "/healthz") == "ok\n"
         place.apply(manifest(suspend=True))

@@ -193,11 +193,12 @@ def test_a_watch_that_is_about_to_begin_is_not_dead(
     operator: Operator, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks for the dead while a watch is being added is not told of a thread that has not begun."""
+    eventually(lambda: operator.cache.synced(SECRETS) and operator.cache.synced(CONFIG_MAPS))
     said: list[list[str]] = []
+    asking = threading.Thread(target=lambda: said.append(operator.manager.dead()))
     start = Reflector.start
 
     def start_while_somebody_asks(reflector: Reflector) -> None:
-        asking = threading.Thread(target=lambda: said.append(operator.manager.dead()))
         asking.start()
         asking.join(0.5)  # it may have to wait for what follows
         start(reflector)
@@ -205,7 +206,7 @@ def test_a_watch_that_is_about_to_begin_is_not_dead(
     monkeypatch.setattr(Reflector, "start", start_while_somebody_asks)
     operator.manager.watch(Watch(kind=CONFIG_MAPS, keys=place, labels="test=later"))
 
-    eventually(lambda: said)
+    asking.join()
     assert said == [[]]
 
 

@@ -1,14 +1,16 @@
-"""One trainer process: started ahead of time, given its orders, signalled, ended, and asked how it ended.
+"""One trainer process: made ahead of time, given its orders, signalled, ended, and asked how it ended.
 
-Called by `host.py`. A trainer waits for its orders on a pipe; so one can stand by with its imports done, and none
-outlives its agent. Its output goes to a file beside the logs, which gets its name there when the orders are given: a
-file cannot be moved to another disk while it is written.
+Called by `host.py`. A process waits for its orders on a socket; so one can stand by with its imports done, and none
+outlives its agent. The first is started, the others are forked by the trainer before them when that gets its orders
+(docs/decisions/0019-forked-trainers.md). The output goes to a file beside the logs, which gets its name there when the
+orders are given: a file cannot be moved to another disk while it is written.
 """
 
 import asyncio
 import os
 import select
 import signal
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,15 +20,17 @@ from typing import Self
 import psutil
 
 from shardwise.job.contract import LOGS, log_path
-from shardwise.job.orders import READY_VARIABLE, SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
+from shardwise.job.orders import SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
 from shardwise.launcher import processes
 from shardwise.launcher.lines import size_of
 from shardwise.launcher.memory_events import oom_kills
+from shardwise.launcher.processes import Process
 from shardwise.launcher.report import Exit
 
 TAIL_LINES = 20
 TAIL_BYTES = 2000
 GONE_WITHIN_SECONDS = 30.0
+_SAID_BYTES = 32
 _LOOK_SECONDS = 0.05
 _STACKS_SECONDS = 2.0
 _USED = slice(11, 13)  # utime and stime, where the state is 0
@@ -38,37 +42,100 @@ class StuckError(OSError):
     """A process that SIGKILL does not end: the kernel holds it, for a device's driver or a disk that do not answer."""
 
 
-class Trainer:
-    """A trainer process; it stands by until it has `orders`."""
+class Standby:
+    """A process that waits for orders, or will: its socket and its log are there before it is.
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, ready: int) -> None:
-        """Made by `start`; `ready` is the end of a pipe whose other end the process closes when it can take orders."""
-        self._process, self._log, self._ready = process, log, ready
-        self._handle = os.pidfd_open(process.pid)
+    Either `start` starts it, or a trainer forks it that is given it as `successor`.
+    """
+
+    def __init__(self, directory: Path, host: int) -> None:
+        """No process yet."""
+        log, name = tempfile.mkstemp(prefix=_standby_prefix(host), suffix=".log", dir=directory / LOGS)
+        os.fchmod(log, 0o644)
+        self._log = Path(name)
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setblocking(False)
+        self._theirs: tuple[int, ...] = theirs.detach(), log
+        self._process: Process | None = None
+        self._pid = 0
+        self._handle: int | None = None
+        self._imported = False
+
+    async def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Self:
+        """Start it: imports are before it."""
+        channel, log = self._theirs
+        self._process = await processes.start(*command, environment=environment, stdin=channel, stdout=log, stderr=log)
+        self._pid, self._handle = self._process.pid, os.pidfd_open(self._process.pid)
+        self._is_handed_over()
+        return self
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; one that is to be forked does when it has said so."""
+        self._listen()
+        return self._handle is not None and not _readable(self._handle)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its imports are done, so that orders are obeyed at once."""
+        return self.alive and self._imported
+
+    def give(self, orders: Orders, successor: "Standby | None") -> "Trainer":
+        """Name the log after the incarnation, and hand over the orders to a process that was alive.
+
+        One that was forked is this process's child by now: the trainer that forked it has ended.
+        """
+        assert self._handle is not None
+        process = self._process or processes.Adopted(self._pid, self._handle)
+        named = log_path(Path(orders.directory), orders.incarnation, orders.rank)
+        named.parent.mkdir(exist_ok=True)
+        handles = successor._theirs if successor else ()  # noqa: SLF001  of the same class
+        with suppress(ConnectionError):  # it has ended, which its exit says
+            socket.send_fds(self._channel, [orders.dumps().encode()], handles)
+        if successor:
+            successor._is_handed_over()  # noqa: SLF001  as above
+        return Trainer(process, self._handle, self._channel, self._log.rename(named), orders)
+
+    async def end(self) -> None:
+        """SIGKILL it, and remove its log. What the kernel holds is left to whoever ends the agent."""
+        if self._handle is not None:
+            _signal(self._handle, signal.SIGKILL)
+            os.close(self._handle)
+        else:
+            self._is_handed_over()
+        self._channel.close()
+        if self._process:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GONE_WITHIN_SECONDS):
+                    await self._process.wait()
+        self._log.unlink(missing_ok=True)
+
+    def _is_handed_over(self) -> None:
+        """The process alone has its ends now."""
+        for handle in self._theirs:
+            os.close(handle)
+        self._theirs = ()
+
+    def _listen(self) -> None:
+        """Take what the process says when its imports are done."""
+        with suppress(BlockingIOError, ConnectionError):
+            said, handles, _, _ = socket.recv_fds(self._channel, _SAID_BYTES, 1)
+            if said and self._handle is None:
+                self._pid, (self._handle,) = int(said), handles
+            elif said:
+                os.close(handles[0])
+            self._imported = self._imported or bool(said)
+
+
+class Trainer:
+    """A process that has its orders; made by `Standby.give`."""
+
+    def __init__(self, process: Process, handle: int, channel: socket.socket, log: Path, orders: Orders) -> None:
+        """`handle` is a pidfd."""
+        self._process, self._handle, self._channel, self._log = process, handle, channel, log
         self._oom_kills = oom_kills()
         self._asked = False
-        self.orders: Orders | None = None
-
-    @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str], directory: Path, host: int) -> Self:
-        """Start a process that waits for its orders."""
-        logs = directory / LOGS
-        handle, log = tempfile.mkstemp(prefix=_standby_prefix(host), suffix=".log", dir=logs)
-        os.fchmod(handle, 0o644)
-        ready, said = os.pipe()
-        try:
-            process = await processes.start(
-                *command,
-                environment={**environment, READY_VARIABLE: str(said)},
-                stdin=asyncio.subprocess.PIPE,
-                stdout=handle,
-                stderr=handle,
-                pass_fds=(said,),
-            )
-        finally:
-            os.close(handle)
-            os.close(said)
-        return cls(process, Path(log), ready)
+        self.orders = orders
 
     @property
     def pid(self) -> int:
@@ -81,11 +148,6 @@ class Trainer:
         return not _readable(self._handle)
 
     @property
-    def ready(self) -> bool:
-        """Whether its imports are done, so that orders are obeyed at once."""
-        return self.alive and _readable(self._ready)
-
-    @property
     def state(self) -> str:
         """The letter of its state in /proc/PID/stat; "" when it is gone."""
         fields = self._stat()
@@ -96,15 +158,6 @@ class Trainer:
         """The processor time that all of its threads have used; 0 when it is gone."""
         fields = self._stat()
         return sum(map(int, fields[_USED])) / _TICKS_PER_SECOND if fields else 0.0
-
-    def give(self, orders: Orders) -> None:
-        """Name the log after the incarnation, and hand over the orders."""
-        named = log_path(Path(orders.directory), orders.incarnation, orders.rank)
-        named.parent.mkdir(exist_ok=True)
-        self._log = self._log.rename(named)
-        self.orders = orders
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{orders.dumps()}\n".encode())
 
     def hear(self, word: str) -> None:
         """Let it hear "stop" or "save"."""
@@ -141,7 +194,7 @@ class Trainer:
         """How it ended, when it has."""
         status = await self._process.wait()
         return Exit(
-            incarnation=self.orders.incarnation if self.orders else -1,
+            incarnation=self.orders.incarnation,
             code=status if status >= 0 else None,
             signal=-status if status < 0 else None,
             asked=self._asked,
@@ -150,13 +203,9 @@ class Trainer:
         )
 
     def close(self) -> None:
-        """Forget an ended process; the log of one that never got orders goes away."""
+        """Forget an ended process."""
         os.close(self._handle)
-        os.close(self._ready)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        if self.orders is None:
-            self._log.unlink(missing_ok=True)
+        self._channel.close()
 
     def _stat(self) -> list[str]:
         """What /proc/PID/stat says after the name, from the state on; nothing when it is gone."""
@@ -167,8 +216,7 @@ class Trainer:
         return text.rpartition(")")[2].split()
 
     def _send(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # it has ended, which its exit says
-            signal.pidfd_send_signal(self._handle, number)
+        _signal(self._handle, number)
 
 
 def remove_standby_logs(directory: Path, host: int) -> None:
@@ -191,6 +239,11 @@ def tail(log: Path) -> str:
 def has_room_for(size_bytes: int) -> bool:
     """Whether the host has four times as much memory to spare."""
     return psutil.virtual_memory().available >= 4 * size_bytes
+
+
+def _signal(handle: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has ended, which its exit says
+        signal.pidfd_send_signal(handle, number)
 
 
 def _readable(handle: int) -> bool:

@@ -1,4 +1,4 @@
-"""One host's trainer and its standby: what an agent does when asked, and what it says of them.
+"""One host's trainer and the process that stands by: what an agent does when asked, and what it says of them.
 
 Called by `agent.py`, which serves `answer` on its unix socket. It decides nothing about the run; the leader does.
 
@@ -24,7 +24,7 @@ from shardwise.job.environment import trainer_environment
 from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
 from shardwise.launcher import processes
-from shardwise.launcher.child import StuckError, Trainer, has_room_for, remove_standby_logs
+from shardwise.launcher.child import Standby, StuckError, Trainer, has_room_for, remove_standby_logs
 from shardwise.launcher.config import AgentConfig, stacks_of
 from shardwise.launcher.effort import Effort
 from shardwise.launcher.hand import Answer, Request
@@ -59,7 +59,7 @@ class Host:
         )
         self._trainer: Trainer | None = None
         self._effort = Effort(clock())
-        self._standby: Trainer | None = None
+        self._standby: Standby | None = None
         self._exit: Exit | None = None
         self._ended: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -135,17 +135,13 @@ class Host:
     async def end_up_to(self, incarnation: int) -> None:
         """End the trainer if its incarnation is over."""
         trainer = self._trainer
-        if trainer and trainer.orders and trainer.orders.incarnation <= incarnation and self._exit is None:
+        if trainer and trainer.orders.incarnation <= incarnation and self._exit is None:
             await self.end()
 
     async def close(self) -> None:
         """Nothing of this host's trainers remains."""
         await self.end()
-        if self._standby:
-            with contextlib.suppress(StuckError):  # whoever ends this process waits for it
-                await self._standby.end()
-            self._standby.close()
-            self._standby = None
+        await self._dismiss_standby()
         if self._trainer:
             self._trainer.close()
             self._trainer = None
@@ -193,13 +189,13 @@ class Host:
                 raise StuckError(self.stuck)
             if self._trainer:
                 self._trainer.close()
-            trainer = await self._take_standby() or await self._new_trainer()
+            standby = await self._take_standby()
             self._progress_file.unlink(missing_ok=True)
             self._progress, self._seen, self._exit = None, (0, 0), None
-            self._trainer, self._ordered_at = trainer, self._clock()
+            self._standby = Standby(self._directory, self._config.host) if has_room_for(_STANDBY_BYTES) else None
+            self._trainer, self._ordered_at = standby.give(orders, self._standby), self._clock()
             self._effort = Effort(self._ordered_at)
-            trainer.give(orders)
-            self._ended = asyncio.create_task(self._await_end(trainer))
+            self._ended = asyncio.create_task(self._await_end(self._trainer))
         self._tell()
 
     async def _end_trainer(self) -> None:
@@ -217,23 +213,29 @@ class Host:
         self._exit = ended
         self._tell()
 
-    async def _new_trainer(self) -> Trainer:
-        return await Trainer.start(self._config.trainer_command, self._environment, self._directory, self._config.host)
-
-    async def _take_standby(self) -> Trainer | None:
-        standby, self._standby = self._standby, None
-        if standby is None or standby.alive:
-            return standby
-        await standby.end()
-        standby.close()
-        return None
+    async def _take_standby(self) -> Standby:
+        """The process that stands by, or a new one."""
+        if self._standby is None or not self._standby.alive:
+            await self._dismiss_standby()
+            return await self._start_standby()
+        return self._standby
 
     async def _stand_by(self) -> None:
-        """Start a trainer ahead of time, where memory allows it."""
+        """Start a process ahead of time, where memory allows it."""
         async with self._changing:
-            if self._standby is None and has_room_for(_STANDBY_BYTES):
-                self._standby = await self._new_trainer()
+            if (self._standby is None or not self._standby.alive) and has_room_for(_STANDBY_BYTES):
+                await self._dismiss_standby()
+                self._standby = await self._start_standby()
         self._tell()
+
+    async def _start_standby(self) -> Standby:
+        config = self._config
+        return await Standby(self._directory, config.host).start(config.trainer_command, self._environment)
+
+    async def _dismiss_standby(self) -> None:
+        standby, self._standby = self._standby, None
+        if standby:
+            await standby.end()
 
     async def _look(self) -> None:
         before = self._progress
@@ -242,7 +244,7 @@ class Host:
         now = self._progress
         if before is None or before.phase != now.phase or self._clock() - self._told_at >= _STEP_NEWS_SECONDS:
             self._tell()
-        if now.step_seconds > 0 and self._standby is None:
+        if now.step_seconds > 0 and not (self._standby and self._standby.alive):
             await self._stand_by()
 
     def _read_progress(self) -> bool:

@@ -29,8 +29,45 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GONE_WITHIN_SECONDS = 10.0
 _BARE = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
+
+class Adopted:
+    """A child of this process that it has not started: one whose own parent has ended. Like asyncio's `Process`.
+
+    Args:
+        pid: its number.
+        handle: a pidfd of it.
+
+    """
+
+    def __init__(self, pid: int, handle: int) -> None:
+        """`reap_orphans` leaves it alone from now on."""
+        self.pid = pid
+        self.returncode: int | None = None
+        self._gone = asyncio.Event()
+        self._handle = os.dup(handle)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._handle, self._reap)
+        _own[pid] = self
+
+    async def wait(self) -> int:
+        """Its exit code; that of a process ended by a signal is the signal's number below zero."""
+        await self._gone.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._handle)
+        ended = os.waitid(os.P_PIDFD, self._handle, os.WEXITED)
+        assert ended is not None
+        self.returncode = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        os.close(self._handle)
+        self._gone.set()
+
+
+Process = asyncio.subprocess.Process | Adopted
+
 # The children of this process are a fact of the process, so these are too.
-_own: dict[int, asyncio.subprocess.Process] = {}
+_own: dict[int, Process] = {}
 _starting = 0
 
 
@@ -148,8 +185,9 @@ async def start(*command: str, environment: Mapping[str, str], **options: Any) -
 def reap_orphans() -> list[int]:
     """Take away the dead children of this process that it has not started itself; their numbers.
 
-    Called in the event loop's thread, now and then, by a process that has become a subreaper. All of its children must
-    come from `start`; while one is being started nothing is reaped, for its number is not known yet.
+    Called in the event loop's thread, now and then, by a process that has become a subreaper. All of its children whose
+    exit code is wanted must come from `start` or be `Adopted`; while one is being started nothing is reaped, for its
+    number is not known yet.
     """
     for pid, process in list(_own.items()):
         if process.returncode is not None:

@@ -1,7 +1,8 @@
-"""A trainer process: imports what it needs, waits for its orders on standard input, obeys them, and ends with a code.
+"""A trainer process: imports what it needs, waits for its orders, obeys them, and ends with a code.
 
 `python -m shardwise.train.child`, started by an agent, perhaps long before it is needed. What JAX shall see is in its
-environment (`shardwise.job.environment`). Standard input is the rope to the agent: when it ends, this process ends.
+environment (`shardwise.job.environment`). Before it obeys, it forks the process that waits for the next orders
+(`shardwise.job.orders`, docs/decisions/0019-forked-trainers.md): importing may therefore start no thread.
 """
 
 import gc
@@ -14,7 +15,7 @@ import traceback
 from pathlib import Path
 
 _BEGAN = time.time()
-# Imports make hundreds of thousands of objects and hardly any garbage: looking for it would be an eighth of their time.
+# Imports make hundreds of thousands of objects and hardly any garbage: looking for it would be a fifth of their time.
 gc.disable()
 # Programs are kept by `shardwise.train.executables`. One that JAX took from its own cache cannot be kept again: written
 # out a second time it lacks functions ("Function iota_convert_fusion not found").
@@ -26,10 +27,11 @@ from rich.markup import escape  # noqa: E402
 from shardwise.job.contract import ExitCode  # noqa: E402
 from shardwise.job.errors import ShardwiseError  # noqa: E402
 from shardwise.job.load import load  # noqa: E402
-from shardwise.job.orders import READY_VARIABLE, STACKS_SIGNAL, Orders  # noqa: E402
+from shardwise.job.orders import STACKS_SIGNAL, wait_for_orders, wait_for_the_agents_end  # noqa: E402
 from shardwise.train.main import run  # noqa: E402
 
-gc.freeze()  # what was imported stays: later collections need not look at it either
+# What was imported stays. Later collections need not look at it, and a forked process shares the memory for longer.
+gc.freeze()
 gc.enable()
 
 
@@ -41,21 +43,21 @@ def _age_seconds() -> float:
 
 _IMPORTS_SECONDS = time.time() - _BEGAN
 _SPENT = {"interpreter": _age_seconds() - _IMPORTS_SECONDS, "imports": _IMPORTS_SECONDS}
+_IMPORTED_BY = os.getpid()
 _COLUMNS = 120  # of a log that no terminal reads
 
 
 def main() -> None:
     """Wait for orders, and end the process: at once after an error, since a lost peer would hold up JAX's own exit."""
-    os.close(int(os.environ.pop(READY_VARIABLE)))
-    line = sys.stdin.readline()
-    if not line:
+    orders = wait_for_orders()
+    if orders is None:
         return
-    orders = Orders.loads(line)
+    spent = _SPENT if os.getpid() == _IMPORTED_BY else dict.fromkeys(_SPENT, 0.0)
     os.environ.update(orders.variables)
     _write_stacks_when_asked(Path(orders.stacks))
     threading.Thread(target=_end_with_the_agent, daemon=True, name="rope").start()
     try:
-        code = run(load(Path(orders.job_file)), orders, Console(width=_COLUMNS), spent=_SPENT)
+        code = run(load(Path(orders.job_file)), orders, Console(width=_COLUMNS), spent=spent)
     except ShardwiseError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         code = error.exit_code
@@ -95,7 +97,7 @@ def _stacks() -> str:
 
 
 def _end_with_the_agent() -> None:
-    sys.stdin.read()
+    wait_for_the_agents_end()
     os._exit(ExitCode.FAILURE)
 
 
