@@ -1,11 +1,14 @@
 """What a trainer process says of its own start."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 
 SPENT = "import json; from shardwise.train.child import _SPENT; print(json.dumps(_SPENT))"
+
+THREADS = "import os, shardwise.train.child; print(*os.listdir('/proc/self/task'))"
 
 
 def test_a_start_takes_no_longer_than_it_does() -> None:
@@ -17,3 +20,11 @@ def test_a_start_takes_no_longer_than_it_does() -> None:
     spent = json.loads(said)
     assert min(spent.values()) > 0
     assert sum(spent.values()) < elapsed
+
+
+def test_nothing_runs_beside_the_imports() -> None:
+    """A trainer forks when it has imported, and a fork copies one thread: OpenBLAS alone may have others, at its wish."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", THREADS]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert len(said.split()) == 1

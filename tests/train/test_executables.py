@@ -6,6 +6,8 @@ import shutil
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,14 +66,19 @@ def test_a_new_process_neither_traces_nor_compiles(kept: tuple[Path, float]) -> 
     assert _start(folder, "0", *changes) == (False, total)
 
 
-@pytest.mark.parametrize("arguments", [("1",), ("0", "training.seed=1")], ids=["rank", "seed"])
-def test_what_decides_a_program_is_looked_at(
-    kept: tuple[Path, float], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Another rank, or another job, gets a program of its own."""
+def test_what_decides_a_program_is_looked_at(kept: tuple[Path, float], tmp_path: Path) -> None:
+    """Another job gets a program of its own."""
     shutil.copytree(kept[0], tmp_path, dirs_exist_ok=True)
-    made, _ = _start(tmp_path, *arguments)
+    made, _ = _start(tmp_path, "0", "training.seed=1")
     assert made
+
+
+def test_simulated_hosts_make_a_program_once(tmp_path: Path) -> None:
+    """Of three ranks that need it at the same time one makes it, and all compute the same."""
+    with ThreadPoolExecutor() as pool:
+        said = list(pool.map(partial(_start, tmp_path), "012"))
+    assert sorted(made for made, _ in said) == [False, False, True]
+    assert len({total for _, total in said}) == 1
 
 
 def test_a_damaged_program_is_made_anew(kept: tuple[Path, float], tmp_path: Path) -> None:
@@ -102,7 +109,7 @@ def test_nobody_else_may_write_them(kept: tuple[Path, float]) -> None:
 
 
 def test_on_a_volume_only_programs_of_this_job_are_read(tmp_path: Path) -> None:
-    """In a pod the next pod of the job finds a program; one that another job's token has sealed is not read."""
+    """In a pod the same rank's next pod finds a program; one that another job's token has sealed is not read."""
     tokens = [tmp_path / name for name in ("ours", "theirs")]
     for token in tokens:
         token.write_text(token.name)
@@ -113,16 +120,18 @@ def test_on_a_volume_only_programs_of_this_job_are_read(tmp_path: Path) -> None:
 
     assert made
     assert _start(tmp_path, "0", **ours) == (False, total)
+    assert _start(tmp_path, "1", **ours) == (True, total)
     assert _start(tmp_path, "0", **theirs) == (True, total)
     assert not (tmp_path / PROGRAMS).exists()
 
 
 def test_a_program_in_anothers_place_is_not_read(kept: tuple[Path, float]) -> None:
-    """Whole as it is, a program that was kept for one rank is not taken for the same program of another rank."""
+    """Whole as it is, a program that was kept for one job is not taken for the same program of another job."""
     folder, _ = kept
-    _, total = _start(folder, "3")
+    changed = ("0", "training.seed=3")
+    _, total = _start(folder, *changed)
     newest = sorted((folder / PROGRAMS).iterdir(), key=lambda path: path.stat().st_mtime_ns)
     (mine,), (other,) = newest[-1].iterdir(), newest[0].iterdir()
     mine.write_bytes(other.read_bytes())
 
-    assert (_start(folder, "3"), _start(folder, "3")) == ((True, total), (False, total))
+    assert (_start(folder, *changed), _start(folder, *changed)) == ((True, total), (False, total))

@@ -4,11 +4,15 @@ JAX's own cache still traces, and on several CPU processes only the first one ev
 is looked up by all that decides what it would be: the code of this package, the versions, the devices and the flags,
 the job, the place of the process. Called by the start.
 
+Simulated hosts have one program each, and one machine: the first that needs it makes it for all. Real hosts each make
+their own, at the same time, and XLA may have them divide the work of that.
+
 What is kept is a pickle, which can run code when it is read. On a laptop the folder is this user's alone (mode 0700,
 checked). In a pod it is on the job's volume, where others may write: what is read there has to be sealed with the job's
 token, which only its pods have. Nothing is unpickled before its seal is seen to be right.
 """
 
+import fcntl
 import hashlib
 import hmac
 import json
@@ -18,8 +22,8 @@ import platform
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +59,8 @@ class Executables:
     def __init__(self, job: TrainingJob, config: GptConfig, rank: int) -> None:
         """Make the folder if needed."""
         root, self._key = _place()
-        self._folder = root / _signature(job, config, rank)
+        self._shares = PROGRAMS_VARIABLE not in os.environ and jax.devices()[0].platform == "cpu"
+        self._folder = root / _signature(job, config, None if self._shares else rank)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         os.utime(self._folder)  # in use: retention goes by it
         _retain(self._folder.parent)
@@ -65,16 +70,32 @@ class Executables:
 
         It runs on `devices`: all of the run's unless some are given.
         """
-        path = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
-        kept = _load(path, self._key, devices)
-        if kept is not None:
-            return kept
+        ids = None if devices is None else [device.id for device in devices]
+        path = self._folder / hashlib.sha256(f"{name} {ids}".encode()).hexdigest()[:16]
+        return _load(path, self._key, devices) or self._get_or_make(path, lower, devices)
+
+    def _get_or_make(self, path: Path, lower: Callable[[], Lowered], devices: Sequence[jax.Device] | None) -> Compiled:
+        if not self._shares:
+            return self._make(path, lower)
+        with _alone(path.with_suffix(".lock")):
+            return _load(path, self._key, devices) or self._make(path, lower)
+
+    def _make(self, path: Path, lower: Callable[[], Lowered]) -> Compiled:
         compiled = lower().compile()
         partial = path.with_suffix(f".{os.getpid()}")
         content = pickle.dumps(serialize_executable.serialize(compiled))
         partial.write_bytes(_seal(self._key, path, content) + content)
         partial.replace(path)
         return compiled
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold off the others of this machine; one that is killed holds nothing any more."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        lock.unlink(missing_ok=True)  # whoever comes now finds what was made
 
 
 def _place() -> tuple[Path, bytes]:
@@ -124,7 +145,7 @@ def _private(folder: Path) -> Path:
     return folder
 
 
-def _signature(job: TrainingJob, config: GptConfig, rank: int) -> str:
+def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
     """All that decides what a program would be. The tokenizer and the presets have gone into the config."""
     training = job.spec.training
     # A run that only goes on for longer finds its programs.

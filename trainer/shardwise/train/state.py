@@ -83,9 +83,9 @@ class Program:
     def compiler_options(self, *, runs_once: bool = False) -> dict[str, str | bool] | None:
         """What XLA is told, the same in every process of a run: to be quick where being thorough does not pay.
 
-        On CPUs these are init, which runs once, is no slower for it and keeps all its bits (tests/train/test_state.py
-        looks), and the steps of several processes. Those simulate hosts: they wait most of the time for each other's
-        sums, and each process compiles for itself (measured: steps 0 to 5 % slower, compiled in half of the time).
+        On CPUs that is init, which runs once, is no slower for it and keeps all its bits (tests/train/test_state.py
+        looks), and the steps of several processes, which simulate hosts: they wait most of the time for each other's
+        sums (docs/decisions/0009-kept-programs.md has the times).
         """
         devices = self.layout.mesh.devices.flat
         simulates_hosts = len({device.process_index for device in devices}) > 1
