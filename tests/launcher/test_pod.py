@@ -92,7 +92,7 @@ def test_asked_to_go(pods: Pods, host: int) -> None:
 
 def test_all_asked_to_go(pods: Pods) -> None:
     """A job that is deleted saves once, and all pods end; made again under another uid, it goes on from there."""
-    pods.start(saveEvery=None, faults=[HELD])
+    pods.start(saveEvery=None, faults=[HELD, HELD_AGAIN | {"step": 29}])
     pods.until_step(7)
     pods.ask_to_go(0)
     pods.ask_to_go(1)
@@ -103,13 +103,15 @@ def test_all_asked_to_go(pods: Pods) -> None:
     pods.run = "another-0"
     for host in range(2):
         pods.make(host)
+    pods.until_step(29, incarnation=1)
+    pods.go_on("further")
     assert pods.codes() == [ExitCode.OK] * 2
     assert [event["fromStep"] for event in pods.events("running")] == [0, step]
 
 
 def test_suspended(pods: Pods) -> None:
     """Asked to stop, the run is saved and every pod says so; the next round goes on with fresh budgets."""
-    pods.start(saveEvery=None, faults=[HELD])
+    pods.start(saveEvery=None, faults=[HELD, HELD_AGAIN | {"step": 29}])
     pods.until_step(7)
     pods.ask("POST", "/stop")
     pods.go_on()
@@ -120,6 +122,8 @@ def test_suspended(pods: Pods) -> None:
     pods.run = f"{UID}-1"
     for host in range(2):
         pods.make(host)
+    pods.until_step(29, incarnation=1)
+    pods.go_on("further")
     assert pods.codes() == [ExitCode.OK] * 2
     assert [event["fromStep"] for event in pods.events("running")] == [0, step]
 

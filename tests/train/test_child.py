@@ -23,7 +23,7 @@ def test_a_start_takes_no_longer_than_it_does() -> None:
 
 
 def test_nothing_runs_beside_the_imports() -> None:
-    """A trainer forks when it has imported, and a fork copies one thread: OpenBLAS alone may have others, at its wish."""
+    """A trainer forks when it has imported, and a fork copies one thread: OpenBLAS alone may have others."""
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", THREADS]
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
