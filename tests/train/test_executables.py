@@ -16,16 +16,18 @@ from shardwise.job.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VAR
 from shardwise.train import executables
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import jax, numpy as np
 from tests.train.conftest import SMALL
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.train.config import GptConfig
-from shardwise.train.executables import Executables
+from shardwise.train import executables
 from shardwise.train.layout import Layout
 from shardwise.train.state import Program, flat
 rank, *changes = sys.argv[1:]
+if "REAL_HOSTS" in os.environ:
+    executables._simulated = lambda: False
 job = resolve(loads(SMALL, changes))
 training = job.spec.training
 config = GptConfig.of(training.model, tokenizer_size=257, platform="cpu")
@@ -34,7 +36,7 @@ lowered = []
 def lower():
     lowered.append(True)
     return program.lower_init()
-state = Executables(job, config, int(rank)).get("init", lower)()
+state = executables.Executables(job, config, int(rank)).get("init", lower)()
 total = sum(float(np.abs(np.asarray(leaf)).sum()) for leaf in flat(state).values())
 print(json.dumps([bool(lowered), total]))
 """
@@ -108,19 +110,22 @@ def test_nobody_else_may_write_them(kept: tuple[Path, float]) -> None:
     assert stat.S_IMODE((kept[0] / "programs").stat().st_mode) == 0o700
 
 
-def test_on_a_volume_only_programs_of_this_job_are_read(tmp_path: Path) -> None:
-    """In a pod the same rank's next pod finds a program; one that another job's token has sealed is not read."""
+@pytest.mark.parametrize("real", [False, True], ids=["simulated", "real hosts"])
+def test_on_a_volume_only_programs_of_this_job_are_read(tmp_path: Path, real: bool) -> None:  # noqa: FBT001  a column
+    """In a pod the next pod finds a program, where hosts are real its own; one sealed by another job is not read."""
     tokens = [tmp_path / name for name in ("ours", "theirs")]
     for token in tokens:
         token.write_text(token.name)
     ours, theirs = (
-        {PROGRAMS_VARIABLE: str(tmp_path / "volume" / "host-0"), PROGRAMS_KEY_VARIABLE: str(token)} for token in tokens
+        {PROGRAMS_VARIABLE: str(tmp_path / "volume"), PROGRAMS_KEY_VARIABLE: str(token)}
+        | ({"REAL_HOSTS": ""} if real else {})
+        for token in tokens
     )
     made, total = _start(tmp_path, "0", **ours)
 
     assert made
     assert _start(tmp_path, "0", **ours) == (False, total)
-    assert _start(tmp_path, "1", **ours) == (True, total)
+    assert _start(tmp_path, "1", **ours) == (real, total)
     assert _start(tmp_path, "0", **theirs) == (True, total)
     assert not (tmp_path / PROGRAMS).exists()
 

@@ -44,7 +44,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(LEFT))
     host, directory = int(os.environ[pods.RANK_VARIABLE]), Path(os.environ[pods.DIRECTORY_VARIABLE])
     try:
-        _use_own_folders(host, directory)
+        _use_own_folders(directory)
         code = _work(_config(os.environ))
         ended_alone = code == LEFT
         record = last_record(directory, host, None if ended_alone else code, "this host goes away" * ended_alone)
@@ -61,17 +61,17 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _use_own_folders(host: int, directory: Path) -> None:
+def _use_own_folders(directory: Path) -> None:
     """The pod's root is read-only, and its user has no home: what writes to one finds it in the scratch.
 
-    Programs take long to compile, so they outlive the pod: they lie on the volume, a folder for each host.
+    Programs take long to compile, so they outlive the pod: they lie on the volume.
     """
     home = Path(pods.SCRATCH_MOUNT) / "home"
     home.mkdir(exist_ok=True)
     os.environ |= {"HOME": str(home), CLASS_VARIABLE: str(Path(pods.JOB_MOUNT) / pods.CLASS_KEY)}
     os.environ.setdefault(CACHE_VARIABLE, str(Path(pods.SCRATCH_MOUNT) / "cache"))
     os.environ |= {
-        PROGRAMS_VARIABLE: str(directory / PROGRAMS / f"host-{host}"),
+        PROGRAMS_VARIABLE: str(directory / PROGRAMS),
         PROGRAMS_KEY_VARIABLE: str(Path(pods.TOKEN_MOUNT) / pods.GANG_TOKEN_KEY),
     }
 

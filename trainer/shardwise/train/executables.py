@@ -4,8 +4,8 @@ JAX's own cache still traces, and on several CPU processes only the first one ev
 is looked up by all that decides what it would be: the code of this package, the versions, the devices and the flags,
 the job, the place of the process. Called by the start.
 
-Simulated hosts have one program each, and one machine: the first that needs it makes it for all. Real hosts each make
-their own, at the same time, and XLA may have them divide the work of that.
+Simulated hosts run the same program on the same processors: the first that needs it makes it for all. Real hosts each
+make their own, at the same time, and XLA may have them divide the work of that.
 
 What is kept is a pickle, which can run code when it is read. On a laptop the folder is this user's alone (mode 0700,
 checked). In a pod it is on the job's volume, where others may write: what is read there has to be sealed with the job's
@@ -58,9 +58,10 @@ class Executables:
 
     def __init__(self, job: TrainingJob, config: GptConfig, rank: int) -> None:
         """Make the folder if needed."""
-        root, self._key = _place()
-        self._shares = PROGRAMS_VARIABLE not in os.environ and jax.devices()[0].platform == "cpu"
-        self._folder = root / _signature(job, config, None if self._shares else rank)
+        self._shares = _simulated()
+        whose = None if self._shares else rank
+        root, self._key = _place(whose)
+        self._folder = root / _signature(job, config, whose)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         os.utime(self._folder)  # in use: retention goes by it
         _retain(self._folder.parent)
@@ -89,22 +90,28 @@ class Executables:
         return compiled
 
 
+def _simulated() -> bool:
+    return str(jax.devices()[0].platform) == "cpu"
+
+
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Hold off the others of this machine; one that is killed holds nothing any more."""
+    """Hold off the others who need the same; one that is killed holds nothing any more."""
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # a volume that knows no locks: then each makes its own
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
         lock.unlink(missing_ok=True)  # whoever comes now finds what was made
 
 
-def _place() -> tuple[Path, bytes]:
-    """The folder of the programs, and the key of their seals: the job's own where others may write."""
+def _place(rank: int | None) -> tuple[Path, bytes]:
+    """The folder of this rank's or all ranks' programs, and the key of their seals: the job's where others write."""
     shared = os.environ.get(PROGRAMS_VARIABLE)
     if shared is None:
         root = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_directory() / "executables")
         return _private(root / PROGRAMS), b"this user's alone"
-    folder, token = Path(shared), Path(os.environ[PROGRAMS_KEY_VARIABLE]).read_bytes()
+    folder = Path(shared) / ("all" if rank is None else f"rank-{rank}")
+    token = Path(os.environ[PROGRAMS_KEY_VARIABLE]).read_bytes()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder, hmac.digest(token, PROGRAMS.encode(), _SEAL)
 
