@@ -25,6 +25,11 @@ class Cluster(ABC):
     """Goes with the cluster."""
 
     @property
+    def up_for_tests(self) -> Path:
+        """There while it is up for the tests alone, and goes when the last of them is done."""
+        return self.run_folder / "up-for-tests"
+
+    @property
     @abstractmethod
     def is_up(self) -> bool:
         """Whether it is there now."""

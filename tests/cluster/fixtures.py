@@ -51,17 +51,16 @@ def _running_cluster() -> Iterator[Cluster]:
     if isinstance(made, Bare) and (reason := lifecycle.impossible()):
         pytest.skip(_SKIPPED + reason)
     CACHE.mkdir(parents=True, exist_ok=True)
-    ours = made.run_folder / "up-for-tests"  # goes with the cluster
     with (CACHE / f".{made.name}.users.lock").open("w") as users:
         with locked("cluster"):
             if not made.is_up:
                 made.up()
-                ours.touch()
+                made.up_for_tests.touch()
             fcntl.flock(users, fcntl.LOCK_SH)
         yield made
         with locked("cluster"):
             fcntl.flock(users, fcntl.LOCK_UN)
-            if ours.exists() and nobody_else(users.fileno()):
+            if made.up_for_tests.exists() and nobody_else(users.fileno()):
                 made.down()
 
 

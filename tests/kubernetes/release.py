@@ -20,6 +20,7 @@ class Release:
     def __init__(self, cluster: Cluster) -> None:
         """It need not be installed."""
         self.client = cluster.client
+        self.goes_with_the_cluster = cluster.up_for_tests.exists()
         self.made_for_tests = cluster.run_folder / "chart-for-tests"  # goes with the cluster
         self._helm = cluster.programs / "helm"
 
@@ -57,7 +58,7 @@ class Release:
 def installed(release: Release) -> Iterator[None]:
     """The chart, installed from this tree: several processes of pytest share it, and the last one removes it.
 
-    One that was there before them stays.
+    One that was there before them stays, and one on a cluster that is about to end.
     """
     with (CACHE / ".chart-users.lock").open("w") as users:
         with locked("chart"):
@@ -68,6 +69,6 @@ def installed(release: Release) -> Iterator[None]:
         yield
         with locked("chart"):
             fcntl.flock(users, fcntl.LOCK_UN)
-            if release.made_for_tests.exists() and nobody_else(users.fileno()):
+            if not release.goes_with_the_cluster and release.made_for_tests.exists() and nobody_else(users.fileno()):
                 release.uninstall()
                 release.made_for_tests.unlink()
