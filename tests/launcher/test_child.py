@@ -28,6 +28,12 @@ if orders.step is None:
     wait_for_the_agents_end()
 sys.exit(orders.step)
 """
+ALONE = """
+import os
+def refuse():
+    raise BlockingIOError("no process more")
+os.fork = refuse
+"""
 BUSY = "while True: pass"
 
 
@@ -129,6 +135,21 @@ def test_each_leaves_one_behind_that_stands_by(tmp_path: Path) -> None:
         await until(lambda: len(processes.reap_orphans()) == 1)
 
     with_standby(tmp_path, OBEDIENT, look)
+
+
+def test_one_that_may_not_fork(tmp_path: Path) -> None:
+    """It obeys all the same, and nobody stands by."""
+
+    async def look(standby: Standby) -> None:
+        await until(lambda: standby.ready)
+        successor = Standby(tmp_path, 0)
+        trainer = standby.give(orders(tmp_path, code=3), successor)
+        assert (await trainer.wait()).code == 3
+        assert not successor.alive
+        await successor.end()
+        trainer.close()
+
+    with_standby(tmp_path, ALONE + OBEDIENT, look)
 
 
 def test_one_that_was_ended_before_it_forked(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def wait_for_orders() -> Orders | None:
         message, for_successor = _ask()
         if not message:
             return None
-        if not for_successor or os.fork():
+        if not for_successor or not _forked():
             break
         os.setsid()
         _take_over(*for_successor)
@@ -95,6 +95,14 @@ def _ask() -> tuple[bytes, list[int]]:
     finally:
         os.close(own)
         agent.detach()
+
+
+def _forked() -> bool:
+    """Whether this is the new one of two processes; where the kernel refuses there is one, and the agent sees it."""
+    try:
+        return os.fork() == 0
+    except OSError:
+        return False
 
 
 def _take_over(channel: int, log: int) -> None:
