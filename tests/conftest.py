@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.cluster.fixtures"]
 
@@ -46,8 +47,19 @@ _SHARING = (
 )
 
 
-class _ByServer(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
-    """Every other file goes to whichever process is free."""
+# Runs of several hosts, in pods or as processes. They need all processors, where most others wait for something.
+_MANY_HOSTS = ("tests/hosts/", "tests/images/", "tests/kubernetes/")
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
+    """Files go to whichever process of pytest is free: every second one begins with the runs of several hosts."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        many_hosts = bool(self.nodes.index(node) % 2)
+        wanted = (scope for scope in self.workqueue if scope.startswith(_MANY_HOSTS) == many_hosts)
+        if (scope := next(wanted, None)) is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         shared = next((paths for paths in _SHARING if nodeid.startswith(paths)), None)
@@ -56,8 +68,8 @@ class _ByServer(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no typ
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Distribute files as `--dist loadfile` does, but for those that share an API server."""
-    return _ByServer(config, log) if config.getoption("dist") == "loadfile" else None
+    """Distribute files as `--dist loadfile` does, but for those that share an API server and those of many hosts."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
