@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shardwise.job.contract import LOGS, log_path
@@ -94,15 +95,19 @@ def test_ready_from_the_end_of_its_imports(tmp_path: Path) -> None:
     async def look(standby: Standby) -> None:
         await until(lambda: standby.ready)
         assert standby.alive
+        os.kill(standby._pid, signal.SIGKILL)
+        await until(lambda: not standby.alive)
+        assert not standby.ready
         await standby.end()
 
     with_standby(tmp_path, OBEDIENT, look)
 
 
 def test_not_ready_while_it_imports(tmp_path: Path) -> None:
-    """One that lives and has not said so is not ready."""
+    """One that lives and has not said so is not ready: asleep, it waits in the middle of its imports."""
 
     async def look(standby: Standby) -> None:
+        await until(lambda: psutil.Process(standby._pid).status() == psutil.STATUS_SLEEPING)
         assert standby.alive
         assert not standby.ready
         await standby.end()

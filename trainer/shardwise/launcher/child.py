@@ -66,7 +66,7 @@ class Standby:
         channel, log = self._theirs
         self._process = await processes.start(*command, environment=environment, stdin=channel, stdout=log, stderr=log)
         self._pid, self._handle = self._process.pid, os.pidfd_open(self._process.pid)
-        self._is_handed_over()
+        self._let_go_of_theirs()
         return self
 
     @property
@@ -93,7 +93,7 @@ class Standby:
         with suppress(ConnectionError):  # it has ended, which its exit says
             socket.send_fds(self._channel, [orders.dumps().encode()], handles)
         if successor:
-            successor._is_handed_over()  # noqa: SLF001  as above
+            successor._let_go_of_theirs()  # noqa: SLF001  as above
         return Trainer(process, self._handle, self._channel, self._log.rename(named), orders)
 
     async def end(self) -> None:
@@ -102,7 +102,7 @@ class Standby:
             _signal(self._handle, signal.SIGKILL)
             os.close(self._handle)
         else:
-            self._is_handed_over()
+            self._let_go_of_theirs()
         self._channel.close()
         if self._process:
             with suppress(TimeoutError):
@@ -110,8 +110,8 @@ class Standby:
                     await self._process.wait()
         self._log.unlink(missing_ok=True)
 
-    def _is_handed_over(self) -> None:
-        """The process alone has its ends now."""
+    def _let_go_of_theirs(self) -> None:
+        """Leave the process's ends to it alone."""
         for handle in self._theirs:
             os.close(handle)
         self._theirs = ()

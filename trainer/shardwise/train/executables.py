@@ -19,6 +19,7 @@ import json
 import os
 import pickle
 import platform
+import secrets
 import shutil
 import stat
 import sys
@@ -83,7 +84,7 @@ class Executables:
 
     def _make(self, path: Path, lower: Callable[[], Lowered]) -> Compiled:
         compiled = lower().compile()
-        partial = path.with_suffix(f".{os.getpid()}")
+        partial = path.with_suffix(f".{secrets.token_hex(8)}")  # pods have the same process numbers
         content = pickle.dumps(serialize_executable.serialize(compiled))
         partial.write_bytes(_seal(self._key, path, content) + content)
         partial.replace(path)
