@@ -3,11 +3,13 @@
 import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 
 from shardwise.job.errors import DataError
+from shardwise.train import processes
 from shardwise.train.processes import ALONE
 from shardwise.train.start import _same_data
 
@@ -50,6 +52,28 @@ def test_words_are_exchanged_and_a_silent_process_is_named() -> None:
     assert heard.splitlines() == [words]
     assert said.splitlines()[0] == words
     assert said.splitlines()[1].startswith("rank 0 waited 1 seconds for rank 1 at shardwise/verdict/1: ")
+
+
+def test_who_comes_before_the_coordinator_does_not_ask_jax_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks again and again until somebody listens, where JAX would be refused once and wait; or until the limit."""
+    refused: list[float] = []
+    with socket.socket() as coordinator:
+        coordinator.bind(("127.0.0.1", 0))
+        port = coordinator.getsockname()[1]
+
+        def look_again(seconds: float) -> None:
+            refused.append(seconds)
+            if len(refused) == 3:
+                coordinator.listen()
+
+        monkeypatch.setattr("time.sleep", look_again)
+        processes._wait_until_served("127.0.0.1", port, time.monotonic() + 60)
+        assert len(refused) == 3
+        coordinator.accept()[0].close()
+
+    until = time.monotonic() + 0.1
+    processes._wait_until_served("127.0.0.1", port, until)
+    assert time.monotonic() >= until
 
 
 def test_alone_one_hears_oneself() -> None:

@@ -5,7 +5,9 @@ data. It travels through the key-value store of JAX's coordination service, neve
 happen in a thread beside a step. Called by the start, the checkpoint's writer and reader, and the loop.
 """
 
+import socket
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ WRITER = 0
 
 _HEARTBEAT_SECONDS = 100
 _LEAVE_SECONDS = 30
+_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,17 @@ class Processes:
         """
         if orders.num_processes == 1:
             return cls.alone()
-        host = orders.coordinator.rpartition(":")[0]
+        host, _, port = orders.coordinator.rpartition(":")
+        until = time.monotonic() + limit_seconds
+        if orders.rank != WRITER:
+            _wait_until_served(host, int(port), until)
         try:
             jax.distributed.initialize(
                 coordinator_address=orders.coordinator,
                 num_processes=orders.num_processes,
                 process_id=orders.rank,
                 cluster_detection_method="deactivate",
-                initialization_timeout=int(limit_seconds),
+                initialization_timeout=max(1, int(until - time.monotonic())),
                 heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
                 shutdown_timeout_seconds=_LEAVE_SECONDS,
                 coordinator_bind_address=orders.coordinator if host else None,
@@ -112,6 +118,17 @@ class Processes:
                 f"{_first_line(error)}"
             ) from error
         return heard
+
+
+def _wait_until_served(host: str, port: int, until: float) -> None:
+    """Wait until somebody listens there, or until then (monotonic seconds): JAX, refused once, waits a whole second."""
+    while (left := until - time.monotonic()) > 0:
+        try:
+            socket.create_connection((host, port), timeout=left).close()
+        except OSError:
+            time.sleep(_LOOK_SECONDS)
+        else:
+            break
 
 
 def _first_line(error: Exception) -> str:

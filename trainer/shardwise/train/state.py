@@ -6,6 +6,7 @@ program it is seen as one flat dict {dotted path: array}.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import equinox as eqx
@@ -43,7 +44,8 @@ class Program:
     @classmethod
     def of(cls, training: Training, layout: Layout, config: GptConfig) -> Self:
         """The program of a resolved job; `config` fits its model and tokenizer."""
-        template = eqx.filter_eval_shape(Gpt.init, config, key=jax.random.key(0))
+        key = jax.eval_shape(jax.random.key, 0)  # to make one would compile three programs
+        template = eqx.filter_eval_shape(Gpt.init, config, key=key)
         names = axis_names(template)
         precision = training.precision
         policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
@@ -64,21 +66,21 @@ class Program:
 
     def shardings(self) -> State:
         """The sharding of every array of a state, in the state's own tree."""
-        state = jax.eval_shape(self.init)
-        shardings: State = jax.tree_util.tree_map_with_path(self._sharding, state)
+        shardings: State = jax.tree_util.tree_map_with_path(self._sharding, self._shapes)
         return shardings
 
     def abstract(self) -> State:
         """The state's shapes, dtypes and shardings, with no arrays."""
         place = lambda x, sharding: Abstract(x.shape, x.dtype, sharding=sharding)  # noqa: E731
-        state: State = jax.tree.map(place, jax.eval_shape(self.init), self.shardings())
+        state: State = jax.tree.map(place, self._shapes, self.shardings())
         return state
 
     def lower_init(self) -> jax.stages.Lowered:
         """The init program: every array is made in its shards, none is ever whole."""
         options = self.compiler_options(runs_once=True)
+        shardings = self.shardings()
         with jax.set_mesh(self.layout.mesh):
-            return jax.jit(self.init, out_shardings=self.shardings(), compiler_options=options).lower()
+            return jax.jit(self.init, out_shardings=shardings, compiler_options=options).lower()
 
     def compiler_options(self, *, runs_once: bool = False) -> dict[str, str | bool] | None:
         """What XLA is told, the same in every process of a run: to be quick where being thorough does not pay.
@@ -91,6 +93,12 @@ class Program:
         simulates_hosts = len({device.process_index for device in devices}) > 1
         quickly = devices[0].platform == "cpu" and (runs_once or simulates_hosts)
         return _COMPILED_QUICKLY if quickly else None
+
+    @cached_property
+    def _shapes(self) -> State:
+        """The state's shapes and dtypes; `init` is traced for them."""
+        shapes: State = jax.eval_shape(self.init)
+        return shapes
 
     def _sharding(self, path: tuple[object, ...], leaf: Abstract) -> NamedSharding:
         """A moment lives where its parameter lives; counters are everywhere."""
