@@ -9,8 +9,8 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 UV := $(BIN)/uv
-# Processes of pytest; each runs JAX on all cores, so more of them gain little.
-WORKERS ?= 2
+# Processes of pytest: one more than the cores of the smallest machine, since those of many hosts wait for each other.
+WORKERS ?= 3
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 # Nodes of the bare cluster that cluster-up starts.
