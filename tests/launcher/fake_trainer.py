@@ -184,6 +184,7 @@ class FakeTrainer:
                 print(fault.get("say", ""), flush=True)  # noqa: T201  the log
                 if "wait" in fault:
                     while not (self.directory / fault["wait"]).exists():
+                        self.write(0.0)  # held up by a test, which may be slow: that is no hang
                         time.sleep(POLL_SECONDS)
                 if "work" in fault:
                     while not (self.directory / fault["work"]).exists():

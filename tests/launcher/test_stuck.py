@@ -13,7 +13,7 @@ from shardwise.job.contract import ExitCode
 from shardwise.launcher.last_word import LEFT
 
 HELD = {"incarnation": 0, "step": 7, "wait": "go"}
-IMPATIENT = "hangAfter: 1s"
+IMPATIENT = "hangAfter: 2s"
 
 
 @pytest.fixture
