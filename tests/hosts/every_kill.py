@@ -1,4 +1,4 @@
-"""Every kind of kill in every phase, on hosts and on slices: `make test-kills`, which takes 24 minutes.
+"""Every kind of kill in every phase, on hosts and on slices: `make test-kills`, which takes 14 minutes.
 
 The tests of this folder take a part of it, chosen so that each kind, each phase and each rank is there. Left out here
 too are the phases `start` and `data`, which are over sooner than a signal could be sent.
