@@ -1,4 +1,7 @@
-"""Runs a tour as a person would, and with one idea at a time taken out."""
+"""Runs a tour as a person would, but compiled quickly, and with one idea at a time taken out.
+
+Compiled as a person has it, a tour runs for its page (`make tour`): `test_tours.py` takes no change without that.
+"""
 
 import json
 import os

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shardwise.job.errors import DataError
+from shardwise.job.orders import Orders
 from shardwise.train import processes
 from shardwise.train.processes import ALONE
 from shardwise.train.start import _same_data
@@ -74,6 +75,30 @@ def test_who_comes_before_the_coordinator_does_not_ask_jax_yet(monkeypatch: pyte
     until = time.monotonic() + 0.1
     processes._wait_until_served("127.0.0.1", port, until)
     assert time.monotonic() >= until
+
+
+@pytest.mark.parametrize(("rank", "done"), [(0, ["join"]), (1, ["look", "join"])])
+def test_all_but_the_coordinator_look_for_it_first(monkeypatch: pytest.MonkeyPatch, rank: int, done: list[str]) -> None:
+    """Who serves the others waits for nobody; the others join when it is there."""
+    did: list[str] = []
+    monkeypatch.setattr(processes, "_wait_until_served", lambda *_: did.append("look"))
+    monkeypatch.setattr("jax.distributed.initialize", lambda **_: did.append("join"))
+    orders = Orders(
+        job_file="",
+        directory="",
+        progress="",
+        stacks="",
+        rank=rank,
+        num_processes=2,
+        coordinator="127.0.0.1:1",
+        incarnation=0,
+        fork=False,
+        step=None,
+        deadline_seconds=None,
+    )
+    processes.Processes.join(orders, limit_seconds=1)
+
+    assert did == done
 
 
 def test_alone_one_hears_oneself() -> None:

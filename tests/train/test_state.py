@@ -38,6 +38,24 @@ def test_the_measure_of_buffers_sees_a_whole_parameter(make_program: MakeProgram
     assert largest_buffer_bytes(whole) > max(shards)
 
 
+def test_a_start_makes_no_key_and_traces_init_once(make_program: MakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes alone are asked for: a key that is real would be compiled, and init is traced for all that asks."""
+    make = jax.random.key
+    keys: list[jax.Array] = []
+
+    def noted(seed: int) -> jax.Array:
+        keys.append(make(seed))
+        return keys[-1]
+
+    monkeypatch.setattr(jax.random, "key", noted)
+    program = make_program(*SIZES)
+    program.abstract()
+    program.shardings()
+    program.abstract()
+
+    assert [isinstance(key, jax.core.Tracer) for key in keys] == [True, True]  # the template's, and that of init
+
+
 @pytest.mark.parametrize("mesh", [(), ("mesh.tensor=2",)])
 def test_init_that_is_compiled_quickly_makes_the_same_bits(make_program: MakeProgram, mesh: tuple[str, ...]) -> None:
     """The state is what XLA makes when it may take its time."""
