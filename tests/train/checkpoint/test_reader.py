@@ -1,5 +1,6 @@
 """Restoring: exact on every mesh, and every kind of damage is refused by name."""
 
+import errno
 import hashlib
 import json
 import os
@@ -9,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import jax
 import numpy as np
 import pytest
 
 from shardwise.job.errors import CheckpointError
-from shardwise.train.checkpoint import fetch, load_numpy, read_manifest, restore, steps
+from shardwise.train.checkpoint import chunks, fetch, load_numpy, read_manifest, restore, steps
 from shardwise.train.digest import Digester
 
 Toy = Any
@@ -34,6 +36,16 @@ def _flip_index_bit(folder: Path) -> None:
     path = folder / "arrays/params.kernel/c.1.0"
     content = bytearray(path.read_bytes())
     content[-8] ^= 1
+    path.write_bytes(content)
+
+
+def _drop_from_index(folder: Path) -> None:
+    """As a writer leaves it that takes zeros for nothing: the first chunk is not there, and the index is whole."""
+    path = folder / "arrays/params.kernel/c.1.0"
+    content = bytearray(path.read_bytes())
+    index_at = len(content) - 4 - 16 * 4
+    content[index_at : index_at + 16] = b"\xff" * 16
+    content[-4:] = google_crc32c.value(bytes(content[index_at:-4])).to_bytes(4, "little")
     path.write_bytes(content)
 
 
@@ -136,12 +148,13 @@ def _drop_from_manifest(folder: Path) -> None:
 DAMAGE = [
     (_flip_bit, "params.kernel: .*c.1.0"),
     (_flip_index_bit, "params.kernel: .*c.1.0"),
+    (_drop_from_index, "params.kernel: c.1.0 has a chunk of 18446744073709551615 bytes instead of"),
     (_truncate, "params.half: .*c.0.1.2"),
     (_empty, "params.half: .*c.0.1.2"),
     (_lose_file, "params.kernel: .*c.2.1.* is missing"),
     (_lose_file_of_zeros, "optimizer.0.mu.kernel: .*c.0.3.* is missing"),
     (_lose_scalar, "optimizer.0.count: .* is missing"),
-    (_lose_array, "params.gain: .*zarr.json.* does not exist"),
+    (_lose_array, "params.gain: c.* is missing"),
     (_swap_in_array, "values of params.kernel are not the ones that were saved: the digest differs"),
     (_swap_arrays, "values of params.kernel, params.twin are not the ones that were saved"),
     (_lose_manifest, "manifest.json is missing"),
@@ -278,21 +291,46 @@ def test_read_manifest_refuses_what_is_not_committed(two: Toy) -> None:
     assert steps(str(two.root)) == [1]
 
 
-def test_a_store_out_of_reach_is_not_damage(monkeypatch: pytest.MonkeyPatch, two: Toy) -> None:
-    """A network that fails must not send a run back to an older checkpoint."""
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("UNAVAILABLE: the network is down"), "UNAVAILABLE"),
+        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+    ],
+    ids=["bucket", "folder"],
+)
+def test_a_store_out_of_reach_is_not_damage(
+    monkeypatch: pytest.MonkeyPatch, two: Toy, error: Exception, words: str
+) -> None:
+    """A network or mount that fails must not send a run back to an older checkpoint."""
 
     def unreachable(*_: object) -> None:
-        raise ValueError("UNAVAILABLE: the network is down")
+        raise error
 
-    monkeypatch.setattr(fetch, "_fill", unreachable)
-    with pytest.raises(CheckpointError, match="cannot be read: UNAVAILABLE"):
+    monkeypatch.setattr(chunks, "_LocalFile", unreachable)
+    with pytest.raises(CheckpointError, match=f"cannot be read: .*{words}"):
         two.restore()
     assert two.reports == []
 
 
-def test_large_chunks_pass_one_at_a_time(monkeypatch: pytest.MonkeyPatch, toy: Toy, many_files: None) -> None:
-    """A budget below the size of a chunk slows a restore down, and neither blocks nor breaks it."""
-    assert many_files is None
+def test_a_disk_that_lost_the_bytes_is_damage(monkeypatch: pytest.MonkeyPatch, two: Toy) -> None:
+    """What cannot be read ever again is refused by name, and the checkpoint before it is used."""
+    read = os.preadv
+
+    def lost(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        if "step-00000002" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", lost)
+    assert two.restored_step() == 1
+    assert re.search(r": c\..*: Input/output error", two.reports[0][1])
+
+
+@pytest.mark.usefixtures("many_files")
+def test_few_chunks_at_a_time(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """One reader, and no array begun before the one ahead of it is there: slower, and the same values."""
     toy.save(toy.writer(), 1)
-    monkeypatch.setattr(fetch, "_MAX_BYTES_IN_FLIGHT", 1)
+    monkeypatch.setattr(fetch, "_NUM_CHUNKS_AT_ONCE", 1)
+    monkeypatch.setattr(fetch, "_NUM_CHUNKS_AHEAD", 0)
     assert toy.restored_step(where=(2, 4)) == 1

@@ -18,7 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shardwise.job.contract import checkpoint_name
 from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint import zarr
-from shardwise.train.checkpoint.fetch import Refusal, fetch
+from shardwise.train.checkpoint.chunks import Refusal
+from shardwise.train.checkpoint.fetch import fetch
 from shardwise.train.checkpoint.manifest import MANIFEST, MARKER, Manifest, decode
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex

@@ -1,7 +1,8 @@
 """A folder of checkpoints at a local path, file://, gs:// or s3://: small files, one listing, deletion.
 
 A thin layer: TensorStore's key-value stores do the work, which write a local file beside its name, flush it and rename
-it, and an object in one request. Called by the writer and the reader. What the files mean is the manifest's business.
+it, and an object in one request. Only the chunks of local checkpoints are read without it (`chunks`). Called by the
+writer and the reader. What the files mean is the manifest's business.
 """
 
 import os
@@ -65,10 +66,14 @@ class Store:
                 found[step] = found.get(step, False) or committed
         return dict(sorted(found.items()))
 
-    def read(self, step: int, name: str) -> bytes | None:
-        """A small file of a checkpoint, or None where it does not exist."""
-        result = self._open(step).read(name).result()
+    def read(self, step: int, name: str, part: slice = slice(None)) -> bytes | None:
+        """A file of a checkpoint, or the bytes of `part`; None where it does not exist."""
+        result = self._open(step).read(name, byte_range=part).result()
         return bytes(result.value) if result.state == "value" else None
+
+    def local_file(self, step: int, name: str) -> Path | None:
+        """Where a file of a checkpoint lies, or None if that is in a bucket."""
+        return self._folder and self._folder / checkpoint_name(step) / name
 
     def write(self, step: int, name: str, content: bytes) -> None:
         """Replaces a small file of a checkpoint as a whole; it is on disk when this returns."""

@@ -1,0 +1,126 @@
+"""Reads one chunk of an array's files into the memory that is meant for it, and checks it.
+
+    a file:   chunk, crc32c, chunk, crc32c ... index, crc32c
+    index:    (offset, length) of every chunk in row-major order
+
+as zarr3's sharding codec has it: offset and length are uint64, a crc32c is uint32, all little-endian. TensorStore
+writes these files; it could read them too, with two more copies on the way (docs/decisions/0020). Called by `fetch`.
+Memory is a numpy array, since google_crc32c takes that and bytes, but no memoryview.
+"""
+
+import errno
+import math
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import google_crc32c
+import numpy as np
+
+from shardwise.train.checkpoint.layout import Cell
+from shardwise.train.checkpoint.manifest import ArrayEntry
+from shardwise.train.checkpoint.store import Store
+
+_PLACE = struct.Struct("<QQ")
+_CHECKSUM_BYTES = 4
+_PIECE_BYTES = 256 << 10
+"""What is read of a local file at once: it is still in the core's cache when its checksum is made."""
+_DAMAGE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO})
+"""The system's words for a file that is gone or whose bytes are lost; all others say that it cannot be read now."""
+
+
+class Refusal(Exception):  # noqa: N818 - it never leaves the package: the caller sees a CheckpointError or the next one
+    """Why one checkpoint cannot be used."""
+
+
+class _File(Protocol):
+    """A file of a checkpoint."""
+
+    def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
+        """Fills `memory` from byte `start` on, or from so far before the end where that is negative.
+
+        Returns the crc32c of what came, and the four bytes behind it. A file that ends too early gives less of both.
+        """
+
+
+class _LocalFile:
+    """Read straight into its place."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
+        if start < 0:
+            start = max(0, os.fstat(self._descriptor).st_size + start)
+        checksum = done = 0
+        while done < memory.size:
+            piece = memory[done : done + _PIECE_BYTES]
+            num_bytes = os.preadv(self._descriptor, [piece.data], start + done)
+            if num_bytes == 0:
+                break
+            checksum = google_crc32c.extend(checksum, piece[:num_bytes])
+            done += num_bytes
+        return checksum, os.pread(self._descriptor, _CHECKSUM_BYTES, start + done)
+
+
+class _Object:
+    """In a bucket: a request for each range."""
+
+    def __init__(self, store: Store, step: int, name: str) -> None:
+        self._store, self._step, self._name = store, step, name
+
+    def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
+        stop = start + memory.size + _CHECKSUM_BYTES
+        content = self._store.read(self._step, self._name, slice(start, stop or None))
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._name)
+        values = np.frombuffer(content, np.uint8)[: memory.size]
+        memory[: values.size] = values
+        return google_crc32c.value(values), content[memory.size :]
+
+
+def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell: Cell, memory: np.ndarray) -> None:
+    """Fills `memory`, uint8[bytes of a chunk], with the chunk at `cell` of the grid of all chunks of an array.
+
+    Raises `Refusal` where its file is missing, is cut short or is not what was written, and OSError or TensorStore's
+    ValueError where the store cannot be read.
+    """
+    per_file = [file // chunk for file, chunk in zip(entry.file_shape, entry.chunk_shape, strict=True)]
+    name = ".".join(["c", *(str(place // count) for place, count in zip(cell, per_file, strict=True))])
+    number = 0
+    for place, count in zip(cell, per_file, strict=True):
+        number = number * count + place % count
+    index = np.empty(_PLACE.size * math.prod(per_file), np.uint8)
+    with _opened(store, step, f"{directory}/{name}") as file:
+        _fill(file, -index.size - _CHECKSUM_BYTES, index, f"the index of {name}")
+        start, length = _PLACE.unpack_from(index.data, _PLACE.size * number)
+        if length != memory.size + _CHECKSUM_BYTES:
+            raise Refusal(f"{name} has a chunk of {length} bytes instead of {memory.size + _CHECKSUM_BYTES}")
+        _fill(file, start, memory, name)
+
+
+@contextmanager
+def _opened(store: Store, step: int, name: str) -> Iterator[_File]:
+    path = store.local_file(step, name)
+    try:
+        if path is None:
+            yield _Object(store, step, name)
+        else:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                yield _LocalFile(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _DAMAGE:
+            raise
+        file = name.rpartition("/")[2]
+        raise Refusal(f"{file} is missing" if error.errno == errno.ENOENT else f"{file}: {error.strerror}") from error
+
+
+def _fill(file: _File, start: int, memory: np.ndarray, name: str) -> None:
+    checksum, stored = file.read(start, memory)
+    if checksum.to_bytes(_CHECKSUM_BYTES, "little") != stored:
+        raise Refusal(f"{name} is cut short or was changed: its crc32c is not the one that was written")
