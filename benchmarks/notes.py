@@ -26,7 +26,7 @@ cache.
 CHECKPOINT = """
 Raw: a copy in host memory, one plain file with fsync, and reading it back. Blocks: until save() returns.
 Durable: until all is on disk and committed. Restores are new processes whose file cache was emptied, and that have
-touched and freed twice the memory: the first touch of a page may be a request to a virtual machine's host, slower than
+touched and freed four times the memory: the first touch of a page may be a request to a virtual machine's host, slower than
 all else here. Shardwise's save and restores include the digest of every array.
 """
 

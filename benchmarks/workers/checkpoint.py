@@ -89,7 +89,7 @@ def save(saver: Saver, like: Abstract, root: Path) -> dict[str, Any]:
 def restore(saver: Saver, like: Abstract, root: Path) -> dict[str, Any]:
     """Seconds and memory of reading the tree back; what comes back is what was saved."""
     _forget(root)
-    _have_memory(2 * num_bytes(like))
+    _have_memory(4 * num_bytes(like))
     with Resident() as resident:
         start = time.perf_counter()
         restored = jax.block_until_ready(saver.restore(STEP, like))

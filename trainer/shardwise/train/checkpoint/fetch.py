@@ -22,7 +22,7 @@ from shardwise.train.checkpoint.chunks import Refusal, read_chunk
 from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest, array_directory
 from shardwise.train.checkpoint.store import Store
 
-_NUM_CHUNKS_AT_ONCE = min(16, max(4, os.cpu_count() or 1))
+_NUM_CHUNKS_AT_ONCE = min(16, max(8, os.cpu_count() or 1))
 """Each may keep a chunk's worth of memory beside the arrays, so too many cost."""
 _NUM_CHUNKS_AHEAD = 4 * _NUM_CHUNKS_AT_ONCE
 """So many wait for their turn; the buffers of arrays beyond them are not made yet."""
