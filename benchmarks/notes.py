@@ -12,8 +12,9 @@ better.
 STEP = """
 The limit runs twice; how far its second row is from 1 is the noise. MFU: model FLOPs (6 a matrix parameter and token,
 and 6 x layers x positions x embed for causal attention; recomputation is not counted) over the rate of a float32 matrix
-product measured in the same rounds. State and temporaries are the compiler's count for one device; RSS is the process's
-peak, compilation included.
+product measured in the same rounds. Shardwise's process has the environment that a run gives its trainers, with huge
+pages for malloc; the others are as their users start them. State and temporaries are the compiler's count for one
+device; RSS is the process's peak, compilation included.
 """
 
 START = """
@@ -26,8 +27,8 @@ cache.
 CHECKPOINT = """
 Raw: a copy in host memory, one plain file with fsync, and reading it back. Blocks: until save() returns.
 Durable: until all is on disk and committed. Restores are new processes whose file cache was emptied, and that have
-touched and freed four times the memory: the first touch of a page may be a request to a virtual machine's host, slower than
-all else here. Shardwise's save and restores include the digest of every array.
+touched and freed four times the memory: the first touch of a page may be a request to a virtual machine's host, slower
+than all else here. Shardwise's save and restores include the digest of every array.
 """
 
 MEMORY = """

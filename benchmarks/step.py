@@ -16,6 +16,8 @@ from benchmarks.turns import Spread, Worker, ratios, take_turns
 LIMIT, AGAIN, SHARDWISE = "limit", "limit again", "Shardwise"
 LEVANTER, TUNED = "Levanter", "Levanter, blocks of 2048"
 PEAK = "matrix product"
+TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Huge pages for malloc, as `shardwise.job.environment` has them for trainers: read once, when the process begins."""
 Report = Callable[[str], None]
 
 
@@ -42,7 +44,10 @@ def _measure(case: Case, pythons: Pythons, *, rounds: int, deadline: float) -> d
         PEAK: (pythons.own, "gemm"),
     }
     with ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(*command)) for name, command in commands.items()}
+        workers = {
+            name: stack.enter_context(Worker(*command, environment=TUNABLES if name == SHARDWISE else None))
+            for name, command in commands.items()
+        }
         results = take_turns(workers, rounds=rounds, deadline=deadline)
     flops = workers[SHARDWISE].facts["flops_per_token"]
     to_limit, to_peak = ratios(results, LIMIT), ratios(results, PEAK)

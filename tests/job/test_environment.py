@@ -1,6 +1,8 @@
 """shardwise.job.environment: what a training process finds in its environment before it imports JAX."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,7 @@ def test_real_devices_are_not_simulated(accelerator: str, topology: str, platfor
     hardware = [f"hardware.accelerator={accelerator}", f"hardware.topology={topology}", "training.mesh.tensor=1"]
     variables = trainer_environment(load(QUICKSTART, hardware), {"XLA_FLAGS": "--xla_dump_to=/x"})
     assert variables["JAX_PLATFORMS"] == platforms
-    assert {"XLA_FLAGS", "NPROC"}.isdisjoint(variables)
+    assert {"XLA_FLAGS", "NPROC", "GLIBC_TUNABLES"}.isdisjoint(variables)
 
 
 def test_every_simulated_device_has_threads_to_wait_in_several_collectives() -> None:
@@ -65,6 +67,36 @@ def test_flags_that_are_there_are_kept() -> None:
         "--xla_cpu_enable_fast_math=false",
         "--xla_force_host_platform_device_count=4",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "glibc.malloc.hugetlb=1"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}, "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, "glibc.malloc.hugetlb=0"),
+    ],
+)
+def test_simulated_devices_have_huge_pages(given: dict[str, str], expected: str) -> None:
+    """What a step takes from malloc lies in huge pages; a person's tunables stay, and win."""
+    assert trainer_environment(job(4), given)["GLIBC_TUNABLES"] == expected
+
+
+def test_malloc_gives_huge_pages() -> None:
+    """The C library understands what it is told: where the kernel waits to be asked, it asks, and not without."""
+    waits = "[madvise]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="ascii")
+    program = (
+        "import ctypes, re; libc = ctypes.CDLL(None); libc.malloc.restype = ctypes.c_void_p;"
+        "at = libc.malloc(ctypes.c_size_t(64 << 20));"
+        "areas = re.split(r'(?m)^(?=[0-9a-f]+-[0-9a-f]+ )', open('/proc/self/smaps').read())[1:];"
+        "ends = [[int(x, 16) for x in area.split()[0].split('-')] for area in areas];"
+        "print([' hg' in area for area, (low, high) in zip(areas, ends) if low <= at < high])"
+    )
+    marked = {}
+    for hugetlb in "01":
+        environment = {**os.environ, "GLIBC_TUNABLES": f"glibc.malloc.hugetlb={hugetlb}"}
+        marked[hugetlb] = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    assert marked == {"0": "[False]\n", "1": f"[{waits}]\n"}
 
 
 def test_programs_are_kept_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

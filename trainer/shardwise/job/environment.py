@@ -22,14 +22,17 @@ _PATIENCE = (
 # has one thread a device: the device that all wait for then finds none, and the program stands still for ever. How many
 # there are also decides how a product is divided, and so its bits: the job's number holds, whatever the shell says.
 _THREADS_PER_DEVICE = 4
+# A step on a CPU takes hundreds of MiB of temporaries from malloc and gives them back. In pages of 4 KiB each step maps
+# them anew by 100,000 faults; huge ones, where the kernel has them for those who ask, make it about a tenth quicker.
+_HUGE_PAGES = "glibc.malloc.hugetlb"
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 
 
 def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables to add to `environment` for one host of this job.
 
-    XLA flags that are there already are kept, and win over ours; the number of simulated devices, and of their threads,
-    is the job's.
+    XLA flags and tunables of the C library that are there already are kept, and win over ours; the number of simulated
+    devices, and of their threads, is the job's.
     """
     platform = offered()[job.spec.hardware.accelerator].spec.platform
     executables = cache_directory() / "executables"
@@ -56,7 +59,11 @@ def _simulated(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, st
     topology = topology_of(job.spec.hardware)
     assert topology is not None, "the rules have passed the topology"
     flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
+    tunables = [one for one in environment.get("GLIBC_TUNABLES", "").split(":") if one]
+    if not any(one.startswith(_HUGE_PAGES) for one in tunables):
+        tunables.append(f"{_HUGE_PAGES}=1")
     return {
+        "GLIBC_TUNABLES": ":".join(tunables),
         "NPROC": str(_THREADS_PER_DEVICE * topology.devices_per_host),
         "JAX_NUM_CPU_DEVICES": str(topology.devices_per_host),  # wins over XLA's flag
         "XLA_FLAGS": " ".join([*_PATIENCE, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
