@@ -1,8 +1,9 @@
 """How an array of a checkpoint is described to TensorStore, and what its errors mean in plain words.
 
 zarr3 with `sharding_indexed`: a file holds chunks and an index, and both carry crc32c. Chunks of zeros are stored
-too, so that a chunk that is not there is an error and never reads as zeros. Every save and restore has a context of its
-own without a cache pool: a shared one keeps what passed through it. Called by the writer and the reader.
+too, so that a chunk that is not there is an error and never reads as zeros. Every save has a context of its own without
+a cache pool: a shared one keeps what passed through it. Called by the writer; the reader knows the format by itself
+(`chunks`) and takes from here what an error means.
 """
 
 from typing import Any
@@ -32,7 +33,7 @@ _FULL = {
 
 
 def context(num_file_operations: int) -> ts.Context:
-    """At most so many files at a time and no cache, for one save or restore."""
+    """At most so many files at a time and no cache, for one save."""
     return ts.Context(
         {
             "file_io_concurrency": {"limit": num_file_operations},
@@ -45,12 +46,11 @@ def context(num_file_operations: int) -> ts.Context:
 def array_spec(
     kvstore: dict[str, Any], shape: Shape, dtype: np.dtype[Any], file_shape: Shape, chunk_shape: Shape
 ) -> dict[str, Any]:
-    """The whole description, for writing and for reading: what is on disk must agree with all of it."""
+    """The whole description: what is on disk already must agree with all of it."""
     sharding = {"chunk_shape": chunk_shape, "codecs": _CODECS, "index_codecs": _CODECS}
     return {
         "driver": "zarr3",
         "kvstore": kvstore,
-        "fill_missing_data_reads": False,
         "store_data_equal_to_fill_value": True,
         "metadata": {
             "shape": shape,
