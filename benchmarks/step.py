@@ -13,11 +13,13 @@ from benchmarks.machine import Pythons
 from benchmarks.sizes import Case
 from benchmarks.turns import Spread, Worker, ratios, take_turns
 
+from shardwise.job.environment import HUGE_PAGES
+
 LIMIT, AGAIN, SHARDWISE = "limit", "limit again", "Shardwise"
 LEVANTER, TUNED = "Levanter", "Levanter, blocks of 2048"
 PEAK = "matrix product"
-TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Huge pages for malloc, as `shardwise.job.environment` has them for trainers: read once, when the process begins."""
+TUNABLES = {"GLIBC_TUNABLES": HUGE_PAGES}
+"""As a run gives them to its trainers; the C library reads them once, when the process begins."""
 Report = Callable[[str], None]
 
 

@@ -39,14 +39,27 @@ def _flip_index_bit(folder: Path) -> None:
     path.write_bytes(content)
 
 
-def _drop_from_index(folder: Path) -> None:
-    """As a writer leaves it that takes zeros for nothing: the first chunk is not there, and the index is whole."""
+def _rewrite_index(folder: Path, start: int, length: int) -> None:
+    """Another place for the first chunk of a file, with an index whose checksum is good."""
     path = folder / "arrays/params.kernel/c.1.0"
     content = bytearray(path.read_bytes())
     index_at = len(content) - 4 - 16 * 4
-    content[index_at : index_at + 16] = b"\xff" * 16
+    content[index_at : index_at + 16] = start.to_bytes(8, "little") + length.to_bytes(8, "little")
     content[-4:] = google_crc32c.value(bytes(content[index_at:-4])).to_bytes(4, "little")
     path.write_bytes(content)
+
+
+def _drop_from_index(folder: Path) -> None:
+    """As a writer leaves it that takes zeros for nothing."""
+    _rewrite_index(folder, 2**64 - 1, 2**64 - 1)
+
+
+def _point_behind_the_end(folder: Path) -> None:
+    _rewrite_index(folder, 1 << 40, 2048 + 4)
+
+
+def _point_beyond_all_files(folder: Path) -> None:
+    _rewrite_index(folder, 2**63 - 1, 2048 + 4)
 
 
 def _truncate(folder: Path) -> None:
@@ -149,6 +162,8 @@ DAMAGE = [
     (_flip_bit, "params.kernel: .*c.1.0"),
     (_flip_index_bit, "params.kernel: .*c.1.0"),
     (_drop_from_index, "params.kernel: c.1.0 has a chunk of 18446744073709551615 bytes instead of"),
+    (_point_behind_the_end, "params.kernel: c.1.0 is cut short or was changed"),
+    (_point_beyond_all_files, "params.kernel: c.1.0 has a chunk at byte 9223372036854775807, where no file has one"),
     (_truncate, "params.half: .*c.0.1.2"),
     (_empty, "params.half: .*c.0.1.2"),
     (_lose_file, "params.kernel: .*c.2.1.* is missing"),

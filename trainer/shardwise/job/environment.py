@@ -24,7 +24,8 @@ _PATIENCE = (
 _THREADS_PER_DEVICE = 4
 # A step on a CPU takes hundreds of MiB of temporaries from malloc and gives them back. In pages of 4 KiB each step maps
 # them anew by 100,000 faults; huge ones, where the kernel has them for those who ask, make it about a tenth quicker.
-_HUGE_PAGES = "glibc.malloc.hugetlb"
+_MALLOC_PAGES = "glibc.malloc.hugetlb"
+HUGE_PAGES = f"{_MALLOC_PAGES}=1"
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 
 
@@ -60,8 +61,8 @@ def _simulated(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, st
     assert topology is not None, "the rules have passed the topology"
     flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
     tunables = [one for one in environment.get("GLIBC_TUNABLES", "").split(":") if one]
-    if not any(one.startswith(_HUGE_PAGES) for one in tunables):
-        tunables.append(f"{_HUGE_PAGES}=1")
+    if not any(one.startswith(_MALLOC_PAGES) for one in tunables):
+        tunables.append(HUGE_PAGES)
     return {
         "GLIBC_TUNABLES": ":".join(tunables),
         "NPROC": str(_THREADS_PER_DEVICE * topology.devices_per_host),

@@ -25,6 +25,8 @@ from shardwise.train.checkpoint.store import Store
 
 _PLACE = struct.Struct("<QQ")
 _CHECKSUM_BYTES = 4
+_LARGEST_START = 1 << 62
+"""No file is so long, and the system's offsets are: an index may say anything, and still have a good checksum."""
 _PIECE_BYTES = 256 << 10
 """What is read of a local file at once: it is still in the core's cache when its checksum is made."""
 _DAMAGE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO})
@@ -98,6 +100,8 @@ def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell:
         start, length = _PLACE.unpack_from(index.data, _PLACE.size * number)
         if length != memory.size + _CHECKSUM_BYTES:
             raise Refusal(f"{name} has a chunk of {length} bytes instead of {memory.size + _CHECKSUM_BYTES}")
+        if start > _LARGEST_START:
+            raise Refusal(f"{name} has a chunk at byte {start}, where no file has one")
         _fill(file, start, memory, name)
 
 
