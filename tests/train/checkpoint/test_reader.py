@@ -14,6 +14,7 @@ import google_crc32c
 import jax
 import numpy as np
 import pytest
+import tensorstore as ts
 
 from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint import chunks, fetch, load_numpy, read_manifest, restore, steps
@@ -340,6 +341,15 @@ def test_a_disk_that_lost_the_bytes_is_damage(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(os, "preadv", lost)
     assert two.restored_step() == 1
     assert re.search(r": c\..*: Input/output error", two.reports[0][1])
+
+
+def test_others_read_an_array_as_zarr(two: Toy) -> None:
+    """TensorStore, which is told nothing but where an array lies, finds its values: what we read is zarr."""
+    expected = two.arrays(2)
+    for path in ("params.kernel", "params.half", "optimizer.0.count"):
+        place = {"driver": "file", "path": f"{two.folder(2)}/arrays/{path}/"}
+        values = ts.open({"driver": "zarr3", "kvstore": place}, open=True, read=True).result().read().result()
+        assert values.tobytes() == np.asarray(expected[path]).tobytes()
 
 
 @pytest.mark.usefixtures("many_files")
