@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from shardwise.train.products import product
+
 Array = jax.Array
 Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
 BLOCK = 512  # positions: scores are held for one block of queries against one of keys
@@ -50,7 +52,7 @@ def plain(q: Array, k: Array, v: Array, segments: Array | None, *, upcast: bool,
     scores = _scores(q, k, upcast=upcast)
     mask = _mask(q.shape[2], k.shape[2], start, 0, segments)
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1).astype(v.dtype)
-    return jnp.einsum("bhqk,bhkd->bhqd", weights, v)
+    return _mixed(weights, v)
 
 
 def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, upcast: bool, block: int = BLOCK) -> Array:
@@ -111,8 +113,14 @@ def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
 
 
 def _scores(q: Array, k: Array, *, upcast: bool) -> Array:
+    """[batch, heads, query, key]."""
     dtype = jnp.float32 if upcast else q.dtype
-    return jnp.einsum("bhqd,bhkd->bhqk", q.astype(dtype), k.astype(dtype))
+    return product(q.astype(dtype), k.astype(dtype), (((3,), (3,)), ((0, 1), (0, 1))))
+
+
+def _mixed(weights: Array, v: Array) -> Array:
+    """[batch, heads, query, head_size]: the values, by the weights of [batch, heads, query, key]."""
+    return product(weights, v, (((3,), (2,)), ((0, 1), (0, 1))))
 
 
 def _mask(
@@ -140,7 +148,7 @@ def _attend_row(upcast: bool, start: int, q: Array, k: Array, v: Array, segments
         scores = jnp.where(_mask(block, block, start, key_start, segments), scores, MASKED)
         new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
         weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
-        out = out * shrink + jnp.einsum("bhqk,bhkd->bhqd", weights.astype(v.dtype), values).astype(jnp.float32)
+        out = out * shrink + _mixed(weights.astype(v.dtype), values).astype(jnp.float32)
         return (new_top, total * shrink + weights.sum(-1, keepdims=True), out), None
 
     # The diagonal block comes first, so that every row has a true maximum before a wholly masked block could come.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from shardwise.train.collectives import sum_columns_over_data, sum_over
+from shardwise.train.collectives import gather_columns, sum_over, sum_over_data
 
 Array = jax.Array
 MANUAL = {"data", "context", "pipeline", "tensor"}
@@ -48,10 +48,8 @@ def lookup(layout: Table, table: Array, tokens: Array) -> Array:
     """
 
     def local(table: Array, tokens: Array) -> Array:
-        if layout.fsdp:
-            table = jax.lax.all_gather(table, "data", axis=1, tiled=True)
         row, held = _held(tokens, table.shape[0])
-        rows = jnp.where(held[..., None], table[row], 0)
+        rows = jnp.where(held[..., None], gather_columns(table, fsdp=layout.fsdp)[row], 0)
         return sum_over("tensor", rows, layout.wire).astype(table.dtype)
 
     specs = (layout.spec, P("data"))
@@ -67,7 +65,7 @@ def _backward(layout: Table, tokens: Array, grad: Array) -> tuple[Array, None]:
         row, held = _held(tokens, layout.num_rows // jax.lax.axis_size("tensor"))
         empty = jnp.zeros((layout.num_rows // jax.lax.axis_size("tensor"), grad.shape[-1]), jnp.float32)
         added = empty.at[row].add(jnp.where(held[..., None], grad, 0).astype(jnp.float32))
-        return sum_columns_over_data(added, layout.wire, fsdp=layout.fsdp).astype(grad.dtype)
+        return sum_over_data(added, layout.wire, split=1 if layout.fsdp else None).astype(grad.dtype)
 
     specs = (P("data"), P("data"))
     mapped = jax.shard_map(local, in_specs=specs, out_specs=layout.spec, axis_names=MANUAL, check_vma=False)

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from shardwise.train.collectives import sum_columns_over_data, sum_over
+from shardwise.train.collectives import gather_columns, max_over, sum_over, sum_over_data
+from shardwise.train.products import contract
 
 Array = jax.Array
 MANUAL = {"data", "context", "pipeline", "tensor"}
@@ -133,15 +134,16 @@ def _evaluate(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
 def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, tuple[Array, Head]]:
     """The same with the derivatives: hidden's summed over tensor, the head's over data, each once."""
     whole = _gathered(settings, head)
+    # The table's derivative is summed as [embed, vocab]: what FSDP splits comes first, and only its part is turned.
 
     def block(head_slope: Head, block: Tokens) -> tuple[Head, tuple[LossSums, Array]]:
         sums, slope = _block(settings, whole, block)
         hidden = jnp.einsum("cv,ve->ce", slope, whole.table)
-        table = head_slope.table + jnp.einsum("cv,ce->ve", slope, block.hidden, preferred_element_type=jnp.float32)
+        table = head_slope.table + contract(block.hidden, slope, (0,), (0,), dtype=jnp.float32)
         bias = None if head_slope.bias is None else head_slope.bias + slope.astype(jnp.float32).sum(0)
         return Head(table, bias), (sums, hidden)
 
-    zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), whole)
+    zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.T.shape, jnp.float32), whole)
     head_slope, (sums, hidden) = jax.lax.scan(block, zeros, _cut(tokens, settings.block_tokens))
     hidden = hidden.reshape(-1, hidden.shape[-1])[: tokens.targets.size].reshape(tokens.hidden.shape)
     hidden = sum_over("tensor", hidden, settings.wire).astype(tokens.hidden.dtype)
@@ -149,20 +151,18 @@ def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[Loss
 
 
 def _gathered(settings: HeadLoss, head: Head) -> Head:
-    if not settings.fsdp:
-        return head
-    return head._replace(table=jax.lax.all_gather(head.table, "data", axis=1, tiled=True))
+    return head._replace(table=gather_columns(head.table, fsdp=settings.fsdp))
 
 
 def _scattered(settings: HeadLoss, slope: Head, dtype: jnp.dtype) -> Head:
-    """The head's derivative, summed over data."""
-    table = sum_columns_over_data(slope.table, settings.wire, fsdp=settings.fsdp).astype(dtype)
+    """The head's derivative, its table as [embed, vocab], summed over data and turned."""
+    table = sum_over_data(slope.table, settings.wire, split=0 if settings.fsdp else None).astype(dtype).T
     bias = None if slope.bias is None else sum_over("data", slope.bias, settings.wire).astype(dtype)
     return Head(table, bias)
 
 
 def _summed(blocks: LossSums) -> LossSums:
-    return LossSums(*(jax.lax.psum(one.sum(), "data") for one in blocks))
+    return LossSums(*(sum_over("data", one.sum(), one.dtype) for one in blocks))
 
 
 def _cut(tokens: Tokens, block_tokens: int) -> Tokens:
@@ -188,9 +188,10 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
     if settings.vocab_size < head.table.shape[0] * jax.lax.axis_size("tensor"):  # else XLA makes one more array of them
         logits = jnp.where(entries < settings.vocab_size, logits, -jnp.inf)
     hot = block.targets[:, None] == entries
-    top = jax.lax.pmax(logits.max(-1), "tensor")
+    top = max_over("tensor", logits.max(-1))
     powers = jnp.exp(logits - top[:, None])
-    denominator, target = jax.lax.psum(jnp.stack([powers.sum(-1), jnp.where(hot, logits, 0).sum(-1)]), "tensor")
+    parts = jnp.stack([powers.sum(-1), jnp.where(hot, logits, 0).sum(-1)])
+    denominator, target = sum_over("tensor", parts, parts.dtype)
     log_z = jnp.log(denominator) + top
     entropy = (log_z - target) * block.weights
     z_squared = log_z * log_z * block.weights

@@ -28,6 +28,7 @@ from shardwise.train.dropout import Dropout, Place
 from shardwise.train.embedding import Table, lookup
 from shardwise.train.layout import Layout
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
+from shardwise.train.products import DotGeneral
 from shardwise.train.rotary import rotate
 
 Array = jax.Array
@@ -309,7 +310,8 @@ class Gpt(eqx.Module):
 
 def _linear(In: AxisSpec, Out: AxisSpec, std: float, *, bias: bool, key: Array) -> hnn.Linear:
     axes = (*hax.axis.ensure_tuple(In), *hax.axis.ensure_tuple(Out))
-    return hnn.Linear(hax.random.normal(key, axes) * std, hax.zeros(Out) if bias else None, In, Out)
+    weight = hax.random.normal(key, axes) * std
+    return hnn.Linear(weight, hax.zeros(Out) if bias else None, In, Out, dot_general=DotGeneral())
 
 
 def _norm(config: GptConfig) -> hnn.LayerNorm:
