@@ -19,7 +19,7 @@ def gather_columns(table: Array, *, fsdp: bool) -> Array:
 
 
 def sum_over(axis: str, x: Array, wire: jnp.dtype) -> Array:
-    """The sum of `x` over a mesh axis, on every device of it, in the wire's dtype."""
+    """The sum of `x` over a mesh axis, on every device of it, in the wire's dtype; over one device `x` as it is."""
     if jax.lax.axis_size(axis) == 1:
         return x
     summed: Array = jax.lax.psum(x.astype(wire), axis)

@@ -1,4 +1,4 @@
-"""Matrix products whose gradients suit XLA's CPU compiler; on other platforms they are `jax.lax.dot_general`'s own.
+"""Matrix products whose gradients suit XLA's CPU compiler; on other platforms they are plain `jax.lax.dot_general`s.
 
 Called by the model's layers, by attention and by the loss. XLA gives a product on CPUs to its quick library only if the
 left operand is contracted over its last dimensions. The gradient of a weight is not: it sums over tokens, which come
@@ -22,10 +22,19 @@ Dims = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 class DotGeneral(eqx.Module):
     """`product` as haliax's layers call it."""
 
-    def __call__(self, lhs: Array, rhs: Array, dimension_numbers: Any, *_: Any, **options: Any) -> Array:
-        """The product; of the options only `preferred_element_type` is used by a layer."""
+    def __call__(
+        self,
+        lhs: Array,
+        rhs: Array,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: jax.typing.DTypeLike | None = None,
+        out_sharding: Any = None,  # noqa: ARG002  on a mesh of `Auto` axes the partitioner decides it
+    ) -> Array:
+        """The product, accumulated in `preferred_element_type`."""
+        assert precision is None, "no layer of the model sets it"
         contracted, batch = (tuple(tuple(map(int, axes)) for axes in pair) for pair in dimension_numbers)
-        return product(lhs, rhs, (contracted, batch), options["preferred_element_type"])
+        return product(lhs, rhs, (contracted, batch), preferred_element_type)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
