@@ -85,7 +85,7 @@ def test_a_parallel_block_adds_both_branches_to_the_same_stream() -> None:
         assert np.allclose(logits[0], logits[1], atol=1e-4) == equal
 
 
-def test_remat_changes_memory_and_not_gradients() -> None:
+def test_remat_changes_no_gradient() -> None:
     """Full, dots and none give the same loss and, but for rounding, the same gradients."""
     programs = [program_of(gpt2_config(remat=remat)) for remat in ("none", "dots", "full")]
     params = random_params(programs[0])

@@ -82,6 +82,26 @@ def test_other_platforms_get_the_products_plain() -> None:
     assert {name for name, text in lowered.items() if "optimization_barrier" in text} == {"cpu"}
 
 
+@pytest.mark.parametrize(("a_width", "b_width"), [(8, 4), (4, 8)])
+def test_the_smaller_operand_is_copied(a_width: int, b_width: int) -> None:
+    """Whichever side it is on; the copy has the contracted axis last."""
+    a, b = jnp.ones((16, a_width)), jnp.ones((16, b_width))
+    text = jax.jit(lambda a, b: contract(a, b, (0,), (0,))).lower(a, b).as_text()
+    copied, *_ = re.findall(r"optimization_barrier \S+ : tensor<(\w+)>", text)
+
+    assert copied == "4x16xf32"
+
+
+def test_products_that_are_kept_are_not_computed_again(make_program: MakeProgram) -> None:
+    """With remat `dots` the backward pass makes attention's products again, with `full` the layers' too."""
+    made = {
+        remat: len(re.findall(r" dot\(", lower_step(make_program(f"model.remat={remat}")).compile().as_text() or ""))
+        for remat in ("none", "dots", "full")
+    }
+
+    assert 0 < made["none"] < made["dots"] < made["full"]
+
+
 def test_one_device_talks_to_nobody(make_program: MakeProgram) -> None:
     """The step of one device has no collective: a sum over one device would be a copy."""
     text = lower_step(make_program(num_devices=1)).compile().as_text()
