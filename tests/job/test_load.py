@@ -99,19 +99,45 @@ def test_a_vocabulary_from_a_file_is_left_to_the_trainer() -> None:
 @pytest.mark.parametrize(
     ("overrides", "shape"),
     [
-        ([], (1, 4, 1, 2, 1)),
-        (["training.mesh.replica=2"], (2, 2, 1, 2, 1)),
-        (["hardware.topology=1x1", "training.mesh.tensor=1"], (1, 1, 1, 1, 1)),
-        (["training.mesh={tensor: 4, fsdp: false}"], (1, 2, 1, 4, 1)),
+        ([], (1, 4, 1, 2)),
+        (["training.mesh.replica=2"], (2, 2, 1, 2)),
+        (["training.mesh.dataInner=2"], (1, 4, 2, 2)),
+        (["hardware.topology=1x1", "training.mesh.tensor=1"], (1, 1, 1, 1)),
+        (["training.mesh={tensor: 4, fsdp: false}"], (1, 2, 1, 4)),
     ],
 )
 def test_mesh_takes_all_devices(overrides: list[str], shape: tuple[int, ...]) -> None:
     """The data axis gets what tensor and replica leave."""
     job = resolve(quickstart(*overrides))
-    replica, data, context, tensor, pipeline = shape
-    expected = MeshShape(replica=replica, data=data, context=context, tensor=tensor, pipeline=pipeline)
+    replica, data, inner, tensor = shape
+    expected = MeshShape(replica=replica, data=data, data_inner=inner, context=1, tensor=tensor, pipeline=1)
     assert mesh_shape(job) == expected
-    assert num_devices(job.spec.hardware) == replica * data * context * tensor * pipeline
+    assert num_devices(job.spec.hardware) == replica * data * tensor
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "tensor", "steps"),
+    [
+        ("tpu-v5p", "2x2x4", 1, (16, 1)),
+        ("tpu-v5p", "4x4x4", 1, (16, 4)),
+        ("tpu-v5p", "4x4x4", 2, (16, 2)),
+        ("tpu-v5p", "4x4x12", 1, (16, 12)),
+        ("tpu-v6e", "16x16", 1, (16, 16)),
+        ("tpu-v5p", "8x8x16", 1, (32, 32)),
+        ("gpu", "8x8", 1, (64, 1)),
+        ("cpu-sim", "1x32", 1, (32, 1)),
+    ],
+)
+def test_fsdp_goes_in_two_steps_on_tpus(
+    accelerator: str, topology: str, tensor: int, steps: tuple[int, int]
+) -> None:
+    """Groups are of at most 16 chips up to 256, and as even as can be beyond; elsewhere one step does."""
+    words = f"hardware={{accelerator: {accelerator}, topology: {topology}}}"
+    model = "training.model={layers: 1, heads: 2, embed: 3072, seqLen: 128}"
+    job = resolve(quickstart(words, f"training.mesh.tensor={tensor}", "training.batch.sequences=3072", model))
+    shape = mesh_shape(job)
+    assert shape is not None
+    assert (shape.data // shape.data_inner, shape.data_inner) == steps
 
 
 def test_vocabulary_is_padded_to_128() -> None:

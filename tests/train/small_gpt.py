@@ -12,6 +12,7 @@ from shardwise.job.spec import Training, TrainingJob
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.layout import Layout
+from shardwise.train.model import whole_table
 from shardwise.train.state import Program
 
 Params = dict[str, jax.Array]
@@ -76,8 +77,8 @@ def random_params(program: Program, seed: int = 0) -> Params:
     made = {}
     for path, abstract in program.abstract()["params"].items():
         values = rng.normal(1.0 if path.endswith("norm.weight") else 0.0, 0.3, abstract.shape)
-        if program.names[path][0] == "vocab":  # the padding's rows are zero, as an import leaves them
-            values[program.config.vocab_size :] = 0
+        if "vocab" in program.names[path]:  # the last axis; the padding's entries are zero, as an import leaves them
+            values[..., program.config.vocab_size :] = 0
         made[path] = jax.device_put(values.astype(abstract.dtype), abstract.sharding)
     return made
 
@@ -89,8 +90,9 @@ def forward_of(program: Program) -> Forward:
     """
 
     def forward(params: Params, tokens: jax.Array, segments: jax.Array | None) -> jax.Array:
-        model = program.model(program.policy.cast_to_compute(params))
-        hidden = model.hidden(tokens, segments, Dropout.none(), program.layout)
+        model = program.model(params)
+        table = whole_table(model.token_embedding, program.layout)
+        hidden = model.hidden(table, tokens, segments, Dropout.none(), program.layout)
         logits: jax.Array = model.logits(hidden, program.layout).rearrange(("batch", "position", "vocab")).array
         return logits
 

@@ -11,7 +11,7 @@ from tests.train.small_gpt import Forward, forward_of, gpt2_config, gptj_config,
 
 from shardwise.job.errors import NonFiniteError, ShardwiseError, UsageError
 from shardwise.train.config import GptConfig
-from shardwise.train.generate import Decoder, Sampling, generate
+from shardwise.train.generate import _num_rows, Decoder, Sampling, generate
 from shardwise.train.state import Program
 
 Params = dict[str, jax.Array]
@@ -67,7 +67,7 @@ def test_cached_logits_are_the_whole_forward_pass(
     program = program_of(make(**fields), devices=devices, mesh=mesh)
     params = random_params(program)
     tokens = np.random.default_rng(2).integers(0, 70, (1, 16)).astype(np.int32)
-    num_rows = program.layout.mesh.shape["data"]
+    num_rows = _num_rows(program)
     whole = forward_of(program)(params, np.repeat(tokens, num_rows, 0))[0, :, :70]
     decoder = Decoder.of(program)
     logits, cache = decoder.start(params, tokens[0, :5].tolist())

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import fields
 
-import jax
 import numpy as np
 import pytest
+from tests.train.grids import layout_over
 
 from shardwise.train.data.sequences import Batch as Rows
-from shardwise.train.layout import Layout
 from shardwise.train.loader import Loader
 
 SEQUENCES, LENGTH = 8, 4
@@ -27,20 +26,17 @@ class Numbered:
         return Rows(tokens=whole, targets=whole + 1, weights=np.ones(whole.shape, np.float32), segments=0 * whole)
 
 
-def _layout(replica: int, data: int, tensor: int) -> Layout:
-    count = replica * data * tensor
-    return Layout.over(np.array(jax.devices()[:count]).reshape(replica, data, 1, 1, tensor))
-
-
 def _batches(loader: Loader, start: int, stop: int) -> Iterator[np.ndarray]:
     for batch in loader.ahead(start, stop):
         yield np.asarray(batch.tokens)[:, 0]
 
 
-@pytest.mark.parametrize("mesh", [(1, 1, 1), (1, 4, 2), (2, 2, 2), (1, 1, 8)])
-def test_rows_are_numbered_through_the_run_on_any_mesh(mesh: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    "mesh", [{}, {"outer": 4, "tensor": 2}, {"replica": 2, "outer": 2, "inner": 2}, {"tensor": 8}], ids=str
+)
+def test_rows_are_numbered_through_the_run_on_any_mesh(mesh: dict[str, int]) -> None:
     """Step n holds samples n x sequences onwards, however they are spread; a run that starts later gets the same."""
-    loader = Loader(Numbered(), _layout(*mesh), sequences=SEQUENCES, seq_len=LENGTH)
+    loader = Loader(Numbered(), layout_over(**mesh), sequences=SEQUENCES, seq_len=LENGTH)
 
     expected = np.arange(16, 40).reshape(3, SEQUENCES)
     np.testing.assert_array_equal(list(_batches(loader, 2, 5)), expected)
@@ -49,7 +45,7 @@ def test_rows_are_numbered_through_the_run_on_any_mesh(mesh: tuple[int, int, int
 def test_each_row_is_read_once_a_batch() -> None:
     """Devices that hold the same rows (tensor) share one read, for all fields of the batch."""
     rows = Numbered()
-    batch = Loader(rows, _layout(1, 4, 2), sequences=SEQUENCES, seq_len=LENGTH).batch(0)
+    batch = Loader(rows, layout_over(outer=4, tensor=2), sequences=SEQUENCES, seq_len=LENGTH).batch(0)
 
     assert sorted(rows.asked) == list(range(SEQUENCES))
     assert {field.name for field in fields(Rows)} == set(batch._fields)
@@ -61,6 +57,6 @@ def test_an_error_of_the_data_reaches_the_loop() -> None:
     def broken(_: np.ndarray) -> Rows:
         raise OSError("gone")
 
-    loader = Loader(broken, _layout(1, 1, 1), sequences=SEQUENCES, seq_len=LENGTH)
+    loader = Loader(broken, layout_over(), sequences=SEQUENCES, seq_len=LENGTH)
     with pytest.raises(OSError, match="gone"):
         next(loader.ahead(0, 2))

@@ -7,23 +7,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.train.buffers import largest_buffer_bytes
+from tests.train.grids import layout_over
 
-from shardwise.train.layout import Layout
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
+from shardwise.train.table import Table, copies
 
 Loss = Callable[..., LossSums]
 BATCH, POSITION, EMBED, VOCAB, REAL_VOCAB = 8, 24, 32, 256, 200
 Z_LOSS = 1e-2
 
 
-def _settings(*, block_tokens: int = 16, fsdp: bool = True, z_loss: float = Z_LOSS) -> HeadLoss:
-    return HeadLoss(REAL_VOCAB, block_tokens, z_loss, fsdp, wire=jnp.dtype(jnp.float32), logits=jnp.dtype(jnp.float32))
+FLOAT32 = jnp.dtype(jnp.float32)
+
+
+def _settings(
+    *, block_tokens: int = 16, vocab: int = REAL_VOCAB, z_loss: float = Z_LOSS, by_position: bool = False
+) -> HeadLoss:
+    return HeadLoss(vocab, block_tokens, z_loss, by_position, compute=FLOAT32, wire=FLOAT32, logits=FLOAT32)
 
 
 def _inputs() -> tuple[jax.Array, ...]:
     rng = np.random.default_rng(0)
     hidden = rng.standard_normal((BATCH, POSITION, EMBED)).astype(np.float32)
-    head = rng.standard_normal((VOCAB, EMBED)).astype(np.float32)
+    head = rng.standard_normal((EMBED, VOCAB)).astype(np.float32)
     bias = rng.standard_normal(VOCAB).astype(np.float32)
     targets = rng.integers(0, REAL_VOCAB, (BATCH, POSITION)).astype(np.int32)
     weights = (rng.random((BATCH, POSITION)) < 0.8).astype(np.float32)
@@ -32,7 +38,7 @@ def _inputs() -> tuple[jax.Array, ...]:
 
 def _plain(hidden: jax.Array, head: jax.Array, bias: jax.Array, targets: jax.Array, weights: jax.Array) -> LossSums:
     """All logits at once, from the definition; the vocabulary's padding is cut off."""
-    logits = (jnp.einsum("bse,ve->bsv", hidden, head) + bias)[..., :REAL_VOCAB]
+    logits = (jnp.einsum("bse,ev->bsv", hidden, head) + bias)[..., :REAL_VOCAB]
     log_z = jax.nn.logsumexp(logits, axis=-1)
     entropy = (log_z - jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]) * weights
     z_squared = log_z**2 * weights
@@ -40,9 +46,10 @@ def _plain(hidden: jax.Array, head: jax.Array, bias: jax.Array, targets: jax.Arr
     return LossSums((entropy + Z_LOSS * z_squared).sum(), entropy.sum(), z_squared.sum(), correct.sum(), weights.sum())
 
 
-def _ours(settings: HeadLoss) -> Loss:
+def _ours(settings: HeadLoss, *, fsdp: bool = True) -> Loss:
     def loss(hidden: jax.Array, table: jax.Array, bias: jax.Array, targets: jax.Array, weights: jax.Array) -> LossSums:
-        return head_loss(settings, Head(table, bias), Tokens(hidden, targets, weights))
+        whole = copies(Table(fsdp, FLOAT32, FLOAT32), table)
+        return head_loss(settings, Head(whole, bias), Tokens(hidden, targets, weights))
 
     return loss
 
@@ -58,40 +65,44 @@ def _with_gradients(loss: Loss, inputs: Sequence[jax.Array]) -> tuple[LossSums, 
     return sums, gradients
 
 
-def _layout(data: int, tensor: int, *, fsdp: bool = True) -> Layout:
-    return Layout.over(np.array(jax.devices()[: data * tensor]).reshape(1, data, 1, 1, tensor), fsdp=fsdp)
-
-
 @pytest.mark.parametrize(
     ("mesh", "fsdp", "block_tokens"),
-    [((1, 1), True, 7), ((4, 2), True, 16), ((4, 2), True, 7), ((2, 4), False, 16), ((1, 8), True, 10_000)],
+    [
+        ({}, True, 7),
+        ({"outer": 4, "tensor": 2}, True, 16),
+        ({"outer": 2, "inner": 2, "tensor": 2}, True, 7),
+        ({"outer": 2, "tensor": 4}, False, 16),
+        ({"tensor": 8}, True, 10_000),
+    ],
+    ids=str,
 )
 def test_sums_and_gradients_equal_the_plain_loss(
-    mesh: tuple[int, int],
+    mesh: dict[str, int],
     fsdp: bool,  # noqa: FBT001 - a column of the table
     block_tokens: int,
 ) -> None:
     """Cross entropy, z-loss, accuracy and all gradients, whatever the mesh and the block's size."""
     inputs = _inputs()
     expected, gradients = _with_gradients(_plain, inputs)
-    with jax.set_mesh(_layout(*mesh, fsdp=fsdp).mesh):
-        actual, ours = _with_gradients(_ours(_settings(block_tokens=block_tokens, fsdp=fsdp)), inputs)
+    settings = _settings(block_tokens=block_tokens, by_position=mesh.get("tensor", 1) > 1)
+    with jax.set_mesh(layout_over(**mesh, fsdp=fsdp).mesh):
+        actual, ours = _with_gradients(_ours(settings, fsdp=fsdp), inputs)
 
     np.testing.assert_allclose(np.array(actual), np.array(expected), rtol=2e-6)
     for mine, plain in zip(ours, gradients, strict=True):
         np.testing.assert_allclose(mine, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_the_paddings_rows_stay_what_they_are() -> None:
-    """The head's rows beyond the real vocabulary get no gradient, and evaluation gives the sums of training."""
+def test_the_paddings_entries_stay_what_they_are() -> None:
+    """The head's entries beyond the real vocabulary get no gradient, and evaluation gives the sums of training."""
     inputs = _inputs()
-    with jax.set_mesh(_layout(4, 2).mesh):
+    with jax.set_mesh(layout_over(outer=4, tensor=2).mesh):
         trained, (_, table, bias) = _with_gradients(_ours(_settings()), inputs)
         evaluated = jax.jit(_ours(_settings()))(*inputs)
 
-    assert not np.asarray(table)[REAL_VOCAB:].any()
+    assert not np.asarray(table)[:, REAL_VOCAB:].any()
     assert not np.asarray(bias)[REAL_VOCAB:].any()
-    assert np.asarray(table)[:REAL_VOCAB].any()
+    assert np.asarray(table)[:, :REAL_VOCAB].any()
     np.testing.assert_allclose(np.array(evaluated), np.array(trained), rtol=1e-6)
 
 
@@ -99,18 +110,19 @@ def test_the_paddings_rows_stay_what_they_are() -> None:
 def test_no_buffer_is_larger_than_block_tokens_times_local_vocabulary(data: int, tensor: int) -> None:
     """With a vocabulary that dwarfs all else, the compiled loss and its gradients hold one block's logits at most."""
     batch, position, embed, vocab, block_tokens = 16, 64, 8, 8192, 32
-    layout = _layout(data, tensor)
-    settings = HeadLoss(vocab, block_tokens, 0.0, fsdp=True, wire=jnp.dtype(jnp.float32), logits=jnp.dtype(jnp.float32))
-    rows, table = layout.batch, layout.stored(("vocab", "embed"))
+    layout = layout_over(outer=data, tensor=tensor)
+    settings = _settings(vocab=vocab, block_tokens=block_tokens, z_loss=0.0)
+    rows, table = layout.batch, layout.stored(("embed", "vocab"))
     shapes = (
         jax.ShapeDtypeStruct((batch, position, embed), jnp.float32, sharding=rows),
-        jax.ShapeDtypeStruct((vocab, embed), jnp.float32, sharding=table),
+        jax.ShapeDtypeStruct((embed, vocab), jnp.float32, sharding=table),
         jax.ShapeDtypeStruct((batch, position), jnp.int32, sharding=rows),
         jax.ShapeDtypeStruct((batch, position), jnp.float32, sharding=rows),
     )
 
     def total(hidden: jax.Array, weight: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-        return head_loss(settings, Head(weight, None), Tokens(hidden, targets, weights)).total
+        whole = copies(Table(fsdp=True, compute=FLOAT32, wire=FLOAT32), weight)
+        return head_loss(settings, Head(whole, None), Tokens(hidden, targets, weights)).total
 
     with jax.set_mesh(layout.mesh):
         gradients = jax.jit(jax.grad(total, argnums=(0, 1)), out_shardings=(rows, table))
@@ -124,7 +136,7 @@ def test_no_buffer_is_larger_than_block_tokens_times_local_vocabulary(data: int,
 def test_the_z_loss_is_on_the_true_log_denominator() -> None:
     """Logits that are all shifted by c shift log Z by c: subtracting the maximum before squaring would hide it."""
     hidden, table, _, targets, weights = _inputs()
-    with jax.set_mesh(_layout(1, 1).mesh):
+    with jax.set_mesh(layout_over().mesh):
         z_of = jax.jit(lambda bias: _ours(_settings())(hidden, table, bias, targets, weights).z_squared)
         low, high = (float(z_of(jnp.full(VOCAB, shift))) for shift in (0.0, 50.0))
 

@@ -82,7 +82,7 @@ def _summary(job: TrainingJob) -> Table:
     table.add_row("job", escape(job.metadata.name))
     slices = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
     table.add_row("devices", f"{num_devices(hardware)} ({slices}{hardware.accelerator} {hardware.topology})")
-    table.add_row("mesh", f"replica {mesh.replica} x data {mesh.data} x tensor {mesh.tensor}")
+    table.add_row("mesh", mesh.words)
     table.add_row("model", _model_size(training.model))
     table.add_row("a step", f"{training.batch.sequences:,} sequences x {training.model.seq_len:,} = {tokens:,} tokens")
     table.add_row("steps", f"{training.steps:,} ({training.steps * tokens:,} tokens)")

@@ -23,9 +23,8 @@ from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Abstract, Program
 
 _MODEL = "spec.training.model"
-# What a person may change without another function of the same weights.
-_FREE = frozenset({"upcastAttention"})
-_FREE_WHEN_ROTARY = frozenset({"upcastAttention", "seqLen"})
+# What a person may change without another function of the same weights, where positions are rotary.
+_FREE_WHEN_ROTARY = frozenset({"seqLen"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +76,6 @@ def save_weights(
 
 
 def _identity(config: GptConfig) -> dict[str, str | int | float | bool | None]:
-    free = _FREE_WHEN_ROTARY if config.position == "rotary" else _FREE
+    free = _FREE_WHEN_ROTARY if config.position == "rotary" else frozenset()
     section = weights.model_section(config)
     return {f"{_MODEL}.{key}": value for key, value in section.items() if key not in free}

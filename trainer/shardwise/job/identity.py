@@ -60,13 +60,13 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training": ("seed", "steps"),
     "spec.training.model": (
         """layers heads embed mlp seqLen vocabSize block position rotaryDim tiedHead headBias attentionBias
-        scaleByInverseLayer upcastAttention normEpsilon initStd""",
+        scaleByInverseLayer normEpsilon initStd""",
         "preset remat attention",
     ),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer attendAcross heldOut", ""),
     "spec.training.data.train.*": ("name weight textField", "paths"),
-    "spec.training.mesh": ("", "tensor fsdp replica context pipeline"),
+    "spec.training.mesh": ("", "tensor fsdp replica dataInner context pipeline"),
     "spec.training.batch": ("sequences", "microbatches"),
     "spec.training.optimizer": (
         "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",

@@ -7,6 +7,7 @@ have, cadences that are off, a vocabulary that the tokenizer's file decides, che
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from shardwise.job.accelerators import offered
 from shardwise.job.presets import (
     BYTE_TOKENIZER,
     BYTE_VOCAB_SIZE,
@@ -16,7 +17,8 @@ from shardwise.job.presets import (
     PRESETS,
 )
 from shardwise.job.quantity import Duration
-from shardwise.job.spec import Checkpoint, Model, Optimizer, SpecModel, TrainingJob
+from shardwise.job.spec import Checkpoint, Mesh, Model, Optimizer, SpecModel, TrainingJob
+from shardwise.job.topology import inner_ways, mesh_shape
 
 Section = TypeVar("Section", bound=SpecModel)
 
@@ -27,12 +29,20 @@ def resolve(job: TrainingJob) -> TrainingJob:
     filled = training.model_copy(
         update={
             "model": _model(training.model, training.data.tokenizer),
-            "mesh": _fill(training.mesh, {"replica": job.spec.hardware.slices}),
+            "mesh": _mesh(job),
             "optimizer": _optimizer(training.optimizer),
             "checkpoint": _checkpoint(training.checkpoint),
         }
     )
     return job.model_copy(update={"spec": job.spec.model_copy(update={"training": filled})})
+
+
+def _mesh(job: TrainingJob) -> Mesh:
+    mesh = _fill(job.spec.training.mesh, {"replica": job.spec.hardware.slices})
+    accelerator, shape = offered().get(job.spec.hardware.accelerator), mesh_shape(job)
+    if accelerator is None or shape is None:  # a rule says so
+        return mesh
+    return _fill(mesh, {"data_inner": inner_ways(accelerator, shape.data) if mesh.fsdp else 1})
 
 
 def _model(model: Model, tokenizer: str) -> Model:

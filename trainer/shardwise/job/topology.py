@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from shardwise.job.accelerators import offered
 from shardwise.job.spec import Hardware, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass, HostRange
-from shardwise.job.words import any_of
+from shardwise.job.words import any_of, divisors
 
 _MOST_LISTED = 12
+_MOST_OF_A_GROUP = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,20 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """Devices along each mesh axis, in the order of the mesh."""
+    """Devices along each mesh axis, in the order of the mesh; `data` is all of its two axes."""
 
     replica: int
     data: int
+    data_inner: int
     context: int
     tensor: int
     pipeline: int
+
+    @property
+    def words(self) -> str:
+        """The mesh for people: replica 2 x data 64 (16 x 4) x tensor 1."""
+        steps = f" ({self.data // self.data_inner} x {self.data_inner})" if self.data_inner > 1 else ""
+        return f"replica {self.replica} x data {self.data}{steps} x tensor {self.tensor}"
 
 
 def parse_topology(accelerator: AcceleratorClass, text: str) -> Topology | None:
@@ -112,7 +120,28 @@ def mesh_shape(job: TrainingJob) -> MeshShape | None:
     data, rest = divmod(num_devices(hardware), mesh.tensor * replica * mesh.context * mesh.pipeline)
     if rest or not data:
         return None
-    return MeshShape(replica=replica, data=data, context=mesh.context, tensor=mesh.tensor, pipeline=mesh.pipeline)
+    return MeshShape(
+        replica=replica,
+        data=data,
+        data_inner=mesh.data_inner or 1,
+        context=mesh.context,
+        tensor=mesh.tensor,
+        pipeline=mesh.pipeline,
+    )
+
+
+def inner_ways(accelerator: AcceleratorClass, data: int) -> int:
+    """How many ways the inner of the two axes of `data` has where a job does not say.
+
+    XLA's compiler for TPUs turns a gather over more than 32 chips into an all-reduce of everything; up to 16 are safe.
+    The outer axis takes as many as it may, because what is left for the second step is then smallest. GPUs gather over
+    any number in one step, in which a host's network sends each byte once.
+    """
+    if accelerator.spec.platform != "tpu" or data <= _MOST_OF_A_GROUP:
+        return 1
+    outers = [ways for ways in divisors(data) if ways >= data // ways]
+    safe = [ways for ways in outers if ways <= _MOST_OF_A_GROUP]
+    return data // (max(safe) if safe else min(outers))
 
 
 def _chips(grid: str) -> int:

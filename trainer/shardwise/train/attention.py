@@ -1,7 +1,8 @@
 """Causal self-attention over arrays: the plain form, blockwise, Pallas splash (TPU) and cuDNN (GPU).
 
-All give the same numbers. Called by the model with arrays split over batch and heads. Not here: projections, rotary
-positions, dropout (kernels have none, so the job file refuses it on attention weights).
+All give the same numbers: scores are float32 from the product to the softmax, whatever the inputs are. Called by the
+model with arrays split over batch and heads. Not here: projections, rotary positions, dropout (kernels have none, so the
+job file refuses it on attention weights).
 """
 
 from collections.abc import Callable
@@ -12,16 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from shardwise.train.mesh import DATA, unclaimed
 from shardwise.train.products import product
 
 Array = jax.Array
 Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
 BLOCK = 512  # positions: scores are held for one block of queries against one of keys
-MANUAL = {"data", "context", "pipeline", "tensor"}  # every mesh axis but replica, which the step has taken
 MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
 
 
-def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel, upcast: bool) -> Array:
+def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel) -> Array:
     """Softmax(q k^T, causal, within a segment) v.
 
     Args:
@@ -30,7 +31,6 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
         v: the same shape.
         segments: int32 [batch, position] or None; a query sees only keys of its own segment.
         kernel: which implementation.
-        upcast: make scores and their softmax in float32 whatever the inputs are.
 
     Returns:
         [batch, heads, position, head_size] in the inputs' dtype.
@@ -38,24 +38,24 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
     """
     match kernel:
         case "plain":
-            return plain(q, k, v, segments, upcast=upcast)
+            return plain(q, k, v, segments)
         case "blockwise":
-            return blockwise(q, k, v, segments, upcast=upcast)
+            return blockwise(q, k, v, segments)
         case "splash":
             return splash(q, k, v, segments)
         case "cudnn":
             return cudnn(q, k, v, segments)
 
 
-def plain(q: Array, k: Array, v: Array, segments: Array | None, *, upcast: bool, start: Array | int = 0) -> Array:
+def plain(q: Array, k: Array, v: Array, segments: Array | None, *, start: Array | int = 0) -> Array:
     """All scores at once: the reference, and the fastest for short sequences; queries may `start` later than keys."""
-    scores = _scores(q, k, upcast=upcast)
+    scores = _scores(q, k)
     mask = _mask(q.shape[2], k.shape[2], start, 0, segments)
-    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1).astype(v.dtype)
-    return _mixed(weights, v)
+    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+    return _mixed(weights, v, v.dtype)
 
 
-def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, upcast: bool, block: int = BLOCK) -> Array:
+def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, block: int = BLOCK) -> Array:
     """Block by block with a running maximum and sum, so that memory grows with position, not with its square.
 
     Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021). A block of queries visits only the blocks of
@@ -63,9 +63,9 @@ def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, upcast: b
     """
     length = q.shape[2]
     if length <= block or length % block:
-        return plain(q, k, v, segments, upcast=upcast)
+        return plain(q, k, v, segments)
     rows = [
-        _attend_row(upcast, i, q[:, :, i : i + block], k[:, :, : i + block], v[:, :, : i + block], segments)
+        _attend_row(i, q[:, :, i : i + block], k[:, :, : i + block], v[:, :, : i + block], segments)
         for i in range(0, length, block)
     ]
     return jnp.concatenate(rows, axis=2)
@@ -96,10 +96,10 @@ def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: b
             return jax.vmap(kernel)(q, k, v)
         return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))(q, k, v, segments)
 
-    heads, rows = P("data", "tensor"), None if segments is None else P("data")
+    heads, rows = P(DATA, "tensor"), None if segments is None else P(DATA)
     specs = (heads, heads, heads, rows)
     mapped: Callable[..., Array] = jax.shard_map(
-        local, in_specs=specs, out_specs=heads, axis_names=MANUAL, check_vma=False
+        local, in_specs=specs, out_specs=heads, axis_names=unclaimed(), check_vma=False
     )
     return mapped(q, k, v, segments)
 
@@ -112,15 +112,14 @@ def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
     return swap(fused(swap(q), swap(k), swap(v), mask=mask))
 
 
-def _scores(q: Array, k: Array, *, upcast: bool) -> Array:
-    """[batch, heads, query, key]."""
-    dtype = jnp.float32 if upcast else q.dtype
-    return product(q.astype(dtype), k.astype(dtype), (((3,), (3,)), ((0, 1), (0, 1))))
+def _scores(q: Array, k: Array) -> Array:
+    """Float32 [batch, heads, query, key]."""
+    return product(q, k, (((3,), (3,)), ((0, 1), (0, 1))), jnp.dtype(jnp.float32))
 
 
-def _mixed(weights: Array, v: Array) -> Array:
-    """[batch, heads, query, head_size]: the values, by the weights of [batch, heads, query, key]."""
-    return product(weights, v, (((3,), (2,)), ((0, 1), (0, 1))))
+def _mixed(weights: Array, v: Array, dtype: jnp.dtype) -> Array:
+    """[batch, heads, query, head_size] in this dtype: the values, by the weights of [batch, heads, query, key]."""
+    return product(weights.astype(v.dtype), v, (((3,), (2,)), ((0, 1), (0, 1))), dtype)
 
 
 def _mask(
@@ -136,19 +135,19 @@ def _mask(
     return causal & (own[:, None, :, None] == theirs[:, None, None, :])
 
 
-@partial(jax.checkpoint, static_argnums=(0, 1))
-def _attend_row(upcast: bool, start: int, q: Array, k: Array, v: Array, segments: Array | None) -> Array:  # noqa: FBT001
+@partial(jax.checkpoint, static_argnums=0)
+def _attend_row(start: int, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
     """One block of queries, starting at position `start`, against every block of keys up to its own."""
     batch, heads, block, size = q.shape
 
     def visit(carry: tuple[Array, Array, Array], key_start: Array) -> tuple[tuple[Array, Array, Array], None]:
         top, total, out = carry
         keys, values = (jax.lax.dynamic_slice_in_dim(x, key_start, block, 2) for x in (k, v))
-        scores = _scores(q, keys, upcast=upcast).astype(jnp.float32)
+        scores = _scores(q, keys)
         scores = jnp.where(_mask(block, block, start, key_start, segments), scores, MASKED)
         new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
         weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
-        out = out * shrink + _mixed(weights.astype(v.dtype), values).astype(jnp.float32)
+        out = out * shrink + _mixed(weights, values, jnp.dtype(jnp.float32))
         return (new_top, total * shrink + weights.sum(-1, keepdims=True), out), None
 
     # The diagonal block comes first, so that every row has a true maximum before a wholly masked block could come.

@@ -1,20 +1,23 @@
 """Gathers and sums over mesh axes inside a shard_map; sums are on the wire in a dtype of the caller's choice.
 
 Called by the embedding and the loss, the two places whose collectives are written by hand. An axis of one device is
-left alone: XLA's CPU compiler would copy the array, twice, for a collective that has nobody to talk to.
+left alone: XLA's CPU compiler would copy the array, twice, for a collective that has nobody to talk to. Over the two
+axes of `data` everything goes in two steps, as in `train/gather.py`.
 """
 
 import jax
 import jax.numpy as jnp
 
+from shardwise.train.mesh import DATA
+
 Array = jax.Array
 
 
-def gather_columns(table: Array, *, fsdp: bool) -> Array:
-    """A [rows, columns] table whole over `data`, which FSDP has split by column."""
-    if not fsdp or jax.lax.axis_size("data") == 1:
-        return table
-    whole: Array = jax.lax.all_gather(table, "data", axis=1, tiled=True)
+def gather_over(axis: str, x: Array, *, dimension: int) -> Array:
+    """The parts of `x` along this dimension from all devices of a mesh axis, joined in their order."""
+    if jax.lax.axis_size(axis) == 1:
+        return x
+    whole: Array = jax.lax.all_gather(x, axis, axis=dimension, tiled=True)
     return whole
 
 
@@ -26,6 +29,14 @@ def sum_over(axis: str, x: Array, wire: jnp.dtype) -> Array:
     return summed
 
 
+def scatter_over(axis: str, x: Array, wire: jnp.dtype, *, dimension: int) -> Array:
+    """The sum of `x` over a mesh axis, of which each device keeps its own part along this dimension."""
+    if jax.lax.axis_size(axis) == 1:
+        return x
+    summed: Array = jax.lax.psum_scatter(x.astype(wire), axis, scatter_dimension=dimension, tiled=True)
+    return summed
+
+
 def max_over(axis: str, x: Array) -> Array:
     """The largest `x` over a mesh axis, on every device of it."""
     if jax.lax.axis_size(axis) == 1:
@@ -34,9 +45,26 @@ def max_over(axis: str, x: Array) -> Array:
     return largest
 
 
-def sum_over_data(x: Array, wire: jnp.dtype, *, split: int | None) -> Array:
-    """The sum of `x` over `data`: where FSDP splits this dimension, each device keeps its own part of it only."""
-    if split is None or jax.lax.axis_size("data") == 1:
-        return sum_over("data", x, wire)
-    summed: Array = jax.lax.psum_scatter(x.astype(wire), "data", scatter_dimension=split, tiled=True)
+def gather_rows(table: Array, *, fsdp: bool) -> Array:
+    """A table whole over `data`, which FSDP has split by row."""
+    for axis in reversed(DATA) if fsdp else ():
+        table = gather_over(axis, table, dimension=0)
+    return table
+
+
+def scatter_rows(table: Array, wire: jnp.dtype, *, fsdp: bool) -> Array:
+    """The sum of a table over `data`; with FSDP each device keeps its own rows only."""
+    if not fsdp:
+        return sum_over_data(table, wire)
+    for axis in DATA:
+        table = scatter_over(axis, table, wire, dimension=0)
+    return table
+
+
+def sum_over_data(x: Array, wire: jnp.dtype) -> Array:
+    """The sum of `x` over `data`, on every device of it."""
+    axes = tuple(axis for axis in DATA if jax.lax.axis_size(axis) > 1)
+    if not axes:
+        return x
+    summed: Array = jax.lax.psum(x.astype(wire), axes)
     return summed

@@ -39,7 +39,6 @@ class GptConfig:
     head_bias: bool = False
     attention_bias: bool = True
     scale_by_inverse_layer: bool = False
-    upcast_attention: bool = False
     norm_epsilon: float = 1e-5
     init_std: float = 0.02
     embed_dropout: float = 0.0
@@ -64,7 +63,6 @@ class GptConfig:
             head_bias=_filled(model.head_bias),
             attention_bias=_filled(model.attention_bias),
             scale_by_inverse_layer=model.scale_by_inverse_layer,
-            upcast_attention=model.upcast_attention,
             norm_epsilon=model.norm_epsilon,
             init_std=model.init_std,
             embed_dropout=model.dropout.embed,

@@ -1,7 +1,8 @@
-"""The token table's lookup, over a table split by row (vocabulary over tensor) and by column (embed over data).
+"""The token table's lookup, over copies of the table whose vocabulary is split over tensor.
 
-Called by the model. Written in one shard_map because XLA would gather the whole table: here each device looks up the
-rows it holds and the results are added over tensor; the gradient is summed in float32 and reduce-scattered once.
+Called by the model. Written in one shard_map because XLA would gather the whole vocabulary: here each device looks up
+the tokens it holds and the results are added over tensor. The gradient is one of a whole copy, not summed over data yet:
+that is `train/table.py`'s.
 """
 
 from functools import partial
@@ -11,71 +12,82 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from shardwise.train.collectives import gather_columns, sum_over, sum_over_data
+from shardwise.train.collectives import gather_over, scatter_over, sum_over
+from shardwise.train.mesh import DATA, unclaimed
+from shardwise.train.table import COPIES
 
 Array = jax.Array
-MANUAL = {"data", "context", "pipeline", "tensor"}
 
 
-class Table(NamedTuple):
-    """How the token table is laid out and how its gradient is summed."""
+class Lookup(NamedTuple):
+    """How the rows that are looked up lie, and how they are summed."""
 
-    num_rows: int
-    """Rows of the whole table: the padded vocabulary."""
-    fsdp: bool
-    """Whether the columns are split over data."""
+    num_tokens: int
+    """Entries of the whole table: the padded vocabulary."""
+    by_position: bool
+    """Whether what is looked up is split by position over tensor, or whole on all of it."""
+    compute: jnp.dtype
+    """The dtype of what is looked up."""
     wire: jnp.dtype
     """The dtype of sums over devices."""
 
     @property
     def spec(self) -> P:
-        """The partition of the [vocab, embed] table."""
-        return P("tensor", "data" if self.fsdp else None)
+        """The partition of the [batch, position, embed] result."""
+        return P(DATA, "tensor" if self.by_position else None)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def lookup(layout: Table, table: Array, tokens: Array) -> Array:
-    """The rows of the table for these tokens.
+def lookup(how: Lookup, copies: Array, tokens: Array) -> Array:
+    """The entries of the table for these tokens.
 
     Args:
-        layout: see `Table`.
-        table: [vocab, embed], laid out as `layout.spec`.
+        how: see `Lookup`.
+        copies: [data_outer, data_inner, embed, vocab] in the wire's dtype: `table.copies`.
         tokens: int32 [batch, position], batch over data.
 
     Returns:
-        [batch, position, embed] in the table's dtype, batch over data.
+        [batch, position, embed] in the compute dtype, laid out as `how.spec`.
 
     """
 
-    def local(table: Array, tokens: Array) -> Array:
-        row, held = _held(tokens, table.shape[0])
-        rows = jnp.where(held[..., None], gather_columns(table, fsdp=layout.fsdp)[row], 0)
-        return sum_over("tensor", rows, layout.wire).astype(table.dtype)
+    def local(copies: Array, tokens: Array) -> Array:
+        table = copies[0, 0].astype(how.compute)
+        entry, held = _held(tokens, table.shape[1])
+        # Turned before it is looked up in: entries side by side are what every platform reads fastest.
+        found = jnp.where(held[..., None], table.T[entry], 0)
+        if how.by_position:
+            return scatter_over("tensor", found, how.wire, dimension=1).astype(how.compute)
+        return sum_over("tensor", found, how.wire).astype(how.compute)
 
-    specs = (layout.spec, P("data"))
-    return jax.shard_map(local, in_specs=specs, out_specs=P("data"), axis_names=MANUAL, check_vma=False)(table, tokens)
+    specs = (COPIES, P(DATA))
+    mapped = jax.shard_map(local, in_specs=specs, out_specs=how.spec, axis_names=unclaimed(), check_vma=False)
+    return mapped(copies, tokens)
 
 
-def _forward(layout: Table, table: Array, tokens: Array) -> tuple[Array, Array]:
-    return lookup(layout, table, tokens), tokens
+def _forward(how: Lookup, copies: Array, tokens: Array) -> tuple[Array, Array]:
+    return lookup(how, copies, tokens), tokens
 
 
-def _backward(layout: Table, tokens: Array, grad: Array) -> tuple[Array, None]:
+def _backward(how: Lookup, tokens: Array, grad: Array) -> tuple[Array, None]:
     def local(tokens: Array, grad: Array) -> Array:
-        row, held = _held(tokens, layout.num_rows // jax.lax.axis_size("tensor"))
-        empty = jnp.zeros((layout.num_rows // jax.lax.axis_size("tensor"), grad.shape[-1]), jnp.float32)
-        added = empty.at[row].add(jnp.where(held[..., None], grad, 0).astype(jnp.float32))
-        return sum_over_data(added, layout.wire, split=1 if layout.fsdp else None).astype(grad.dtype)
+        if how.by_position:
+            grad = gather_over("tensor", grad, dimension=1)
+        num_entries = how.num_tokens // jax.lax.axis_size("tensor")
+        entry, held = _held(tokens, num_entries)
+        empty = jnp.zeros((num_entries, grad.shape[-1]), jnp.float32)
+        added = empty.at[entry].add(jnp.where(held[..., None], grad, 0).astype(jnp.float32))
+        return added.astype(how.wire).T[None, None]
 
-    specs = (P("data"), P("data"))
-    mapped = jax.shard_map(local, in_specs=specs, out_specs=layout.spec, axis_names=MANUAL, check_vma=False)
+    specs = (P(DATA), how.spec)
+    mapped = jax.shard_map(local, in_specs=specs, out_specs=COPIES, axis_names=unclaimed(), check_vma=False)
     return mapped(tokens, grad), None
 
 
 lookup.defvjp(_forward, _backward)
 
 
-def _held(tokens: Array, num_rows: int) -> tuple[Array, Array]:
-    """The local row of each token, and whether this device holds it."""
-    row = tokens - jax.lax.axis_index("tensor") * num_rows
-    return jnp.clip(row, 0, num_rows - 1), (row >= 0) & (row < num_rows)
+def _held(tokens: Array, num_entries: int) -> tuple[Array, Array]:
+    """The local entry of each token, and whether this device holds it."""
+    entry = tokens - jax.lax.axis_index("tensor") * num_entries
+    return jnp.clip(entry, 0, num_entries - 1), (entry >= 0) & (entry < num_entries)

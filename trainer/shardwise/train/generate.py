@@ -5,6 +5,7 @@ business, and reading a checkpoint is the caller's. Two programs are compiled: o
 positions at once, one a single token. Every process of a run must call it alike, and each gets the same tokens.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from shardwise.job.errors import NonFiniteError, UsageError
+from shardwise.train.mesh import DATA
 from shardwise.train.model import CACHE_AXES, Cache
 from shardwise.train.state import Abstract, Program
 
@@ -194,8 +196,7 @@ def _next(
 ) -> tuple[Array, Cache]:
     """One sequence, computed in as many equal rows as `data` has parts: a lone row could not be split over them."""
     rows = jnp.broadcast_to(tokens, (_num_rows(program), tokens.size))
-    model = program.model(program.policy.cast_to_compute(params))
-    logits, cache = model.next_logits(rows, start, last, cache, program.layout)
+    logits, cache = program.model(params).next_logits(rows, start, last, cache, program.layout)
     return logits[0], cache
 
 
@@ -206,5 +207,4 @@ def _empty(program: Program) -> Cache:
 
 
 def _num_rows(program: Program) -> int:
-    num_rows: int = program.layout.mesh.shape["data"]
-    return num_rows
+    return math.prod(program.layout.mesh.shape[axis] for axis in DATA)

@@ -1,10 +1,14 @@
-"""Where every array lives: the mesh, the one table from axis names to mesh axes, and named arrays as plain ones.
+"""Where every array lives: the mesh, the tables from axis names to mesh axes, and named arrays as plain ones.
 
 Called by the step, the state, generation and the converters. Only this file and the model know haliax; the rest of the
 trainer sees arrays in a flat dict with their axis names beside them.
 
-Mesh axes, outermost first: replica (slices), data (the batch, and FSDP of `embed`), context (positions; size 1 for
-now), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab). Tensor is innermost because it talks most.
+Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions;
+size 1 for now), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab; and positions between its regions).
+Tensor is innermost because it talks most. `train/mesh.py` says which device goes where.
+
+A weight has `embed` first, whichever way it maps: what FSDP splits must not be the last dimension, over which a TPU
+would sum the whole gradient on every chip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,59 +23,68 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from haliax import NamedArray
-from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from shardwise.job.spec import Training
+from shardwise.train.gather import Placement, whole
+from shardwise.train.mesh import DATA, MESH_AXES, device_grid
 
 T = TypeVar("T")
 Array = jax.Array
-MESH_AXES = ("replica", "data", "context", "pipeline", "tensor")
+Axes = str | tuple[str, ...]
+Table = Mapping[str, Axes]
 
-# Axis name -> mesh axis. Every array is laid out by these two tables and nothing else: as it is stored (with FSDP),
-# and as it is computed with, when parameters are whole over `data`.
-PARAMETERS: Mapping[str, str] = MappingProxyType(
-    {"heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": "data"}
-)
-COMPUTE: Mapping[str, str] = MappingProxyType({"batch": "data", "heads": "tensor", "mlp": "tensor", "vocab": "tensor"})
+# Axis name -> mesh axes. Every array is laid out by one of these tables and nothing else: parameters as they are stored
+# (with FSDP); activations inside of attention and MLP; and activations between them, where the residual stream and the
+# norms are split by position instead of being copied over tensor (Korthikanti et al., "Reducing Activation
+# Recomputation in Large Transformer Models", 2022).
+PARAMETERS: Table = MappingProxyType({"heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": DATA})
+COMPUTE: Table = MappingProxyType({"batch": DATA, "heads": "tensor", "mlp": "tensor", "vocab": "tensor"})
+STREAM: Table = MappingProxyType({"batch": DATA, "position": "tensor"})
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh, the two tables over it, and how sums over it are made."""
+    """A mesh, the tables over it, and the formats of what is computed and summed on it."""
 
     mesh: Mesh
-    parameters: Mapping[str, str]
-    compute: Mapping[str, str]
-    sums_in_float32: bool
+    parameters: Table
+    compute: Table
+    dtype: jnp.dtype
+    """Of activations and matrix products."""
+    wire: jnp.dtype
+    """In which gradients, and activations by hand, are summed over devices."""
 
     @classmethod
     def of(cls, training: Training, devices: Sequence[jax.Device]) -> Self:
         """The layout of a resolved job over these devices; `data` takes what tensor and replica leave."""
-        mesh = training.mesh
-        replica = mesh.replica or 1
-        shape = (replica, len(devices) // (replica * mesh.tensor), mesh.context, mesh.pipeline, mesh.tensor)
-        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-        return cls.over(grid, fsdp=mesh.fsdp, sums_in_float32=training.precision.reduce == "float32")
+        grid, precision = device_grid(training.mesh, devices), training.precision
+        wire = precision.compute if precision.reduce == "compute" else precision.reduce
+        return cls.over(grid, fsdp=training.mesh.fsdp, dtype=precision.compute, wire=wire)
 
     @classmethod
-    def over(cls, devices: np.ndarray[Any, Any], *, fsdp: bool = True, sums_in_float32: bool = False) -> Self:
-        """The layout over a [replica, data, context, pipeline, tensor] array of devices."""
+    def over(
+        cls,
+        devices: np.ndarray[Any, Any],
+        *,
+        fsdp: bool = True,
+        dtype: DTypeLike = jnp.float32,
+        wire: DTypeLike = jnp.float32,
+    ) -> Self:
+        """The layout over an array of devices with a dimension for each of `MESH_AXES`."""
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
-        stored = {name: axis for name, axis in PARAMETERS.items() if fsdp or axis != "data"}
+        stored = {name: axes for name, axes in PARAMETERS.items() if fsdp or axes != DATA}
         on_cpu = devices.flat[0].platform == "cpu"  # whose compiler aborts at a hand-written sum of bfloat16
-        return cls(mesh, MappingProxyType(stored), COMPUTE, sums_in_float32 or on_cpu)
+        wire = jnp.float32 if on_cpu else wire
+        return cls(mesh, MappingProxyType(stored), COMPUTE, jnp.dtype(dtype), jnp.dtype(wire))
 
     @property
     def fsdp(self) -> bool:
         """Whether parameters are split over `data` while stored."""
         return "embed" in self.parameters
 
-    def wire(self, dtype: jnp.dtype) -> jnp.dtype:
-        """The dtype in which values of this dtype are summed over devices by hand."""
-        return jnp.dtype(jnp.float32) if self.sums_in_float32 else dtype
-
-    def spec(self, names: Sequence[str], table: Mapping[str, str]) -> PartitionSpec:
+    def spec(self, names: Sequence[str], table: Table) -> PartitionSpec:
         """The partition of an array with these axis names."""
         return PartitionSpec(*(table.get(name) for name in names))
 
@@ -87,47 +100,77 @@ class Layout:
     @property
     def batch(self) -> NamedSharding:
         """The sharding of a [batch, ...] array: rows over replica and data."""
-        return NamedSharding(self.mesh, PartitionSpec(("replica", "data")))
+        return NamedSharding(self.mesh, PartitionSpec(("replica", *DATA)))
 
     @property
     def words(self) -> NamedSharding:
         """The sharding of one value a device."""
         return NamedSharding(self.mesh, PartitionSpec(MESH_AXES))
 
+    # ---- activations
+
+    def splits_positions(self, num_positions: int) -> bool:
+        """Whether the residual stream of so many positions is split by them over tensor, which has to divide them."""
+        tensor: int = self.mesh.shape["tensor"]
+        return tensor > 1 and num_positions % tensor == 0
+
     def put(self, x: NamedArray) -> NamedArray:
-        """An activation, laid out as computed with."""
+        """An activation, laid out as attention and MLP compute with it."""
         spec = self.spec([axis.name for axis in x.axes], self.compute)
         return hax.named(jax.lax.with_sharding_constraint(x.array, spec), x.axes)
 
-    def whole(self, tree: T) -> T:
-        """Parameters whole over `data`, as a block computes with them; their gradients go back split.
+    def enter(self, x: NamedArray) -> NamedArray:
+        """Part of the residual stream, gathered for attention or the MLP; its gradient is scattered again."""
+        inside, stream = self._both(x)
+        return hax.named(_move(inside, stream, x.array), x.axes)
 
-        The backward constraint is what turns the gradient's all-reduce into a reduce-scatter.
-        """
-        gathered: T = jax.tree.map(lambda x: self._gather(x) if _is_named(x) else x, tree, is_leaf=_is_named)
+    def leave(self, x: NamedArray) -> NamedArray:
+        """What attention or the MLP adds to the residual stream, scattered; its gradient is gathered again."""
+        inside, stream = self._both(x)
+        return hax.named(_move(stream, inside, x.array), x.axes)
+
+    def _both(self, x: NamedArray) -> tuple[PartitionSpec, PartitionSpec]:
+        names = [axis.name for axis in x.axes]
+        split = self.splits_positions(x.resolve_axis("position").size)
+        return self.spec(names, self.compute), self.spec(names, STREAM if split else self.compute)
+
+    # ---- parameters
+
+    def placement(self, names: Sequence[str], dtype: DTypeLike) -> Placement:
+        """How a parameter with these axis names gets to where it is computed with, in this dtype, and back."""
+        outer = {name: DATA[0] if axes == DATA else axes for name, axes in self.parameters.items()}
+        return Placement(
+            stored=self.spec(names, self.parameters),
+            between=self.spec(names, outer if self.mesh.shape[DATA[1]] > 1 else self.parameters),
+            whole=self.spec(names, self.compute),
+            compute=jnp.dtype(dtype),
+            wire=jnp.dtype(jnp.float32) if dtype == jnp.float32 else self.wire,
+        )
+
+    def whole(self, tree: T, dtype: DTypeLike = jnp.float32) -> T:
+        """Parameters whole over `data`, in this dtype; their gradients go back split, in float32."""
+        gathered: T = jax.tree.map(lambda x: self._whole(x, dtype) if _is_named(x) else x, tree, is_leaf=_is_named)
         return gathered
 
-    def _gather(self, x: NamedArray) -> NamedArray:
-        names = [axis.name for axis in x.axes]
-        whole, split = self.spec(names, self.compute), self.spec(names, self.parameters)
-        return hax.named(_gather(whole, split, x.array), x.axes)
+    def _whole(self, x: NamedArray, dtype: DTypeLike) -> NamedArray:
+        return hax.named(whole(self.placement([axis.name for axis in x.axes], dtype), x.array), x.axes)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gather(whole: PartitionSpec, _split: PartitionSpec, w: Array) -> Array:
-    gathered: Array = jax.lax.with_sharding_constraint(w, whole)
-    return gathered
+def _move(there: PartitionSpec, _back: PartitionSpec, x: Array) -> Array:
+    moved: Array = jax.lax.with_sharding_constraint(x, there)
+    return moved
 
 
-def _gather_forward(whole: PartitionSpec, split: PartitionSpec, w: Array) -> tuple[Array, None]:
-    return _gather(whole, split, w), None
+def _move_forward(there: PartitionSpec, back: PartitionSpec, x: Array) -> tuple[Array, None]:
+    return _move(there, back, x), None
 
 
-def _gather_backward(_whole: PartitionSpec, split: PartitionSpec, _: None, grad: Array) -> tuple[Array]:
-    return (jax.lax.with_sharding_constraint(grad, split),)
+def _move_backward(_there: PartitionSpec, back: PartitionSpec, _: None, grad: Array) -> tuple[Array]:
+    return (jax.lax.with_sharding_constraint(grad, back),)
 
 
-_gather.defvjp(_gather_forward, _gather_backward)
+_move.defvjp(_move_forward, _move_backward)
 
 
 # ---- named trees as flat dicts

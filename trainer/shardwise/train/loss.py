@@ -1,7 +1,8 @@
 """Cross entropy of the head by blocks of tokens, its gradients made in the same pass; the whole logits never exist.
 
-Called by the model's loss. One shard_map over data and tensor: the head is gathered over data once and its gradient
-reduce-scattered once; the vocabulary stays split over tensor, so the largest buffer is block tokens x local vocabulary.
+Called by the model's loss. One shard_map over data and tensor: each device has a copy of its part of the vocabulary, so
+the largest buffer is block tokens x local vocabulary; the head's gradient is summed in `train/table.py`.
+The hidden states come and their gradient goes split by position over tensor, where tensor divides the positions.
 Vocabulary padding is masked out of the loss, the z-loss and the accuracy.
 """
 
@@ -12,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from shardwise.train.collectives import gather_columns, max_over, sum_over, sum_over_data
+from shardwise.train.collectives import gather_over, max_over, scatter_over, sum_over, sum_over_data
+from shardwise.train.mesh import DATA, unclaimed
 from shardwise.train.products import contract
+from shardwise.train.table import COPIES
 
 Array = jax.Array
-MANUAL = {"data", "context", "pipeline", "tensor"}
 
 
 class LossSums(NamedTuple):
@@ -42,8 +44,10 @@ class HeadLoss(NamedTuple):
     """Tokens of one block on one device."""
     z_loss: float
     """Factor of the squared log denominator."""
-    fsdp: bool
-    """Whether the head's columns are split over data."""
+    by_position: bool
+    """Whether hidden states, and so their gradient, are split by position over tensor."""
+    compute: jnp.dtype
+    """The dtype of the products."""
     wire: jnp.dtype
     """The dtype in which gradients are summed over devices."""
     logits: jnp.dtype
@@ -54,16 +58,16 @@ class Head(NamedTuple):
     """The output layer."""
 
     table: Array
-    """[vocab, embed]: vocab over tensor and, with fsdp, embed over data."""
+    """[data_outer, data_inner, embed, vocab] in the wire's dtype: `table.copies`; inside of the shard_map one copy."""
     bias: Array | None
-    """[vocab] over tensor."""
+    """float32 [vocab] over tensor."""
 
 
 class Tokens(NamedTuple):
     """What the head is asked for: [batch, position, ...], batch over data; or, in a scan, [blocks, tokens, ...]."""
 
     hidden: Array
-    """[batch, position, embed]."""
+    """[batch, position, embed], split as `HeadLoss.by_position` says."""
     targets: Array
     """int32."""
     weights: Array
@@ -79,7 +83,7 @@ class _Slope(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def head_loss(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
-    """Sums of the token losses of softmax(hidden table^T + bias) over all tokens of this replica.
+    """Sums of the token losses of softmax(hidden table + bias) over all tokens of this replica.
 
     Only `total` is differentiated: in the head and in the tokens' hidden.
     """
@@ -87,7 +91,7 @@ def head_loss(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
         partial(_evaluate, settings),
         in_specs=_specs(settings, head),
         out_specs=P(),
-        axis_names=MANUAL,
+        axis_names=unclaimed(),
         check_vma=False,
     )
     sums: LossSums = mapped(head, tokens)
@@ -99,8 +103,8 @@ def _forward(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, 
     mapped = jax.shard_map(
         partial(_differentiate, settings),
         in_specs=specs,
-        out_specs=(P(), (P("data"), specs[0])),
-        axis_names=MANUAL,
+        out_specs=(P(), (specs[1].hidden, specs[0])),
+        axis_names=unclaimed(),
         check_vma=False,
     )
     sums, (hidden, slope) = mapped(head, tokens)
@@ -116,53 +120,64 @@ def _backward(_: HeadLoss, slope: _Slope, cotangent: LossSums) -> tuple[Head, To
 head_loss.defvjp(_forward, _backward)
 
 
-def _specs(settings: HeadLoss, head: Head) -> tuple[Any, P]:
-    specs: Any = (P("tensor", "data" if settings.fsdp else None), None if head.bias is None else P("tensor"))
-    return Head(*specs), P("data")
+def _specs(settings: HeadLoss, head: Head) -> tuple[Any, Any]:
+    table: Any = COPIES
+    bias: Any = None if head.bias is None else P("tensor")
+    hidden: Any = P(DATA, "tensor" if settings.by_position else None)
+    rows: Any = P(DATA)
+    return Head(table, bias), Tokens(hidden, rows, rows)
 
 
 def _evaluate(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
     """One device's tokens against its part of the vocabulary."""
-    whole = _gathered(settings, head)
+    head, tokens = _gathered(settings, head, tokens)
 
     def block(_: None, block: Tokens) -> tuple[None, LossSums]:
-        return None, _block(settings, whole, block)[0]
+        return None, _block(settings, head, block)[0]
 
     return _summed(jax.lax.scan(block, None, _cut(tokens, settings.block_tokens))[1])
 
 
 def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, tuple[Array, Head]]:
-    """The same with the derivatives: hidden's summed over tensor, the head's over data, each once."""
-    whole = _gathered(settings, head)
-    # The table's derivative is summed as [embed, vocab]: what FSDP splits comes first, and only its part is turned.
+    """The same with the derivatives: hidden's summed over tensor, the head's of this device's tokens alone."""
+    head, tokens = _gathered(settings, head, tokens)
 
     def block(head_slope: Head, block: Tokens) -> tuple[Head, tuple[LossSums, Array]]:
-        sums, slope = _block(settings, whole, block)
-        hidden = jnp.einsum("cv,ve->ce", slope, whole.table)
+        sums, slope = _block(settings, head, block)
+        hidden = jnp.einsum("cv,ev->ce", slope, head.table)
         table = head_slope.table + contract(block.hidden, slope, (0,), (0,), dtype=jnp.float32)
         bias = None if head_slope.bias is None else head_slope.bias + slope.astype(jnp.float32).sum(0)
         return Head(table, bias), (sums, hidden)
 
-    zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.T.shape, jnp.float32), whole)
+    zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), head)
     head_slope, (sums, hidden) = jax.lax.scan(block, zeros, _cut(tokens, settings.block_tokens))
     hidden = hidden.reshape(-1, hidden.shape[-1])[: tokens.targets.size].reshape(tokens.hidden.shape)
-    hidden = sum_over("tensor", hidden, settings.wire).astype(tokens.hidden.dtype)
-    return _summed(sums), (hidden, _scattered(settings, head_slope, whole.table.dtype))
+    return _summed(sums), (_slope_of_hidden(settings, hidden), _slope_of_head(settings, head_slope))
 
 
-def _gathered(settings: HeadLoss, head: Head) -> Head:
-    return head._replace(table=gather_columns(head.table, fsdp=settings.fsdp))
+def _gathered(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[Head, Tokens]:
+    head = head._replace(table=head.table[0, 0].astype(settings.compute))
+    if not settings.by_position:
+        return head, tokens
+    return head, tokens._replace(hidden=gather_over("tensor", tokens.hidden, dimension=1))
 
 
-def _scattered(settings: HeadLoss, slope: Head, dtype: jnp.dtype) -> Head:
-    """The head's derivative, its table as [embed, vocab], summed over data and turned."""
-    table = sum_over_data(slope.table, settings.wire, split=0 if settings.fsdp else None).astype(dtype).T
-    bias = None if slope.bias is None else sum_over("data", slope.bias, settings.wire).astype(dtype)
+def _slope_of_head(settings: HeadLoss, slope: Head) -> Head:
+    """The head's derivative: its table's as the copies are, its bias's summed over data."""
+    table = slope.table.astype(settings.wire)[None, None]
+    bias = None if slope.bias is None else sum_over_data(slope.bias, settings.wire).astype(jnp.float32)
     return Head(table, bias)
 
 
+def _slope_of_hidden(settings: HeadLoss, slope: Array) -> Array:
+    """The hidden states' derivative [batch, position, embed], summed over tensor."""
+    if settings.by_position:
+        return scatter_over("tensor", slope, settings.wire, dimension=1).astype(slope.dtype)
+    return sum_over("tensor", slope, settings.wire).astype(slope.dtype)
+
+
 def _summed(blocks: LossSums) -> LossSums:
-    return LossSums(*(sum_over("data", one.sum(), one.dtype) for one in blocks))
+    return LossSums(*(sum_over_data(one.sum(), one.dtype) for one in blocks))
 
 
 def _cut(tokens: Tokens, block_tokens: int) -> Tokens:
@@ -180,12 +195,13 @@ def _cut(tokens: Tokens, block_tokens: int) -> Tokens:
 
 def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Array]:
     """The sums of one block, and d total / d logits: [tokens, vocab] in the compute dtype."""
-    entries = jax.lax.axis_index("tensor") * head.table.shape[0] + jnp.arange(head.table.shape[0])
-    logits = jnp.einsum("ce,ve->cv", block.hidden, head.table, preferred_element_type=settings.logits)
+    num_entries = head.table.shape[1]
+    entries = jax.lax.axis_index("tensor") * num_entries + jnp.arange(num_entries)
+    logits = jnp.einsum("ce,ev->cv", block.hidden, head.table, preferred_element_type=settings.logits)
     logits = logits.astype(jnp.float32)
     if head.bias is not None:
         logits = logits + head.bias
-    if settings.vocab_size < head.table.shape[0] * jax.lax.axis_size("tensor"):  # else XLA makes one more array of them
+    if settings.vocab_size < num_entries * jax.lax.axis_size("tensor"):  # else XLA makes one more array of them
         logits = jnp.where(entries < settings.vocab_size, logits, -jnp.inf)
     hot = block.targets[:, None] == entries
     top = max_over("tensor", logits.max(-1))

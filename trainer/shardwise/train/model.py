@@ -25,11 +25,12 @@ from haliax import Axis, AxisSpec, NamedArray
 from shardwise.train.attention import attend, plain
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout, Place
-from shardwise.train.embedding import Table, lookup
+from shardwise.train.embedding import Lookup, lookup
 from shardwise.train.layout import Layout
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
-from shardwise.train.products import DotGeneral
+from shardwise.train.products import GATHERED, weighted
 from shardwise.train.rotary import rotate
+from shardwise.train.table import Table, copies
 
 Array = jax.Array
 CACHE_AXES = ("layers", "batch", "heads", "position", "head_size")
@@ -53,17 +54,55 @@ class _Products(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships
         return eqx.filter_checkpoint(callable, policy=policy, prevent_cse=False)
 
 
-# What the backward pass keeps of a layer: its input only, its products too, or everything. The checkpoint must be
-# around all of the scan's body: inside it, the weights' slices would be kept as well, a second copy of the model.
-_REMAT = {"full": True, "dots": _Products(), "none": False}
+class _Activations(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships no types
+    """Keep all of a layer for the backward pass but its gathered weights, which would be the whole model."""
+
+    def checkpoint(self, _carry_name: str, _input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:  # noqa: A002
+        policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+        return eqx.filter_checkpoint(callable, policy=policy, prevent_cse=False)
+
+
+# What the backward pass keeps of a layer: its input only, its products too, or all but the weights. The checkpoint must
+# be around all of the scan's body: inside it, the weights' slices would be kept as well, a second copy of the model.
+_REMAT = {"full": True, "dots": _Products(), "none": _Activations()}
+
+
+class Linear(eqx.Module):
+    """A product with a weight that has `embed` first, whichever way it maps, and a bias.
+
+    The weight is gathered inside of the product (`products.weighted`); the bias is added in float32.
+    """
+
+    In: AxisSpec = eqx.field(static=True)
+    Out: AxisSpec = eqx.field(static=True)
+    weight: NamedArray
+    bias: NamedArray | None
+
+    @classmethod
+    def init(cls, In: AxisSpec, Out: AxisSpec, std: float, *, bias: bool, key: Array) -> Self:
+        """Normal weights, and zeros for the bias if there is one."""
+        axes = (*hax.axis.ensure_tuple(In), *hax.axis.ensure_tuple(Out))
+        weight = hax.random.normal(key, sorted(axes, key=lambda axis: axis.name != "embed")) * std
+        return cls(In, Out, weight, hax.zeros(Out) if bias else None)
+
+    def __call__(self, x: NamedArray, layout: Layout, place: Callable[[NamedArray], NamedArray]) -> NamedArray:
+        """{..., In} -> {..., Out}; `place` lays out the product before the bias is added to it."""
+        ins = [axis.name for axis in hax.axis.ensure_tuple(self.In)]
+        of_x = tuple(i for i, axis in enumerate(x.axes) if axis.name in ins)
+        names = [axis.name for axis in self.weight.axes]
+        of_weight = tuple(names.index(x.axes[i].name) for i in of_x)
+        left = [axis for axis in x.axes if axis.name not in ins] + [a for a in self.weight.axes if a.name not in ins]
+        how = layout.placement(names, layout.dtype)
+        out = place(hax.named(weighted(x.array, self.weight.array, ((of_x, of_weight), ((), ())), how), left))
+        return out if self.bias is None else (out + self.bias).astype(out.dtype)
 
 
 class Attention(eqx.Module):
     """Causal self-attention with one projection for query, key and value."""
 
     config: GptConfig = eqx.field(static=True)
-    qkv: hnn.Linear
-    out: hnn.Linear
+    qkv: Linear
+    out: Linear
 
     @classmethod
     def init(cls, config: GptConfig, *, key: Array) -> Self:
@@ -73,8 +112,8 @@ class Attention(eqx.Module):
         heads = (config.Heads, config.HeadSize)
         return cls(
             config,
-            _linear(config.Embed, (config.Qkv, *heads), std, bias=bias, key=in_key),
-            _linear(heads, config.Embed, std / math.sqrt(2 * config.num_layers), bias=bias, key=out_key),
+            Linear.init(config.Embed, (config.Qkv, *heads), std, bias=bias, key=in_key),
+            Linear.init(heads, config.Embed, std / math.sqrt(2 * config.num_layers), bias=bias, key=out_key),
         )
 
     def __call__(self, x: NamedArray, segments: NamedArray | None, layer: Array, layout: Layout) -> NamedArray:
@@ -82,8 +121,8 @@ class Attention(eqx.Module):
         config = self.config
         q, k, v = self._project(x, 0, layer, layout)
         rows = None if segments is None else segments.array
-        mixed = attend(q, k, v, rows, kernel=config.attention, upcast=config.upcast_attention)
-        return self.out(hax.named(mixed, self._inside(x)))
+        mixed = attend(q, k, v, rows, kernel=config.attention)
+        return self.out(hax.named(mixed, self._inside(x)), layout, layout.leave)
 
     def cached(
         self, x: NamedArray, cache: Cache, start: Array, layer: Array, layout: Layout
@@ -92,14 +131,14 @@ class Attention(eqx.Module):
         q, k, v = self._project(x, start, layer, layout)
         new = zip(cache, (k, v), strict=True)
         cache = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, start, 2) for old, part in new))
-        mixed = plain(q, cache.keys, cache.values, None, upcast=self.config.upcast_attention, start=start)
-        return self.out(hax.named(mixed, self._inside(x))), cache
+        mixed = plain(q, cache.keys, cache.values, None, start=start)
+        return self.out(hax.named(mixed, self._inside(x)), layout, layout.leave), cache
 
     def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
         """Scaled queries, keys and values, each [batch, heads, position, head_size], of positions from `start` on."""
         config, inside = self.config, self._inside(x)
         # Rearranged before the split: split first, its gradient would be put together by three copies.
-        q, k, v = self._qkv()(x).rearrange((config.Qkv, *inside)).unbind(config.Qkv)
+        q, k, v = self._qkv()(x, layout, layout.put).rearrange((config.Qkv, *inside)).unbind(config.Qkv)
         if config.position == "rotary":
             q, k = (hax.named(rotate(part.array, config.rotary_dim, start), inside) for part in (q, k))
         scale = 1 / math.sqrt(config.HeadSize.size)
@@ -107,7 +146,7 @@ class Attention(eqx.Module):
         q, k, v = (layout.put(part.astype(x.dtype)).array for part in (q, k, v))
         return q, k, v
 
-    def _qkv(self) -> hnn.Linear:
+    def _qkv(self) -> Linear:
         """The projection, with no gradient for the key's bias where that is exactly zero.
 
         It adds the same to all scores of a query, which softmax does not see. What rounding leaves of the gradient is
@@ -127,8 +166,8 @@ class Attention(eqx.Module):
 class Mlp(eqx.Module):
     """Two products with a tanh GELU between."""
 
-    up: hnn.Linear
-    down: hnn.Linear
+    up: Linear
+    down: Linear
 
     @classmethod
     def init(cls, config: GptConfig, *, key: Array) -> Self:
@@ -136,13 +175,13 @@ class Mlp(eqx.Module):
         up_key, down_key = jax.random.split(key)
         std = config.init_std
         return cls(
-            _linear(config.Embed, config.Mlp, std, bias=True, key=up_key),
-            _linear(config.Mlp, config.Embed, std / math.sqrt(2 * config.num_layers), bias=True, key=down_key),
+            Linear.init(config.Embed, config.Mlp, std, bias=True, key=up_key),
+            Linear.init(config.Mlp, config.Embed, std / math.sqrt(2 * config.num_layers), bias=True, key=down_key),
         )
 
     def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
         """{batch, position, embed} -> the same."""
-        return self.down(hnn.gelu(layout.put(self.up(x)), approximate=True))
+        return self.down(hnn.gelu(self.up(x, layout, layout.put), approximate=True), layout, layout.leave)
 
 
 class Block(eqx.Module):
@@ -167,30 +206,29 @@ class Block(eqx.Module):
     def __call__(
         self, x: NamedArray, layer: Array, segments: NamedArray | None, dropout: Dropout, layout: Layout
     ) -> NamedArray:
-        """{batch, position, embed} -> the same."""
-        whole = layout.whole(self)
-        normed = _normed(whole.norm, x)
-        attended = whole.attention(normed, segments, layer, layout)
-        return whole._join(x, normed, attended, layer, dropout, layout)  # noqa: SLF001
+        """{batch, position, embed}, split by position over tensor, -> the same."""
+        normed = layout.enter(_normed(self.norm, x, layout))
+        attended = self.attention(normed, segments, layer, layout)
+        return self._join(x, normed, attended, layer, dropout, layout)
 
     def cached(
         self, x: NamedArray, layer: Array, cache: Cache, start: Array, layout: Layout
     ) -> tuple[NamedArray, Cache]:
         """The same for positions from `start` on, after this layer's cache; without dropout."""
-        whole = layout.whole(self)
-        normed = _normed(whole.norm, x)
-        attended, cache = whole.attention.cached(normed, cache, start, layer, layout)
-        return whole._join(x, normed, attended, layer, Dropout.none(), layout), cache  # noqa: SLF001
+        normed = layout.enter(_normed(self.norm, x, layout))
+        attended, cache = self.attention.cached(normed, cache, start, layer, layout)
+        return self._join(x, normed, attended, layer, Dropout.none(), layout), cache
 
     def _join(
         self, x: NamedArray, normed: NamedArray, attended: NamedArray, layer: Array, dropout: Dropout, layout: Layout
     ) -> NamedArray:
         """The residual stream after attention and MLP, one after the other or side by side."""
-        attended = _dropped(dropout, layout.put(attended), layer, "attention")
+        attended = _dropped(dropout, attended, layer, "attention")
         if self.mlp_norm is None:
-            return x + attended + _dropped(dropout, layout.put(self.mlp(normed, layout)), layer, "mlp")
+            return x + attended + _dropped(dropout, self.mlp(normed, layout), layer, "mlp")
         x = x + attended
-        return x + _dropped(dropout, layout.put(self.mlp(_normed(self.mlp_norm, x), layout)), layer, "mlp")
+        normed = layout.enter(_normed(self.mlp_norm, x, layout))
+        return x + _dropped(dropout, self.mlp(normed, layout), layer, "mlp")
 
 
 class Gpt(eqx.Module):
@@ -209,7 +247,7 @@ class Gpt(eqx.Module):
         """Float32 weights from one key, the same bits however they are sharded."""
         token_key, position_key, block_key, head_key = jax.random.split(key, 4)
         std = config.init_std
-        table, positions = (config.Vocab, config.Embed), (config.Position, config.Embed)
+        table, positions = (config.Embed, config.Vocab), (config.Embed, config.Position)
         blocks = hnn.Stacked.init(config.Layers, Block, gradient_checkpointing=_REMAT[config.remat])
         return cls(
             config,
@@ -221,21 +259,24 @@ class Gpt(eqx.Module):
             hax.zeros(config.Vocab) if config.head_bias else None,
         )
 
-    def hidden(self, tokens: Array, segments: Array | None, dropout: Dropout, layout: Layout) -> NamedArray:
+    def hidden(
+        self, table: Array, tokens: Array, segments: Array | None, dropout: Dropout, layout: Layout
+    ) -> NamedArray:
         """The residual stream after the last norm.
 
         Args:
+            table: `whole_table` of the token embedding.
             tokens: int32 [batch, position], at most the config's positions.
             segments: int32 [batch, position] or None: what attends to what.
             dropout: none, or its rates and keys.
             layout: where arrays live.
 
         Returns:
-            {batch, position, embed} in the parameters' dtype.
+            {batch, position, embed} in the compute dtype, split by position over tensor.
 
         """
         config = self.config
-        x = self._embed(tokens, slice(tokens.shape[1]), layout)
+        x = self._embed(table, tokens, slice(tokens.shape[1]), layout)
         x = _dropped(dropout, x, jnp.int32(config.num_layers), "embedding")
         named = None if segments is None else hax.named(segments, ("batch", "position"))
 
@@ -243,7 +284,7 @@ class Gpt(eqx.Module):
             return block(x, index.array, named, dropout, layout)
 
         x = self.blocks.fold_via(layer)(x, hax.arange(config.Layers))
-        return _normed(layout.whole(self.norm), x)
+        return _normed(self.norm, x, layout)
 
     def next_logits(
         self, tokens: Array, start: Array, last: Array, cache: Cache, layout: Layout
@@ -262,25 +303,31 @@ class Gpt(eqx.Module):
             float32 [batch, vocab], -inf at the vocabulary's padding, and the cache.
 
         """
-        x = self._embed(tokens, hax.dslice(start, tokens.shape[1]), layout)
+        table = whole_table(self.token_embedding, layout)
+        x = self._embed(table, tokens, hax.dslice(start, tokens.shape[1]), layout)
 
         def layer(block: Block, x: NamedArray, index: NamedArray, cache: Cache) -> tuple[NamedArray, Cache]:
             return block.cached(x, index.array, cache, start, layout)
 
         x, cache = self.blocks.scan_via(layer)(x, hax.arange(self.config.Layers), cache)
         cache = Cache(*(layout.put(hax.named(part, CACHE_AXES)).array for part in cache))
-        x = _normed(layout.whole(self.norm), x["position", last])
+        x = _normed(self.norm, x["position", last], layout)
         return self.logits(x, layout).rearrange(("batch", "vocab")).array, cache
 
-    def _embed(self, tokens: Array, positions: Any, layout: Layout) -> NamedArray:
+    def _embed(self, table: Array, tokens: Array, positions: Any, layout: Layout) -> NamedArray:
         """{batch, position, embed} of tokens at these positions (a slice) of their sequences."""
         config = self.config
         Batch, Position = Axis("batch", tokens.shape[0]), Axis("position", tokens.shape[1])
-        table = Table(config.Vocab.size, layout.fsdp, layout.wire(self.token_embedding.dtype))
-        x = hax.named(lookup(table, self.token_embedding.array, tokens), (Batch, Position, config.Embed))
+        how = Lookup(
+            num_tokens=config.Vocab.size,
+            by_position=layout.splits_positions(Position.size),
+            compute=layout.dtype,
+            wire=layout.wire,
+        )
+        x = hax.named(lookup(how, table, tokens), (Batch, Position, config.Embed))
         if self.position_embedding is not None:
-            x = x + layout.whole(self.position_embedding)["position", positions]
-        return layout.put(x)
+            x = (x + layout.whole(self.position_embedding)["position", positions]).astype(x.dtype)
+        return x
 
     def loss(
         self,
@@ -293,25 +340,25 @@ class Gpt(eqx.Module):
         settings: HeadLoss,
     ) -> LossSums:
         """The loss sums over these tokens; arrays are [batch, position], `weights` float32."""
-        hidden = self.hidden(tokens, segments, dropout, layout)
-        table = self.token_embedding if self.head is None else self.head
-        head = Head(table.array, None if self.head_bias is None else self.head_bias.array)
+        table = whole_table(self.token_embedding, layout)
+        hidden = self.hidden(table, tokens, segments, dropout, layout)
+        out = table if self.head is None else whole_table(self.head, layout)
+        head = Head(out, None if self.head_bias is None else self.head_bias.array)
         hidden = hidden.rearrange(("batch", "position", "embed"))
         return head_loss(settings, head, Tokens(hidden.array, targets, weights))
 
     def logits(self, hidden: NamedArray, layout: Layout) -> NamedArray:
         """The logits of {..., embed}: {..., vocab} float32, -inf at the vocabulary's padding. Inference only."""
-        head = layout.whole(self.token_embedding if self.head is None else self.head)
+        head = layout.whole(self.token_embedding if self.head is None else self.head, layout.dtype)
         logits = hax.dot(hidden, head, axis="embed", preferred_element_type=jnp.float32)
         if self.head_bias is not None:
             logits = logits + self.head_bias
         return hax.where(hax.arange(self.config.Vocab) < self.config.vocab_size, logits, -jnp.inf)
 
 
-def _linear(In: AxisSpec, Out: AxisSpec, std: float, *, bias: bool, key: Array) -> hnn.Linear:
-    axes = (*hax.axis.ensure_tuple(In), *hax.axis.ensure_tuple(Out))
-    weight = hax.random.normal(key, axes) * std
-    return hnn.Linear(weight, hax.zeros(Out) if bias else None, In, Out, dot_general=DotGeneral())
+def whole_table(table: NamedArray, layout: Layout) -> Array:
+    """A token table on every device of `data`: see `table.copies`."""
+    return copies(Table(layout.fsdp, layout.dtype, layout.wire), table.array)
 
 
 def _norm(config: GptConfig) -> hnn.LayerNorm:
@@ -323,6 +370,7 @@ def _dropped(dropout: Dropout, x: NamedArray, layer: Array, place: Place) -> Nam
     return hax.named(dropout.drop(x.array, layer, place), x.axes)
 
 
-def _normed(norm: hnn.LayerNorm, x: NamedArray) -> NamedArray:
+def _normed(norm: hnn.LayerNorm, x: NamedArray, layout: Layout) -> NamedArray:
     """Layer norm in float32 whatever the compute dtype: a mean over thousands of bfloat16 values is not a mean."""
-    return norm(x.astype(jnp.float32)).astype(x.dtype)
+    normed: NamedArray = layout.whole(norm)(x.astype(jnp.float32)).astype(x.dtype)
+    return normed

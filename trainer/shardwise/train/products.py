@@ -1,47 +1,34 @@
-"""Matrix products whose gradients suit XLA's CPU compiler; on other platforms they are plain `jax.lax.dot_general`s.
+"""Matrix products: of activations, and of activations with a weight that is gathered for it.
 
-Called by the model's layers, by attention and by the loss. XLA gives a product on CPUs to its quick library only if the
-left operand is contracted over its last dimensions. The gradient of a weight is not: it sums over tokens, which come
-first. Docs: docs/decisions/0021-products-on-cpus.md.
+Called by the model's layers, by attention and by the loss. The gradients suit XLA's CPU compiler, which gives a product
+to its quick library only if the left operand is contracted over its last dimensions. The gradient of a weight is not:
+it sums over tokens, which come first. On other platforms all are plain `jax.lax.dot_general`s. Docs:
+docs/decisions/0021-products-on-cpus.md.
 """
 
 import math
 from functools import partial
-from typing import Any
 
-import equinox as eqx
 import jax
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from shardwise.train.gather import Placement, gather, scatter
 
 Array = jax.Array
 Axes = tuple[int, ...]
 Dims = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 """Dimension numbers as `jax.lax.dot_general` takes them: contracted of both, batch of both."""
-
-
-class DotGeneral(eqx.Module):
-    """`product` as haliax's layers call it."""
-
-    def __call__(
-        self,
-        lhs: Array,
-        rhs: Array,
-        dimension_numbers: Any,
-        precision: Any = None,
-        preferred_element_type: jax.typing.DTypeLike | None = None,
-        out_sharding: Any = None,  # noqa: ARG002  on a mesh of `Auto` axes the partitioner decides it
-    ) -> Array:
-        """The product, accumulated in `preferred_element_type`."""
-        assert precision is None, "no layer of the model sets it"
-        contracted, batch = (tuple(tuple(map(int, axes)) for axes in pair) for pair in dimension_numbers)
-        return product(lhs, rhs, (contracted, batch), preferred_element_type)
+GATHERED = "gathered weight"
+"""The name of a gathered weight, for policies of what the backward pass keeps: kept, it is a copy of the whole model."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def product(lhs: Array, rhs: Array, dims: Dims, dtype: jax.typing.DTypeLike | None = None) -> Array:
     """`jax.lax.dot_general(lhs, rhs, dims)`, accumulated in `dtype`.
 
-    Batch dimensions must come first in both operands. The gradient of `rhs` is `contract`'s.
+    Batch dimensions must come first in both operands. The gradient of `rhs` is `contract`'s; both gradients are
+    accumulated in `dtype` and have their operand's.
     """
     out: Array = lax.dot_general(lhs, rhs, dims, preferred_element_type=dtype)
     return out
@@ -58,22 +45,60 @@ def _backward(
     dims: Dims, dtype: jax.typing.DTypeLike | None, operands: tuple[Array, Array], grad: Array
 ) -> tuple[Array, Array]:
     lhs, rhs = operands
-    (of_lhs, of_rhs), (batch, _) = dims
-
-    def left(lhs: Array) -> Array:
-        return lax.dot_general(lhs, rhs, dims, preferred_element_type=dtype)
-
-    (lhs_grad,) = jax.linear_transpose(left, lhs)(grad)
-    num_batch = len(batch)
-    free = _others(lhs, num_batch, of_lhs)
-    rhs_grad = contract(lhs, grad, free, tuple(range(num_batch, num_batch + len(free))), num_batch, dtype)
-    # It has [batch, contracted dimensions in the order of lhs, the others of rhs]: where each of rhs's is found there.
-    came = (*batch, *(of_rhs[of_lhs.index(axis)] for axis in sorted(of_lhs)), *_others(rhs, num_batch, of_rhs))
-    order = [came.index(axis) for axis in range(rhs.ndim)]
-    return lhs_grad, rhs_grad.transpose(order).astype(rhs.dtype)
+    grad = grad.astype(lhs.dtype)  # scores are float32 for the softmax; a float32 operand would slow the product down
+    return _of_left(lhs, rhs, dims, grad), _of_right(lhs, rhs, dims, grad, dtype).astype(rhs.dtype)
 
 
 product.defvjp(_forward, _backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def weighted(x: Array, weight: Array, dims: Dims, place: Placement) -> Array:
+    """The product of activations, in the placement's compute dtype, with a float32 weight that is gathered for it.
+
+    `dims` have no batch dimensions. The weight's gradient leaves the product in the placement's wire dtype, is summed
+    over `data` in it, and comes back float32 where the weight is stored.
+    """
+    out: Array = lax.dot_general(x, gather(place, weight), dims)
+    return out
+
+
+def _forward_weighted(x: Array, weight: Array, dims: Dims, place: Placement) -> tuple[Array, tuple[Array, Array]]:
+    gathered = checkpoint_name(gather(place, weight), GATHERED)
+    return lax.dot_general(x, gathered, dims), (x, gathered)
+
+
+def _backward_weighted(
+    dims: Dims, place: Placement, operands: tuple[Array, Array], grad: Array
+) -> tuple[Array, Array]:
+    x, gathered = operands
+    slope = _of_right(x, gathered, dims, grad, place.wire)
+    return _of_left(x, gathered, dims, grad), scatter(place, slope)
+
+
+weighted.defvjp(_forward_weighted, _backward_weighted)
+
+
+def _of_left(lhs: Array, rhs: Array, dims: Dims, grad: Array) -> Array:
+    """The gradient of a product's left operand, in its dtype."""
+    (left,) = jax.linear_transpose(lambda lhs: lax.dot_general(lhs, rhs, dims), lhs)(grad)
+    slope: Array = left
+    return slope
+
+
+def _of_right(lhs: Array, rhs: Array, dims: Dims, grad: Array, dtype: jax.typing.DTypeLike | None) -> Array:
+    """The gradient of a product's right operand, accumulated in `dtype`."""
+    (of_lhs, of_rhs), (batch, _) = dims
+    num_batch = len(batch)
+    free = _others(lhs, num_batch, of_lhs)
+    of_grad = tuple(range(num_batch, num_batch + len(free)))
+    # Where each of the right operand's dimensions comes from: those contracted with it, then its others.
+    contracted, others = (of_rhs[of_lhs.index(axis)] for axis in sorted(of_lhs)), _others(rhs, num_batch, of_rhs)
+    if of_rhs and min(of_rhs) == num_batch:
+        slope, came = contract(lhs, grad, free, of_grad, num_batch, dtype), (*batch, *contracted, *others)
+    else:  # the other way round, which needs no copy where its others come first
+        slope, came = contract(grad, lhs, of_grad, free, num_batch, dtype), (*batch, *others, *contracted)
+    return slope.transpose([came.index(axis) for axis in range(rhs.ndim)])
 
 
 def contract(

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.mesh import DATA
 from shardwise.train.optimizer import schedule
 from shardwise.train.state import Abstract, Program, State
 
@@ -93,8 +94,9 @@ def head_settings(program: Program) -> HeadLoss:
         vocab_size=program.config.vocab_size,
         block_tokens=program.training.loss.block_tokens,
         z_loss=program.training.loss.z_loss,
-        fsdp=program.layout.fsdp,
-        wire=program.layout.wire(jnp.dtype(program.policy.compute_dtype)),
+        by_position=program.layout.splits_positions(program.config.seq_len),
+        compute=program.layout.dtype,
+        wire=program.layout.wire,
         logits=jnp.dtype(program.policy.output_dtype),
     )
 
@@ -177,7 +179,7 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
 
 
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
-    model = program.model(program.policy.cast_to_compute(params))
+    model = program.model(params)
     segments = batch.segments if program.training.data.attend_across == "document" else None
     return model.loss(
         batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program)
@@ -187,7 +189,7 @@ def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> L
 def _split(num_parts: int, x: Array) -> Array:
     """[batch, ...] as [parts, batch / parts, ...]; each device's rows stay its own, so nothing moves."""
     parts = jnp.swapaxes(x.reshape(-1, num_parts, *x.shape[1:]), 0, 1)
-    placed: Array = jax.lax.with_sharding_constraint(parts, P(None, "data"))
+    placed: Array = jax.lax.with_sharding_constraint(parts, P(None, DATA))
     return placed
 
 

@@ -65,6 +65,25 @@ def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
     )
 
 
+def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
+    """FSDP's second step takes equal parts of data, and there is one only with FSDP."""
+    mesh = mesh_shape(job)
+    if mesh is None or mesh.context * mesh.pipeline > 1:
+        return
+    expected = ""
+    if mesh.data % mesh.data_inner:
+        expected = f"a size that divides data {mesh.data}: {any_of(divisors(mesh.data))}"
+    elif mesh.data_inner > 1 and not job.spec.training.mesh.fsdp:
+        expected = "1 with fsdp: false, which gathers nothing"
+    if expected:
+        yield Problem(
+            path="spec.training.mesh.dataInner",
+            given=shown(mesh.data_inner),
+            expected=expected,
+            hint="leave it out for what suits the accelerator",
+        )
+
+
 def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
     """Heads, mlp and the padded vocabulary split evenly over tensor; embed over data, with fsdp."""
     mesh = mesh_shape(job)
@@ -105,5 +124,6 @@ RULES = (
     topology_is_valid,
     replica_follows_slices,
     mesh_divides_devices,
+    data_inner_divides_data,
     tensor_divides_model,
 )

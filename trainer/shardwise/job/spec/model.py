@@ -91,7 +91,6 @@ class Model(SpecModel):
     scale_by_inverse_layer: Annotated[
         bool, Field(description="Divides attention scores by the block's number, counted from 1.")
     ] = False
-    upcast_attention: Annotated[bool, Field(description="Computes attention scores in float32.")] = False
     norm_epsilon: Annotated[
         float, Field(gt=0, le=1, description="Added to the variance in layer norms."), Unit("variance")
     ] = 1e-5

@@ -25,6 +25,12 @@ class Mesh(SpecModel):
         Unit("copies"),
         FilledFrom("hardware.slices"),
     ] = None
+    data_inner: Annotated[
+        int | None,
+        Field(ge=1, le=4096, description="Ways of the second of two steps in which FSDP splits data."),
+        Unit("devices"),
+        FilledFrom("data / 16 on TPUs where data is longer, else 1"),
+    ] = None
     context: Annotated[_Ways, Field(description="Ways that a sequence is split; only 1 for now."), Unit("devices")] = 1
     pipeline: Annotated[
         _Ways, Field(description="Ways that the layers are split; only 1 for now."), Unit("devices")

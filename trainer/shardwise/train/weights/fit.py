@@ -24,7 +24,6 @@ MODEL_KEYS: Mapping[str, str] = {
     "head_bias": "headBias",
     "attention_bias": "attentionBias",
     "scale_by_inverse_layer": "scaleByInverseLayer",
-    "upcast_attention": "upcastAttention",
     "norm_epsilon": "normEpsilon",
 }
 
@@ -38,9 +37,9 @@ def model_section(config: GptConfig) -> dict[str, Any]:
 def check_fits(job: GptConfig, weights: GptConfig) -> None:
     """Refuse a job whose model computes something else than the weights' model: DataError naming the fields.
 
-    Free is what does not change the function: upcasting, and the length of sequences where positions are rotary.
+    Free is what does not change the function: the length of sequences where positions are rotary.
     """
-    free = {"upcast_attention"} if weights.position == "learned" else {"upcast_attention", "seq_len"}
+    free = {"seq_len"} if weights.position == "rotary" else set()
     pairs = {
         key: (getattr(job, field), getattr(weights, field)) for field, key in MODEL_KEYS.items() if field not in free
     }

@@ -52,7 +52,6 @@ def recognise(shapes: Mapping[str, Shape], published: Mapping[str, Any] | None, 
         **chosen,
         num_heads=num_heads,
         rotary_dim=rotary_dim,
-        upcast_attention=_flag(published, "reorder_and_upcast_attn", default=False),
         norm_epsilon=_real(published, "layer_norm_epsilon", 1e-5),
         init_std=_real(published, "initializer_range", 0.02),
     )
@@ -96,7 +95,6 @@ def published_config(family: Family, config: GptConfig, dtype: str) -> dict[str,
         **common,
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": config.scale_by_inverse_layer,
-        "reorder_and_upcast_attn": config.upcast_attention,
     }
 
 

@@ -1,0 +1,81 @@
+"""A token table whole on every device of `data`, and its gradient summed once, whoever made parts of it.
+
+Called by the model, for the table of the embedding and for the head, which are one where they are tied. The lookup and
+the loss each make a gradient of the whole table on every device; only here, after JAX has added them up, is the sum
+scattered. So what is between is one copy for each device of `data`, and says so: it has their mesh axes in its shape.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.layout import Layout as InMemory
+from jax.experimental.layout import with_layout_constraint
+from jax.sharding import PartitionSpec as P
+
+from shardwise.train.collectives import gather_rows, scatter_rows
+from shardwise.train.mesh import DATA, unclaimed
+
+Array = jax.Array
+COPIES = P(*DATA, None, "tensor")
+"""The partition of [data_outer, data_inner, embed, vocab]: a copy for each device of data, its vocabulary over tensor."""
+
+# XLA's compiler for TPUs scatters a sum in pieces. Where the last dimension is the one that is scattered, or does not
+# fall into pieces that suit it, it sums the whole array on every chip. Multiples of this suit it; 50,304 does not.
+_EVEN = 2048
+
+
+class Table(NamedTuple):
+    """How a token table is stored, and in which formats it is gathered and its gradient summed."""
+
+    fsdp: bool
+    """Whether embed is split over data."""
+    compute: jnp.dtype
+    """The dtype in which it is gathered: the one that it is computed with."""
+    wire: jnp.dtype
+    """The dtype in which its gradient is summed over devices, and in which the parts of it are added."""
+
+    @property
+    def spec(self) -> P:
+        """The partition of the stored [embed, vocab] table."""
+        return P(DATA if self.fsdp else None, "tensor")
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def copies(how: Table, table: Array) -> Array:
+    """The table on every device of `data`.
+
+    Args:
+        how: see `Table`.
+        table: float32 [embed, vocab], laid out as `how.spec`.
+
+    Returns:
+        [data_outer, data_inner, embed, vocab], laid out as `COPIES`: the compute dtype's values in the wire's dtype,
+        because a gradient has the dtype of what it is the gradient of.
+
+    """
+
+    def local(table: Array) -> Array:
+        return gather_rows(table.astype(how.compute), fsdp=how.fsdp).astype(how.wire)[None, None]
+
+    mapped = jax.shard_map(local, in_specs=how.spec, out_specs=COPIES, axis_names=unclaimed(), check_vma=False)
+    return mapped(table)
+
+
+def _forward(how: Table, table: Array) -> tuple[Array, None]:
+    return copies(how, table), None
+
+
+def _backward(how: Table, _: None, grad: Array) -> tuple[Array]:
+    def local(grad: Array) -> Array:
+        num_entries = grad.shape[-1]
+        fill = -num_entries % _EVEN if num_entries > _EVEN else 0
+        rows = with_layout_constraint(jnp.pad(grad[0, 0], ((0, 0), (0, fill))), InMemory((0, 1)))
+        return scatter_rows(rows, how.wire, fsdp=how.fsdp)[:, :num_entries].astype(jnp.float32)
+
+    mapped = jax.shard_map(local, in_specs=COPIES, out_specs=how.spec, axis_names=unclaimed(), check_vma=False)
+    return (mapped(grad),)
+
+
+copies.defvjp(_forward, _backward)
