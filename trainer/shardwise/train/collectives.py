@@ -1,8 +1,8 @@
 """Gathers and sums over mesh axes inside a shard_map; sums are on the wire in a dtype of the caller's choice.
 
-Called by the embedding and the loss, the two places whose collectives are written by hand. An axis of one device is
+Called where collectives are written by hand: for parameters, the token tables and the loss. An axis of one device is
 left alone: XLA's CPU compiler would copy the array, twice, for a collective that has nobody to talk to. Over the two
-axes of `data` everything goes in two steps, as in `train/gather.py`.
+axes of `data` a gather and a scatter go in two steps: `train/gather.py` says why.
 """
 
 import jax
@@ -45,20 +45,18 @@ def max_over(axis: str, x: Array) -> Array:
     return largest
 
 
-def gather_rows(table: Array, *, fsdp: bool) -> Array:
-    """A table whole over `data`, which FSDP has split by row."""
-    for axis in reversed(DATA) if fsdp else ():
-        table = gather_over(axis, table, dimension=0)
-    return table
+def gather_over_data(x: Array, *, dimension: int) -> Array:
+    """The parts of `x` along this dimension from all devices of `data`, joined in their order."""
+    for axis in reversed(DATA):
+        x = gather_over(axis, x, dimension=dimension)
+    return x
 
 
-def scatter_rows(table: Array, wire: jnp.dtype, *, fsdp: bool) -> Array:
-    """The sum of a table over `data`; with FSDP each device keeps its own rows only."""
-    if not fsdp:
-        return sum_over_data(table, wire)
+def scatter_over_data(x: Array, wire: jnp.dtype, *, dimension: int) -> Array:
+    """The sum of `x` over `data`, of which each device keeps its own part along this dimension."""
     for axis in DATA:
-        table = scatter_over(axis, table, wire, dimension=0)
-    return table
+        x = scatter_over(axis, x, wire, dimension=dimension)
+    return x
 
 
 def sum_over_data(x: Array, wire: jnp.dtype) -> Array:

@@ -1,12 +1,12 @@
 """A parameter on its way: from where it is stored to where it is computed with, and its gradient back.
 
-Used by the layout, which knows the places, and by `products`, whose weights travel inside of the product: only there can
-the sum of a weight's gradient be made in the dtype that the job asks for, because a gradient in JAX otherwise has the
-dtype of what was multiplied.
+Called by the layout, which knows the places, and by `products`, whose weights travel inside of the product. The
+collectives are written by hand. What XLA's partitioner would make of shardings alone depends on the kind of TPU: it may
+join two steps into one, and sum a whole gradient on every chip instead of scattering it.
 
-FSDP over more than a few devices goes in two steps, inner mesh axis first on the way there and last on the way back.
-XLA's compiler for TPUs turns a gather or a scatter over a group of 64 chips into an all-reduce of the whole array, twice
-the bytes; groups of up to 16 get what they ask for (docs/decisions/0022-fsdp-in-two-steps.md).
+FSDP over more than a few devices goes in two steps, inner mesh axis first on the way there and last on the way back. A
+TPU's gather or scatter over a group of 64 chips becomes an all-reduce of the whole array, twice the bytes; groups of up
+to 16 get what they ask for (docs/decisions/0022-fsdp-in-two-steps.md).
 """
 
 from functools import partial
@@ -14,20 +14,25 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout as InMemory
+from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec
+
+from shardwise.train.collectives import gather_over_data, scatter_over_data, sum_over_data
+from shardwise.train.mesh import unclaimed
 
 Array = jax.Array
 
 
 class Placement(NamedTuple):
-    """Where a parameter is, on its way from storage to computation, and in which formats it travels."""
+    """Where a parameter is kept, where it is computed with, and in which formats it travels."""
 
     stored: PartitionSpec
     """As it is kept between steps: split by FSDP and over tensor."""
-    between: PartitionSpec
-    """After the first of two steps: whole over the inner axis of `data`, split over the outer one."""
     whole: PartitionSpec
     """As it is computed with: whole over `data`."""
+    split: int | None
+    """The dimension that FSDP splits over `data`; None where it splits none."""
     compute: jnp.dtype
     """The dtype that it has on the way there, and in the computation."""
     wire: jnp.dtype
@@ -36,30 +41,32 @@ class Placement(NamedTuple):
 
 def gather(place: Placement, parameter: Array) -> Array:
     """The parameter as it is computed with; not differentiable: see `whole` and `products.weighted`."""
-    # Pinned before it moves, or XLA may cast behind the gather and move twice the bytes.
-    moved = jax.lax.with_sharding_constraint(parameter.astype(place.compute), place.stored)
-    for spec in _steps(place)[1:]:
-        moved = jax.lax.with_sharding_constraint(moved, spec)
-    return moved
+    if place.split is None:
+        return parameter.astype(place.compute)
+    split = place.split
+
+    def local(part: Array) -> Array:
+        return gather_over_data(part.astype(place.compute), dimension=split)
+
+    mapped = jax.shard_map(
+        local, in_specs=place.stored, out_specs=place.whole, axis_names=unclaimed(), check_vma=False
+    )
+    gathered: Array = mapped(parameter)
+    return gathered
 
 
 def scatter(place: Placement, gradient: Array) -> Array:
-    """A gradient, still to be summed over `data`, as the sum in float32 where the parameter is stored."""
-    moved = gradient.astype(place.wire)
-    for spec in _steps(place)[-2::-1]:
-        moved = jax.lax.with_sharding_constraint(moved, spec)
-    return moved.astype(jnp.float32)
-
-
-def _steps(place: Placement) -> list[PartitionSpec]:
-    """Every place on the way there, the first and the last included."""
-    between = [place.between] if place.between not in (place.stored, place.whole) else []
-    return [place.stored, *between, place.whole]
+    """Inside a shard_map: one device's gradient of the whole parameter as its part of the sum over data, in float32."""
+    if place.split is None:
+        return sum_over_data(gradient, place.wire).astype(jnp.float32)
+    # In memory as in its shape: with what is scattered as the last dimension a TPU would sum the whole on every chip.
+    rows = with_layout_constraint(gradient.astype(place.wire), InMemory(tuple(range(gradient.ndim))))
+    return scatter_over_data(rows, place.wire, dimension=place.split).astype(jnp.float32)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def whole(place: Placement, parameter: Array) -> Array:
-    """`gather`, whose gradient goes back by `scatter`; the parameter is float32."""
+    """`gather` of a float32 parameter that is added or multiplied with; its gradient goes back to where it is stored."""
     return gather(place, parameter)
 
 
@@ -68,7 +75,7 @@ def _forward(place: Placement, parameter: Array) -> tuple[Array, None]:
 
 
 def _backward(place: Placement, _: None, gradient: Array) -> tuple[Array]:
-    return (scatter(place, gradient),)
+    return (jax.lax.with_sharding_constraint(gradient.astype(jnp.float32), place.stored),)
 
 
 whole.defvjp(_forward, _backward)

@@ -138,13 +138,12 @@ class Layout:
 
     def placement(self, names: Sequence[str], dtype: DTypeLike) -> Placement:
         """How a parameter with these axis names gets to where it is computed with, in this dtype, and back."""
-        outer = {name: DATA[0] if axes == DATA else axes for name, axes in self.parameters.items()}
         return Placement(
             stored=self.spec(names, self.parameters),
-            between=self.spec(names, outer if self.mesh.shape[DATA[1]] > 1 else self.parameters),
             whole=self.spec(names, self.compute),
+            split=next((i for i, name in enumerate(names) if self.parameters.get(name) == DATA), None),
             compute=jnp.dtype(dtype),
-            wire=jnp.dtype(jnp.float32) if dtype == jnp.float32 else self.wire,
+            wire=self.wire,
         )
 
     def whole(self, tree: T, dtype: DTypeLike = jnp.float32) -> T:

@@ -28,7 +28,7 @@ from shardwise.train.dropout import Dropout, Place
 from shardwise.train.embedding import Lookup, lookup
 from shardwise.train.layout import Layout
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
-from shardwise.train.products import GATHERED, weighted
+from shardwise.train.products import GATHERED, Weighting, weighted
 from shardwise.train.rotary import rotate
 from shardwise.train.table import Table, copies
 
@@ -88,12 +88,17 @@ class Linear(eqx.Module):
     def __call__(self, x: NamedArray, layout: Layout, place: Callable[[NamedArray], NamedArray]) -> NamedArray:
         """{..., In} -> {..., Out}; `place` lays out the product before the bias is added to it."""
         ins = [axis.name for axis in hax.axis.ensure_tuple(self.In)]
-        of_x = tuple(i for i, axis in enumerate(x.axes) if axis.name in ins)
         names = [axis.name for axis in self.weight.axes]
+        of_x = tuple(i for i, axis in enumerate(x.axes) if axis.name in ins)
         of_weight = tuple(names.index(x.axes[i].name) for i in of_x)
-        left = [axis for axis in x.axes if axis.name not in ins] + [a for a in self.weight.axes if a.name not in ins]
-        how = layout.placement(names, layout.dtype)
-        out = place(hax.named(weighted(x.array, self.weight.array, ((of_x, of_weight), ((), ())), how), left))
+        left = [axis for axis in (*x.axes, *self.weight.axes) if axis.name not in ins]
+        how = Weighting(
+            dims=((of_x, of_weight), ((), ())),
+            place=layout.placement(names, layout.dtype),
+            ins=layout.spec([axis.name for axis in x.axes], layout.compute),
+            outs=layout.spec([axis.name for axis in left], layout.compute),
+        )
+        out = place(hax.named(weighted(x.array, self.weight.array, how), left))
         return out if self.bias is None else (out + self.bias).astype(out.dtype)
 
 

@@ -14,7 +14,7 @@ from jax.experimental.layout import Layout as InMemory
 from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec as P
 
-from shardwise.train.collectives import gather_rows, scatter_rows
+from shardwise.train.collectives import gather_over_data, scatter_over_data, sum_over_data
 from shardwise.train.mesh import DATA, unclaimed
 
 Array = jax.Array
@@ -57,7 +57,9 @@ def copies(how: Table, table: Array) -> Array:
     """
 
     def local(table: Array) -> Array:
-        return gather_rows(table.astype(how.compute), fsdp=how.fsdp).astype(how.wire)[None, None]
+        table = table.astype(how.compute)
+        whole = gather_over_data(table, dimension=0) if how.fsdp else table
+        return whole.astype(how.wire)[None, None]
 
     mapped = jax.shard_map(local, in_specs=how.spec, out_specs=COPIES, axis_names=unclaimed(), check_vma=False)
     return mapped(table)
@@ -69,10 +71,12 @@ def _forward(how: Table, table: Array) -> tuple[Array, None]:
 
 def _backward(how: Table, _: None, grad: Array) -> tuple[Array]:
     def local(grad: Array) -> Array:
+        if not how.fsdp:
+            return sum_over_data(grad[0, 0], how.wire).astype(jnp.float32)
         num_entries = grad.shape[-1]
         fill = -num_entries % _EVEN if num_entries > _EVEN else 0
         rows = with_layout_constraint(jnp.pad(grad[0, 0], ((0, 0), (0, fill))), InMemory((0, 1)))
-        return scatter_rows(rows, how.wire, fsdp=how.fsdp)[:, :num_entries].astype(jnp.float32)
+        return scatter_over_data(rows, how.wire, dimension=0)[:, :num_entries].astype(jnp.float32)
 
     mapped = jax.shard_map(local, in_specs=COPIES, out_specs=how.spec, axis_names=unclaimed(), check_vma=False)
     return (mapped(grad),)
