@@ -4,7 +4,7 @@ from benchmarks.workers.serve import serve, simulate
 
 simulate(1)
 
-from shardwise.train.flops import measured_peak_flops  # noqa: E402  imports JAX
+from shardwise.train.flops import measured_flops  # noqa: E402  imports JAX
 
 if __name__ == "__main__":
-    serve(measured_peak_flops, {})
+    serve(partial(measured_flops, "float32"), {})

@@ -40,7 +40,7 @@ spec:
 def main() -> None:
     """Compile, then take turns."""
     training = resolve(loads(job_text(case))).spec.training
-    config = GptConfig.of(training.model, tokenizer_size=case.size.vocab, platform="cpu")
+    config = GptConfig.of(training, tokenizer_size=case.size.vocab, platform="cpu")
     program = Program.of(training, Layout.of(training, jax.devices()), config)
     compiled = lower_step(program).compile()
     state = program.lower_init().compile()()

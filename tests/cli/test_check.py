@@ -63,7 +63,7 @@ def test_wrong_job_names_every_mistake(command: Command, quickstart: str) -> Non
 def test_model_size_is_the_trainers(model: str, quickstart: str) -> None:
     """The number of parameters, which is counted without JAX, is that of the model that the trainer builds."""
     job = resolve(load(Path(quickstart), [f"training.model={{{model}, vocabSize: 384}}"]))
-    config = GptConfig.of(job.spec.training.model, tokenizer_size=257, platform="cpu")
+    config = GptConfig.of(job.spec.training, tokenizer_size=257, platform="cpu")
     built = flatten(eqx.filter_eval_shape(Gpt.init, config, key=jax.random.key(0)))
     assert num_parameters(job.spec.training.model, 384) == sum(array.size for array in built.values())
 

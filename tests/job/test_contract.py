@@ -47,7 +47,7 @@ def test_exit_codes_are_fixed() -> None:
 def test_the_strongest_control_word_is_the_largest() -> None:
     """A maximum over processes keeps the word that asks for the most."""
     assert max(Control) is Control.STOP
-    assert sorted(Control) == [Control.NONE, Control.MEASURE, Control.SAVE, Control.EVALUATE, Control.STOP]
+    assert sorted(Control) == [Control.NONE, Control.MEASURE, Control.SAVE, Control.STOP]
 
 
 def test_progress_comes_back_as_written(tmp_path: Path) -> None:
@@ -89,6 +89,8 @@ def test_every_error_has_the_exit_code_of_its_tree() -> None:
         "UsageError": ExitCode.USAGE,
         "DataError": ExitCode.BAD_INPUT,
         "CheckpointError": ExitCode.BAD_INPUT,
+        "CompilerError": ExitCode.BAD_INPUT,
+        "DeviceError": ExitCode.FAILURE,
         "RunDirectoryError": ExitCode.BAD_INPUT,
         "PeerError": ExitCode.FAILURE,
         "NonFiniteError": ExitCode.NONFINITE,

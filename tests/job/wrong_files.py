@@ -117,7 +117,7 @@ RULES = [
     ("training.model.vocabSize=256", "spec.training.model.vocabSize", ["given 256", "at least 257"]),
     ("training.model.dropout.attention=0.1", "spec.training.model.dropout.attention", ["expected 0", "kernels never"]),
     ("training.model.attention=cudnn", "spec.training.model.attention", ["cpu-sim: auto, plain, blockwise"]),
-    ("training.model.attention=cudnn", "spec.training.precision.compute", ['"float32"', "bfloat16 or float16"]),
+    ("training.model.attention=cudnn", "spec.training.precision.compute", ["float32", "bfloat16 with attention: cudnn", "attention: auto"]),
     ("training.model.attention=splash", "spec.training.model.attention", ['given "splash"']),
     ("training.optimizer.momentum=0.9", "spec.training.optimizer.momentum", ["adamw has no such", "muon has it"]),
     (

@@ -35,7 +35,7 @@ def make_program() -> MakeProgram:
     def make(*overrides: str, num_devices: int = 8) -> Program:
         job = resolve(loads(SMALL, [f"spec.hardware.topology=1x{num_devices}", *_below_training(overrides)]))
         training = job.spec.training
-        config = GptConfig.of(training.model, tokenizer_size=257, platform="cpu")
+        config = GptConfig.of(training, tokenizer_size=257, platform="cpu")
         return Program.of(training, Layout.of(training, jax.devices()[:num_devices]), config)
 
     return make

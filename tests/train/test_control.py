@@ -52,19 +52,19 @@ def test_the_largest_request_wins_and_a_stop_is_never_undone() -> None:
     controls.stepping()
     controls.request(Control.SAVE)
     controls.request(Control.STOP)
-    controls.request(Control.EVALUATE)
+    controls.request(Control.MEASURE)
     controls.done(Control.SAVE)
 
     assert controls.word() == Control.STOP
 
 
 def test_a_request_is_gone_once_done() -> None:
-    """An evaluation that was asked for is done once."""
+    """A save that was asked for is done once."""
     controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
-    controls.request(Control.EVALUATE)
-    assert controls.word() == Control.EVALUATE
+    controls.request(Control.SAVE)
+    assert controls.word() == Control.SAVE
 
-    controls.done(Control.EVALUATE)
+    controls.done(Control.SAVE)
     assert controls.word() == Control.NONE
 
 

@@ -30,7 +30,7 @@ if "REAL_HOSTS" in os.environ:
     executables._simulated = lambda: False
 job = resolve(loads(SMALL, changes))
 training = job.spec.training
-config = GptConfig.of(training.model, tokenizer_size=257, platform="cpu")
+config = GptConfig.of(training, tokenizer_size=257, platform="cpu")
 program = Program.of(training, Layout.of(training, jax.devices()), config)
 lowered = []
 def lower():

@@ -17,6 +17,7 @@ MESHES = {
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
     "data 2 x tensor 2, no fsdp, 4 microbatches": (4, ("mesh.tensor=2", "mesh.fsdp=false", "batch.microbatches=4")),
     "replica 2 x fsdp 2 x tensor 2, 2 microbatches": (8, ("mesh.tensor=2", "mesh.replica=2", "batch.microbatches=2")),
+    "fsdp 2 x 2 in two steps x tensor 2": (8, ("mesh.tensor=2", "mesh.dataInner=2")),
 }
 
 
@@ -67,6 +68,21 @@ def test_bfloat16_compute_still_learns_and_keeps_float32_weights(make_program: M
 
     assert {leaf.dtype.name for path, leaf in flat(state).items() if "embedding" in path} == {"float32"}
     np.testing.assert_allclose(losses, reference, rtol=2e-2)
+
+
+def test_bfloat16_weights_train_beside_their_float32_masters(make_program: MakeProgram) -> None:
+    """They take the path of float32 weights, not that of weights that lose every update below their rounding."""
+    words = ("optimizer.learningRate=1e-4", "mesh.tensor=2")
+    program = make_program(*words, "precision.params=bfloat16", "precision.compute=bfloat16")
+    state, losses = _train(program, 20)
+    _, reference = _train(make_program(*words, "precision.compute=bfloat16"), 20)
+    masters = state["optimizer"].weights
+
+    np.testing.assert_allclose(losses, reference, rtol=2e-3)
+    for path, weight in state["params"].items():
+        assert weight.dtype.name == "bfloat16"
+        assert masters[path].sharding == weight.sharding
+        np.testing.assert_array_equal(weight, masters[path].astype(weight.dtype), err_msg=path)
 
 
 def _run(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[float]]:

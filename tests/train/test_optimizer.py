@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -26,11 +27,10 @@ MakeProgram = Callable[..., Program]
     ("axes", "decays", "muon"),
     [
         (("layers", "embed", "qkv", "heads", "head_size"), True, ((1,), (3, 4))),
-        (("layers", "heads", "head_size", "embed"), True, ((1, 2), (3,))),
+        (("layers", "embed", "heads", "head_size"), True, ((1,), (2, 3))),
         (("layers", "embed", "mlp"), True, ((1,), (2,))),
-        (("layers", "mlp", "embed"), True, ((1,), (2,))),
-        (("vocab", "embed"), True, None),
-        (("position", "embed"), True, None),
+        (("embed", "vocab"), True, None),
+        (("embed", "position"), True, None),
         (("layers", "embed"), False, None),
         (("layers", "qkv", "heads", "head_size"), False, None),
         (("layers", "mlp"), False, None),
@@ -56,7 +56,7 @@ def test_weight_decay_pulls_matrices_only(make_program: MakeProgram, name: str) 
     program = make_program(f"optimizer.name={name}", "optimizer.learningRate=0.1", num_devices=1)
     params = {path: jnp.ones([4] * len(axes)) for path, axes in program.names.items()}
     nothing = {path: jnp.zeros_like(x) for path, x in params.items()}
-    updates, _ = program.rule.update(nothing, program.rule.init(params), params)
+    updates, _ = program.rule.transform.update(nothing, program.rule.transform.init(params), params)
     moved = {path for path, update in updates.items() if np.abs(update).max() > 1e-6}
 
     matrices = {path for path, axes in program.names.items() if is_matrix(axes)}
@@ -73,7 +73,7 @@ def test_muon_orthogonalises_each_matrix_of_the_stack_by_itself(make_program: Ma
     shapes = {path: leaf.shape for path, leaf in program.abstract()["params"].items()}
     grads = {path: jnp.asarray(rng.standard_normal(shape), jnp.float32) for path, shape in shapes.items()}
     params = {path: jnp.zeros_like(grad) for path, grad in grads.items()}
-    updates, _ = program.rule.update(grads, program.rule.init(params), params)
+    updates, _ = program.rule.transform.update(grads, program.rule.transform.init(params), params)
 
     qkv = np.moveaxis(np.asarray(updates["blocks.attention.qkv.weight"]), 2, 1)
     for matrix in qkv.reshape(-1, qkv.shape[2], qkv.shape[3] * qkv.shape[4]):
@@ -90,7 +90,8 @@ def test_lion_with_the_least_epsilon_is_the_published_one() -> None:
     settings = Optimizer(
         name="lion", learning_rate=0.1, beta1=0.9, beta2=0.99, epsilon=1e-30, weight_decay=0.1, clip_norm=None
     )
-    ours, published = optimizer(settings, {"w": ("embed", "mlp")}, 10), optax.lion(0.1, 0.9, 0.99, weight_decay=0.1)
+    ours = optimizer(settings, {"w": ("embed", "mlp")}, 10).transform
+    published = optax.lion(1.0, 0.9, 0.99, weight_decay=0.1)
     params = {"w": jnp.asarray(rng.standard_normal((8, 64)), jnp.float32)}
     state, reference = ours.init(params), published.init(params)
     for _ in range(3):
@@ -126,12 +127,12 @@ def test_epsilon_of_the_job_reaches_the_update(make_program: MakeProgram, name: 
         )
         params = {path: jnp.zeros([4] * len(axes)) for path, axes in program.names.items()}
         grads = {path: jnp.full_like(x, 1e-6).at[(0,) * x.ndim].set(1.0) for path, x in params.items()}
-        moved[epsilon], _ = program.rule.update(grads, program.rule.init(params), params)
+        moved[epsilon], _ = program.rule.transform.update(grads, program.rule.transform.init(params), params)
 
     for path in ("blocks.norm.weight", "blocks.mlp.up.weight"):
         last = (-1,) * len(moved["1.0"][path].shape)
-        assert np.abs(moved["1e-20"][path][last]) > 1e-3, path
-        assert np.abs(moved["1.0"][path][last]) < 1e-4, path
+        assert np.abs(moved["1e-20"][path][last]) > 1e-2, path
+        assert np.abs(moved["1.0"][path][last]) < 1e-3, path
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,52 @@ def test_the_gradient_is_clipped_to_its_global_norm(make_program: MakeProgram) -
     names = program.names
     params = {path: jnp.ones([4] * len(axes)) for path, axes in names.items()}
     rule = optimizer(program.training.optimizer, names, 10)
-    _, state = rule.update({path: 100 * x for path, x in params.items()}, rule.init(params), params)
+    _, state = rule.apply({path: 100 * x for path, x in params.items()}, rule.init(params), params, jnp.int32(0))
     first_moment = optax.tree.get(state, "mu")
 
     assert float(optax.tree.norm(first_moment)) == pytest.approx(0.5 * 0.1, rel=1e-3)  # 1 - beta1 of it
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "lion", "muon"])
+def test_the_rate_that_is_applied_is_the_schedule_at_the_runs_own_step(make_program: MakeProgram, name: str) -> None:
+    """A fresh optimizer at a later step of a run moves by that step's rate, as the metrics say, not by the first's."""
+    program = make_program(
+        f"optimizer={{name: {name}, learningRate: 0.1, schedule: {{kind: linear, finalRatio: 0.0}}}}", num_devices=1
+    )
+    rng = np.random.default_rng(0)
+    params = {path: jnp.zeros([4] * len(axes)) for path, axes in program.names.items()}
+    grads = {path: jnp.asarray(rng.normal(size=x.shape), jnp.float32) for path, x in params.items()}
+    first, half = (
+        program.rule.apply(grads, program.rule.init(params), params, jnp.int32(step))[0] for step in (0, 10)
+    )
+
+    for path, moved in first.items():
+        np.testing.assert_allclose(half[path], moved / 2, rtol=1e-6, err_msg=path)
+
+
+def test_moments_lie_where_they_lay_when_clipping_is_switched_off(make_program: MakeProgram) -> None:
+    """The paths of an optimizer's state do not depend on whether it clips, so that a fork keeps its moments."""
+    clipped, free = (
+        make_program(f"optimizer.clipNorm={norm}", num_devices=1).abstract()["optimizer"] for norm in ("1.0", "null")
+    )
+
+    assert jax.tree.structure(clipped) == jax.tree.structure(free)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
+def test_bfloat16_parameters_are_the_rounded_master_weights(make_program: MakeProgram, name: str) -> None:
+    """Steps far too small for bfloat16 add up in float32 beside the moments, and show once they are large enough."""
+    program = make_program(
+        f"optimizer={{name: {name}, learningRate: 1e-5}}", "precision.params=bfloat16", num_devices=1
+    )
+    weights = {path: jnp.ones([4] * len(axes)) for path, axes in program.names.items()}
+    state, params = program.rule.init(weights), jax.tree.map(lambda x: x.astype(jnp.bfloat16), weights)
+    grads = {path: jnp.ones_like(x) for path, x in weights.items()}
+    for step in range(20):
+        params, state = program.rule.apply(grads, state, params, jnp.int32(step))
+
+    for path, weight in state.weights.items():
+        assert weight.dtype == jnp.float32
+        assert params[path].dtype == jnp.bfloat16
+        assert (np.asarray(weight) < 1 - 1e-5).all(), path
+        np.testing.assert_array_equal(params[path], weight.astype(jnp.bfloat16), err_msg=path)

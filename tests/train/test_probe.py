@@ -17,7 +17,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.executables import Executables
 from shardwise.train.probe import Probe
 job = resolve(loads(SMALL, []))
-config = GptConfig.of(job.spec.training.model, tokenizer_size=257, platform="cpu")
+config = GptConfig.of(job.spec.training, tokenizer_size=257, platform="cpu")
 probe = Probe(Executables(job, config, 0))
 probe.prepare()
 print(json.dumps({

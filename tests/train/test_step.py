@@ -31,10 +31,10 @@ def test_the_largest_control_word_comes_out(make_program: MakeProgram) -> None:
     program = make_program("mesh.tensor=2")
     words = np.zeros(8, np.int32)
     words[5] = Control.SAVE
-    words[6] = Control.EVALUATE
+    words[6] = Control.STOP
     _, metrics = _step(program, words)
 
-    assert Control(int(metrics.control)) == Control.EVALUATE
+    assert Control(int(metrics.control)) == Control.STOP
 
 
 def test_a_batch_of_another_shape_is_an_error_and_not_a_second_compile(make_program: MakeProgram) -> None:

@@ -18,8 +18,8 @@ Shapes = dict[str, tuple[int, ...]]
 def config_of(section: Mapping[str, Any], vocab_size: int) -> GptConfig:
     """What is built for a job with this section."""
     data = {"train": [{"name": "text", "paths": ["text.txt"]}], "tokenizer": "tokenizer.json"}
-    model = training_of(model=dict(section), data=data).model
-    return GptConfig.of(model, tokenizer_size=vocab_size, platform="cpu")
+    training = training_of(model=dict(section), data=data)
+    return GptConfig.of(training, tokenizer_size=vocab_size, platform="cpu")
 
 
 def shapes_of(config: GptConfig) -> Shapes:

@@ -45,7 +45,7 @@ def _export(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
 
     training = job.spec.training
     tokenizer = load_tokenizer(training.data.tokenizer)
-    config = GptConfig.of(training.model, tokenizer_size=tokenizer.vocab_size, platform="cpu")
+    config = GptConfig.of(training, tokenizer_size=tokenizer.vocab_size, platform="cpu")
     weights.check_exportable(config)
     root = root_of(job, directory)
     candidates = [step] if step is not None else steps(root)[::-1]

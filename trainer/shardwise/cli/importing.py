@@ -56,7 +56,7 @@ def save_weights(
     """
     training = job.spec.training.model_copy(update={"mesh": Mesh(replica=1)})
     program = Program.of(training, Layout.of(training, jax.devices()[:1]), config)
-    weights.check_fits(GptConfig.of(training.model, tokenizer_size=config.vocab_size, platform="cpu"), config)
+    weights.check_fits(GptConfig.of(training, tokenizer_size=config.vocab_size, platform="cpu"), config)
     with takeover.hold(directory):
         run = RunDirectory(directory, takeover.next_incarnation(directory))
         lease = Lease(root, run=run.run_id(), name=job.metadata.name, directory=str(directory))

@@ -11,6 +11,7 @@ import jax
 from shardwise.job.errors import CheckpointError
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import restore
+from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
 from shardwise.train.start import build
 from shardwise.train.state import Program, flat
@@ -34,7 +35,7 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
         CheckpointError: nothing was saved yet, or what was saved cannot be used.
 
     """
-    program = build(job, jax.devices())
+    program = build(job, devices_of(job))
     abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
     restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
     if restored is None:

@@ -83,6 +83,14 @@ def refuse_elsewhere(job: TrainingJob) -> None:
         )
 
 
+def xla_flags(job: TrainingJob) -> list[str]:
+    """What the programs of a job are compiled with: its class's options, then its own, which win; see `job/flags.py`."""
+    accelerator = offered().get(job.spec.hardware.accelerator)
+    compiler = accelerator.spec.compiler if accelerator else None
+    of_class = [one.flag for one in compiler.flags] if compiler else []
+    return [*of_class, *job.spec.training.xla_flags]
+
+
 def load_class(path: Path) -> AcceleratorClass:
     """The class in the file at `path`; JobError with what is wrong in it."""
     return _checked(read_document(path))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
+from shardwise.job.flags import refusals
 from shardwise.job.spec.accelerator import AcceleratorClass
 
 PLACEHOLDERS = ("topology", "machine")
@@ -74,10 +75,18 @@ def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
             )
 
 
+def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """No option that breaks a promise, and no pair that is known to give wrong numbers."""
+    compiler = accelerator.spec.compiler
+    for flag, reason in refusals([one.flag for one in compiler.flags]) if compiler else ():
+        yield Problem(path="spec.compiler.flags", given=shown(flag), expected="options without it", hint=reason)
+
+
 _RULES = (
     _topologies_are_of_one_kind,
     _grids_are_whole_machines,
     _host_range_is_a_range,
     _host_paths_are_privileged,
     _placeholders_are_known,
+    _flags_are_safe,
 )

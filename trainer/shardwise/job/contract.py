@@ -56,8 +56,7 @@ class Control(IntEnum):
     NONE = 0
     MEASURE = 1
     SAVE = 2
-    EVALUATE = 3
-    STOP = 4
+    STOP = 3
 
 
 class Cause(StrEnum):

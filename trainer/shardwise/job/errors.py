@@ -6,6 +6,8 @@
     |-- DataError                 81   training data, tokenizer or weights that cannot be read or do not fit
     |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
     |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
+    |-- DeviceError                1   devices that are not those that the job asks for
+    |-- CompilerError             81   a program that cannot be compiled as the job asks
     |-- PeerError                  1   another process of the run did not answer in time
     |-- NonFiniteError            82   a loss or gradient that is not a number
     `-- OutOfMemoryError          83   a device or the host has no memory left
@@ -88,6 +90,16 @@ class CheckpointError(ShardwiseError):
 
 class RunDirectoryError(ShardwiseError):
     """A run directory is in use by a live run, cannot be written, or holds a different run."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class DeviceError(ShardwiseError):
+    """JAX finds fewer devices than the job asks for, or others. It may be a fault of a machine: another start may help."""
+
+
+class CompilerError(ShardwiseError):
+    """XLA refuses an option, or a program for the hardware that the job names."""
 
     exit_code = ExitCode.BAD_INPUT
 

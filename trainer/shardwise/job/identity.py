@@ -8,6 +8,7 @@ from the old weights instead.  The table below covers every leaf of the job file
 - The schedule counts as written.  With `decaySteps` left out a cosine or linear fall ends at the last step, so a run
   that goes on with more `steps` follows the longer curve from there.
 - `attention`, `remat`, mesh and microbatches change the order of sums, and so the last bits, but not the run.
+- `xlaFlags` count where they may change bits; those that only schedule are free (`job/flags.py` knows them).
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.job.document import shown
+from shardwise.job.flags import changing_bits
 from shardwise.job.fields import ITEM, Path, dotted, leaves
 from shardwise.job.load import as_data
 from shardwise.job.presets import BYTE_TOKENIZER
@@ -26,6 +28,7 @@ Json = None | bool | int | float | str
 FINGERPRINT = "dataFingerprint"
 
 _TOKENIZER = "spec.training.data.tokenizer"
+_XLA_FLAGS = "spec.training.xlaFlags"
 
 # By group: the fields that are part of the identity, and those that are free to change.
 _TABLE: Mapping[str, tuple[str, str]] = {
@@ -57,7 +60,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "failure nonfinite hang outOfMemory hostLost eviction nodeLost maintenance admission image unknown",
     ),
     "spec.hardware": ("", "accelerator topology slices"),
-    "spec.training": ("seed", "steps"),
+    "spec.training": ("seed xlaFlags", "steps"),
     "spec.training.model": (
         """layers heads embed mlp seqLen vocabSize block position rotaryDim tiedHead headBias attentionBias
         scaleByInverseLayer normEpsilon initStd""",
@@ -118,6 +121,7 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
             result[dotted(path)] = value
     if result[_TOKENIZER] != BYTE_TOKENIZER:
         result[_TOKENIZER] = "file"
+    result[_XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
     return {**result, FINGERPRINT: data_fingerprint}
 
 

@@ -5,19 +5,20 @@ model with arrays split over batch and heads. Not here: projections, rotary posi
 job file refuses it on attention weights).
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from shardwise.job.kernels import Kernel
 from shardwise.train.mesh import DATA, unclaimed
 from shardwise.train.products import product
 
 Array = jax.Array
-Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
 BLOCK = 512  # positions: scores are held for one block of queries against one of keys
 MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
 
@@ -77,7 +78,8 @@ def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: b
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
 
-    length, size = q.shape[2], min(BLOCK, q.shape[2])
+    length = q.shape[2]
+    size = math.gcd(BLOCK, length)  # a multiple of 128, which the job file's rules see to
     blocks = kernels.BlockSizes(
         block_q=size,
         block_kv=size,

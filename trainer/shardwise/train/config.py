@@ -9,7 +9,8 @@ from typing import Literal, Self, TypeVar
 
 from haliax import Axis
 
-from shardwise.job.spec import Model
+from shardwise.job.kernels import Kernel, kernel_of
+from shardwise.job.spec import Training
 
 VOCAB_MULTIPLE = (
     128  # the padded vocabulary divides over any tensor size up to 128, so its shape is the same on every mesh
@@ -44,11 +45,12 @@ class GptConfig:
     embed_dropout: float = 0.0
     residual_dropout: float = 0.0
     remat: Literal["full", "dots", "none"] = "full"
-    attention: Literal["plain", "blockwise", "splash", "cudnn"] = "blockwise"
+    attention: Kernel = "blockwise"
 
     @classmethod
-    def of(cls, model: Model, *, tokenizer_size: int, platform: str) -> Self:
+    def of(cls, training: Training, *, tokenizer_size: int, platform: str) -> Self:
         """The config of a resolved job's model, for a tokenizer of so many entries on this JAX platform."""
+        model = training.model
         return cls(
             num_layers=_filled(model.layers),
             num_heads=_filled(model.heads),
@@ -68,7 +70,7 @@ class GptConfig:
             embed_dropout=model.dropout.embed,
             residual_dropout=model.dropout.residual,
             remat=model.remat,
-            attention=_kernel(model.attention, platform),
+            attention=kernel_of(training, platform),
         )
 
     @property
@@ -116,16 +118,3 @@ def _filled(value: T | None) -> T:
     """A field that resolving the job has filled in."""
     assert value is not None, "the job is not resolved"
     return value
-
-
-def _kernel(wanted: str, platform: str) -> Literal["plain", "blockwise", "splash", "cudnn"]:
-    """The attention kernel for a platform where the job leaves the choice open.
-
-    cuDNN's takes 16-bit inputs only, so it is never picked unasked.
-    """
-    match wanted:
-        case "auto":
-            return "splash" if platform == "tpu" else "blockwise"
-        case "plain" | "blockwise" | "splash" | "cudnn":
-            return wanted
-    raise AssertionError(wanted)

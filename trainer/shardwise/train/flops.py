@@ -9,13 +9,26 @@ pass is not counted: this is model, not hardware, utilisation. Formula: Chowdher
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
+from shardwise.job.accelerators import offered
+from shardwise.job.spec import TrainingJob
 from shardwise.train.config import GptConfig
 
-_GEMM_SIZE = 1024
+_SIZE, _SIZE_ON_CPU = 8192, 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """What the devices of a job can do together."""
+
+    flops_per_second: float
+    words: str
+    """Where the figure comes from."""
 
 
 def num_matrix_parameters(config: GptConfig) -> int:
@@ -29,15 +42,40 @@ def flops_per_token(config: GptConfig) -> int:
     return 6 * num_matrix_parameters(config) + 6 * config.num_layers * config.seq_len * config.embed_size
 
 
-def measured_peak_flops() -> float:
-    """The FLOP/s of the fastest of a few float32 matrix products on one device of this host.
+def peak(job: TrainingJob, devices: int, machines: int, measured: Callable[[str], float]) -> Peak:
+    """The peak of all devices of a resolved job, in its compute format.
+
+    Args:
+        job: its accelerator class says the peak of one device, or else it is measured.
+        devices: of the whole run.
+        machines: that the processes of the run are on; simulated devices share the processors of theirs.
+        measured: the FLOP/s of a product in a format, as `measured_flops` finds it on this host.
+
+    """
+    spec = offered()[job.spec.hardware.accelerator].spec
+    dtype = job.spec.training.precision.compute
+    if spec.peak_flops is not None:
+        one = float(getattr(spec.peak_flops, dtype).value)
+        words = f"{devices} x {one / 1e12:,.1f} TFLOP/s in {dtype}, the class's peak"
+        return Peak(flops_per_second=devices * one, words=words)
+    number = machines if spec.platform == "cpu" else devices
+    one = measured(dtype)
+    many = f"{number} x " if number > 1 else ""
+    words = f"{many}{one / 1e9:,.0f} GFLOP/s, a {dtype} matrix product at the first start"
+    return Peak(flops_per_second=number * one, words=words)
+
+
+def measured_flops(dtype: str) -> float:
+    """The FLOP/s of the fastest of a few matrix products on one device of this host.
 
     On a CPU the simulated devices share the cores, so this is the peak of all of them together.
     """
-    square = jnp.ones((_GEMM_SIZE, _GEMM_SIZE), jnp.float32)
+    size = _SIZE_ON_CPU if jax.default_backend() == "cpu" else _SIZE
+    square = jnp.ones((size, size), dtype)
     product = jax.jit(jnp.matmul)
-    product(square, square).block_until_ready()
-    return 2 * _GEMM_SIZE**3 / min(_seconds(product, square) for _ in range(5))
+    with jax.default_matmul_precision("highest" if dtype == "float32" else None):
+        product(square, square).block_until_ready()
+        return 2 * size**3 / min(_seconds(product, square) for _ in range(5))
 
 
 def _seconds(product, square: jax.Array) -> float:  # type: ignore[no-untyped-def]  # noqa: ANN001

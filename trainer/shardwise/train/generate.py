@@ -171,12 +171,13 @@ def _lower(function: partial[tuple[Array, Cache]], program: Program, *inputs: An
     cached = NamedSharding(layout.mesh, layout.spec(CACHE_AXES, layout.compute))
     shardings = [cached if isinstance(x, Cache) else layout.replicated for x in inputs]
     donated = [1 + i for i, x in enumerate(inputs) if isinstance(x, Cache)]
-    with jax.set_mesh(layout.mesh):
+    with program.lowering():
         jitted = jax.jit(
             function,
             in_shardings=(program.shardings()["params"], *shardings),
             out_shardings=(layout.replicated, cached),
             donate_argnums=donated,
+            compiler_options=program.compiler_options(),
         )
         return jitted.lower(params, *inputs)
 

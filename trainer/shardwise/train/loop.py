@@ -105,7 +105,7 @@ class Loop:
             self._phases.seconds["wait"] = loader.waited_seconds
             asked = self._complete(previous)
             previous = _Dispatched(number, metrics)
-            evaluate = self._due(number, training.evaluation.every_steps) or asked == Control.EVALUATE
+            evaluate = self._due(number, training.evaluation.every_steps)
             save = self._due(number, training.checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP)
             if not (evaluate or save or asked == Control.MEASURE):
                 continue

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import CheckpointWriter, Lease
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.executables import machine
-from shardwise.train.flops import flops_per_token, measured_peak_flops
+from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.memory import DeviceMemory, device_memory
 from shardwise.train.metrics import records, steps
@@ -37,6 +38,7 @@ from shardwise.train.summary import Summary
 from shardwise.train.view import memory_table
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of one machine, in pods too
 _PEER_IS_GONE = ("Gloo", "closed by peer")
 
 
@@ -110,18 +112,18 @@ def _run(
         fence = stack.enter_context(_fence(job, directory, phases, tell)) if summary else directory.commit
         began = start(job, directory, phases, options, processes, tell)
         token_flops = flops_per_token(began.program.config)
+        can = _peak(job, directory, began, processes)
         report: Report = Silence()
         mfu = 0.0
         if summary:
             directory.write_job(dump(job))
             summary.began(began)
             memory = device_memory(began.program, began.step)
-            peak_flops = directory.peak_flops(machine(), measured_peak_flops)
             report = stack.enter_context(speaking(job, directory, console, first_step=began.first_step))
             report.event(_first_event(began, orders.incarnation, memory))
             console.print(memory_table(memory))
-            tell(_mfu_words(token_flops, peak_flops))
-            mfu = token_flops / peak_flops
+            tell(_mfu_words(token_flops, can))
+            mfu = token_flops / can.flops_per_second
         phases.step = began.first_step
         writer = CheckpointWriter(
             began.root,
@@ -172,11 +174,22 @@ def _fence(
         yield commit
 
 
-def _mfu_words(token_flops: int, peak_flops: float) -> str:
+def _peak(job: TrainingJob, directory: RunDirectory, began: Start, processes: Processes) -> Peak:
+    """What the devices of the run can do; every process must call it."""
+    simulated = jax.default_backend() == "cpu"
+    machines = len(set(processes.exchange("machine", _BOOT.read_text(encoding="utf-8")))) if simulated else 1
+
+    def measured(dtype: str) -> float:
+        return directory.peak_flops(f"{machine()} {dtype}", partial(measured_flops, dtype)) if processes.writes else 1.0
+
+    return peak(job, began.program.layout.mesh.size, machines, measured)
+
+
+def _mfu_words(token_flops: int, can: Peak) -> str:
     """How the MFU of the lines to come is made."""
     return (
         f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 6 layers x position x embed; "
-        f"recomputation not counted) over {peak_flops / 1e9:.0f} GFLOP/s, a float32 matrix product at the first start"
+        f"recomputation not counted) over {can.words}"
     )
 
 

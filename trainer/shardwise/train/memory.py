@@ -35,8 +35,7 @@ def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[Devic
     params = _bytes_by_device(flat(state["params"]))
     moments = _bytes_by_device(flat(state["optimizer"]))
     rows = _bytes_by_device(batch)
-    analysis = compiled.memory_analysis()
-    temporary = 0 if analysis is None else analysis.temp_size_in_bytes
+    temporary = _temporary_bytes(compiled)
     return [
         DeviceMemory(
             device=str(device),
@@ -47,6 +46,18 @@ def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[Devic
         )
         for device in program.layout.mesh.devices.flat
     ]
+
+
+def _temporary_bytes(compiled: jax.stages.Compiled) -> int:
+    """What the program holds at most beside its arguments.
+
+    Where the compiler says its peak that is meant: its sum of temporaries counts memory twice that two of them share.
+    """
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return 0
+    peak: int = getattr(analysis, "peak_memory_in_bytes", 0)
+    return max(0, peak - analysis.argument_size_in_bytes) if peak else int(analysis.temp_size_in_bytes)
 
 
 def _bytes_by_device(leaves: Mapping[str, Abstract]) -> dict[jax.Device, int]:

@@ -5,7 +5,8 @@ global norm is part of the chain; taking the gradients' mean is the step's.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import optax
 from shardwise.job.spec import Optimizer, Schedule
 
 Names = Mapping[str, tuple[str, ...]]
+Params = Mapping[str, jax.Array]
 # Axes that stack matrices, and axes whose tables are looked up by a token or a position.
 _STACKED = ("layers", "qkv")
 _LOOKED_UP = ("vocab", "position")
@@ -50,41 +52,89 @@ def falls_to_the_last_step(settings: Optimizer) -> bool:
     return curve.kind == "warmup-stable-decay" or (curve.kind != "constant" and curve.decay_steps is None)
 
 
-def optimizer(settings: Optimizer, names: Names, steps: int) -> optax.GradientTransformation:
-    """The update rule of a resolved job, for parameters with these axis names."""
+class Masters(NamedTuple):
+    """The state of an optimizer whose parameters are kept in fewer bits than it needs to move them."""
+
+    weights: Params
+    """Float32: what the updates are added to; the parameters are these, rounded."""
+    moments: optax.OptState
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRule:
+    """How parameters follow their gradients.
+
+    The learning rate of a step is the schedule's at that step of the run, whatever else a state has been through: a
+    counter of its own would begin anew where a run goes on with another optimizer.
+    """
+
+    transform: optax.GradientTransformation
+    """The update at a rate of 1."""
+    rates: Mapping[str, optax.Schedule]
+    """The learning rate of each parameter, by step from 0."""
+    has_masters: bool
+    """Whether parameters are kept in bfloat16, and the weights themselves in float32 beside the moments."""
+
+    def init(self, weights: Params) -> Any:
+        """The state before the first step, for initial weights in float32."""
+        moments = self.transform.init(weights)
+        return Masters(weights, moments) if self.has_masters else moments
+
+    def apply(self, grads: Params, state: Any, params: Params, step: jax.Array) -> tuple[Params, Any]:
+        """The parameters and the state after a step, given the mean gradient in float32."""
+        weights, moments = (state.weights, state.moments) if self.has_masters else (params, state)
+        updates, moments = self.transform.update(grads, moments, weights)
+        moved = {path: weights[path] + self.rates[path](step) * updates[path] for path in weights}
+        if not self.has_masters:
+            return moved, moments
+        return {path: x.astype(params[path].dtype) for path, x in moved.items()}, Masters(moved, moments)
+
+
+def optimizer(settings: Optimizer, names: Names, steps: int, *, params: str = "float32") -> UpdateRule:
+    """The update rule of a resolved job, for parameters of this format with these axis names."""
     rate = schedule(settings.schedule, settings.learning_rate, steps)
+    other = schedule(settings.schedule, settings.adam_learning_rate or settings.learning_rate, steps)
+    of_muon = {path for path, axes in names.items() if settings.name != "muon" or muon_dimensions(axes)}
+    # Clipping is a link of the chain also where it is off: without it the moments would have other paths.
+    clip = optax.identity() if settings.clip_norm is None else optax.clip_by_global_norm(settings.clip_norm)
+    return UpdateRule(
+        transform=optax.chain(clip, _transform(settings, names)),
+        rates={path: rate if path in of_muon else other for path in names},
+        has_masters=params != "float32",
+    )
+
+
+def _transform(settings: Optimizer, names: Names) -> optax.GradientTransformation:
+    """The optimizer's own part, at a rate of 1."""
     decayed = {path: is_matrix(axes) for path, axes in names.items()}
     moments: dict[str, Any] = {"b1": settings.beta1, "b2": settings.beta2}
     rule: optax.GradientTransformation
     match settings.name:
         case "adamw":
-            rule = optax.adamw(rate, **moments, eps=settings.epsilon, weight_decay=settings.weight_decay, mask=decayed)
+            rule = optax.adamw(1.0, **moments, eps=settings.epsilon, weight_decay=settings.weight_decay, mask=decayed)
         case "adam":
-            rule = optax.adam(rate, **moments, eps=settings.epsilon)
+            rule = optax.adam(1.0, **moments, eps=settings.epsilon)
         case "lion":
             assert settings.epsilon is not None, "the job is resolved"
             rule = optax.chain(
                 scale_by_lion(**moments, epsilon=settings.epsilon),
                 optax.add_decayed_weights(settings.weight_decay, decayed),
-                optax.scale_by_learning_rate(rate),
+                optax.scale_by_learning_rate(1.0),
             )
         case "muon":
-            adam_rate = settings.adam_learning_rate or settings.learning_rate
             rule = optax.contrib.muon(
-                rate,
+                1.0,
                 beta=settings.momentum,
                 eps=settings.epsilon,
                 weight_decay=settings.weight_decay,
                 weight_decay_mask=decayed,
                 adam_b1=settings.beta1,
                 adam_b2=settings.beta2,
-                adam_learning_rate=schedule(settings.schedule, adam_rate, steps),
+                adam_learning_rate=1.0,
                 muon_weight_dimension_numbers={path: muon_dimensions(axes) for path, axes in names.items()},
                 consistent_rms=0.2,
             )
-    if settings.clip_norm is None:
-        return rule
-    return optax.chain(optax.clip_by_global_norm(settings.clip_norm), rule)
+    return rule
 
 
 def scale_by_lion(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
@@ -118,15 +168,18 @@ def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers
     """The reduction and output axes of a block's matrix; None for what Adam takes.
 
     Tables that are looked up by token or position, and the head, go to Adam, as Muon's authors advise. Query, key and
-    value are matrices of their own, and so is each layer's.
+    value are matrices of their own, and so is each layer's. Which side of a matrix counts as its input makes no
+    difference: it is orthogonalised, and scaled by the longer side.
     """
     if not is_matrix(axes) or any(axis in _LOOKED_UP for axis in axes):
         return None
-    split = axes.index("embed")
     features = tuple(i for i, axis in enumerate(axes) if axis not in (*_STACKED, "embed"))
-    if split < features[0]:
-        return optax.contrib.MuonDimensionNumbers(reduction_axis=(split,), output_axis=features)
-    return optax.contrib.MuonDimensionNumbers(reduction_axis=features, output_axis=(split,))
+    return optax.contrib.MuonDimensionNumbers(reduction_axis=(axes.index("embed"),), output_axis=features)
+
+
+def masters_paths(names: Names) -> dict[str, str]:
+    """The path in a state of each parameter's float32 weights, where an optimizer keeps them, by the parameter's."""
+    return {f"params.{path}": f"optimizer.weights.{path}" for path in names}
 
 
 def is_moment_of(path: tuple[object, ...]) -> str | None:

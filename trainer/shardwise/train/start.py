@@ -11,19 +11,23 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.stages import Compiled
 
+from shardwise.job.accelerators import xla_flags
 from shardwise.job.contract import Phase, cache_directory, checkpoint_root
 from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError, UsageError
 from shardwise.job.identity import Difference, differences, identity
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
 from shardwise.train.config import GptConfig
+from shardwise.train.devices import devices_of
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
 from shardwise.train.layout import Layout
+from shardwise.train.optimizer import masters_paths
 from shardwise.train.phases import Phases
 from shardwise.train.processes import Processes
 from shardwise.train.run_directory import RunDirectory
@@ -64,13 +68,13 @@ class Options:
     """The checkpoint to start from, by name; the newest usable one otherwise."""
 
 
-def build(job: TrainingJob, devices: list[jax.Device]) -> Program:
-    """The program of a resolved job on these devices. Reads the tokenizer, no data."""
+def build(job: TrainingJob, devices: list[jax.Device], *, tokenizer_size: int | None = None) -> Program:
+    """The program of a resolved job on these devices. Reads the tokenizer where its size is not given, no data."""
     training = job.spec.training
-    tokenizer = load_tokenizer(training.data.tokenizer)
-    config = GptConfig.of(training.model, tokenizer_size=tokenizer.vocab_size, platform=devices[0].platform)
-    _refuse_vocabulary(config, tokenizer.vocab_size, training.mesh.tensor)
-    return Program.of(training, Layout.of(training, devices), config)
+    size = load_tokenizer(training.data.tokenizer).vocab_size if tokenizer_size is None else tokenizer_size
+    config = GptConfig.of(training, tokenizer_size=size, platform=devices[0].platform)
+    _refuse_vocabulary(config, size, training.mesh.tensor)
+    return Program.of(training, Layout.of(training, devices), config, xla_flags(job))
 
 
 def _refuse_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int) -> None:
@@ -104,7 +108,7 @@ def start(
 
     """
     training = job.spec.training
-    program = build(job, jax.devices())
+    program = build(job, devices_of(job))
     pool = ThreadPoolExecutor(2, thread_name_prefix="compile")
     try:
         with phases.entered(Phase.COMPILE):
@@ -247,8 +251,15 @@ def _state(
         return unflat(abstract, restored.arrays), restored
     with phases.entered(Phase.INIT):
         fresh = flat(_initial(program, kept))
-    report(f"step {restored.step}: restored, but for {len(restored.missing)} arrays that it lacks and that start anew")
-    return unflat(abstract, fresh | restored.arrays), restored
+    # The weights themselves are not begun anew with an optimizer that keeps them: they are the parameters' values.
+    masters = {
+        theirs: restored.arrays[own].astype(jnp.float32)
+        for own, theirs in masters_paths(program.names).items()
+        if theirs in restored.missing and own in restored.arrays
+    }
+    anew = len(restored.missing) - len(masters)
+    report(f"step {restored.step}: restored, but for {anew} arrays that it lacks and that start anew")
+    return unflat(abstract, fresh | restored.arrays | masters), restored
 
 
 def _initial(program: Program, kept: Executables) -> State:

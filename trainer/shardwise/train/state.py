@@ -4,7 +4,8 @@ Called by the step, the loop, checkpoints and generation. A state is {"step", "p
 program it is seen as one flat dict {dotted path: array}.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -13,20 +14,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jmp
-import optax
 from jax.sharding import NamedSharding
 
+from shardwise.job.flags import Value, options
 from shardwise.job.spec import Training
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout, assemble, axis_names, flatten
 from shardwise.train.model import Gpt
-from shardwise.train.optimizer import Names, is_moment_of, optimizer
+from shardwise.train.optimizer import Names, UpdateRule, is_moment_of, optimizer
 
 Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
 # XLA's compiler for CPUs takes two to five times as long where it may do all it can.
-_COMPILED_QUICKLY: dict[str, str | bool] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
+_COMPILED_QUICKLY: dict[str, Value] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +38,30 @@ class Program:
     layout: Layout
     template: Gpt
     names: Names
-    rule: optax.GradientTransformation
+    rule: UpdateRule
     policy: jmp.Policy
     training: Training
+    xla_options: Mapping[str, Value]
+    """What every program is compiled with: the accelerator's options and the job's."""
 
     @classmethod
-    def of(cls, training: Training, layout: Layout, config: GptConfig) -> Self:
-        """The program of a resolved job; `config` fits its model and tokenizer."""
+    def of(cls, training: Training, layout: Layout, config: GptConfig, flags: Iterable[str] = ()) -> Self:
+        """The program of a resolved job; `config` fits its model and tokenizer, `flags` are XLA's."""
         key = jax.eval_shape(jax.random.key, 0)  # to make one would compile three programs
         template = eqx.filter_eval_shape(Gpt.init, config, key=key)
         names = axis_names(template)
         precision = training.precision
         policy = jmp.Policy(*(jnp.dtype(name) for name in (precision.params, precision.compute, precision.output)))
-        rule = optimizer(training.optimizer, names, training.steps)
+        rule = optimizer(training.optimizer, names, training.steps, params=precision.params)
         return cls(
-            config=config, layout=layout, template=template, names=names, rule=rule, policy=policy, training=training
+            config=config,
+            layout=layout,
+            template=template,
+            names=names,
+            rule=rule,
+            policy=policy,
+            training=training,
+            xla_options=options(flags),
         )
 
     def model(self, params: Mapping[str, Array]) -> Gpt:
@@ -60,9 +70,9 @@ class Program:
 
     def init(self) -> State:
         """The state at step 0, from the job's seed. Call it inside jit only: see `initial_state`."""
-        params = flatten(Gpt.init(self.config, key=jax.random.key(self.training.seed)))
-        params = self.policy.cast_to_param(params)
-        return {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(params)}
+        weights = flatten(Gpt.init(self.config, key=jax.random.key(self.training.seed)))
+        params = self.policy.cast_to_param(weights)
+        return {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(weights)}
 
     def shardings(self) -> State:
         """The sharding of every array of a state, in the state's own tree."""
@@ -77,22 +87,37 @@ class Program:
 
     def lower_init(self) -> jax.stages.Lowered:
         """The init program: every array is made in its shards, none is ever whole."""
-        options = self.compiler_options(runs_once=True)
+        compiled_with = self.compiler_options(runs_once=True)
         shardings = self.shardings()
-        with jax.set_mesh(self.layout.mesh):
-            return jax.jit(self.init, out_shardings=shardings, compiler_options=options).lower()
+        with self.lowering():
+            return jax.jit(self.init, out_shardings=shardings, compiler_options=compiled_with).lower()
 
-    def compiler_options(self, *, runs_once: bool = False) -> dict[str, str | bool] | None:
-        """What XLA is told, the same in every process of a run: to be quick where being thorough does not pay.
+    @contextmanager
+    def lowering(self) -> Iterator[None]:
+        """What every program is lowered in: the mesh, and products that are as precise as their operands.
 
-        On CPUs that is init, which runs once, is no slower for it and keeps all its bits (tests/train/test_state.py
+        By default a TPU multiplies float32 matrices in one pass of bfloat16, and a GPU in its 19-bit format.
+        """
+        exact = self.layout.dtype == jnp.float32 and self._platform != "cpu"  # where there is one way anyway
+        with jax.set_mesh(self.layout.mesh), jax.default_matmul_precision("highest" if exact else None):
+            yield
+
+    @property
+    def _platform(self) -> str:
+        return str(self.layout.mesh.devices.flat[0].platform)
+
+    def compiler_options(self, *, runs_once: bool = False) -> dict[str, Value] | None:
+        """What XLA is told, the same in every process of a run.
+
+        Besides the accelerator's options and the job's: to be quick where being thorough does not pay. On CPUs that is
+        init, which runs once, is no slower for it and keeps all its bits (tests/train/test_state.py
         looks), and the steps of several processes, which simulate hosts: they wait most of the time for each other's
         sums (docs/decisions/0009-kept-programs.md has the times).
         """
         devices = self.layout.mesh.devices.flat
         simulates_hosts = len({device.process_index for device in devices}) > 1
-        quickly = devices[0].platform == "cpu" and (runs_once or simulates_hosts)
-        return _COMPILED_QUICKLY if quickly else None
+        quickly = self._platform == "cpu" and (runs_once or simulates_hosts)
+        return {**(_COMPILED_QUICKLY if quickly else {}), **self.xla_options} or None
 
     @cached_property
     def _shapes(self) -> State:

@@ -57,7 +57,7 @@ class Metrics(NamedTuple):
 def lower_step(program: Program) -> jax.stages.Lowered:
     """The step, lowered: (state, batch, control words) -> (state, metrics); the state is donated."""
     layout, shardings = program.layout, program.shardings()
-    with jax.set_mesh(layout.mesh):
+    with program.lowering():
         jitted = jax.jit(
             partial(_step, program),
             in_shardings=(shardings, layout.batch, layout.words),
@@ -71,7 +71,7 @@ def lower_step(program: Program) -> jax.stages.Lowered:
 def lower_evaluation(program: Program) -> jax.stages.Lowered:
     """The loss sums of a batch, lowered: (params, batch) -> LossSums over all replicas; no dropout."""
     layout, shardings = program.layout, program.shardings()
-    with jax.set_mesh(layout.mesh):
+    with program.lowering():
         jitted = jax.jit(
             partial(_evaluate, program),
             in_shardings=(shardings["params"], layout.batch),
@@ -110,8 +110,7 @@ def _step(program: Program, state: State, batch: Batch, words: Array) -> tuple[S
     rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
     sums, grads = _over_replicas(program, _gradients)(state["params"], batch, rows, state["step"])
     mean = jax.tree.map(lambda g: g / sums.weight, grads)
-    updates, optimizer = program.rule.update(mean, state["optimizer"], state["params"])
-    params = optax.apply_updates(state["params"], updates)
+    params, optimizer = program.rule.apply(mean, state["optimizer"], state["params"], state["step"])
     settings = program.training.optimizer
     rate = schedule(settings.schedule, settings.learning_rate, program.training.steps)(state["step"])
     metrics = Metrics(
@@ -164,8 +163,9 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
             sums = _loss(program, params, batch, drop)
             return sums.total, sums
 
-        grads, sums = jax.grad(total, has_aux=True)(params)
-        return sums, jax.tree.map(lambda g: g.astype(jnp.float32), grads)
+        # A gradient has the dtype of what it is one of: float32, though the weights may be kept in fewer bits.
+        grads, sums = jax.grad(total, has_aux=True)(jax.tree.map(lambda x: x.astype(jnp.float32), params))
+        return sums, grads
 
     if num_parts == 1:
         return part(params, batch, rows)

@@ -7,7 +7,7 @@ because an earlier one failed (no devices known, no sizes) finds nothing.  What 
 from collections.abc import Callable, Iterator
 
 from shardwise.job.errors import Problem
-from shardwise.job.rules import batch, hardware, model, optimizer, pod, run, unsupported
+from shardwise.job.rules import batch, compiler, hardware, model, optimizer, pod, run, unsupported
 from shardwise.job.spec import TrainingJob
 
 RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
@@ -17,6 +17,7 @@ RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
     *batch.RULES,
     *optimizer.RULES,
     *run.RULES,
+    *compiler.RULES,
     *pod.RULES,
 )
 

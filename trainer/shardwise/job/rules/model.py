@@ -6,6 +6,7 @@ from shardwise.job.accelerators import offered
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
 from shardwise.job.fields import named_fields
+from shardwise.job.kernels import objection
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE, SIZES
 from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.words import any_of, divisors
@@ -104,15 +105,18 @@ def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
         )
 
 
-def cudnn_is_16_bit(job: TrainingJob) -> Iterator[Problem]:
-    """CuDNN's attention has no 32-bit form."""
+def kernel_takes_the_shapes(job: TrainingJob) -> Iterator[Problem]:
+    """The kernel that is asked for by name can compute this model."""
     training = job.spec.training
-    if training.model.attention == "cudnn" and training.precision.compute == "float32":
+    if training.model.attention == "auto":
+        return
+    if found := objection(training, training.model.attention):
+        field, given, expected = found
         yield Problem(
-            path="spec.training.precision.compute",
-            given=shown(training.precision.compute),
-            expected="bfloat16 or float16 with attention: cudnn",
-            hint="or set attention: auto",
+            path=f"spec.training.{field}",
+            given=given,
+            expected=expected,
+            hint="or set attention: auto, which takes a kernel that can",
         )
 
 
@@ -124,5 +128,5 @@ RULES = (
     vocabulary_holds_tokenizer,
     attention_has_no_dropout,
     kernel_runs_here,
-    cudnn_is_16_bit,
+    kernel_takes_the_shapes,
 )

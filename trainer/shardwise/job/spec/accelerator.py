@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Quantity
-from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, AbsolutePath, Grammar, Label, MarkKey, SpecModel, Unit
+from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, AbsolutePath, Grammar, Label, MarkKey, SpecModel, Unit, XlaFlag
 from shardwise.job.spec.pod import EnvVariable, Image, LabelValue, Quantities, Toleration
 
 GRID = r"^[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){0,2}$"
@@ -19,6 +19,7 @@ GridText = Annotated[
     Grammar("up to three whole numbers joined by 'x', such as 4x4x4"),
 ]
 _Devices = Annotated[int, Field(ge=1, le=64)]
+_NETWORK = Field(description="What a host sends to others over the data-centre network, in bytes a second.")
 
 
 class ClassMetadata(SpecModel):
@@ -47,6 +48,7 @@ class Machine(SpecModel):
         tuple[GridText, ...],
         Field(strict=False, min_length=1, max_length=512, description="The grids that are built of it."),
     ]
+    network_bandwidth: Annotated[Quantity | None, _NETWORK] = None
 
 
 class HostRange(SpecModel):
@@ -55,6 +57,55 @@ class HostRange(SpecModel):
     max: Annotated[int, Field(ge=1, le=16384, description="The most hosts of one slice."), Unit("hosts")]
     min_devices: Annotated[_Devices, Field(description="The fewest devices of a host."), Unit("devices")] = 1
     max_devices: Annotated[_Devices, Field(description="The most devices of a host."), Unit("devices")]
+    network_bandwidth: Annotated[Quantity | None, _NETWORK] = None
+
+
+class PeakFlops(SpecModel):
+    """How fast one device multiplies matrices, in FLOP/s, by the format of `precision.compute`."""
+
+    bfloat16: Annotated[Quantity, Field(description="Of bfloat16 products, without sparsity.")]
+    float32: Annotated[Quantity, Field(description="Of products in full float32.")]
+
+
+class Interconnect(SpecModel):
+    """What joins the devices of one slice of TPUs, or of one host of GPUs."""
+
+    axes: Annotated[
+        int, Field(ge=1, le=3, description="Axes of the torus that the devices form; 1 for a switch."), Unit("axes")
+    ]
+    bandwidth: Annotated[
+        Quantity, Field(description="What a device sends over one link in one direction, in bytes a second.")
+    ]
+    ring_from: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=4096,
+            description="Chips from which a side of the grid closes to a ring; in three dimensions if all sides do. "
+            "Left out for a switch.",
+        ),
+        Unit("chips"),
+    ] = None
+
+
+class CompilerFlag(SpecModel):
+    """An option that every program for the class is compiled with."""
+
+    flag: Annotated[XlaFlag, Field(description="The option.")]
+    reason: Annotated[str, Field(min_length=1, max_length=512, description="What it is for, and what shows it.")]
+
+
+class Compiler(SpecModel):
+    """What XLA is told of the class."""
+
+    target: Annotated[
+        Label,
+        Field(description="libtpu's name of the TPU generation, such as v5p; for GPUs a file of shardwise/plan/gpus."),
+    ]
+    flags: Annotated[
+        tuple[CompilerFlag, ...],
+        Field(strict=False, max_length=32, description="Options of its programs; a job's xlaFlags win over them."),
+    ] = ()
 
 
 class HostPath(SpecModel):
@@ -83,7 +134,17 @@ class AcceleratorSpec(SpecModel):
     devices_per_chip: Annotated[
         int, Field(ge=1, le=8, description="Devices that JAX sees of one chip."), Unit("devices")
     ] = 1
-    device_memory: Annotated[Quantity | None, Field(description="Memory of one device, in bytes.")] = None
+    device_memory: Annotated[
+        Quantity | None, Field(description="Memory of one device that programs can use, in bytes.")
+    ] = None
+    memory_bandwidth: Annotated[
+        Quantity | None, Field(description="What one device reads from its memory, in bytes a second.")
+    ] = None
+    peak_flops: Annotated[PeakFlops | None, Field(description="How fast one device multiplies matrices.")] = None
+    interconnect: Annotated[
+        Interconnect | None, Field(description="What joins the devices of a slice, or of a host of GPUs.")
+    ] = None
+    compiler: Annotated[Compiler | None, Field(description="What XLA is told of the class.")] = None
     device_resource: Annotated[
         MarkKey | None, Field(description="The resource by which a pod asks for its chips or GPUs.")
     ] = None

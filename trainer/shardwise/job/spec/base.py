@@ -64,3 +64,8 @@ AbsolutePath = Annotated[
     str, Field(min_length=1, max_length=MAX_PATH_LENGTH, pattern=ABSOLUTE_PATH), ABSOLUTE_PATH_WORDS
 ]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
+XlaFlag = Annotated[
+    str,
+    Field(min_length=7, max_length=256, pattern=r"^--xla_[a-z0-9_]+(=[^ ]*)?$"),
+    Grammar("an option of XLA's compiler, such as --xla_gpu_enable_triton_gemm=false; without a value it is true"),
+]

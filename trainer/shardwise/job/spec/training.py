@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, PathText, SpecModel, Unit
+from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, PathText, SpecModel, Unit, XlaFlag
 from shardwise.job.spec.data import Data
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
@@ -134,3 +134,7 @@ class Training(SpecModel):
     checkpoint: Annotated[Checkpoint, Field(description="Where and when the run is saved.")] = Checkpoint()
     evaluation: Annotated[Evaluation, Field(description="Loss on held-out documents.")] = Evaluation()
     tracking: Annotated[Tracking, Field(description="Where metrics go besides metrics.jsonl.")] = Tracking()
+    xla_flags: Annotated[
+        tuple[XlaFlag, ...],
+        Field(strict=False, max_length=64, description="Options of XLA's compiler; they win over the accelerator's."),
+    ] = ()

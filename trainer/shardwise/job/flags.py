@@ -1,0 +1,59 @@
+"""Options of XLA's compiler: those of an accelerator class, those of a job, which of them are refused, and why.
+
+They reach the compiler with each program, not through the environment: an option that it does not know is then an error
+with a name, where an unknown one in XLA_FLAGS ends the process.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+Value = str | bool
+
+_TRUTHS = {"": True, "true": True, "false": False}
+_OVERLAP = "xla_tpu_overlap_compute_collective_tc"
+_FUSION = "xla_tpu_enable_async_collective_fusion"
+
+_REFUSED: Mapping[str, str] = {
+    "xla_force_host_platform_device_count": "the number of simulated devices is hardware.topology's",
+    "xla_tpu_spmd_rng_bit_generator_unsafe": "initial weights and dropout would depend on the mesh",
+}
+# What only says when and where something runs. Any other option may change bits, and with them what a run is.
+_SCHEDULES = (
+    "xla_enable_async_",
+    "xla_gpu_enable_latency_hiding_scheduler",
+    "xla_gpu_enable_highest_priority_async_stream",
+    "xla_gpu_enable_command_buffer",
+    "xla_gpu_enable_pipelined_",
+    "xla_gpu_enable_while_loop_double_buffering",
+    "xla_gpu_all_gather_combine_threshold_bytes",
+    "xla_latency_hiding_scheduler_",
+    "xla_tpu_enable_async_collective_fusion",
+    "xla_tpu_enable_latency_hiding_scheduler",
+    "xla_dump_",
+)
+
+
+def options(flags: Iterable[str]) -> dict[str, Value]:
+    """Name and value of each flag, as `jax.jit` takes them; the last one of a name wins."""
+    found: dict[str, Value] = {}
+    for flag in flags:
+        name, _, value = flag.removeprefix("--").partition("=")
+        found[name] = _TRUTHS.get(value.lower(), value)
+    return found
+
+
+def refusals(flags: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each flag that may not be set, with the reason; the flags are all that a program is compiled with."""
+    flags = list(flags)
+    given = options(flags)
+    for flag in flags:
+        name = next(iter(options([flag])))
+        if name in _REFUSED:
+            yield flag, _REFUSED[name]
+    fused = [name for name, value in given.items() if name.startswith(_FUSION) and value is True]
+    if given.get(_OVERLAP) is True and fused:
+        yield f"--{_OVERLAP}", f"together with {fused[0]} it gave not-a-number without a word (jax-ml/jax#38741)"
+
+
+def changing_bits(flags: Iterable[str]) -> list[str]:
+    """Those of a job's flags that may change the bits of a result, sorted; the others only schedule."""
+    return sorted(flag for flag in flags if not flag.removeprefix("--").startswith(_SCHEDULES))

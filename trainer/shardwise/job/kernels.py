@@ -1,0 +1,43 @@
+"""The attention kernels: what each can take, and which one `auto` means on a platform.
+
+Used by the rules and by the trainer. `plain` and `blockwise` take everything. The limits of the others are those of the
+versions that are locked: JAX's Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
+"""
+
+from typing import Literal
+
+from shardwise.job.spec import Training
+
+Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
+
+SPLASH_POSITIONS = 128
+"""Splash works on blocks of a multiple of so many positions."""
+CUDNN_HEAD_STEP, CUDNN_HEAD_MOST = 8, 128
+
+
+def kernel_of(training: Training, platform: str) -> Kernel:
+    """The kernel of a resolved job on this JAX platform."""
+    wanted = training.model.attention
+    if wanted != "auto":
+        return wanted
+    fused: Kernel | None = {"tpu": "splash", "gpu": "cudnn"}.get(platform)  # type: ignore[assignment]
+    if fused is None or objection(training, fused):
+        return "blockwise"
+    # cuDNN's has no segments: it would be given a mask of all positions by all positions.
+    return "blockwise" if fused == "cudnn" and training.data.attend_across == "document" else fused
+
+
+def objection(training: Training, kernel: Kernel) -> tuple[str, str, str] | None:
+    """Why a kernel cannot take a resolved job's shapes: the field, what is given, what is expected; None if it can."""
+    model = training.model
+    if kernel == "splash" and (model.seq_len or 0) % SPLASH_POSITIONS:
+        return "model.seqLen", str(model.seq_len), f"a multiple of {SPLASH_POSITIONS} with attention: splash"
+    if kernel != "cudnn":
+        return None
+    if training.precision.compute == "float32":
+        return "precision.compute", "float32", "bfloat16 with attention: cudnn"
+    size = (model.embed or 0) // (model.heads or 1)
+    if size % CUDNN_HEAD_STEP or size > CUDNN_HEAD_MOST:
+        expected = f"heads of a multiple of {CUDNN_HEAD_STEP} up to {CUDNN_HEAD_MOST} values with attention: cudnn"
+        return "model.heads", f"{model.heads}, which makes heads of {size} values", expected
+    return None

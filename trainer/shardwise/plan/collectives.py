@@ -1,0 +1,207 @@
+"""What moves in one step of a compiled program: each collective's bytes, how often, over which mesh axes and links.
+
+Called by the plan. The bytes on the wire are those of a ring, per device: a gather or scatter over g devices sends
+(g - 1) / g of the whole, an all-reduce twice that, a permute all that it has. Rules for what GPUs combine into tuples and
+for what TPUs cut into asynchronous pieces are below, each where it is needed.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from shardwise.plan.hlo import Executed, Instruction, Module, arrays, members
+
+Kind = Literal[
+    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all"
+]
+Link = Literal["ici", "nvlink", "network", "memory"]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_START = "-start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """Collectives of one program that are alike, in one step of one device."""
+
+    kind: Kind
+    axes: tuple[str, ...]
+    """The mesh axes that a group spans, outermost first."""
+    group: int
+    """Devices that talk with each other."""
+    dtype: str
+    count: int
+    """How many run in a step."""
+    payload_bytes: float
+    """Of what comes out of a gather or all-reduce, or goes into a scatter, all runs together."""
+    wire_bytes: float
+    """Sent by each device, all runs together."""
+    asynchronous: int
+    """How many of them run beside computation."""
+    asynchronous_wire_bytes: float
+    largest_bytes: int
+    """Payload of the largest one."""
+
+
+@dataclass(frozen=True)
+class _One:
+    """One collective instruction, as it runs."""
+
+    kind: Kind
+    axes: tuple[str, ...]
+    group: int
+    dtype: str
+    times: int
+    whole: int
+    asynchronous: bool
+
+    @property
+    def wire(self) -> float:
+        if self.kind == "collective-permute":
+            return self.whole
+        share = (self.group - 1) / self.group
+        return self.whole * share * (2 if self.kind == "all-reduce" else 1)
+
+
+def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
+    """The collectives of a program over a mesh of these axes and sizes (outermost first), the most bytes first."""
+    groups: dict[tuple[str, tuple[str, ...], str], list[_One]] = {}
+    for one in _found(module, mesh):
+        groups.setdefault((one.kind, one.axes, one.dtype), []).append(one)
+    rows = [_together(alike) for alike in groups.values()]
+    return sorted(rows, key=lambda row: -row.wire_bytes)
+
+
+def wire_bytes(rows: Iterable[Collective]) -> float:
+    """Sent by each device in a step."""
+    return sum(row.wire_bytes for row in rows)
+
+
+def _together(alike: list[_One]) -> Collective:
+    first = alike[0]
+    return Collective(
+        kind=first.kind,
+        axes=first.axes,
+        group=first.group,
+        dtype=first.dtype,
+        count=sum(one.times for one in alike),
+        payload_bytes=sum(one.times * one.whole for one in alike),
+        wire_bytes=sum(one.times * one.wire for one in alike),
+        asynchronous=sum(one.times for one in alike if one.asynchronous),
+        asynchronous_wire_bytes=sum(one.times * one.wire for one in alike if one.asynchronous),
+        largest_bytes=max(one.whole for one in alike),
+    )
+
+
+def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[_One]:
+    chains: set[tuple[str, str]] = set()
+    for executed in module.executed():
+        kind = _kind(executed.instruction)
+        if kind is None:
+            continue
+        chain = _chain(executed.instruction)
+        if chain in chains:  # another piece of one that was counted
+            continue
+        if chain:
+            chains.add(chain)
+        asynchronous = chain is not None or _runs_beside(module, executed)
+        yield from _arrays_of(executed, kind, mesh, asynchronous=asynchronous)
+
+
+def _kind(instruction: Instruction) -> Kind | None:
+    return next((kind for kind in _KINDS if instruction.op in (kind, kind + _START)), None)
+
+
+def _chain(instruction: Instruction) -> tuple[str, str] | None:
+    """What the pieces have in common into which a TPU's compiler cuts an asynchronous collective."""
+    chain = re.search(r'chain_id="(\w+)"', instruction.attributes)
+    channel = re.search(r"channel_id=(\d+)", instruction.attributes)
+    return (chain[1], channel[1] if channel else "") if chain else None
+
+
+def _runs_beside(module: Module, executed: Executed) -> bool:
+    """Whether something is computed between its start and its end.
+
+    The start is its own, or that of a call around it, by which a TPU hands it to a SparseCore. What a GPU's compiler
+    starts and marks as synchronous runs alone.
+    """
+    if "async_collective_name" in executed.instruction.attributes:
+        return True
+    starts = [one for one in (*executed.callers, executed) if one.instruction.op.endswith(_START)]
+    return any('"is_sync":true' not in one.instruction.attributes and module.overlaps(one) for one in starts)
+
+
+def _arrays_of(executed: Executed, kind: Kind, mesh: Mapping[str, int], *, asynchronous: bool) -> Iterator[_One]:
+    """One for each array, since compilers combine collectives of several."""
+    instruction = executed.instruction
+    of_type = instruction.type
+    if instruction.op.endswith(_START) and kind != "all-reduce":  # (operands, results, contexts)
+        parts = members(of_type)
+        of_type = parts[1] if len(parts) > 1 else parts[0]
+    members_of_group = _group(instruction, kind)
+    axes = _axes(members_of_group, mesh)
+    # An all-reduce in a fusion of this name is what a TPU's compiler makes of a reduce-scatter.
+    fused = (executed.computation, *(one.instruction.name for one in executed.callers))
+    scatters = any("all-reduce-scatter" in name for name in fused)
+    for array in arrays(of_type):
+        whole = array.bytes * (len(members_of_group) if kind == "reduce-scatter" else 1)
+        if len(members_of_group) > 1:
+            yield _One(
+                kind="reduce-scatter" if scatters and kind == "all-reduce" else kind,
+                axes=axes,
+                group=len(members_of_group),
+                dtype=array.dtype,
+                times=executed.times,
+                whole=whole,
+                asynchronous=asynchronous,
+            )
+
+
+def _axes(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The mesh axes along which the members of a group differ; partitions are numbered in the order of the mesh."""
+    places = np.array(np.unravel_index(np.array(group), tuple(mesh.values())))
+    differ = (places != places[:, :1]).any(axis=1)
+    return tuple(name for name, differs in zip(mesh, differ, strict=True) if differs)
+
+
+def _group(instruction: Instruction, kind: Kind) -> list[int]:
+    """The first group of partitions that talk with each other, in any of HLO's notations."""
+    attributes = instruction.attributes
+    if kind == "collective-permute":
+        pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", attributes)
+        assert pairs, instruction
+        numbers = [[int(one) for one in pair.split(",")] for pair in re.findall(r"\{([\d,]+)\}", pairs[1])]
+        return next((pair for pair in numbers if pair[0] != pair[1]), numbers[0][:1])
+    if named := re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}", attributes
+    ):
+        return _named_group(*named.groups())
+    if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
+        return _iota(iota[2], iota[3]).reshape(_whole_numbers(iota[1]))[0].tolist()
+    listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
+    assert listed, instruction
+    return _whole_numbers(listed[1])
+
+
+def _named_group(axes: str, dims: str | None, turned: str | None, over: str) -> list[int]:
+    """A group of the notation `mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}`."""
+    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
+    number = math.prod(sizes.values())
+    order = _iota(dims, turned) if dims else np.arange(number)
+    inside = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", over)]
+    others = [axis for axis in range(len(sizes)) if axis not in inside]
+    width = math.prod(list(sizes.values())[axis] for axis in inside)
+    return order.reshape(tuple(sizes.values())).transpose(others + inside).reshape(-1, width)[0].tolist()
+
+
+def _iota(dims: str, turned: str | None) -> np.ndarray:
+    shape = _whole_numbers(dims)
+    order = _whole_numbers(turned) if turned else list(range(len(shape)))
+    return np.arange(math.prod(shape)).reshape(shape).transpose(order)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]

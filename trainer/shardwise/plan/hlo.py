@@ -1,0 +1,205 @@
+"""A compiled program's text as instructions, and how often each of them runs in one step.
+
+Called by `collectives`. XLA's own cost analysis counts the body of a loop once; here a body counts as often as its loop
+goes round. The text is what `jax.stages.Compiled.as_text` gives for TPUs, GPUs and CPUs (https://openxla.org/xla/hlo).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
+_CALLED = re.compile(r"(calls|to_apply|body|condition|branch_computations|called_computations)=(\{[^}]*\}|%?[\w.\-]+)")
+_NAME = re.compile(r"[\w.\-]+")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+_IDLE = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "partition-id", ""}
+_BITS = {"pred": 8, "token": 0} | {
+    f"{kind}{bits}": bits for kind in ("s", "u", "f", "bf", "c") for bits in (2, 4, 8, 16, 32, 64, 128)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Array:
+    """A shape of the program, without its layout."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all elements; formats of 8 bits have names of their own, such as f8e4m3fn."""
+        bits = _BITS.get(self.dtype, 8)
+        for size in self.shape:
+            bits *= size
+        return bits // 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """One line: `name = type op(operands), attributes`."""
+
+    name: str
+    type: str
+    op: str
+    operands: str
+    attributes: str
+
+    @property
+    def results(self) -> list[Array]:
+        """The arrays of the result, those of nested tuples in a row."""
+        return arrays(self.type)
+
+    @property
+    def operand_names(self) -> list[str]:
+        """What it works on."""
+        parts = _COMMENT.sub("", self.operands).split(", ")
+        return [part.rpartition("%")[2].strip() for part in parts]
+
+    def called(self) -> Iterator[tuple[str, str]]:
+        """Each computation that it calls, with how: `body`, `calls`, ..."""
+        for how, names in _CALLED.findall(self.attributes):
+            for name in _NAME.findall(names):
+                yield how, name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """An instruction as it runs in one step."""
+
+    instruction: Instruction
+    times: int
+    computation: str
+    """The name of the computation that it stands in."""
+    callers: "tuple[Executed, ...]"
+    """The instructions that it runs inside of, from the outside in."""
+
+
+@dataclass
+class Module:
+    """A program: its computations by name, and the one that begins."""
+
+    computations: dict[str, list[Instruction]] = field(default_factory=dict)
+    entry: str = ""
+
+    def executed(self) -> Iterator[Executed]:
+        """Every instruction that runs, in the order of the text; conditions of loops are left out."""
+        yield from self._walk(self.entry, 1, ())
+
+    def overlaps(self, start: Executed) -> bool:
+        """Whether anything is computed between an instruction that only starts something and the one that awaits it."""
+        line = self.computations[start.computation]
+        after = line[line.index(start.instruction) + 1 :]
+        for one in after:
+            if start.instruction.name in one.operand_names:
+                return False
+            if one.op not in _IDLE:
+                return True
+        return False
+
+    def _walk(self, name: str, times: int, callers: tuple[Executed, ...]) -> Iterator[Executed]:
+        for instruction in self.computations.get(name, []):
+            one = Executed(instruction=instruction, times=times, computation=name, callers=callers)
+            yield one
+            for how, called in instruction.called():
+                if how == "condition" or called not in self.computations:
+                    continue
+                trips = self._trips(instruction) if how == "body" else 1
+                yield from self._walk(called, times * trips, (*callers, one))
+
+    def _trips(self, loop: Instruction) -> int:
+        """How often a loop goes round: as XLA says, else (bound - 0) / step, read off condition and body."""
+        if known := _TRIPS.search(loop.attributes):
+            return int(known[1])
+        parts = dict(loop.called())
+        condition, body = self.computations[parts["condition"]], self.computations[parts["body"]]
+        constants = {one.name: int(one.operands) for one in (*condition, *body) if _is_whole(one)}
+        places = {one.name: _index(one) for one in condition if one.op == "get-tuple-element"}
+        for compared in condition:
+            counter, bound = (*compared.operand_names, "", "")[:2]
+            if compared.op != "compare" or "direction=LT" not in compared.attributes:
+                continue
+            if counter in places and bound in constants:
+                return -(-constants[bound] // self._step(body, places[counter], constants))
+        raise ValueError(f"{loop.name}: the program does not say how often this loop runs")
+
+    def _step(self, body: list[Instruction], place: int, constants: dict[str, int]) -> int:
+        """By how much the counter, that item of the body's result, grows in one round."""
+        grown = body[-1].operand_names[place]
+        for one in body:
+            if one.name == grown and one.op == "add":
+                return next((constants[name] for name in one.operand_names if name in constants), 1)
+        return 1
+
+
+def parse(text: str) -> Module:
+    """The program of a text."""
+    module, current = Module(), None
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            current = module.computations.setdefault(head[2], [])
+            if head[1]:
+                module.entry = head[2]
+        elif current is not None and (found := _INSTRUCTION.match(line)):
+            current.append(_instruction(found[1], found[2]))
+    return module
+
+
+def arrays(type_text: str) -> list[Array]:
+    """The arrays of a type such as `(f32[8,2]{1,0}, bf16[4])`, whose layouts are left out."""
+    return [
+        Array(dtype=dtype, shape=tuple(int(size) for size in sizes.split(",") if size))
+        for dtype, sizes in _ARRAY.findall(type_text)
+        if dtype in _BITS or dtype.startswith("f8")
+    ]
+
+
+def members(type_text: str) -> list[str]:
+    """The outer members of a tuple's type: `(a, (b, c))` has `a` and `(b, c)`; another type has itself."""
+    text = type_text.strip()
+    if not text.startswith("("):
+        return [text]
+    found, depth, start = [], 0, 1
+    for at, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if (letter == "," and depth == 1) or depth == 0:
+            found.append(_COMMENT.sub("", text[start:at]).strip())
+            start = at + 1
+        if depth == 0:
+            break
+    return found
+
+
+def _instruction(name: str, rest: str) -> Instruction:
+    """Reads what follows `name = `; a type may be a tuple, and layouts hold brackets of their own."""
+    type_end = _close(rest, 0, " ")
+    type_text, tail = rest[:type_end], rest[type_end + 1 :]
+    op, bracket, _ = tail.partition("(")
+    if not bracket or not re.fullmatch(r"[\w\-]+", op):
+        return Instruction(name=name, type=type_text, op="", operands="", attributes=tail)
+    end = _close(tail, len(op) + 1, ")")
+    operands, attributes = tail[len(op) + 1 : end], tail[end + 1 :]
+    return Instruction(name=name, type=type_text, op=op, operands=operands, attributes=attributes)
+
+
+def _close(text: str, start: int, mark: str) -> int:
+    """Where `mark` first stands outside of brackets that opened after `start`."""
+    depth = 0
+    for at in range(start, len(text)):
+        letter = text[at]
+        if depth == 0 and letter == mark:
+            return at
+        depth += (letter in "([{") - (letter in ")]}")
+    return len(text)
+
+
+def _is_whole(instruction: Instruction) -> bool:
+    return instruction.op == "constant" and instruction.operands.isdigit()
+
+
+def _index(instruction: Instruction) -> int:
+    found = re.search(r"index=(\d+)", instruction.attributes)
+    assert found, instruction
+    return int(found[1])

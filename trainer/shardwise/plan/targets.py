@@ -1,0 +1,123 @@
+"""Devices to compile for, of a job's accelerator class, on a machine that has none of them.
+
+Called by the plan. TPUs come from libtpu's description of a topology; GPUs from a text file for each kind, in `gpus/`,
+that XLA takes for the machine; simulated devices from this machine's own compiler. Set `environment()` before JAX is
+imported.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shardwise.job.accelerators import offered
+from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.accelerator import AcceleratorClass
+from shardwise.job.topology import num_devices, topology_of
+
+_BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
+"""How the chips of one host lie in the grid, by their number."""
+_GPUS = Path(__file__).parent / "gpus"
+_WHEELS = {"tpu": "shardwise[plan-tpu]", "gpu": "shardwise[plan-gpu]"}
+_MODULES = {"tpu": "libtpu", "gpu": "jax_plugins.xla_cuda12"}
+
+
+@dataclass(frozen=True)
+class NoCompilerError(Exception):
+    """The compiler for a platform is not installed; `wheels` is what brings it."""
+
+    platform: str
+
+    @property
+    def wheels(self) -> str:
+        """What pip installs it by."""
+        return _WHEELS[self.platform]
+
+
+def environment(job: TrainingJob) -> dict[str, str]:
+    """The variables to set before JAX is imported."""
+    topology = topology_of(job.spec.hardware)
+    assert topology is not None, "the rules have passed the topology"
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",  # or libtpu asks the metadata server of a cloud that is not there
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # or a second plan at the same time fails on libtpu's lock file
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),
+        "JAX_THREEFRY_PARTITIONABLE": "true",
+        "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        **_simulated(job),
+    }
+
+
+def compiles_for(accelerator: AcceleratorClass) -> bool:
+    """Whether the compiler for this class is installed here."""
+    module = _MODULES.get(accelerator.spec.platform)
+    return module is None or _is_installed(module)
+
+
+def devices_for(job: TrainingJob) -> list[jax.Device]:
+    """The devices of a resolved job: real ones' descriptions, which can be compiled for and hold nothing.
+
+    Raises:
+        NoCompilerError: the compiler for them is not installed.
+
+    """
+    accelerator = offered()[job.spec.hardware.accelerator]
+    if not compiles_for(accelerator):
+        raise NoCompilerError(accelerator.spec.platform)
+    match accelerator.spec.platform:
+        case "tpu":
+            return _tpus(job, accelerator)
+        case "gpu":
+            return _gpus(job, accelerator)
+        case "cpu":
+            return jax.devices()[: num_devices(job.spec.hardware)]
+
+
+def _simulated(job: TrainingJob) -> Mapping[str, str]:
+    """As many simulated devices as the job has, of whatever kind: without a compiler for it, these stand in."""
+    number = num_devices(job.spec.hardware)
+    return {"JAX_NUM_CPU_DEVICES": str(number), "XLA_FLAGS": f"--xla_force_host_platform_device_count={number}"}
+
+
+def _tpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:
+    # Imported where it is used: it is needed for TPUs and GPUs alone.
+    from jax.experimental import topologies  # noqa: PLC0415
+
+    hardware = job.spec.hardware
+    topology = topology_of(hardware)
+    assert topology is not None
+    assert accelerator.spec.compiler is not None, "a rule of the class"
+    chips = topology.devices_per_host // accelerator.spec.devices_per_chip
+    options: dict[str, Any] = {"chips_per_host_bounds": _BOUNDS[chips]}
+    if hardware.slices > 1:
+        options["num_slices"] = hardware.slices
+    if accelerator.spec.compiler.target == "v4":  # or each of the two cores of a chip is a device
+        options["chip_config_name"] = "megacore"
+    name = f"{accelerator.spec.compiler.target}:{hardware.topology}"
+    return list(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
+
+
+def _gpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:
+    from jax.experimental import topologies  # noqa: PLC0415
+
+    topology = topology_of(job.spec.hardware)
+    assert topology is not None
+    assert accelerator.spec.compiler is not None, "a rule of the class"
+    described = (_GPUS / f"{accelerator.spec.compiler.target}.txtpb").read_text(encoding="utf-8")
+    shape = f"{topology.hosts * job.spec.hardware.slices}x1x{topology.devices_per_host}"
+    return list(topologies.get_topology_desc(platform="cuda", target_config=described, topology=shape).devices)
+
+
+@cache
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it would be in
+        return False
