@@ -28,12 +28,14 @@ ARGS ?=
 fingerprint = $(firstword $(shell cat $(1) | cksum))
 INSTALLER := .venv/.uv-$(call fingerprint,requirements/uv.txt)
 READY := .venv/.ready-$(call fingerprint,requirements/uv.txt requirements/dev.txt trainer/pyproject.toml operator/pyproject.toml)
+PLAN_READY := .venv-plan/.ready-$(call fingerprint,requirements/plan.txt trainer/pyproject.toml)
 BENCH_READY := .venv-bench/.ready-$(call fingerprint,requirements/bench.txt)
 
 COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # The wheels of libtpu name this version of the C library and no older one.
 COMPILE_TPU = $(subst x86_64-unknown-linux-gnu,x86_64-manylinux_2_31,$(COMPILE))
+EXTRAS = --extra train --extra tensorboard --extra wandb
 OPERATOR = operator/pyproject.toml --no-emit-package shardwise --override requirements/override.in
 
 ##@ Start here
@@ -140,11 +142,13 @@ crds: $(READY) ## write the chart's CRDs, accelerator classes and admission poli
 lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)
 	$(COMPILE) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) requirements/go.in -o requirements/go.txt
-	$(COMPILE) $(OPERATOR) trainer/pyproject.toml --all-extras requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) $(OPERATOR) trainer/pyproject.toml $(EXTRAS) requirements/dev.in -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml -o requirements/base.txt
-	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras -o requirements/train.txt
-	$(COMPILE_TPU) -c requirements/dev.txt trainer/pyproject.toml --all-extras requirements/tpu.in -o requirements/tpu.txt
-	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml --all-extras requirements/gpu.in -o requirements/gpu.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml $(EXTRAS) -o requirements/train.txt
+	$(COMPILE_TPU) -c requirements/dev.txt trainer/pyproject.toml $(EXTRAS) requirements/tpu.in -o requirements/tpu.txt
+	$(COMPILE) -c requirements/dev.txt trainer/pyproject.toml $(EXTRAS) requirements/gpu.in -o requirements/gpu.txt
+	$(COMPILE_TPU) -c requirements/dev.txt -c requirements/gpu.txt --override requirements/plan-override.in trainer/pyproject.toml \
+	  --extra train --extra plan-tpu --extra plan-gpu requirements/plan.in -o requirements/plan.txt
 	$(COMPILE) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
 	$(COMPILE) $(OPERATOR) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
@@ -176,6 +180,13 @@ $(READY): $(INSTALLER)
 	@echo "==> .venv: shardwise and shardwise-operator, editable"
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --offline -e trainer -e operator
 	@rm -f .venv/.ready-* && touch $@
+
+$(PLAN_READY): | $(READY)
+	@echo "==> .venv-plan: the trainer with the compilers for TPUs and GPUs (900 MB the first time)"
+	$(BIN)/python -m venv --clear --without-pip .venv-plan
+	$(UV) pip sync --python .venv-plan/bin/python --compile-bytecode --require-hashes requirements/plan.txt
+	$(UV) pip install --python .venv-plan/bin/python --no-deps --no-build-isolation --offline -e trainer
+	@touch $@
 
 $(BENCH_READY): | $(READY)
 	@echo "==> .venv-bench: the peers that the benchmarks compare with"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import shardwise
-from shardwise.cli import check, export, generate, import_weights, logs, run, status, stop
+from shardwise.cli import check, export, generate, import_weights, logs, plan, run, status, stop
 from shardwise.job.errors import ShardwiseError
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (check, run, status, logs, stop, generate, export, import_weights):
+for command in (check, plan, run, status, logs, stop, generate, export, import_weights):
     command.register(app)
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from shardwise.job.accelerators import offered
 from shardwise.job.contract import cache_directory
 from shardwise.job.spec import TrainingJob
-from shardwise.job.topology import topology_of
+from shardwise.job.topology import num_devices, topology_of
 
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 # Simulated devices are threads that meet in every sum. XLA ends the process when one is 40 seconds late, which a busy
@@ -26,6 +26,12 @@ _THREADS_PER_DEVICE = 4
 # them anew by 100,000 faults; huge ones, where the kernel has them for those who ask, make it about a tenth quicker.
 _MALLOC_PAGES = "glibc.malloc.hugetlb"
 HUGE_PAGES = f"{_MALLOC_PAGES}=1"
+# A job's bits are the job's: what a shell has set for other programs must not change them.
+_SAME_BITS = {
+    "JAX_ENABLE_X64": "false",
+    "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
+    "JAX_THREEFRY_PARTITIONABLE": "true",
+}
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 
 
@@ -47,11 +53,25 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         # The service takes SIGTERM away from Python's handlers.
         "JAX_ENABLE_PREEMPTION_SERVICE": "false",
-        # A job's bits are the job's: what a shell has set for other programs must not change them.
-        "JAX_ENABLE_X64": "false",
-        "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
-        "JAX_THREEFRY_PARTITIONABLE": "true",
+        **_SAME_BITS,
         "TF_CPP_MIN_LOG_LEVEL": environment.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+    }
+
+
+def plan_environment(job: TrainingJob) -> dict[str, str]:
+    """The variables of a process that compiles for the job's hardware and runs nothing on it."""
+    number = num_devices(job.spec.hardware)
+    return {
+        # Compilers are asked for by name. A GPU's plugin would look for a driver, and a TPU's for a cloud's metadata.
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # or a second plan at the same time fails on libtpu's lock file
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        # Without a compiler for the hardware as many simulated devices stand in.
+        "JAX_NUM_CPU_DEVICES": str(number),
+        "XLA_FLAGS": f"{_DEVICE_COUNT}={number}",
+        **_SAME_BITS,
     }
 
 

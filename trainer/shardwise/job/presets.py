@@ -9,6 +9,7 @@ from typing import Any
 BYTE_TOKENIZER = "byte"
 BYTE_VOCAB_SIZE = 257
 VOCAB_MULTIPLE = 128
+_GPT2_VOCAB_SIZE, _GPTJ_VOCAB_SIZE = 50257, 50400
 
 SIZES = ("layers", "heads", "embed", "seq_len")
 
@@ -53,3 +54,8 @@ CHECKPOINT_EVERY = "10m"
 def padded_vocab_size(vocab_size: int) -> int:
     """Rows of the token table as they are stored: the next multiple of 128, whatever the mesh."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def published_vocab_size(preset: str | None) -> int:
+    """The tokens that a preset's published model knows; without a preset GPT-2's."""
+    return _GPTJ_VOCAB_SIZE if preset == "gptj-6b" else _GPT2_VOCAB_SIZE

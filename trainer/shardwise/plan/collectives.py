@@ -18,7 +18,6 @@ from shardwise.plan.hlo import Executed, Instruction, Module, arrays, members
 Kind = Literal[
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all"
 ]
-Link = Literal["ici", "nvlink", "network", "memory"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 _START = "-start"
 

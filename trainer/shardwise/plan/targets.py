@@ -1,12 +1,10 @@
 """Devices to compile for, of a job's accelerator class, on a machine that has none of them.
 
 Called by the plan. TPUs come from libtpu's description of a topology; GPUs from a text file for each kind, in `gpus/`,
-that XLA takes for the machine; simulated devices from this machine's own compiler. Set `environment()` before JAX is
-imported.
+that XLA takes for the machine; simulated devices from this machine's own compiler. `plan_environment` of
+`shardwise.job.environment` must be set before JAX is imported.
 """
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -39,22 +37,6 @@ class NoCompilerError(Exception):
         return _WHEELS[self.platform]
 
 
-def environment(job: TrainingJob) -> dict[str, str]:
-    """The variables to set before JAX is imported."""
-    topology = topology_of(job.spec.hardware)
-    assert topology is not None, "the rules have passed the topology"
-    return {
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",  # or libtpu asks the metadata server of a cloud that is not there
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # or a second plan at the same time fails on libtpu's lock file
-        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),
-        "JAX_THREEFRY_PARTITIONABLE": "true",
-        "JAX_DEFAULT_PRNG_IMPL": "threefry2x32",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-        **_simulated(job),
-    }
-
-
 def compiles_for(accelerator: AcceleratorClass) -> bool:
     """Whether the compiler for this class is installed here."""
     module = _MODULES.get(accelerator.spec.platform)
@@ -78,12 +60,6 @@ def devices_for(job: TrainingJob) -> list[jax.Device]:
             return _gpus(job, accelerator)
         case "cpu":
             return jax.devices()[: num_devices(job.spec.hardware)]
-
-
-def _simulated(job: TrainingJob) -> Mapping[str, str]:
-    """As many simulated devices as the job has, of whatever kind: without a compiler for it, these stand in."""
-    number = num_devices(job.spec.hardware)
-    return {"JAX_NUM_CPU_DEVICES": str(number), "XLA_FLAGS": f"--xla_force_host_platform_device_count={number}"}
 
 
 def _tpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:

@@ -13,7 +13,6 @@ would sum the whole gradient on every chip.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
@@ -121,15 +120,14 @@ class Layout:
 
     def enter(self, x: NamedArray) -> NamedArray:
         """Part of the residual stream, gathered for attention or the MLP; its gradient is scattered again."""
-        inside, stream = self._both(x)
-        return hax.named(_move(inside, stream, x.array), x.axes)
+        return hax.named(_enter(*self._both(x), x.array), x.axes)
 
     def leave(self, x: NamedArray) -> NamedArray:
         """What attention or the MLP adds to the residual stream, scattered; its gradient is gathered again."""
-        inside, stream = self._both(x)
-        return hax.named(_move(stream, inside, x.array), x.axes)
+        return hax.named(_leave(*self._both(x), x.array), x.axes)
 
     def _both(self, x: NamedArray) -> tuple[PartitionSpec, PartitionSpec]:
+        """Where it lies inside of attention and MLP, and in the stream."""
         names = [axis.name for axis in x.axes]
         split = self.splits_positions(x.resolve_axis("position").size)
         return self.spec(names, self.compute), self.spec(names, STREAM if split else self.compute)
@@ -155,21 +153,28 @@ class Layout:
         return hax.named(whole(self.placement([axis.name for axis in x.axes], dtype), x.array), x.axes)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _move(there: PartitionSpec, _back: PartitionSpec, x: Array) -> Array:
-    moved: Array = jax.lax.with_sharding_constraint(x, there)
-    return moved
+def _gathered(inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
+    """From the stream inwards. Pinned before it moves, or XLA may cast behind the gather and move twice the bytes."""
+    gathered: Array = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x, stream), inside)
+    return gathered
 
 
-def _move_forward(there: PartitionSpec, back: PartitionSpec, x: Array) -> tuple[Array, None]:
-    return _move(there, back, x), None
+def _scattered(_inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
+    """From inside, where it may be a sum that is still to be made, into the stream."""
+    scattered: Array = jax.lax.with_sharding_constraint(x, stream)
+    return scattered
 
 
-def _move_backward(_there: PartitionSpec, back: PartitionSpec, _: None, grad: Array) -> tuple[Array]:
-    return (jax.lax.with_sharding_constraint(grad, back),)
-
-
-_move.defvjp(_move_forward, _move_backward)
+_enter = jax.custom_vjp(_gathered, nondiff_argnums=(0, 1))
+_enter.defvjp(
+    lambda inside, stream, x: (_gathered(inside, stream, x), None),
+    lambda inside, stream, _, grad: (_scattered(inside, stream, grad),),
+)
+_leave = jax.custom_vjp(_scattered, nondiff_argnums=(0, 1))
+_leave.defvjp(
+    lambda inside, stream, x: (_scattered(inside, stream, x), None),
+    lambda inside, stream, _, grad: (_gathered(inside, stream, grad),),
+)
 
 
 # ---- named trees as flat dicts

@@ -27,7 +27,7 @@ Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
 # XLA's compiler for CPUs takes two to five times as long where it may do all it can.
-_COMPILED_QUICKLY: dict[str, Value] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
+COMPILED_QUICKLY: dict[str, Value] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Program:
         devices = self.layout.mesh.devices.flat
         simulates_hosts = len({device.process_index for device in devices}) > 1
         quickly = self._platform == "cpu" and (runs_once or simulates_hosts)
-        return {**(_COMPILED_QUICKLY if quickly else {}), **self.xla_options} or None
+        return {**(COMPILED_QUICKLY if quickly else {}), **self.xla_options} or None
 
     @cached_property
     def _shapes(self) -> State:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.extend.core import Jaxpr
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.dropout import Dropout
@@ -66,6 +67,14 @@ def lower_step(program: Program) -> jax.stages.Lowered:
             compiler_options=program.compiler_options(),
         )
         return jitted.lower(program.abstract(), abstract_batch(program), _abstract_words(program))
+
+
+def trace_step(program: Program) -> Jaxpr:
+    """The step as JAX traces it, before anything is lowered for a platform."""
+    with program.lowering():
+        traced = jax.make_jaxpr(partial(_step, program))
+        jaxpr: Jaxpr = traced(program.abstract(), abstract_batch(program), _abstract_words(program)).jaxpr
+    return jaxpr
 
 
 def lower_evaluation(program: Program) -> jax.stages.Lowered:

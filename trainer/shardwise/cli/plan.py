@@ -1,0 +1,155 @@
+"""`shardwise plan`: does a job fit its hardware, what moves, what binds, and which layout is fastest. Nothing is run.
+
+Compiles the very step of a run for the class's topology; a machine with none of the hardware will do.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+from rich.console import Console
+
+from shardwise.cli.arguments import JobFile, Overrides
+from shardwise.cli.extras import trainer_imports
+from shardwise.job.accelerators import offered
+from shardwise.job.contract import ExitCode
+from shardwise.job.environment import plan_environment
+from shardwise.job.errors import ShardwiseError, UsageError
+from shardwise.job.files import replace_file
+from shardwise.job.load import load
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead; null is what is not known.")]
+Search = Annotated[
+    bool, typer.Option("--search", help="Compile up to 8 layouts that change no run, and rank them by the least time.")
+]
+Write = Annotated[
+    bool, typer.Option("--write", help="Put the best layout of --search into the job file; its comments stay.")
+]
+Pictures = Annotated[
+    Path | None, typer.Option("--pictures", help="A folder to draw memory, wire and mesh into, as PNG.", metavar="DIR")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan", epilog="Example: shardwise plan job.yaml --set hardware.topology=4x4x8 --search")(_plan)
+
+
+def _plan(
+    job_file: JobFile,
+    overrides: Overrides = None,
+    *,
+    as_json: Json = False,
+    search: Search = False,
+    write: Write = False,
+    pictures: Pictures = None,
+) -> None:
+    """Compile a job's step for its hardware, and say what it needs. No hardware is needed.
+
+    Ends with 0 where the job fits, and with 83 where it does not. TPUs need the compiler of `pip install
+    "shardwise[plan-tpu]"`, GPUs that of `"shardwise[plan-gpu]"`; without it this machine's own stands in for the memory.
+    """
+    if write and not search:
+        raise UsageError("plan: --write puts the best layout of a search into the file; give --search too")
+    if write and overrides:
+        raise UsageError("plan: --write changes the file, and --set is not in it; put the changes into the file first")
+    job = load(job_file, overrides or [])
+    os.environ.update(plan_environment(resolve(job)))
+    with trainer_imports(), _compilers_kept_quiet() as errors:
+        progress = Console(file=errors, highlight=False, soft_wrap=True)
+        from shardwise.plan import making
+        from shardwise.plan.pictures import draw
+        from shardwise.plan.search import change_that_fits, changes_to_write
+        from shardwise.plan.search import search as search_layouts
+        from shardwise.plan.show import show, show_search
+
+        found = []
+        with progress.status("") as status:
+
+            def report(text: str) -> None:
+                status.update(text)
+                if not progress.is_terminal:
+                    progress.print(text)
+
+            if search:
+                found = search_layouts(job, report)
+                made = found[0].plan
+            else:
+                report(f"compiling the step for {_hardware(job)}")
+                made = making.plan(resolve(job))
+            if made.fits is False:
+                made = made.model_copy(update={"change": change_that_fits(job, report)})
+        drawn = draw(made, pictures) if pictures else []
+        changes = changes_to_write(job, found[0].choice) if write else {}
+    console = Console(highlight=False)
+    if as_json:
+        typer.echo(made.model_dump_json(by_alias=True, indent=2))
+    else:
+        if found:
+            show_search(found, console)
+        show(made, console)
+        for path in drawn:
+            console.print(f"drawn: {path}")
+    if write:
+        _write(job_file, changes, Console(stderr=as_json, highlight=False, soft_wrap=True))
+    sys.exit(ExitCode.OUT_OF_MEMORY if made.fits is False else ExitCode.OK)
+
+
+def _hardware(job: TrainingJob) -> str:
+    hardware = job.spec.hardware
+    slices = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
+    return f"{slices}{offered()[hardware.accelerator].name} {hardware.topology}"
+
+
+def _write(path: Path, changes: dict[str, int | str], console: Console) -> None:
+    """Set fields of a job file and leave all else of it as it is, comments and order too."""
+    if not changes:
+        console.print(f"{path} has the best layout already")
+        return
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    document = yaml.load(path.read_text(encoding="utf-8"))
+    for field, value in changes.items():
+        *groups, name = field.split(".")
+        place = document["spec"]
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[name] = value
+    text = StringIO()
+    yaml.dump(document, text)
+    replace_file(path, text.getvalue(), durable=True)
+    words = ", ".join(f"{field}={value}" for field, value in changes.items())
+    console.print(f"wrote {path}: {words}")
+
+
+@contextmanager
+def _compilers_kept_quiet() -> Iterator[TextIO]:
+    """Keep what compilers write to standard error, which they do past Python, and show it if something breaks.
+
+    Yields the standard error that a person reads.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said, os.fdopen(os.dup(2), "w") as errors:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield errors
+        except ShardwiseError:  # it has words of its own
+            raise
+        except Exception:
+            said.seek(0)
+            errors.write(said.read().decode(errors="replace"))
+            raise
+        finally:
+            errors.flush()
+            os.dup2(errors.fileno(), 2)

@@ -1,0 +1,117 @@
+"""The least that a layout has to move and hold, by arithmetic on its parameters: what a compiled step is compared with.
+
+Called by the plan and, before anything is compiled, by the search. Bytes are those on the wire of one device in one step,
+counted as for a ring: see `collectives`.
+
+    data      each microbatch gathers a block's weights twice (forward, and again backward) and a table once, in the
+              compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed
+    tensor    each of a block's two branches gathers its input and scatters its sum, forward and backward; a layer that
+              is computed again does so for its inputs again, and for the sum that the second branch starts from
+    replica   the gradients of a replica, in float32, are summed once
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.train.mesh import DATA
+from shardwise.train.state import Program, flat
+from shardwise.train.step import abstract_batch
+
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Bytes on one device, of what is known before anything is compiled."""
+
+    parameters: int
+    optimizer: int
+    gradients: int
+    batch: int
+
+
+def held(program: Program) -> Held:
+    """What one device holds of the state, its gradients in float32, and its part of a batch."""
+    state = program.abstract()
+    params = _local_bytes(flat(state["params"]))
+    elements = sum(math.prod(_shard(leaf)) for leaf in flat(state["params"]).values())
+    return Held(
+        parameters=params,
+        optimizer=_local_bytes(flat(state["optimizer"])),
+        gradients=elements * _FLOAT32,
+        batch=_local_bytes(abstract_batch(program)._asdict()),
+    )
+
+
+def least_wire(program: Program) -> dict[str, float]:
+    """The least bytes on the wire by axis: `data`, `tensor`, `replica`; axes of one device are left out."""
+    mesh = program.layout.mesh.shape
+    ways = {"data": mesh[DATA[0]] * mesh[DATA[1]], "tensor": mesh["tensor"], "replica": mesh["replica"]}
+    moved = {"data": _over_data(program), "tensor": _over_tensor(program), "replica": _over_replicas(program)}
+    return {axis: moved[axis] * (number - 1) / number for axis, number in ways.items() if number > 1}
+
+
+def saved_positions(program: Program) -> int:
+    """Positions of the residual stream that one device keeps of a sequence."""
+    tensor: int = program.layout.mesh.shape["tensor"]
+    return program.config.seq_len // (tensor if program.layout.splits_positions(program.config.seq_len) else 1)
+
+
+def _over_data(program: Program) -> float:
+    layout, parts = program.layout, program.training.batch.microbatches
+    compute, wire = layout.dtype.itemsize, layout.wire.itemsize
+    total = 0.0
+    for path, leaf in program.abstract()["params"].items():
+        names = program.names[path]
+        # Whole over data, and as it is over tensor.
+        size = math.prod(leaf.shape) // _ways_over_tensor(program, names)
+        in_block, is_matrix = path.startswith("blocks."), _is_matrix(names)
+        there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
+        if layout.fsdp and "embed" in names:
+            total += size * parts * ((2 if in_block else 1) * there + back)
+        else:
+            total += 2 * size * parts * back
+    return total
+
+
+def _over_tensor(program: Program) -> float:
+    """Gathers and scatters of the activations of one position-wide stream; an all-reduce is one of each."""
+    config, batch = program.config, program.training.batch
+    mesh = program.layout.mesh.shape
+    rows = batch.sequences // (mesh["replica"] * mesh[DATA[0]] * mesh[DATA[1]])
+    stream = rows * config.seq_len * config.embed_size * program.layout.dtype.itemsize
+    split = program.layout.splits_positions(config.seq_len)
+    branches = 2 if config.block == "sequential" else 1
+    again = {"none": 0, "dots": branches, "full": 2 * branches - 1}[config.remat]
+    if not split:
+        # A sum is there whole; computing a layer again sums again what its second branch starts from.
+        again = 2 * (branches - 1) if config.remat == "full" else 0
+    ends = 4  # the embedding and the head, forward and backward
+    return stream * (config.num_layers * (4 * branches + again) + ends)
+
+
+def _over_replicas(program: Program) -> float:
+    return 2.0 * held(program).gradients
+
+
+def _is_matrix(names: tuple[str, ...]) -> bool:
+    features = [name for name in names if name not in ("layers", "qkv")]
+    return len(features) > 1 and "position" not in features
+
+
+def _ways_over_tensor(program: Program, names: tuple[str, ...]) -> int:
+    tensor: int = program.layout.mesh.shape["tensor"]
+    return tensor if any(program.layout.compute.get(name) == "tensor" for name in names) else 1
+
+
+def _local_bytes(leaves: Mapping[str, jax.ShapeDtypeStruct]) -> int:
+    return sum(math.prod(_shard(leaf)) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves.values())
+
+
+def _shard(leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    assert leaf.sharding is not None
+    return leaf.sharding.shard_shape(leaf.shape)

@@ -1,0 +1,141 @@
+"""The very step that a run would train with, compiled for the job's hardware, and what its compiler says of it.
+
+Called by the plan and the search. Nothing of it is a model of the step: the job is resolved as for a run, the program is
+the trainer's own, and it is lowered and compiled as the trainer does.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import psutil
+
+from shardwise.job.accelerators import offered
+from shardwise.job.errors import CompilerError, DataError, OutOfMemoryError
+from shardwise.job.presets import published_vocab_size
+from shardwise.job.spec import TrainingJob
+from shardwise.job.topology import num_devices, num_hosts
+from shardwise.plan.hlo import Module, parse
+from shardwise.plan.targets import NoCompilerError, devices_for
+from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.start import build
+from shardwise.train.state import COMPILED_QUICKLY, Program
+from shardwise.train.step import lower_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A compiled step."""
+
+    job: TrainingJob
+    program: Program
+    text: str
+    argument_bytes: int
+    """On one device: the state and its part of the batch."""
+    peak_bytes: int
+    """The most that the program holds on one device at once, its arguments included."""
+    code_bytes: int
+    resident_bytes: int
+    """Of this process with the compiled program in it, and none of its data."""
+    lower_seconds: float
+    compile_seconds: float
+    stand_in: str | None
+    """The platform whose compiler is missing, so that this machine's own stood in for it."""
+    assumed_vocab_size: int | None
+    """The size that the tokenizer's file would say, where the file is not here."""
+
+    @cached_property
+    def module(self) -> Module:
+        """The instructions."""
+        return parse(self.text)
+
+    @cached_property
+    def mesh(self) -> dict[str, int]:
+        """The sizes of the mesh axes, outermost first."""
+        return dict(self.program.layout.mesh.shape)
+
+
+def compile_step(job: TrainingJob) -> Step:
+    """Compile a resolved job's step.
+
+    Raises:
+        CompilerError: XLA refuses it.
+        OutOfMemoryError: XLA refuses it because it does not fit into the device's memory.
+
+    """
+    devices, stand_in = _devices(job)
+    size, assumed = _vocabulary(job)
+    program = build(_for_cpus(job) if stand_in else job, devices, tokenizer_size=size)
+    if stand_in:  # whose options this machine's compiler does not know
+        program = replace(program, xla_options={})
+    elif devices[0].platform == "cpu" and num_hosts(job.spec.hardware) > 1:  # as the processes of a run would
+        program = replace(program, xla_options={**COMPILED_QUICKLY, **program.xla_options})
+    began = time.perf_counter()
+    lowered = lower_step(program)
+    lowered_at = time.perf_counter()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise _in_words(error) from error
+    ended = time.perf_counter()
+    memory = compiled.memory_analysis()
+    text = compiled.as_text()
+    assert text is not None
+    assert memory is not None
+    return Step(
+        job=job,
+        program=program,
+        text=text,
+        argument_bytes=memory.argument_size_in_bytes,
+        peak_bytes=_peak(memory, devices[0].platform),
+        code_bytes=memory.generated_code_size_in_bytes,
+        resident_bytes=psutil.Process().memory_info().rss,
+        lower_seconds=lowered_at - began,
+        compile_seconds=ended - lowered_at,
+        stand_in=stand_in,
+        assumed_vocab_size=assumed,
+    )
+
+
+def _devices(job: TrainingJob) -> tuple[list[jax.Device], str | None]:
+    try:
+        return devices_for(job), None
+    except NoCompilerError:
+        platform = offered()[job.spec.hardware.accelerator].spec.platform
+        return jax.devices("cpu")[: num_devices(job.spec.hardware)], platform
+
+
+def _for_cpus(job: TrainingJob) -> TrainingJob:
+    """The job with attention that any platform has."""
+    training = job.spec.training
+    model = training.model.model_copy(update={"attention": "auto"})
+    spec = job.spec.model_copy(update={"training": training.model_copy(update={"model": model})})
+    return job.model_copy(update={"spec": spec})
+
+
+def _peak(memory: Any, platform: str) -> int:
+    """The most on one device; a CPU's compiler says what is beside the arguments, and its peak leaves that out."""
+    if platform != "cpu":
+        return int(memory.peak_memory_in_bytes)
+    unshared = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + unshared)
+
+
+def _vocabulary(job: TrainingJob) -> tuple[int, int | None]:
+    """The size of the tokenizer; of one whose file is not here, the job's vocabSize or a published model's."""
+    training = job.spec.training
+    try:
+        return load_tokenizer(training.data.tokenizer).vocab_size, None
+    except DataError:
+        size = training.model.vocab_size or published_vocab_size(training.model.preset)
+        return size, None if training.model.vocab_size else size
+
+
+def _in_words(error: jax.errors.JaxRuntimeError) -> CompilerError | OutOfMemoryError:
+    text = str(error).strip()
+    first = text.split("\n", 1)[0]
+    if "RESOURCE_EXHAUSTED" in text:
+        return OutOfMemoryError(first)
+    return CompilerError(f"XLA cannot compile the step for this hardware: {first}")

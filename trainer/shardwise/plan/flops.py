@@ -1,0 +1,75 @@
+"""The arithmetic of a step as it is traced: every matrix product, as often as its loop runs, recomputation included.
+
+Called by the plan. The trace is what is counted, because XLA's own analysis counts the body of a loop once and on some
+platforms counts nothing. A fused attention kernel hides its products: its share is counted by the formula of what it
+computes (Dao, "FlashAttention-2", 2023): two products forward and five backward, each over the causal half.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from jax.extend import core
+
+from shardwise.train.config import GptConfig
+from shardwise.train.flops import flops_per_token
+
+_FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
+_KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper")
+
+
+def model_flops(config: GptConfig, tokens: int) -> int:
+    """What the model's formula asks of a step of so many tokens: no recomputation, causal attention counted half."""
+    return flops_per_token(config) * tokens
+
+
+def traced_flops(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> int:
+    """FLOPs of all products of a trace over all devices of a mesh, those of kernels left out."""
+    return sum(_flops(equation, ways) for equation, ways in _equations(jaxpr, 1, mesh))
+
+
+def kernel_flops(config: GptConfig, tokens: int) -> int:
+    """FLOPs of the fused attention of a step: forward, forward again where a layer is recomputed, and backward."""
+    if config.attention not in ("splash", "cudnn"):
+        return 0
+    one = config.seq_len * config.embed_size  # of a token and a product, 2 x half of the positions x embed
+    forwards = _FORWARD_PRODUCTS * (1 if config.remat == "none" else 2)
+    return config.num_layers * tokens * one * (forwards + _BACKWARD_PRODUCTS)
+
+
+def _equations(jaxpr: core.Jaxpr, times: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, int]]:
+    """Every equation that runs, with how often it does on how many devices together."""
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if any(kernel in name for kernel in _KERNELS):
+            continue
+        yield equation, times
+        inner = times
+        if name == "scan":
+            inner *= equation.params["length"]
+        if name == "shard_map":  # what is inside is one device's part along the axes that it takes
+            inner *= math.prod(mesh[axis] for axis in equation.params["newly_manual_axes"])
+        parts = list(_inside(equation.params.values()))
+        if name == "cond":  # one branch runs; those that differ by platform do the same products
+            parts = parts[:1]
+        for part in parts:
+            yield from _equations(part, inner, mesh)
+
+
+def _inside(values: Iterable[Any]) -> Iterator[core.Jaxpr]:
+    for value in values:
+        if isinstance(value, core.ClosedJaxpr):
+            yield value.jaxpr
+        elif isinstance(value, core.Jaxpr):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _inside(value)
+
+
+def _flops(equation: Any, ways: int) -> int:
+    if equation.primitive.name != "dot_general":
+        return 0
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval
+    depth = math.prod(left.shape[axis] for axis in contracted)
+    return 2 * ways * depth * math.prod(equation.outvars[0].aval.shape)

@@ -1,0 +1,197 @@
+"""A job's plan, from its resolved job: compiled, counted, and compared with the least.
+
+Called by the command line, by the search and by the golden plans.
+"""
+
+import re
+from collections.abc import Iterable
+
+from shardwise.job.accelerators import offered, xla_flags
+from shardwise.job.errors import OutOfMemoryError
+from shardwise.job.kernels import kernel_of
+from shardwise.job.spec import TrainingJob
+from shardwise.job.topology import mesh_shape, num_devices, topology_of
+from shardwise.plan.arithmetic import least_wire
+from shardwise.plan.collectives import Collective, collectives
+from shardwise.plan.compiled import Step, compile_step
+from shardwise.plan.flops import kernel_flops, model_flops, traced_flops
+from shardwise.plan.memory import Memory, memory, usable_bytes
+from shardwise.plan.result import Bound, Flops, MemoryUse, Moved, Plan, Wire
+from shardwise.plan.roofline import Roofline, link_of, roofline
+from shardwise.train.mesh import DATA
+from shardwise.train.step import trace_step
+
+# Measured on eight jobs (tests/plan/test_resident.py has some): what the loop, the writer of checkpoints and their threads
+# hold, and how much more memory malloc keeps than it has handed out, in pages of 2 MiB.
+_LOOP_BYTES, _MALLOC = 80 << 20, 1.15
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def plan(job: TrainingJob) -> Plan:
+    """The plan of a resolved job.
+
+    Raises:
+        CompilerError: XLA refuses the program for another reason than memory.
+
+    """
+    try:
+        step = compile_step(job)
+    except OutOfMemoryError as error:
+        return _refused(job, str(error))
+    held, limit = memory(step), usable_bytes(job)
+    rows = collectives(step.module, step.mesh)
+    tokens = job.spec.training.batch.sequences * step.program.config.seq_len
+    traced = traced_flops(trace_step(step.program), step.mesh)
+    flops = Flops(
+        model=model_flops(step.program.config, tokens), program=traced + kernel_flops(step.program.config, tokens)
+    )
+    bound = None if step.stand_in else roofline(step, rows, held, flops.program, flops.model)
+    return Plan(
+        **_about(job, step.program.config.attention),
+        compiled_for="cpu" if step.stand_in else "hardware",
+        notes=list(_notes(step)),
+        compile_seconds=step.lower_seconds + step.compile_seconds,
+        fits=None if limit is None else held.total <= limit,
+        needed_bytes=held.total,
+        limit_bytes=limit,
+        refusal=None,
+        change=None,
+        memory=MemoryUse(**{**vars(held), "total": held.total, "limit": limit}),
+        collectives=[_moved(step, row) for row in rows],
+        wire=_wire(step, rows),
+        synchronous_gathers=sum(row.count - row.asynchronous for row in rows if _is_gather_of_weights(row)),
+        rematerialised=sum(".remat" in one.name for line in step.module.computations.values() for one in line),
+        resident_bytes=_resident(step, held),
+        flops=flops,
+        bound=None if bound is None else _bound(bound),
+    )
+
+
+def _refused(job: TrainingJob, text: str) -> Plan:
+    """What is left to say of a program that XLA refuses for want of memory."""
+    platform = offered()[job.spec.hardware.accelerator].spec.platform
+    return Plan(
+        **_about(job, kernel_of(job.spec.training, platform)),
+        compiled_for="hardware",
+        notes=[],
+        compile_seconds=0.0,
+        fits=False,
+        needed_bytes=_needed(text),
+        limit_bytes=usable_bytes(job),
+        refusal=text,
+        change=None,
+        memory=None,
+        collectives=[],
+        wire={},
+        synchronous_gathers=None,
+        rematerialised=None,
+        resident_bytes=None,
+        flops=None,
+        bound=None,
+    )
+
+
+def _about(job: TrainingJob, attention: str) -> dict[str, object]:
+    """What is planned."""
+    hardware, training = job.spec.hardware, job.spec.training
+    shape = mesh_shape(job)
+    assert shape is not None, "the rules have passed the mesh"
+    mesh = {"replica": shape.replica, "data": shape.data, "dataInner": shape.data_inner, "tensor": shape.tensor}
+    return {
+        "job": job.metadata.name,
+        "accelerator": hardware.accelerator,
+        "topology": hardware.topology,
+        "slices": hardware.slices,
+        "devices": num_devices(hardware),
+        "mesh": mesh,
+        "attention": attention,
+        "remat": training.model.remat,
+        "microbatches": training.batch.microbatches,
+        "xla_flags": xla_flags(job),
+    }
+
+
+def _notes(step: Step) -> Iterable[str]:
+    spec = offered()[step.job.spec.hardware.accelerator].spec
+    if step.stand_in:
+        yield (
+            f"the compiler for {step.stand_in.upper()}s is not installed, so this machine's own stood in: the memory is "
+            "its, and it says nothing of links and time"
+        )
+    if step.assumed_vocab_size:
+        yield (
+            f"{step.job.spec.training.data.tokenizer} is not here: planned for {step.assumed_vocab_size:,} tokens; set "
+            "model.vocabSize for another number"
+        )
+    if spec.platform == "gpu" and not step.stand_in:
+        yield (
+            "a GPU's compiler without a GPU tunes no kernel: bytes are final, and the working memory of cuDNN, cuBLAS and "
+            "NCCL, some hundreds of MiB, is in no figure"
+        )
+        if spec.device_memory is None:
+            name = step.job.spec.hardware.accelerator
+            yield f"the class {name} does not say which GPU it is: compiled as for an H100, and whether it fits is open"
+
+
+def _needed(text: str) -> int:
+    """Bytes that XLA says it needs, in either form of its message."""
+    found = re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", text) or re.search(r"Used ([\d.]+)([KMGT]?) of", text)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else 0
+
+
+def _resident(step: Step, held: Memory) -> int | None:
+    """The most that a trainer of simulated devices holds: this process, its arrays, and what neither of them counts."""
+    hardware = step.job.spec.hardware
+    topology = topology_of(hardware)
+    assert topology is not None
+    if offered()[hardware.accelerator].spec.platform != "cpu":
+        return None
+    return int(step.resident_bytes + _LOOP_BYTES + _MALLOC * topology.devices_per_host * held.total)
+
+
+def _moved(step: Step, row: Collective) -> Moved:
+    return Moved(
+        kind=row.kind,
+        axes=list(row.axes),
+        link=link_of(step, row.axes),
+        devices=row.group,
+        dtype=row.dtype,
+        count=row.count,
+        payload_bytes=row.payload_bytes,
+        wire_bytes=row.wire_bytes,
+        asynchronous=row.asynchronous,
+    )
+
+
+def _wire(step: Step, rows: Iterable[Collective]) -> dict[str, Wire]:
+    """By axis: `data` is both of its mesh axes; a few sums over several axes have a row of their own."""
+    moved: dict[str, float] = {}
+    for row in rows:
+        names = list(dict.fromkeys("data" if axis in DATA else axis for axis in row.axes))
+        axis = "+".join(names)
+        moved[axis] = moved.get(axis, 0.0) + row.wire_bytes
+    least = least_wire(step.program)
+    return {
+        axis: Wire(
+            bytes=moved.get(axis, 0.0),
+            least=least.get(axis),
+            ratio=moved.get(axis, 0.0) / least[axis] if least.get(axis) else None,
+        )
+        for axis in {**dict.fromkeys(least), **moved}
+    }
+
+
+def _is_gather_of_weights(row: Collective) -> bool:
+    return row.kind == "all-gather" and set(row.axes) <= set(DATA)
+
+
+def _bound(bound: Roofline) -> Bound:
+    return Bound(
+        seconds=bound.seconds,
+        mfu=bound.mfu,
+        binds=bound.binds,
+        compute_seconds=bound.compute,
+        memory_seconds=bound.memory,
+        asynchronous_seconds=bound.asynchronous,
+        synchronous_seconds=bound.synchronous,
+    )

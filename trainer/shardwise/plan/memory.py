@@ -1,0 +1,105 @@
+"""What one device holds at the step's peak, by kind, and how much of it there is.
+
+Called by the plan. The state, the gradients and the batch are arithmetic. What the backward pass keeps of the layers is
+read off the compiled program: the stacked arrays that the loop over layers hands on. The rest is what the compiler's own
+peak leaves.
+"""
+
+import math
+from dataclasses import dataclass
+
+from shardwise.job.accelerators import offered
+from shardwise.job.spec import TrainingJob
+from shardwise.plan.arithmetic import held
+from shardwise.plan.compiled import Step
+from shardwise.train.state import Program, flat
+
+_GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
+"""What of a GPU's memory JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes on one device at the peak of a step."""
+
+    parameters: int
+    optimizer: int
+    gradients: int
+    """Of all parameters, in float32, as the update takes them."""
+    activations: int
+    """What the backward pass keeps of the layers."""
+    temporaries: int
+    """All else that the compiler's peak holds: gathered weights, the loss's blocks, what a layer works with."""
+    batch: int
+    program: int
+
+    @property
+    def total(self) -> int:
+        """The compiler's peak, and the program itself."""
+        return (
+            self.parameters
+            + self.optimizer
+            + self.gradients
+            + self.activations
+            + self.temporaries
+            + self.batch
+            + self.program
+        )
+
+
+def memory(step: Step) -> Memory:
+    """The kinds of a compiled step."""
+    known = held(step.program)
+    state = known.parameters + known.optimizer + known.batch
+    rest = max(0, step.peak_bytes - state)
+    kept = min(saved_activations(step), rest)
+    gradients = min(known.gradients, rest - kept)
+    return Memory(
+        parameters=known.parameters,
+        optimizer=known.optimizer,
+        gradients=gradients,
+        activations=kept,
+        temporaries=rest - kept - gradients,
+        batch=known.batch,
+        program=step.code_bytes,
+    )
+
+
+def usable_bytes(job: TrainingJob) -> int | None:
+    """The memory of one device that programs can use; None where the class does not say it."""
+    spec = offered()[job.spec.hardware.accelerator].spec
+    if spec.device_memory is None:
+        return None
+    share = 1.0
+    if spec.platform == "gpu":
+        said = [one.value for one in spec.env if one.name == _GPU_SHARE_VARIABLE and one.value]
+        share = float(said[0]) if said else _GPU_SHARE
+    return int(float(spec.device_memory.value) * share)
+
+
+def saved_activations(step: Step) -> int:
+    """Bytes of the stacked arrays, one part a layer, that are no parameters: the most that a loop over layers has."""
+    layers = step.program.config.num_layers
+    weights = _shapes_of_parameters(step.program)
+    found = [0]
+    for line in step.module.computations.values():
+        for loop in line:
+            if loop.op != "while":
+                continue
+            stacked = (one for one in loop.results if one.shape and one.shape[0] == layers)
+            found.append(sum(one.bytes for one in stacked if _without_ones(one.shape[1:]) not in weights))
+    return max(found)
+
+
+def _shapes_of_parameters(program: Program) -> set[tuple[int, ...]]:
+    """Of one layer: as they are stored, and whole over data."""
+    shapes = set()
+    for path, leaf in flat(program.abstract()["params"]).items():
+        if path.startswith("blocks."):
+            assert leaf.sharding is not None
+            shapes.add(_without_ones(leaf.sharding.shard_shape(leaf.shape)[1:]))
+    return shapes
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size > 1) if math.prod(shape) > 1 else ()

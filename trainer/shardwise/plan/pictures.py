@@ -1,0 +1,109 @@
+"""A plan as pictures: memory by kind, bytes on the wire by axis, and what one device of the mesh holds.
+
+Called by the command line.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.plan.result import Plan
+
+_GIB = 1 << 30
+_COLOURS = {
+    "parameters": "#4477aa",
+    "optimizer": "#66ccee",
+    "gradients": "#aa3377",
+    "activations": "#ccbb44",
+    "temporaries": "#ee6677",
+    "batch": "#228833",
+    "program": "#bbbbbb",
+}
+_MOST_DEVICES = 1024
+
+
+def draw(plan: Plan, folder: Path) -> list[Path]:
+    """Write `memory.png`, `wire.png` and `mesh.png` as far as the plan has what they show; the folder is made."""
+    import matplotlib as mpl  # noqa: PLC0415  half a second that only pictures need
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, painter, size, is_known in (
+        ("memory.png", _memory, (8, 2.4), plan.memory is not None),
+        ("wire.png", _wire, (8, 3.2), bool(plan.wire) and plan.compiled_for == "hardware"),
+        ("mesh.png", _mesh, (8, 4.6), plan.devices <= _MOST_DEVICES),
+    ):
+        if not is_known:
+            continue
+        figure, axes = plt.subplots(figsize=size, layout="constrained")
+        painter(plan, axes)
+        figure.savefig(folder / name, dpi=110)
+        plt.close(figure)
+        drawn.append(folder / name)
+    return drawn
+
+
+def _title(plan: Plan) -> str:
+    slices = f"{plan.slices} x " if plan.slices > 1 else ""
+    return f"{plan.job} on {slices}{plan.accelerator} {plan.topology}"
+
+
+def _memory(plan: Plan, axes: Any) -> None:
+    assert plan.memory is not None
+    left = 0.0
+    for kind, colour in _COLOURS.items():
+        size = getattr(plan.memory, kind) / _GIB
+        axes.barh(0, size, left=left, color=colour, label=f"{kind} {size:,.2f}")
+        left += size
+    if plan.limit_bytes is not None:
+        axes.axvline(plan.limit_bytes / _GIB, color="black", linewidth=1.5)
+        axes.annotate("memory", (plan.limit_bytes / _GIB, 0.42), xytext=(-4, 0), textcoords="offset points", ha="right")
+    axes.set(yticks=[], xlabel="GiB on one device at the peak of a step", title=_title(plan), ylim=(-0.5, 0.55))
+    axes.legend(ncol=4, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.35))
+
+
+def _wire(plan: Plan, axes: Any) -> None:
+    names = [name for name, wire in plan.wire.items() if wire.least]
+    beside = {name: 0.0 for name in names}
+    for row in plan.collectives:
+        name = "+".join(dict.fromkeys("data" if axis.startswith("data") else axis for axis in row.axes))
+        if name in beside and row.count:
+            beside[name] += row.wire_bytes * row.asynchronous / row.count
+    at = np.arange(len(names))
+    whole = np.array([plan.wire[name].bytes for name in names]) / _GIB
+    asynchronous = np.array([beside[name] for name in names]) / _GIB
+    axes.barh(at, asynchronous, color="#66ccee", label="beside computation")
+    axes.barh(at, whole - asynchronous, left=asynchronous, color="#ee6677", label="computation waits")
+    for place, name in zip(at, names, strict=True):
+        least = (plan.wire[name].least or 0.0) / _GIB
+        axes.plot([least, least], [place - 0.42, place + 0.42], color="black", label="the least" if place == 0 else None)
+    axes.set(yticks=at, yticklabels=names, xlabel="GiB that one device sends in a step", title=_title(plan))
+    axes.invert_yaxis()
+    axes.legend(fontsize=8, frameon=False)
+
+
+def _mesh(plan: Plan, axes: Any) -> None:
+    """Devices as squares: a row of the picture is a stretch of data, a colour is a part of tensor."""
+    replica, data, tensor = (plan.mesh[name] for name in ("replica", "data", "tensor"))
+    inner = plan.mesh["dataInner"]
+    parts = np.tile(np.arange(tensor), (replica * data // inner, inner))
+    axes.imshow(parts, cmap="tab20", vmin=0, vmax=19, aspect="auto")
+    axes.set_xticks(np.arange(-0.5, parts.shape[1]), minor=True)
+    axes.set_yticks(np.arange(-0.5, parts.shape[0]), minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.6)
+    axes.tick_params(which="both", length=0)
+    for slice_edge in range(1, replica):
+        axes.axhline(slice_edge * data // inner - 0.5, color="black", linewidth=2)
+    held = "" if plan.memory is None else (
+        f"\none device: 1/{data * tensor} of the weights ({plan.memory.parameters / _GIB:,.3f} GiB) and of the optimizer "
+        f"({plan.memory.optimizer / _GIB:,.3f} GiB), 1/{replica * data} of a batch"
+    )
+    axes.set(
+        xlabel=f"FSDP's second step over {inner} x tensor {tensor} (one colour each)",
+        ylabel=f"replica {replica} x FSDP's first step over {data // inner}",
+        title=f"{_title(plan)}{held}",
+    )

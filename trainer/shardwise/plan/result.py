@@ -1,0 +1,110 @@
+"""What a plan says: for people through `show` and `pictures`, for programs as JSON."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from shardwise.plan.roofline import Link
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+class MemoryUse(_Result):
+    """Bytes on one device at the peak of a step."""
+
+    parameters: int
+    optimizer: int
+    gradients: int
+    activations: int
+    temporaries: int
+    batch: int
+    program: int
+    total: int
+    limit: int | None
+    """What programs can use; None where the class does not say it."""
+
+
+class Moved(_Result):
+    """Collectives that are alike, in one step of one device."""
+
+    kind: str
+    axes: list[str]
+    link: Link
+    devices: int
+    dtype: str
+    count: int
+    payload_bytes: float
+    wire_bytes: float
+    asynchronous: int
+    """How many of them run beside computation."""
+
+
+class Wire(_Result):
+    """Bytes on the wire of one device over one axis, and the least that the layout needs."""
+
+    bytes: float
+    least: float | None
+    ratio: float | None
+
+
+class Flops(_Result):
+    """Of one step over all devices."""
+
+    model: float
+    program: float
+    """Recomputation included."""
+
+
+class Bound(_Result):
+    """The least seconds of a step, and of what."""
+
+    seconds: float
+    mfu: float
+    binds: str
+    compute_seconds: float
+    memory_seconds: float
+    asynchronous_seconds: dict[Link, float]
+    synchronous_seconds: dict[Link, float]
+
+
+class Plan(_Result):
+    """A job's plan. What follows `refusal` is None where XLA refused the program for want of memory."""
+
+    job: str
+    accelerator: str
+    topology: str
+    slices: int
+    devices: int
+    mesh: dict[str, int]
+    attention: str
+    remat: str
+    microbatches: int
+    xla_flags: list[str]
+    compiled_for: Literal["hardware", "cpu"]
+    """cpu: the compiler for the hardware is not installed, and this machine's stood in: its memory, no link."""
+    notes: list[str]
+    """What was assumed, and what the figures leave out."""
+    compile_seconds: float
+    fits: bool | None
+    """None where the class does not say how much memory there is."""
+    needed_bytes: int
+    """On one device, the program included."""
+    limit_bytes: int | None
+    refusal: str | None
+    """What XLA said where it refused the program."""
+    change: str | None
+    """For a job that does not fit: a change with which it does."""
+    memory: MemoryUse | None
+    collectives: list[Moved]
+    wire: dict[str, Wire]
+    synchronous_gathers: int | None
+    """Gathers of weights that computation waits for."""
+    rematerialised: int | None
+    """Instructions that XLA computes again of its own accord, because memory is short."""
+    resident_bytes: int | None
+    """For simulated devices: what the process of one host holds while it trains, all its devices and Python included."""
+    flops: Flops | None
+    bound: Bound | None
