@@ -17,22 +17,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, P, lax
 from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 from matplotlib.figure import Figure
 
 import show
-from shardwise.train.embedding import Table, lookup
+from shardwise.train.embedding import Lookup, lookup
 from shardwise.train.loss import Head, HeadLoss, Tokens, head_loss
+from shardwise.train.table import Table, copies
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
-Array = jax.Array
 VOCAB, WIDTH, TOKENS, LONGEST, f32 = 5000, 64, 512, 1024, jnp.dtype(jnp.float32)
 ROWS, COLUMNS = P("tensor", None), P(None, "tensor")
-mesh = jax.make_mesh((1, 1, 1, 8), ("data", "context", "pipeline", "tensor"), axis_types=(AxisType.Auto,) * 4)
+mesh = jax.make_mesh((1, 1, 8), ("data_outer", "data_inner", "tensor"), axis_types=(AxisType.Auto,) * 3)
 jax.set_mesh(mesh)
 
 
@@ -277,18 +276,23 @@ assert most_by_hand == most[0], "no array of a training step is larger than an e
 assert all(grads[name].sharding.spec[:2] == SPECS[name][:2] for name in w), "each gradient stays with its part"
 
 # %% [markdown]
-# [The trainer](../../trainer/shardwise/train/embedding.py) does the same with two things more. It sums in one
-# `shard_map` with hand-written gradients, and it scores tokens in blocks, here 64 of them, so that even the eighth of
-# the logits is never there at once.
+# [The trainer](../../trainer/shardwise/train/embedding.py) does the same with four things more:
+#
+# - Its tables are [width, words], since [what FSDP cuts](../../trainer/shardwise/train/table.py) has to stand first.
+# - What travels, travels in `shard_map`s with hand-written gradients.
+# - Between lookup and loss each device has an eighth of the positions: the lookup's sum is scattered over them instead
+#   of going to all, and the loss gathers them again.
+# - It scores tokens in blocks, here 64 of them, so that even the eighth of the logits is never there at once.
 
 # %%
-settings = HeadLoss(vocab_size=VOCAB, block_tokens=64, z_loss=1e-4, fsdp=False, wire=f32, logits=f32)
+settings = HeadLoss(VOCAB, block_tokens=64, z_loss=1e-4, by_position=True, compute=f32, wire=f32, logits=f32)
+kept, asking = Table(fsdp=False, compute=f32, wire=f32), Lookup(VOCAB, by_position=True, compute=f32, wire=f32)
 
 
 def trainer_loss(w: dict[str, Array], tokens: Array, targets: Array) -> Any:
-    hidden = lookup(Table(num_rows=VOCAB, fsdp=False, wire=f32), w["table"], tokens[None]) + w["position"][:TOKENS]
-    sums = head_loss(settings, Head(w["head"], None), Tokens(hidden, targets[None], jnp.ones((1, TOKENS))))
-    return sums.total / sums.weight
+    table, head = (copies(kept, w[name].T) for name in ("table", "head"))
+    hidden = lookup(asking, table, tokens[None]) + w["position"][:TOKENS]
+    return head_loss(settings, Head(head, None), Tokens(hidden, targets[None], jnp.ones((1, TOKENS)))).total / TOKENS
 
 
 steps["the trainer"] = (by_trainer, grads, most_by_trainer) = step(trainer_loss, placed)
