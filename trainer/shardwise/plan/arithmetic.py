@@ -1,7 +1,7 @@
-"""The least that a layout has to move and hold, by arithmetic on its parameters: what a compiled step is compared with.
+"""The least that a layout has to move and hold, by arithmetic: what a compiled step is compared with.
 
-Called by the plan and, before anything is compiled, by the search. Bytes are those on the wire of one device in one step,
-counted as for a ring: see `collectives`.
+Called by the plan and, before anything is compiled, by the search. Bytes are those on the wire of one device in one
+step, counted as for a ring: see `collectives`.
 
     data      each microbatch gathers a block's weights twice (forward, and again backward) and a table once, in the
               compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed

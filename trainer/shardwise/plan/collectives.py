@@ -1,8 +1,8 @@
 """What moves in one step of a compiled program: each collective's bytes, how often, over which mesh axes and links.
 
 Called by the plan. The bytes on the wire are those of a ring, per device: a gather or scatter over g devices sends
-(g - 1) / g of the whole, an all-reduce twice that, a permute all that it has. Rules for what GPUs combine into tuples and
-for what TPUs cut into asynchronous pieces are below, each where it is needed.
+(g - 1) / g of the whole, an all-reduce twice that, a permute all that it has. Rules for what GPUs combine into tuples
+and for what TPUs cut into asynchronous pieces are below, each where it is needed.
 """
 
 import math
@@ -15,9 +15,7 @@ import numpy as np
 
 from shardwise.plan.hlo import Executed, Instruction, Module, arrays, members
 
-Kind = Literal[
-    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all"
-]
+Kind = Literal["all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 _START = "-start"
 
@@ -98,6 +96,10 @@ def _together(alike: list[_One]) -> Collective:
 def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[_One]:
     chains: set[tuple[str, str]] = set()
     for executed in module.executed():
+        if "_xla_megascale_transfer_type" in executed.instruction.attributes:
+            if executed.instruction.op == "send":
+                yield _between_slices(module, executed)
+            continue
         kind = _kind(executed.instruction)
         if kind is None:
             continue
@@ -108,6 +110,43 @@ def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[_One]:
             chains.add(chain)
         asynchronous = chain is not None or _runs_beside(module, executed)
         yield from _arrays_of(executed, kind, mesh, asynchronous=asynchronous)
+
+
+def _between_slices(module: Module, executed: Executed) -> _One:
+    """What TPUs hand to their hosts, to be summed with the other slices: sends and receives that name a collective.
+
+    A slice is a row of `replica`. A step has next to nothing to compute but products and loops, so one that runs beside
+    neither of them runs alone.
+    """
+    attributes = executed.instruction.attributes
+    array = executed.instruction.results[0]
+    transfer = re.search(r'transfer_type="(\w+)"', attributes)
+    slices = re.search(r'megascale_target="\{([\d,:]+)\}', attributes)
+    rendezvous = re.search(r'rendezvous="([^"]+)"', attributes)
+    assert transfer, attributes
+    assert slices, attributes
+    assert rendezvous, attributes
+    kind = transfer[1].lower().replace("_", "-")
+    assert kind in _KINDS, attributes
+    line = module.computations[executed.computation]
+    received = next(one.name for one in line if one.op == "recv" and f'"{rendezvous[1]}"' in one.attributes)
+    awaited = next(at for at, one in enumerate(line) if one.op == "recv-done" and received in one.operand_names)
+    meanwhile = line[line.index(executed.instruction) : awaited]
+    return _One(
+        kind=kind,
+        axes=("replica",),
+        group=sum(_length(part) for part in slices[1].split(",")),
+        dtype=array.dtype,
+        times=executed.times,
+        whole=array.bytes,
+        asynchronous=any(module.is_heavy(one) for one in meanwhile),
+    )
+
+
+def _length(part: str) -> int:
+    """Of a number, or of a range such as `1:4`."""
+    first, _, last = part.partition(":")
+    return int(last or first) - int(first) + 1
 
 
 def _kind(instruction: Instruction) -> Kind | None:

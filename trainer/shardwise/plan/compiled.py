@@ -1,7 +1,7 @@
 """The very step that a run would train with, compiled for the job's hardware, and what its compiler says of it.
 
-Called by the plan and the search. Nothing of it is a model of the step: the job is resolved as for a run, the program is
-the trainer's own, and it is lowered and compiled as the trainer does.
+Called by the plan and the search. Nothing of it is a model of the step: the job is resolved as for a run, the program
+is the trainer's own, and it is lowered and compiled as the trainer does.
 """
 
 import time

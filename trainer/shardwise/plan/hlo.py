@@ -16,6 +16,7 @@ _NAME = re.compile(r"[\w.\-]+")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 _IDLE = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "partition-id", ""}
+_HEAVY = {"while", "convolution", "dot"}
 _BITS = {"pred": 8, "token": 0} | {
     f"{kind}{bits}": bits for kind in ("s", "u", "f", "bf", "c") for bits in (2, 4, 8, 16, 32, 64, 128)
 }
@@ -98,6 +99,13 @@ class Module:
             if one.op not in _IDLE:
                 return True
         return False
+
+    def is_heavy(self, instruction: Instruction) -> bool:
+        """Whether it is a product or a loop, or has one inside of it."""
+        if instruction.op in _HEAVY:
+            return True
+        inside = (one for _, name in instruction.called() for one in self.computations.get(name, []))
+        return instruction.op in ("fusion", "call") and any(self.is_heavy(one) for one in inside)
 
     def _walk(self, name: str, times: int, callers: tuple[Executed, ...]) -> Iterator[Executed]:
         for instruction in self.computations.get(name, []):

@@ -18,11 +18,12 @@ from shardwise.plan.flops import kernel_flops, model_flops, traced_flops
 from shardwise.plan.memory import Memory, memory, usable_bytes
 from shardwise.plan.result import Bound, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import Roofline, link_of, roofline
+from shardwise.plan.targets import WHEELS
 from shardwise.train.mesh import DATA
 from shardwise.train.step import trace_step
 
-# Measured on eight jobs (tests/plan/test_resident.py has some): what the loop, the writer of checkpoints and their threads
-# hold, and how much more memory malloc keeps than it has handed out, in pages of 2 MiB.
+# Measured on eight jobs (tests/plan/test_resident.py has some): what the loop, the writer of checkpoints and their
+# threads hold, and how much more memory malloc keeps than it has handed out, in pages of 2 MiB.
 _LOOP_BYTES, _MALLOC = 80 << 20, 1.15
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -115,8 +116,8 @@ def _notes(step: Step) -> Iterable[str]:
     spec = offered()[step.job.spec.hardware.accelerator].spec
     if step.stand_in:
         yield (
-            f"the compiler for {step.stand_in.upper()}s is not installed, so this machine's own stood in: the memory is "
-            "its, and it says nothing of links and time"
+            f"the compiler for {step.stand_in.upper()}s is not installed, so this machine's own stood in: the "
+            f'memory is its, and it says nothing of links and time; pip install "{WHEELS[step.stand_in]}" brings it'
         )
     if step.assumed_vocab_size:
         yield (
@@ -125,8 +126,8 @@ def _notes(step: Step) -> Iterable[str]:
         )
     if spec.platform == "gpu" and not step.stand_in:
         yield (
-            "a GPU's compiler without a GPU tunes no kernel: bytes are final, and the working memory of cuDNN, cuBLAS and "
-            "NCCL, some hundreds of MiB, is in no figure"
+            "a GPU's compiler without a GPU tunes no kernel: bytes are final, and the working memory of cuDNN, "
+            "cuBLAS and NCCL, some hundreds of MiB, is in no figure"
         )
         if spec.device_memory is None:
             name = step.job.spec.hardware.accelerator

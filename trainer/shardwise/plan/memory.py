@@ -1,8 +1,8 @@
 """What one device holds at the step's peak, by kind, and how much of it there is.
 
 Called by the plan. The state, the gradients and the batch are arithmetic. What the backward pass keeps of the layers is
-read off the compiled program: the stacked arrays that the loop over layers hands on. The rest is what the compiler's own
-peak leaves.
+read off the compiled program: the stacked arrays that the loop over layers hands on. The rest is what the compiler's
+own peak leaves.
 """
 
 import math

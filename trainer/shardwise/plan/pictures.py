@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.plan.result import Plan
+from shardwise.plan.show import size_of
 
 _GIB = 1 << 30
 _COLOURS = {
@@ -21,6 +22,7 @@ _COLOURS = {
     "program": "#bbbbbb",
 }
 _MOST_DEVICES = 1024
+_MOST_LABELS = 32
 
 
 def draw(plan: Plan, folder: Path) -> list[Path]:
@@ -68,7 +70,7 @@ def _memory(plan: Plan, axes: Any) -> None:
 
 def _wire(plan: Plan, axes: Any) -> None:
     names = [name for name, wire in plan.wire.items() if wire.least]
-    beside = {name: 0.0 for name in names}
+    beside = dict.fromkeys(names, 0.0)
     for row in plan.collectives:
         name = "+".join(dict.fromkeys("data" if axis.startswith("data") else axis for axis in row.axes))
         if name in beside and row.count:
@@ -80,30 +82,40 @@ def _wire(plan: Plan, axes: Any) -> None:
     axes.barh(at, whole - asynchronous, left=asynchronous, color="#ee6677", label="computation waits")
     for place, name in zip(at, names, strict=True):
         least = (plan.wire[name].least or 0.0) / _GIB
-        axes.plot([least, least], [place - 0.42, place + 0.42], color="black", label="the least" if place == 0 else None)
+        axes.plot(
+            [least, least], [place - 0.42, place + 0.42], color="black", label="the least" if place == 0 else None
+        )
     axes.set(yticks=at, yticklabels=names, xlabel="GiB that one device sends in a step", title=_title(plan))
     axes.invert_yaxis()
     axes.legend(fontsize=8, frameon=False)
 
 
 def _mesh(plan: Plan, axes: Any) -> None:
-    """Devices as squares: a row of the picture is a stretch of data, a colour is a part of tensor."""
+    """Devices as squares, coloured by the part of the weights that they hold; a line is drawn between replicas."""
     replica, data, tensor = (plan.mesh[name] for name in ("replica", "data", "tensor"))
     inner = plan.mesh["dataInner"]
-    parts = np.tile(np.arange(tensor), (replica * data // inner, inner))
-    axes.imshow(parts, cmap="tab20", vmin=0, vmax=19, aspect="auto")
-    axes.set_xticks(np.arange(-0.5, parts.shape[1]), minor=True)
-    axes.set_yticks(np.arange(-0.5, parts.shape[0]), minor=True)
-    axes.grid(which="minor", color="white", linewidth=0.6)
-    axes.tick_params(which="both", length=0)
-    for slice_edge in range(1, replica):
-        axes.axhline(slice_edge * data // inner - 0.5, color="black", linewidth=2)
-    held = "" if plan.memory is None else (
-        f"\none device: 1/{data * tensor} of the weights ({plan.memory.parameters / _GIB:,.3f} GiB) and of the optimizer "
-        f"({plan.memory.optimizer / _GIB:,.3f} GiB), 1/{replica * data} of a batch"
-    )
+    rows = replica * data // inner
+    parts = np.tile(np.arange(data * tensor).reshape(data // inner, inner * tensor), (replica, 1))
+    axes.pcolormesh(parts, cmap="viridis", edgecolors="white", linewidth=0.6)
+    for row in range(1, replica):
+        axes.axhline(row * rows // replica, color="black", linewidth=2)
+    axes.invert_yaxis()
+    for axis, number in ((axes.xaxis, inner * tensor), (axes.yaxis, rows)):
+        axis.set_ticks(np.arange(number) + 0.5, labels=np.arange(number))
+        axis.set_tick_params(length=0, labelsize=6 if number > _MOST_LABELS // 2 else 8)
+        if number > _MOST_LABELS:
+            axis.set_ticks([])
+    held = f"\na device: 1/{replica * data} of a batch"
+    if plan.memory is not None:
+        weights, optimizer = size_of(plan.memory.parameters), size_of(plan.memory.optimizer)
+        held = f"\na colour: 1/{data * tensor} of the weights ({weights}) and of the optimizer ({optimizer}){held}"
+    second = f"FSDP's second step over {inner}" if inner > 1 else ""
+    split = f"tensor over {tensor}" if tensor > 1 else ""
+    first = f"FSDP's first step over {data // inner}" if inner > 1 else f"FSDP over {data}"
     axes.set(
-        xlabel=f"FSDP's second step over {inner} x tensor {tensor} (one colour each)",
-        ylabel=f"replica {replica} x FSDP's first step over {data // inner}",
+        xlabel=" x ".join(filter(None, (second, split))),
+        ylabel=f"{replica} replicas x {first}" if replica > 1 else first,
         title=f"{_title(plan)}{held}",
     )
+    axes.title.set_fontsize(9)
+    axes.set_aspect("equal" if parts.shape[0] < 4 * parts.shape[1] < 16 * parts.shape[0] else "auto")

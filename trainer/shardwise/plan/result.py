@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
+from shardwise.job.pods import Verdict
 from shardwise.plan.roofline import Link
 
 
@@ -105,6 +106,17 @@ class Plan(_Result):
     rematerialised: int | None
     """Instructions that XLA computes again of its own accord, because memory is short."""
     resident_bytes: int | None
-    """For simulated devices: what the process of one host holds while it trains, all its devices and Python included."""
+    """For simulated devices: what the process of one host holds while it trains, all devices and Python included."""
     flops: Flops | None
     bound: Bound | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The same in short."""
+        return Verdict(
+            fits=self.fits,
+            needed_bytes=self.needed_bytes,
+            limit_bytes=self.limit_bytes,
+            change=self.change,
+            stand_in=self.compiled_for == "cpu",
+        )

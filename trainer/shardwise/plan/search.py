@@ -1,7 +1,7 @@
 """Which layout is fastest where the job is to run: arithmetic first, then the compiler for those that are left.
 
-Called by the command line. What may change is what changes no run: how many ways tensor and FSDP's second step have, the
-microbatches, and what the backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
+Called by the command line. What may change is what changes no run: how many ways tensor and FSDP's second step have,
+the microbatches, and what the backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import inner_ways, mesh_shape, topologies
-from shardwise.job.words import divisors
+from shardwise.job.words import divisors, size
 from shardwise.plan.making import plan
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Plan
@@ -111,7 +111,8 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
     What costs least comes first: the same devices with another layout, then more of them.
     """
     limit, own = usable_bytes(resolve(job)), _choice_of(resolve(job))
-    if limit is None or offered()[job.spec.hardware.accelerator].spec.peak_flops is None:
+    spec = offered()[job.spec.hardware.accelerator].spec
+    if limit is None or spec.peak_flops is None or spec.interconnect is None:
         return None
     pairs = [(choice, estimate(candidate)) for choice, candidate in _candidates(job)]
     likely = [pair for pair in pairs if pair[1].bytes <= limit * _MOST_OF_MEMORY and pair[0] != own]
@@ -121,14 +122,14 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
         made = plan(_with(job, choice))
         if made.fits:
             changed = ", ".join(f"{path}={value}" for path, value in _differing(own, choice).items())
-            return f"{changed}: {_gib(made.needed_bytes)} of {_gib(limit)} GiB"
+            return f"{changed}: {size(made.needed_bytes)} of {size(limit)}"
     for topology in _larger(job):
         report(f"does it fit on {topology}?")
         bigger = _changed(job, [f"hardware.topology={topology}"])
         if bigger is not None and estimate(bigger).bytes <= limit * _MOST_OF_MEMORY:
             made = plan(bigger)
             if made.fits:
-                return f"hardware.topology={topology}: {_gib(made.needed_bytes)} of {_gib(limit)} GiB"
+                return f"hardware.topology={topology}: {size(made.needed_bytes)} of {size(limit)}"
     return None
 
 
@@ -197,8 +198,8 @@ def _refuse_unknown(job: TrainingJob) -> None:
     spec = offered()[name].spec
     if spec.device_memory is None or spec.peak_flops is None:
         raise UsageError(
-            f"--search: the class {name} does not say how much memory a device has and how fast it is, so layouts cannot "
-            "be ranked; name a class that does, such as tpu-v5e or gpu-h100"
+            f"--search: the class {name} does not say how much memory a device has and how fast it is, so layouts "
+            "cannot be ranked; name a class that does, such as tpu-v5e or gpu-h100"
         )
 
 
@@ -272,7 +273,3 @@ def _choice_of(job: TrainingJob) -> Choice:
 
 def _differing(one: Choice, other: Choice) -> dict[str, int | str]:
     return {path: value for path, value in other.changes.items() if one.changes[path] != value}
-
-
-def _gib(number: float) -> str:
-    return f"{number / 2**30:,.1f}"

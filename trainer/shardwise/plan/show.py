@@ -73,14 +73,15 @@ def why(found: Sequence[Found]) -> str:
         return f"The job does not fit as it is; {best.choice.words} does."
     gains = _gains(best.plan, own.plan)
     share = 1 - best.plan.bound.seconds / own.plan.bound.seconds
-    return f"{best.choice.words}: the least time of a step is {share:.0%} shorter than the job's, by {' and '.join(gains)}."
+    return f"{best.choice.words}: the least step is {share:.0%} shorter than the job's own, by {' and '.join(gains)}."
 
 
 def _gains(best: Plan, own: Plan) -> Iterator[str]:
     assert best.bound is not None
     assert own.bound is not None
     if best.bound.compute_seconds < own.bound.compute_seconds * 0.99:
-        yield f"less arithmetic ({best.bound.compute_seconds * 1000:,.0f} for {own.bound.compute_seconds * 1000:,.0f} ms)"
+        seconds = best.bound.compute_seconds, own.bound.compute_seconds
+        yield f"less arithmetic ({seconds[0] * 1000:,.0f} for {seconds[1] * 1000:,.0f} ms)"
     waits = sum(best.bound.synchronous_seconds.values()), sum(own.bound.synchronous_seconds.values())
     if waits[0] < waits[1] * 0.99:
         yield f"less waiting for other devices ({waits[0] * 1000:,.0f} for {waits[1] * 1000:,.0f} ms)"
@@ -96,7 +97,9 @@ def _head(plan: Plan) -> Table:
     steps = f" ({plan.mesh['data'] // inner} x {inner})" if inner > 1 else ""
     table.add_row("job", plan.job)
     table.add_row("devices", f"{plan.devices} ({slices}{plan.accelerator} {plan.topology})")
-    table.add_row("mesh", f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps} x tensor {plan.mesh['tensor']}")
+    table.add_row(
+        "mesh", f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps} x tensor {plan.mesh['tensor']}"
+    )
     table.add_row("step", f"attention {plan.attention}, remat {plan.remat}, {plan.microbatches} microbatches")
     if plan.xla_flags:
         table.add_row("XLA", "\n".join(plan.xla_flags))
@@ -104,15 +107,16 @@ def _head(plan: Plan) -> Table:
 
 
 def _verdict(plan: Plan) -> str:
-    needed = _size(plan.needed_bytes)
-    if plan.resident_bytes is not None:
-        return f"\n[bold]needs {needed} a device, and {_size(plan.resident_bytes)} for the process of each host[/]"
+    needed = size_of(plan.needed_bytes)
     if plan.limit_bytes is None:
-        return f"\n[bold]needs {needed} a device[/]; the class does not say how much there is"
-    limit = _size(plan.limit_bytes)
+        process = "the class does not say how much there is"
+        if plan.resident_bytes is not None:
+            process = f"the process of each host needs {size_of(plan.resident_bytes)}"
+        return f"\n[bold]needs {needed} a device[/]; {process}"
+    limit = size_of(plan.limit_bytes)
     if plan.fits:
         return f"\n[bold green]fits[/]: {needed} of {limit} a device ({plan.needed_bytes / plan.limit_bytes:.0%})"
-    missing = _size(plan.needed_bytes - plan.limit_bytes)
+    missing = size_of(plan.needed_bytes - plan.limit_bytes)
     return f"\n[bold red]does not fit[/]: needs {needed} a device, {missing} more than the {limit} that there are"
 
 
@@ -130,9 +134,7 @@ def _memory(plan: Plan) -> Table:
     assert plan.memory is not None
     table = Table.grid(padding=(0, 2))
     for kind, colour in _KINDS.items():
-        table.add_row(
-            Text("  ■", style=colour), kind, Text(_size(getattr(plan.memory, kind)), justify="right")
-        )
+        table.add_row(Text("  ■", style=colour), kind, Text(size_of(getattr(plan.memory, kind)), justify="right"))
     return table
 
 
@@ -141,27 +143,27 @@ def _wire(plan: Plan) -> Table:
     for name in ("axis", "moved", "least", "ratio"):
         table.add_column(name, justify="left" if name == "axis" else "right")
     for axis, wire in plan.wire.items():
-        least = "" if wire.least is None else _size(wire.least)
+        least = "" if wire.least is None else size_of(wire.least)
         ratio = "" if wire.ratio is None else f"{wire.ratio:.3f}"
-        table.add_row(axis, _size(wire.bytes), least, ratio)
+        table.add_row(axis, size_of(wire.bytes), least, ratio)
     return table
 
 
 def _collectives(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Collectives", title_justify="left")
-    for name in ("kind", "over", "link", "format", "times", "moved", "beside computation"):
-        table.add_column(name, justify="right" if name in ("times", "moved", "beside computation") else "left")
+    for name in ("kind", "over", "link", "format", "times", "moved", "asynchronous"):
+        table.add_column(name, justify="right" if name in ("times", "moved", "asynchronous") else "left")
     for row in plan.collectives[:_MOST_ROWS]:
-        moved, over = _size(row.wire_bytes), " + ".join(row.axes)
+        moved, over = size_of(row.wire_bytes), " + ".join(row.axes)
         table.add_row(row.kind, over, row.link, row.dtype, f"{row.count:,}", moved, _beside(row))
     rest = plan.collectives[_MOST_ROWS:]
     if rest:
-        moved = _size(sum(row.wire_bytes for row in rest))
+        moved = size_of(sum(row.wire_bytes for row in rest))
         table.add_row("others", "", "", "", f"{sum(row.count for row in rest):,}", moved, "")
     return table
 
 
-def _size(number: float) -> str:
+def size_of(number: float) -> str:
     """Bytes for people: GiB from a tenth of one on, else MiB."""
     return f"{number / _GIB:,.2f} GiB" if number >= _GIB / 10 else f"{number / _MIB:,.2f} MiB"
 

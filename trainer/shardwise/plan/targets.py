@@ -21,20 +21,16 @@ from shardwise.job.topology import num_devices, topology_of
 _BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 """How the chips of one host lie in the grid, by their number."""
 _GPUS = Path(__file__).parent / "gpus"
-_WHEELS = {"tpu": "shardwise[plan-tpu]", "gpu": "shardwise[plan-gpu]"}
+WHEELS = {"tpu": "shardwise[plan-tpu]", "gpu": "shardwise[plan-gpu]"}
+"""What pip installs the compiler for a platform by."""
 _MODULES = {"tpu": "libtpu", "gpu": "jax_plugins.xla_cuda12"}
 
 
 @dataclass(frozen=True)
 class NoCompilerError(Exception):
-    """The compiler for a platform is not installed; `wheels` is what brings it."""
+    """The compiler for a platform is not installed."""
 
     platform: str
-
-    @property
-    def wheels(self) -> str:
-        """What pip installs it by."""
-        return _WHEELS[self.platform]
 
 
 def compiles_for(accelerator: AcceleratorClass) -> bool:

@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from shardwise.train.mesh import DATA
 
 Array = jax.Array
+EVEN = 2048
+"""Elements of a row of which a TPU's compiler scatters a sum as asked, and multiples. Where the last dimension is the one
+that is scattered, or does not fall into pieces that suit it, it sums the whole array on every chip; 50,304 does not."""
 
 
 def gather_over(axis: str, x: Array, *, dimension: int) -> Array:

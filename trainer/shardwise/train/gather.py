@@ -9,6 +9,7 @@ TPU's gather or scatter over a group of 64 chips becomes an all-reduce of the wh
 to 16 get what they ask for (docs/decisions/0022-fsdp-in-two-steps.md).
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ from jax.experimental.layout import Layout as InMemory
 from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec
 
-from shardwise.train.collectives import gather_over_data, scatter_over_data, sum_over_data
-from shardwise.train.mesh import unclaimed
+from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
+from shardwise.train.mesh import DATA, unclaimed
 
 Array = jax.Array
 
@@ -48,9 +49,7 @@ def gather(place: Placement, parameter: Array) -> Array:
     def local(part: Array) -> Array:
         return gather_over_data(part.astype(place.compute), dimension=split)
 
-    mapped = jax.shard_map(
-        local, in_specs=place.stored, out_specs=place.whole, axis_names=unclaimed(), check_vma=False
-    )
+    mapped = jax.shard_map(local, in_specs=place.stored, out_specs=place.whole, axis_names=unclaimed(), check_vma=False)
     gathered: Array = mapped(parameter)
     return gathered
 
@@ -60,8 +59,28 @@ def scatter(place: Placement, gradient: Array) -> Array:
     if place.split is None:
         return sum_over_data(gradient, place.wire).astype(jnp.float32)
     # In memory as in its shape: with what is scattered as the last dimension a TPU would sum the whole on every chip.
-    rows = with_layout_constraint(gradient.astype(place.wire), InMemory(tuple(range(gradient.ndim))))
-    return scatter_over_data(rows, place.wire, dimension=place.split).astype(jnp.float32)
+    folded = _folded(gradient.astype(place.wire), place.split)
+    rows = with_layout_constraint(folded, InMemory(tuple(range(folded.ndim))))
+    part = scatter_over_data(rows, place.wire, dimension=place.split).astype(jnp.float32)
+    shape = list(gradient.shape)
+    shape[place.split] = shape[place.split] // _ways()
+    return part.reshape(shape)
+
+
+def _folded(gradient: Array, split: int) -> Array:
+    """A matrix of narrow rows with several rows in one, where the parts that are scattered have that many.
+
+    See `EVEN`: the rows of a weight of few heads are narrow.
+    """
+    rows, width = gradient.shape[0], math.prod(gradient.shape[1:])
+    joined = EVEN // math.gcd(EVEN, width)
+    if split != 0 or joined == 1 or rows % (_ways() * joined):
+        return gradient
+    return gradient.reshape(rows // joined, width * joined)
+
+
+def _ways() -> int:
+    return math.prod(jax.lax.axis_size(axis) for axis in DATA)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -14,16 +14,12 @@ from jax.experimental.layout import Layout as InMemory
 from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec as P
 
-from shardwise.train.collectives import gather_over_data, scatter_over_data, sum_over_data
+from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
 from shardwise.train.mesh import DATA, unclaimed
 
 Array = jax.Array
 COPIES = P(*DATA, None, "tensor")
 """The partition of [data_outer, data_inner, embed, vocab]: a copy for each device of data, its vocabulary over tensor."""
-
-# XLA's compiler for TPUs scatters a sum in pieces. Where the last dimension is the one that is scattered, or does not
-# fall into pieces that suit it, it sums the whole array on every chip. Multiples of this suit it; 50,304 does not.
-_EVEN = 2048
 
 
 class Table(NamedTuple):
@@ -74,7 +70,7 @@ def _backward(how: Table, _: None, grad: Array) -> tuple[Array]:
         if not how.fsdp:
             return sum_over_data(grad[0, 0], how.wire).astype(jnp.float32)
         num_entries = grad.shape[-1]
-        fill = -num_entries % _EVEN if num_entries > _EVEN else 0
+        fill = -num_entries % EVEN if num_entries > EVEN else 0
         rows = with_layout_constraint(jnp.pad(grad[0, 0], ((0, 0), (0, fill))), InMemory((0, 1)))
         return scatter_over_data(rows, how.wire, dimension=0)[:, :num_entries].astype(jnp.float32)
 
