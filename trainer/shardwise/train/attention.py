@@ -1,8 +1,8 @@
 """Causal self-attention over arrays: the plain form, blockwise, Pallas splash (TPU) and cuDNN (GPU).
 
 All give the same numbers: scores are float32 from the product to the softmax, whatever the inputs are. Called by the
-model with arrays split over batch and heads. Not here: projections, rotary positions, dropout (kernels have none, so the
-job file refuses it on attention weights).
+model with arrays split over batch and heads. Not here: projections, rotary positions, dropout (kernels have none, so
+the job file refuses it on attention weights).
 """
 
 import math

@@ -12,8 +12,9 @@ from shardwise.train.mesh import DATA
 
 Array = jax.Array
 EVEN = 2048
-"""Elements of a row of which a TPU's compiler scatters a sum as asked, and multiples. Where the last dimension is the one
-that is scattered, or does not fall into pieces that suit it, it sums the whole array on every chip; 50,304 does not."""
+"""Rows of so many elements, or a multiple, are scattered by a TPU's compiler as asked. Where the last dimension is the
+one that is scattered, or does not fall into pieces that suit it, it sums the whole array on every chip; 50,304 does
+not."""
 
 
 def gather_over(axis: str, x: Array, *, dimension: int) -> Array:

@@ -1,8 +1,8 @@
 """The token table's lookup, over copies of the table whose vocabulary is split over tensor.
 
 Called by the model. Written in one shard_map because XLA would gather the whole vocabulary: here each device looks up
-the tokens it holds and the results are added over tensor. The gradient is one of a whole copy, not summed over data yet:
-that is `train/table.py`'s.
+the tokens it holds and the results are added over tensor. The gradient is one of a whole copy, not summed over data
+yet: that is `train/table.py`'s.
 """
 
 from functools import partial

@@ -85,7 +85,7 @@ def _ways() -> int:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def whole(place: Placement, parameter: Array) -> Array:
-    """`gather` of a float32 parameter that is added or multiplied with; its gradient goes back to where it is stored."""
+    """`gather` of a float32 parameter that is added or multiplied with; its gradient goes back where it is stored."""
     return gather(place, parameter)
 
 

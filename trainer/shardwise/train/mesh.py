@@ -23,9 +23,9 @@ Shape = tuple[int, ...]
 def device_grid(mesh: Mesh, devices: Sequence[jax.Device]) -> Devices:
     """The devices as a [replica, data_outer, data_inner, context, pipeline, tensor] array.
 
-    On TPUs the axes are laid along the torus of a slice. Several slices are joined by a slower network: each takes whole
-    rows of `replica`, so that nothing but the sum over replicas crosses it. Elsewhere devices keep JAX's order, which
-    has those of a host side by side.
+    On TPUs the axes are laid along the torus of a slice. Several slices are joined by a slower network: each takes
+    whole rows of `replica`, so that nothing but the sum over replicas crosses it. Elsewhere devices keep JAX's order,
+    which has those of a host side by side.
     """
     replica, inner = mesh.replica or 1, mesh.data_inner or 1
     data = len(devices) // (replica * mesh.tensor * mesh.context * mesh.pipeline)
@@ -74,7 +74,7 @@ def _by_factors(shape: Shape, devices: Sequence[jax.Device]) -> Devices:
         on: set[int] = set()
         for number, prime in enumerate(_primes(shape[axis])):
             fits = [side for side, size in enumerate(left) if size % prime == 0]
-            side = max(fits, key=lambda side: (side == len(sides) - 1, side in on, left[side]))  # noqa: B023
+            side = max(fits, key=lambda side: (side == len(sides) - 1, side in on, left[side]))
             left[side] //= prime
             on.add(side)
             cuts[side].insert(0, (axis, -number, prime))

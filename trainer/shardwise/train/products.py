@@ -13,7 +13,6 @@ from typing import NamedTuple
 import jax
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-
 from jax.sharding import PartitionSpec
 
 from shardwise.train.gather import Placement, gather, scatter
@@ -24,7 +23,7 @@ Axes = tuple[int, ...]
 Dims = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 """Dimension numbers as `jax.lax.dot_general` takes them: contracted of both, batch of both."""
 GATHERED = "gathered weight"
-"""The name of a gathered weight, for policies of what the backward pass keeps: kept, it is a copy of the whole model."""
+"""The name of a gathered weight, for policies of what the backward pass keeps: kept, they are a whole copy."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -19,7 +19,7 @@ from shardwise.train.mesh import DATA, unclaimed
 
 Array = jax.Array
 COPIES = P(*DATA, None, "tensor")
-"""The partition of [data_outer, data_inner, embed, vocab]: a copy for each device of data, its vocabulary over tensor."""
+"""The partition of [data_outer, data_inner, embed, vocab]: a copy for each device of data, vocab over tensor."""
 
 
 class Table(NamedTuple):
