@@ -1,10 +1,10 @@
-"""shardwise.job.pods: a pod's last record fits where the kubelet keeps it, and is read back as it was."""
+"""shardwise.job.pods: what a pod leaves fits where the kubelet keeps it, and is read back as it was."""
 
 from dataclasses import replace
 
 import pytest
 
-from shardwise.job.pods import LAST_RECORD_BYTES, LastRecord
+from shardwise.job.pods import LAST_RECORD_BYTES, LastRecord, Verdict
 
 RECORD = LastRecord(
     code=1,
@@ -22,6 +22,13 @@ RECORD = LastRecord(
     exit="signal SIGKILL",
     message="rank 3 ended with signal SIGKILL",
     tail="the end",
+)
+VERDICT = Verdict(
+    fits=False,
+    needed_bytes=44_238_000_000,
+    limit_bytes=34_144_000_000,
+    change="training.model.remat=full: 22.0 GiB of 31.8 GiB",
+    stand_in=False,
 )
 
 
@@ -51,3 +58,27 @@ def test_too_long(letter: str) -> None:
 def test_no_record(text: str) -> None:
     """What a container that was killed leaves is no record."""
     assert LastRecord.loads(text) is None
+
+
+def test_a_verdict_comes_back() -> None:
+    """What a plan wrote is read; the last lines of a log are no verdict."""
+    assert Verdict.loads(VERDICT.dumps()) == VERDICT
+    assert [Verdict.loads(text) for text in ("", "Killed", "[]", "3", '{"fits": true}', RECORD.dumps())] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "peak 41.2 GiB a device of 31.8 GiB; what makes it fit: training.model.remat=full: 22.0 GiB of 31.8 GiB"),
+        ({"change": None}, "peak 41.2 GiB a device of 31.8 GiB"),
+        ({"change": None, "needed_bytes": 0}, "the compiler finds no room for it in 31.8 GiB"),
+        ({"change": None, "limit_bytes": None}, "peak 41.2 GiB a device; the class does not say how much there is"),
+        (
+            {"change": None, "stand_in": True},
+            "peak 41.2 GiB a device of 31.8 GiB; judged by the compiler for CPUs, as the image has none for the class",
+        ),
+    ],
+)
+def test_a_verdict_in_words(changed: dict[str, object], words: str) -> None:
+    """The figures, the change that helps, and whose judgement it is."""
+    assert replace(VERDICT, **changed).words == words  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """What may change of a job that is there, in CEL, from the identity table of `shardwise.job.identity`.
 
-Fields of a run's identity never change; what shapes the run changes only while it is suspended; `suspend`, `deadline`
-and `ttlAfterFinished` change at any time.  CEL cannot tell null from a field that is left out: that change of
-`clipNorm` is found by the trainer, when it compares the identity in the checkpoint.
+Fields of a run's identity never change; what shapes the run changes only while it is suspended; `suspend`,
+`preflight`, `deadline` and `ttlAfterFinished` change at any time.  CEL cannot tell null from a field that is left out:
+that change of `clipNorm` is found by the trainer, when it compares the identity in the checkpoint.
 
 All of it is one rule, for each write of a status checks it too, on a spec that is what it was: that costs one
 comparison.  The fields are looked at one by one where it is not, and those are named that may not change.
@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 
 from shardwise.job.fields import ITEM, Leaf, kind_of, leaves, named_fields, takes_null
+from shardwise.job.flags import SCHEDULES
 from shardwise.job.identity import IDENTITY_FIELDS
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.base import SpecModel
@@ -22,12 +23,16 @@ from shardwise_operator.api.cel import Rule
 _HELD = IDENTITY_FIELDS | {"spec.training.model.preset"}
 # Where the tokenizer's file lies may change, as on a laptop; its contents are part of the data's fingerprint.
 _TOKENIZER = "spec.training.data.tokenizer"
+# Of the compiler's options those may change that only schedule.
+_XLA_FLAGS = "spec.training.xlaFlags"
 _SHAPE = ("hardware", "training", "recovery", "pod")
 _ROOTS = ("self", "oldSelf")
 
 _MANAGED_BY = "managedBy never changes; delete the job and create it anew"
 _OF_THE_RUN = "is part of what the run is and never changes; create a job of another name"
-_WHILE_SUSPENDED = "only suspend, deadline and ttlAfterFinished change while the job runs; set suspend: true first"
+_WHILE_SUSPENDED = (
+    "only suspend, preflight, deadline and ttlAfterFinished change while the job runs; set suspend: true first"
+)
 
 
 def immutability() -> Rule:
@@ -51,6 +56,10 @@ def _same(leaf: Leaf) -> str:
     name, default = leaf.name.removeprefix("spec."), _default(leaf)
     if leaf.name == _TOKENIZER:
         return " == ".join(f"(!has({root}.{name}) || {root}.{name} == 'byte')" for root in _ROOTS)
+    if leaf.name == _XLA_FLAGS:
+        pattern = f"^--({'|'.join(SCHEDULES)})"
+        held = (f"{root}.?{name.replace('.', '.?')}.orValue([])" for root in _ROOTS)
+        return f"sets.equivalent({', '.join(f"{each}.filter(flag, !flag.matches('{pattern}'))" for each in held)})"
     if ITEM in leaf.path:
         group, _, item = name.partition(f".{ITEM}.")
         value = f"(has(item.{item}) ? item.{item} : {default})" if default else f"item.{item}"

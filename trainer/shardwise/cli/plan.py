@@ -23,6 +23,7 @@ from shardwise.job.environment import plan_environment
 from shardwise.job.errors import ShardwiseError, UsageError
 from shardwise.job.files import replace_file
 from shardwise.job.load import load
+from shardwise.job.pods import Verdict
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 
@@ -35,6 +36,12 @@ Write = Annotated[
 ]
 Pictures = Annotated[
     Path | None, typer.Option("--pictures", help="A folder to draw memory, wire and mesh into, as PNG.", metavar="DIR")
+]
+Summary = Annotated[
+    Path | None,
+    typer.Option(
+        "--summary", help="A file for the verdict, its figures and the change that helps, as JSON.", metavar="FILE"
+    ),
 ]
 
 
@@ -51,6 +58,7 @@ def _plan(
     search: Search = False,
     write: Write = False,
     pictures: Pictures = None,
+    summary: Summary = None,
 ) -> None:
     """Compile a job's step for its hardware, and say what it needs. No hardware is needed.
 
@@ -85,8 +93,10 @@ def _plan(
             else:
                 report(f"compiling the step for {_hardware(job)}")
                 made = making.plan(resolve(job))
-            if made.fits is False:
+            _leave(made.verdict, summary)
+            if made.fits is False:  # to find a change takes longer, and may run out of memory
                 made = made.model_copy(update={"change": change_that_fits(job, report)})
+                _leave(made.verdict, summary)
         drawn = draw(made, pictures) if pictures else []
         changes = changes_to_write(job, found[0].choice) if write else {}
     console = Console(highlight=False)
@@ -101,6 +111,11 @@ def _plan(
     if write:
         _write(job_file, changes, Console(stderr=as_json, highlight=False, soft_wrap=True))
     sys.exit(ExitCode.OUT_OF_MEMORY if made.fits is False else ExitCode.OK)
+
+
+def _leave(verdict: Verdict, path: Path | None) -> None:
+    if path:
+        path.write_text(verdict.dumps(), encoding="utf-8")
 
 
 def _hardware(job: TrainingJob) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.job.document import shown
-from shardwise.job.flags import changing_bits
 from shardwise.job.fields import ITEM, Path, dotted, leaves
+from shardwise.job.flags import changing_bits
 from shardwise.job.load import as_data
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.resolve import resolve
@@ -34,7 +34,7 @@ _XLA_FLAGS = "spec.training.xlaFlags"
 _TABLE: Mapping[str, tuple[str, str]] = {
     "": ("", "apiVersion kind"),
     "metadata": ("", "name namespace labels annotations"),
-    "spec": ("", "deadline suspend ttlAfterFinished managedBy"),
+    "spec": ("", "deadline suspend preflight ttlAfterFinished managedBy"),
     "spec.pod": (
         "",
         """directory image imagePullPolicy serviceAccountName nodeSelector schedulerName priorityClassName labels

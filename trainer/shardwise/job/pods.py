@@ -1,10 +1,13 @@
-"""What the operator and the pods of a job agree on: labels, variables, ports, mounts, files, and a pod's last record.
+"""What the operator and the pods of a job agree on: labels, variables, ports, mounts, files, and what a pod leaves.
 
-The operator renders it (`shardwise_operator`), the agent in a pod reads it (`launcher/pod.py`); they meet nowhere else.
+The operator renders it (`shardwise_operator`), the agent in a pod reads it (`launcher/pod.py`), and so does the plan
+(`cli/plan.py`); they meet nowhere else.
 """
 
 import json
 from dataclasses import asdict, dataclass, replace
+
+from shardwise.job.words import size
 
 # Labels of every pod of a job; written by the operator, never changed.
 JOB_LABEL = "shardwise.dev/job"
@@ -12,6 +15,10 @@ SLICE_LABEL = "shardwise.dev/slice"  # which slice, from 0
 HOST_LABEL = "shardwise.dev/host"  # which host of its slice, from 0
 ATTEMPT_LABEL = "shardwise.dev/attempt"  # how many pods this host has had before in the life of the job
 ROUND_LABEL = "shardwise.dev/round"  # how often the job was resumed
+
+# What the pod that plans a job has in place of a slice and a host: its label, and its key among the job's pods.
+PLAN_LABEL = "shardwise.dev/plan"
+PLAN = "plan"
 
 # The scheduling gate of a pod whose slice has no place yet.
 SLICE_GATE = "shardwise.dev/slice"
@@ -83,6 +90,47 @@ class LastRecord:
     @classmethod
     def loads(cls, line: str) -> "LastRecord | None":
         """The inverse of `dumps`; None for what is no record, which a container that was killed leaves."""
+        try:
+            fields = json.loads(line)
+            return cls(**fields)
+        except (json.JSONDecodeError, TypeError):
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a plan says of a job, in short, for the termination message of its container.
+
+    `needed_bytes` are those of one device at the peak of a step, 0 where the compiler refuses the program without a
+    figure; `limit_bytes` what a device has, None where the class does not say it. `change` is one with which a job that
+    does not fit fits, with its figures. `stand_in` is whether another compiler than the hardware's has judged it.
+    """
+
+    fits: bool | None
+    needed_bytes: int
+    limit_bytes: int | None
+    change: str | None
+    stand_in: bool
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        there = size(self.limit_bytes) if self.limit_bytes else ""
+        needed = f"peak {size(self.needed_bytes)} a device" + (f" of {there}" if there else "")
+        if not self.needed_bytes:
+            needed = f"the compiler finds no room for it in {there}"
+        unknown = "" if there else "; the class does not say how much there is"
+        change = f"; what makes it fit: {self.change}" if self.change else ""
+        judged = "; judged by the compiler for CPUs, as the image has none for the class" if self.stand_in else ""
+        return f"{needed}{unknown}{change}{judged}"
+
+    def dumps(self) -> str:
+        """One line of JSON, far below what a termination message may hold."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, line: str) -> "Verdict | None":
+        """The inverse of `dumps`; None for what is no verdict, such as the last lines of a log."""
         try:
             fields = json.loads(line)
             return cls(**fields)

@@ -32,3 +32,9 @@ def multiples_near(number: int, step: int) -> list[int]:
     """The multiples of `step` on both sides of `number`."""
     below = number // step * step
     return [size for size in (below, below + step) if size]
+
+
+def size(number: float) -> str:
+    """Bytes for people: GiB from a tenth of one on, else MiB."""
+    gib, mib = 1 << 30, 1 << 20
+    return f"{number / gib:,.1f} GiB" if number >= gib / 10 else f"{number / mib:,.1f} MiB"

@@ -68,6 +68,13 @@ class JobSpec(SpecModel):
         Unit("duration"),
     ] = None
     suspend: Annotated[bool, Field(description="Saves, then gives the pods back until false; for clusters.")] = False
+    preflight: Annotated[
+        Literal["plan"] | None,
+        Field(
+            description="plan: what does not fit is found in a small pod, before any accelerator is asked for; "
+            "for clusters."
+        ),
+    ] = None
     ttl_after_finished: Annotated[
         Duration | None,
         Field(description="Time after its end at which a cluster removes the job; left out, never."),
