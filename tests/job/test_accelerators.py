@@ -12,7 +12,6 @@ from shardwise.job.accelerators import (
     loads_class,
     offered,
     offering,
-    refuse_elsewhere,
 )
 from shardwise.job.document import write_document
 from shardwise.job.errors import JobError
@@ -44,6 +43,7 @@ spec:
         ("cpu-sim", "2x4", 2, 4),
         ("gpu", "16x8", 16, 8),
         ("gke-gpu-h200", "2x8", 2, 8),
+        ("gpu-h100", "2x8", 2, 8),
         ("tpu-v4", "2x2x1", 1, 4),
         ("tpu-v4", "2x4x4", 8, 4),
         ("tpu-v4", "4x4x4", 16, 4),
@@ -161,6 +161,16 @@ def test_a_file_adds_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("machines: [", "hosts: {max: 2, minDevices: 3, maxDevices: 2}\n  x: [", ["one of platform"]),
         (
             "devicesPerChip: 2",
+            "compiler: {target: v5p, flags: [{flag: --xla_tpu_spmd_rng_bit_generator_unsafe=true, reason: a}]}",
+            ["spec.compiler.flags", "options without it", "would depend on the mesh"],
+        ),
+        (
+            "devicesPerChip: 2",
+            "compiler: {target: v5p, flags: [{flag: --xla_dump_to=/a, reason: a}, {flag: --xla_dump_to, reason: b}]}",
+            ["spec.compiler.flags", "--xla_dump_to more than once", "each option once"],
+        ),
+        (
+            "devicesPerChip: 2",
             "hostPaths: [{name: a, path: /a, mountPath: /a}]",
             ['podSecurity: given "restricted"', "privileged"],
         ),
@@ -183,11 +193,3 @@ def test_the_class_of_the_documentation_is_right() -> None:
     own = loads_class(text.partition("```yaml\n")[2].partition("```")[0])
 
     assert parse_topology(own, "4x8") == Topology(hosts=8, devices_per_host=4, machine="ct6e-standard-4t")
-
-
-def test_this_machine_only_simulates() -> None:
-    """A job for an accelerator is right, and where it runs is said where it cannot."""
-    refuse_elsewhere(load(IN_CLUSTER))
-    job = load(IN_CLUSTER, ["hardware={accelerator: tpu-v5e, topology: 2x4}"])
-    with pytest.raises(JobError, match="tpu-v5e runs in a cluster that has it: kubectl apply"):
-        refuse_elsewhere(job)

@@ -128,9 +128,7 @@ def test_mesh_takes_all_devices(overrides: list[str], shape: tuple[int, ...]) ->
         ("cpu-sim", "1x32", 1, (32, 1)),
     ],
 )
-def test_fsdp_goes_in_two_steps_on_tpus(
-    accelerator: str, topology: str, tensor: int, steps: tuple[int, int]
-) -> None:
+def test_fsdp_goes_in_two_steps_on_tpus(accelerator: str, topology: str, tensor: int, steps: tuple[int, int]) -> None:
     """Groups are of at most 16 chips up to 256, and as even as can be beyond; elsewhere one step does."""
     words = f"hardware={{accelerator: {accelerator}, topology: {topology}}}"
     model = "training.model={layers: 1, heads: 2, embed: 3072, seqLen: 128}"

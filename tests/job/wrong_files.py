@@ -8,6 +8,9 @@ from pathlib import Path
 QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
 IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"  # the same with a pod section
 
+WHOLE = (
+    "training={steps: 9, data: {train: [{name: a, paths: [b]}]}, batch: {sequences: 16}, optimizer: {learningRate: 1}"
+)
 WSD = "training.optimizer.schedule={kind: warmup-stable-decay"
 
 # One override that is wrong by itself, the path that the message names, and fragments of the rest.
@@ -73,6 +76,9 @@ FIELDS = [
     ("training.optimizer.learningRate=1e400", "spec.training.optimizer.learningRate", ["given inf"]),
     ("training.optimizer.beta1=1.0", "spec.training.optimizer.beta1", ["from 0, below 1"]),
     ("training.optimizer.name=adamW2", "spec.training.optimizer.name", ['did you mean "adamw"?']),
+    ("training.mesh.dataInner=0", "spec.training.mesh.dataInner", ["given 0", "from 1 to 4096"]),
+    ("training.xlaFlags=[xla_dump_to=/x]", "spec.training.xlaFlags.0", ["an option of XLA's compiler, such as --xla_"]),
+    ("training.xlaFlags=--xla_dump_to=/x", "spec.training.xlaFlags", ["a list of up to 64 items"]),
     ("training.precision.compute=bf16", "spec.training.precision.compute", ["one of float32, bfloat16"]),
     ("training.loss.zLoss=-1", "spec.training.loss.zLoss", ["from 0 to 1"]),
     ("training.checkpoint.every=10", "spec.training.checkpoint.every", ["given 10", "a duration such as"]),
@@ -85,6 +91,16 @@ FIELDS = [
 RULES = [
     ("training.mesh.context=2", "spec.training.mesh.context", ["given 2", "not supported yet"]),
     ("training.mesh.pipeline=4", "spec.training.mesh.pipeline", ["given 4", "not supported yet"]),
+    (
+        "training.mesh.dataInner=3",
+        "spec.training.mesh.dataInner",
+        ["given 3", "divides data 4: 1, 2, 4", "leave it out"],
+    ),
+    (
+        "training.mesh={dataInner: 2, fsdp: false}",
+        "spec.training.mesh.dataInner",
+        ["1 with fsdp: false", "leave it out"],
+    ),
     ("training.mesh.tensor=3", "spec.training.mesh.tensor", ["given 3", "divides 8 devices", "1, 2, 4, 8"]),
     ("training.mesh.tensor=8", "spec.training.mesh.tensor", ["4 heads over tensor 8", ": 1, 2, 4"]),
     ("training.model.preset=gpt2-xl", "spec.training.mesh.tensor", ["25 heads over tensor 2", "8 devices: 1"]),
@@ -117,8 +133,47 @@ RULES = [
     ("training.model.vocabSize=256", "spec.training.model.vocabSize", ["given 256", "at least 257"]),
     ("training.model.dropout.attention=0.1", "spec.training.model.dropout.attention", ["expected 0", "kernels never"]),
     ("training.model.attention=cudnn", "spec.training.model.attention", ["cpu-sim: auto, plain, blockwise"]),
-    ("training.model.attention=cudnn", "spec.training.precision.compute", ["float32", "bfloat16 with attention: cudnn", "attention: auto"]),
+    (
+        "training.model.attention=cudnn",
+        "spec.training.precision.compute",
+        ["float32", "bfloat16 with attention: cudnn", "attention: auto"],
+    ),
+    (
+        "training.model={preset: gptj-6b, attention: cudnn}",
+        "spec.training.precision.compute",
+        ["bfloat16 with attention: cudnn"],
+    ),
     ("training.model.attention=splash", "spec.training.model.attention", ['given "splash"']),
+    (
+        "training.model={preset: tiny, seqLen: 100, attention: splash}",
+        "spec.training.model.seqLen",
+        ["given 100", "a multiple of 128 with attention: splash", "attention: auto"],
+    ),
+    (
+        f"{WHOLE}, model: {{preset: gptj-6b, attention: cudnn}}, precision: {{compute: bfloat16}}}}",
+        "spec.training.model.heads",
+        ["given 16, which makes heads of 256 values", "a multiple of 8 up to 128 values with attention: cudnn"],
+    ),
+    (
+        "training.xlaFlags=[--xla_force_host_platform_device_count=8]",
+        "spec.training.xlaFlags",
+        ['given "--xla_force_host_platform_device_count=8"', "options without it", "hardware.topology's"],
+    ),
+    (
+        "training.xlaFlags=[--xla_tpu_spmd_rng_bit_generator_unsafe]",
+        "spec.training.xlaFlags",
+        ["options without it", "would depend on the mesh"],
+    ),
+    (
+        "training.xlaFlags=[--xla_cpu_enable_fast_math=true, --xla_cpu_enable_fast_math=false]",
+        "spec.training.xlaFlags",
+        ["given --xla_cpu_enable_fast_math more than once", "each option once"],
+    ),
+    (
+        "training.xlaFlags=[--xla_tpu_enable_async_collective_fusion, --xla_tpu_overlap_compute_collective_tc=1]",
+        "spec.training.xlaFlags",
+        ["options without it", "with --xla_tpu_enable_async_collective_fusion it gave not-a-number"],
+    ),
     ("training.optimizer.momentum=0.9", "spec.training.optimizer.momentum", ["adamw has no such", "muon has it"]),
     (
         "training.optimizer={name: lion, learningRate: 1e-4, momentum: 0.9}",

@@ -12,6 +12,7 @@ from shardwise.job.accelerators import class_of
 from shardwise.job.errors import JobError
 from shardwise.job.spec import SpecModel
 from shardwise.job.spec.accelerator import AcceleratorClass, GridText
+from shardwise.job.spec.base import XlaFlag
 from shardwise.job.topology import parse_topology, topologies
 
 CATALOG_NAME = "shardwise"
@@ -25,7 +26,7 @@ class CatalogGrid(SpecModel):
 
 
 class CatalogEntry(SpecModel):
-    """What admission must know of one class: its grids with their devices, or the range of its hosts."""
+    """What admission must know of one class: its kernels, its options, its grids or the range of its hosts."""
 
     name: Annotated[str, Field(min_length=1, max_length=63, description="The class.")]
     kernels: Annotated[
@@ -35,6 +36,9 @@ class CatalogEntry(SpecModel):
     topologies: Annotated[
         tuple[CatalogGrid, ...],
         Field(strict=False, max_length=4096, description="Its grids, smallest first; none where hosts are counted."),
+    ] = ()
+    flags: Annotated[
+        tuple[XlaFlag, ...], Field(strict=False, max_length=32, description="Options that its programs get from it.")
     ] = ()
     max_hosts: Annotated[int, Field(ge=0, le=16384, description="The most hosts of a topology hosts x devices.")] = 0
     min_devices: Annotated[int, Field(ge=0, le=64, description="The fewest devices of a host.")] = 0
@@ -71,6 +75,8 @@ def _readable(manifests: Iterable[Mapping[str, Any]]) -> Iterable[AcceleratorCla
 def _entry(accelerator: AcceleratorClass) -> dict[str, Any]:
     hosts = accelerator.spec.hosts
     entry: dict[str, Any] = {"name": accelerator.name, "kernels": list(accelerator.spec.kernels)}
+    if accelerator.spec.compiler and accelerator.spec.compiler.flags:
+        entry["flags"] = [one.flag for one in accelerator.spec.compiler.flags]
     if hosts is not None:
         return entry | {"maxHosts": hosts.max, "minDevices": hosts.min_devices, "maxDevices": hosts.max_devices}
     grids = [{"topology": grid, "devices": _devices(accelerator, grid)} for grid in topologies(accelerator)]

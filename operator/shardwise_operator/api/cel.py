@@ -7,6 +7,7 @@ add up one short text for each.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shardwise.job.flags import FUSION, OVERLAP, YES
 from shardwise.job.presets import PRESETS
 
 
@@ -39,6 +40,31 @@ def of_preset(model: str, name: str, alias: str) -> str:
 def has_size(model: str, *aliases: str) -> str:
     """Whether the sizes of a model are known."""
     return f"(has({model}.preset) || ({' && '.join(f'has({model}.{alias})' for alias in aliases)}))"
+
+
+def once(flags: str) -> str:
+    """Whether a list of XLA's options has each of them once, whatever the values."""
+    return f"{flags}.all(flag, {flags}.exists_one(other, other.split('=')[0] == flag.split('=')[0]))"
+
+
+def without(flags: str, name: str) -> str:
+    """Whether a list of XLA's options lacks one, with any value."""
+    return f"!{flags}.exists(flag, flag.split('=')[0] == '--{name}')"
+
+
+def overlaps(flags: str) -> str:
+    """Whether the first of the two options of XLA that are wrong together is on."""
+    return f"{flags}.exists(flag, flag.matches('{_on(OVERLAP)}'))"
+
+
+def fusing(flags: str) -> str:
+    """Those of a list of XLA's options that are wrong together with the first one."""
+    return f"{flags}.filter(flag, flag.matches('{_on(FUSION + '[a-z0-9_]*')}'))"
+
+
+def _on(name: str) -> str:
+    """The pattern of an option that is on."""
+    return f"^--{name}(=(?i:{'|'.join(YES)}))?$"
 
 
 def listed(number: str) -> str:

@@ -6,13 +6,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from shardwise.job.explain import rows
+from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION, REFUSED
 from shardwise.job.quantity import DURATION_PATTERN
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.spec.base import DNS_LABEL
 from shardwise.job.spec.job import JobSpec
 from shardwise.job.status import JobStatus
 from shardwise_operator.api.catalog import CatalogSpec
-from shardwise_operator.api.cel import Rule
+from shardwise_operator.api.cel import Rule, fusing, once, overlaps, without
 from shardwise_operator.api.immutable import immutability
 from shardwise_operator.api.job_rules import JOB_RULES
 from shardwise_operator.api.pod_rules import POD_RULES
@@ -51,6 +52,7 @@ _SIDES = "grid.split('x')"
 _CHIPS = (
     f"(int({_SIDES}[0]) * ({_SIDES}.size() > 1 ? int({_SIDES}[1]) : 1) * ({_SIDES}.size() > 2 ? int({_SIDES}[2]) : 1))"
 )
+_FLAGS = "self.flags.map(one, one.flag)"
 _CLASS_RULES = (
     Rule(
         at="spec",
@@ -81,6 +83,27 @@ _CLASS_RULES = (
         holds="self.?minDevices.orValue(1) <= self.maxDevices",
         message="expected minDevices of at most maxDevices",
         field=".minDevices",
+    ),
+    Rule(
+        at="spec.compiler",
+        holds=f"!has(self.flags) || {once(_FLAGS)}",
+        message="expected each option once",
+        field=".flags",
+    ),
+    *(
+        Rule(
+            at="spec.compiler",
+            holds=f"!has(self.flags) || {without(_FLAGS, name)}",
+            message=f"expected options without --{name}; {reason}",
+            field=".flags",
+        )
+        for name, reason in REFUSED.items()
+    ),
+    Rule(
+        at="spec.compiler",
+        holds=f"!has(self.flags) || !{overlaps(_FLAGS)} || {fusing(_FLAGS)}.size() == 0",
+        message=f"expected options without --{OVERLAP}, which together with another one {OVERLAP_WITH_FUSION}",
+        field=".flags",
     ),
 )
 

@@ -57,9 +57,9 @@ def _same(leaf: Leaf) -> str:
     if leaf.name == _TOKENIZER:
         return " == ".join(f"(!has({root}.{name}) || {root}.{name} == 'byte')" for root in _ROOTS)
     if leaf.name == _XLA_FLAGS:
-        pattern = f"^--({'|'.join(SCHEDULES)})"
-        held = (f"{root}.?{name.replace('.', '.?')}.orValue([])" for root in _ROOTS)
-        return f"sets.equivalent({', '.join(f"{each}.filter(flag, !flag.matches('{pattern}'))" for each in held)})"
+        free = f"flag.matches('^--({'|'.join(SCHEDULES)})')"
+        held = [f"{root}.training.?xlaFlags.orValue([]).filter(flag, !{free})" for root in _ROOTS]
+        return f"sets.equivalent({', '.join(held)})"
     if ITEM in leaf.path:
         group, _, item = name.partition(f".{ITEM}.")
         value = f"(has(item.{item}) ? item.{item} : {default})" if default else f"item.{item}"

@@ -7,14 +7,18 @@ checks every job with the models again.
 
 from collections.abc import Iterable
 
+from shardwise.job.flags import REFUSED
+from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
 from shardwise.job.presets import BYTE_VOCAB_SIZE, OPTIMIZERS, VOCAB_MULTIPLE
 from shardwise.job.spec import Optimizer
-from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, quoted
+from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, once, quoted, without
 
 _MODEL = "spec.training.model"
 _HEADS = of_preset("self", "heads", "heads")
 _EMBED = of_preset("self", "embed", "embed")
+_POSITIONS = of_preset("self", "seq_len", "seqLen")
 _KNOWN = has_size("self", "heads", "embed")
+_HEAD = f"{_EMBED} / {_HEADS}"
 _IS_GPTJ = "self.?preset.orValue('') == 'gptj-6b'"
 
 _MODEL_RULES = (
@@ -48,6 +52,21 @@ _MODEL_RULES = (
         holds=f"!(self.?tiedHead.orValue(!({_IS_GPTJ})) && self.?headBias.orValue({_IS_GPTJ}))",
         message="expected headBias: false with tiedHead: true; a head that is the token table has no bias",
         field=".headBias",
+    ),
+    Rule(
+        at=_MODEL,
+        holds=f"self.?attention.orValue('auto') != 'splash' || !{has_size('self', 'seqLen')} "
+        f"|| {_POSITIONS} % {SPLASH_POSITIONS} == 0",
+        message=f"expected a multiple of {SPLASH_POSITIONS} with attention: splash; or set attention: auto",
+        field=".seqLen",
+    ),
+    Rule(
+        at=_MODEL,
+        holds=f"self.?attention.orValue('auto') != 'cudnn' || !{_KNOWN} "
+        f"|| ({_HEAD} % {CUDNN_HEAD_STEP} == 0 && {_HEAD} <= {CUDNN_HEAD_MOST})",
+        message=f"expected heads of a multiple of {CUDNN_HEAD_STEP} up to {CUDNN_HEAD_MOST} values (embed / heads) "
+        "with attention: cudnn; or set attention: auto",
+        field=".heads",
     ),
     Rule(
         at=f"{_MODEL}.dropout",
@@ -85,6 +104,12 @@ _TRAINING_RULES = (
         field=".pipeline",
     ),
     Rule(
+        at=f"{_TRAINING}.mesh",
+        holds="self.?dataInner.orValue(1) == 1 || self.?fsdp.orValue(true)",
+        message="expected 1 with fsdp: false, which gathers nothing; leave it out for what suits the accelerator",
+        field=".dataInner",
+    ),
+    Rule(
         at=_TRAINING,
         holds=f"!({_BYTE}) || self.model.?vocabSize.orValue({BYTE_VOCAB_SIZE}) >= {BYTE_VOCAB_SIZE}",
         message=f"expected at least {BYTE_VOCAB_SIZE}, the size of the byte tokenizer",
@@ -116,7 +141,7 @@ _TRAINING_RULES = (
         holds="self.model.?attention.orValue('auto') != 'cudnn' "
         "|| self.?precision.?compute.orValue('float32') != 'float32'",
         message="expected precision.compute: bfloat16 with attention: cudnn; or set attention: auto",
-        field=".model.attention",
+        field=".precision.compute",
     ),
     Rule(
         at=_TRAINING,
@@ -159,6 +184,19 @@ _TRAINING_RULES = (
 )
 
 
+_FLAG_RULES = (
+    Rule(at=f"{_TRAINING}.xlaFlags", holds=once("self"), message="expected each option once"),
+    *(
+        Rule(
+            at=f"{_TRAINING}.xlaFlags",
+            holds=without("self", name),
+            message=f"expected options without --{name}; {reason}",
+        )
+        for name, reason in REFUSED.items()
+    ),
+)
+
+
 def _optimizer_rules() -> Iterable[Rule]:
     """A setting that the update rule does not use is a mistake."""
     for name in ("beta1", "beta2", "epsilon", "weight_decay", "momentum", "adam_learning_rate"):
@@ -175,4 +213,4 @@ def _optimizer_rules() -> Iterable[Rule]:
             )
 
 
-JOB_RULES: tuple[Rule, ...] = (*_MODEL_RULES, *_TRAINING_RULES, *_optimizer_rules())
+JOB_RULES: tuple[Rule, ...] = (*_MODEL_RULES, *_TRAINING_RULES, *_FLAG_RULES, *_optimizer_rules())

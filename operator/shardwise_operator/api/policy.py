@@ -7,8 +7,9 @@ catalogue yet it lets the job through: the operator checks every job again and s
 
 from typing import Any
 
+from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
 from shardwise_operator.api.catalog import CATALOG_NAME
-from shardwise_operator.api.cel import has_size, of_preset
+from shardwise_operator.api.cel import fusing, has_size, of_preset, overlaps
 
 POLICY_NAME = "shardwise-accelerators"
 
@@ -46,8 +47,13 @@ _VARIABLES = {
     "isDivided": "variables.isWhole && variables.ofReplica >= variables.tensor "
     "&& variables.ofReplica % variables.tensor == 0",
     "data": "variables.ofReplica / variables.tensor",
+    "inner": "variables.training.?mesh.?dataInner.orValue(1)",
     "share": "variables.data * variables.replica * variables.training.batch.?microbatches.orValue(1)",
     "sequences": "variables.training.batch.sequences",
+    # What programs are compiled with: an option of the job takes the place of its class's.
+    "own": "variables.training.?xlaFlags.orValue([])",
+    "flags": "variables.kind.?flags.orValue([]).filter(flag, "
+    "!variables.own.exists(own, own.split('=')[0] == flag.split('=')[0])) + variables.own",
     # Of many grids those are listed that have up to twice the devices asked for, and at least half.
     "asked": "variables.sides.size() > 1 ? variables.sides[0] * variables.sides[1] "
     "* (variables.sides.size() > 2 ? variables.sides[2] : 1) : variables.sides[0]",
@@ -100,6 +106,11 @@ _VALIDATIONS = (
         "+ string(variables.ofReplica) + ' devices of a replica: ' + " + _DIVISORS.format(number="variables.ofReplica"),
     ),
     (
+        "!variables.isDivided || variables.data % variables.inner == 0",
+        "'spec.training.mesh.dataInner: given ' + string(variables.inner) + ', expected a size that divides data ' "
+        "+ string(variables.data) + ': ' + " + _DIVISORS.format(number="variables.data"),
+    ),
+    (
         f"!variables.isDivided || !{_FSDP} || !{_HAS_EMBED} || {_EMBED} % variables.data == 0",
         (
             f"'spec.training.mesh.tensor: embed ' + string({_EMBED}) + ' does not split over data ' "
@@ -113,6 +124,16 @@ _VALIDATIONS = (
             "+ string(variables.data) + ' x replica ' + string(variables.replica) + ' x microbatches ' "
             "+ string(variables.training.batch.?microbatches.orValue(1)) + '; take ' "
             "+ string((variables.sequences / variables.share + 1) * variables.share)"
+        ),
+    ),
+    (
+        (
+            "!variables.isKnown || variables.own.size() == 0 "
+            f"|| !{overlaps('variables.flags')} || {fusing('variables.flags')}.size() == 0"
+        ),
+        (
+            f"'spec.training.xlaFlags: expected options without --{OVERLAP}: together with ' "
+            f"+ {fusing('variables.flags')}[0] + ' it {OVERLAP_WITH_FUSION}'"
         ),
     ),
 )

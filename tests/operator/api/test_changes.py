@@ -22,11 +22,14 @@ IDENTITY = [
     ({"training": {"data": {"train": [{"name": "other", "paths": ["a"]}]}}}, "training.data.train.*.name is part"),
     ({"training": {"precision": {"compute": "bfloat16"}}}, "training.precision.compute is part"),
     ({"training": {"loss": {"zLoss": 0.1}}}, "training.loss.zLoss is part"),
+    ({"training": {"xlaFlags": ["--xla_cpu_enable_fast_math=true"]}}, "training.xlaFlags is part"),
     ({"managedBy": "other"}, "managedBy never changes"),
 ]
 SHAPE = [
     {"hardware": {"topology": "1x4"}},
     {"training": {"mesh": {"tensor": 1}}},
+    {"training": {"mesh": {"dataInner": 2}}},
+    {"training": {"xlaFlags": ["--xla_gpu_enable_latency_hiding_scheduler=true"]}},
     {"training": {"steps": 200}},
     {"training": {"checkpoint": {"everySteps": 10}}},
     {"training": {"batch": {"microbatches": 4}}},
@@ -92,6 +95,21 @@ def test_null_is_a_value_of_clip_norm(shardwise_api: Client) -> None:
     made["spec"]["training"]["optimizer"]["clipNorm"] = 1.0
     with pytest.raises(RefusedError, match=r"training\.optimizer\.clipNorm is part"):
         shardwise_api.request("PUT", f"{JOBS}/{manifest['metadata']['name']}", made)
+
+
+def test_only_options_that_change_bits_are_held(shardwise_api: Client) -> None:
+    """Options that change bits may be put in another order, beside others that only schedule, and none may go."""
+    flags = ["--xla_cpu_enable_fast_math=true", "--xla_allow_excess_precision=false"]
+    manifest = job(f"metadata.name=t-{uuid.uuid4().hex[:8]}", f"training.xlaFlags={flags}")
+    made = shardwise_api.request("POST", JOBS, manifest)
+    made["spec"]["suspend"] = True
+    url = f"{JOBS}/{manifest['metadata']['name']}"
+    made["spec"]["training"]["xlaFlags"] = [flags[1], "--xla_dump_to=/x", flags[0]]
+    shardwise_api.request("PUT", f"{url}?dryRun=All", made)
+    made["spec"]["training"]["xlaFlags"] = flags[:1]
+    with pytest.raises(RefusedError, match=r"training\.xlaFlags is part"):
+        shardwise_api.request("PUT", url, made)
+    shardwise_api.request("DELETE", url)
 
 
 def test_a_class_that_goes_locks_no_running_job(shardwise_api: Client, url: str) -> None:

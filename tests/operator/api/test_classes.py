@@ -14,6 +14,9 @@ spec:
   machines: [{name: m2, chips: 2, topologies: [2x1, 2x2]}, {name: m8, chips: 8, topologies: [2x4, "8"]}]
   nodeSelector: {grid: "g-{topology}", type: "{machine}"}
 """
+FLAGS = "  compiler: {target: v5p, flags: "
+OVERLAP = "--xla_tpu_overlap_compute_collective_tc"
+FUSION = "--xla_tpu_enable_async_collective_fusion_fuse_all_gather"
 APPLY = ("apply", "--dry-run=server", "--filename", "-")
 
 
@@ -33,6 +36,21 @@ def test_a_class_of_ones_own_is_taken(shardwise_api: Client) -> None:
             "  nodeSelector:",
             "  hostPaths: [{name: a, path: /a, mountPath: /a}]\n  nodeSelector:",
             "expected privileged",
+        ),
+        (
+            "  nodeSelector:",
+            f"{FLAGS}[{{flag: --xla_tpu_spmd_rng_bit_generator_unsafe=true, reason: a}}]}}\n  nodeSelector:",
+            "expected options without --xla_tpu_spmd_rng_bit_generator_unsafe",
+        ),
+        (
+            "  nodeSelector:",
+            f"{FLAGS}[{{flag: --xla_dump_to=/a, reason: a}}, {{flag: --xla_dump_to, reason: b}}]}}\n  nodeSelector:",
+            "expected each option once",
+        ),
+        (
+            "  nodeSelector:",
+            f"{FLAGS}[{{flag: {OVERLAP}=True, reason: a}}, {{flag: {FUSION}, reason: b}}]}}\n  nodeSelector:",
+            "expected options without --xla_tpu_overlap_compute_collective_tc, which together with another",
         ),
         ("kernels: [plain]", "kernels: [fast]", "supported values"),
         ("  platform: tpu", "  platform: tpu\n  colour: red", "unknown field"),

@@ -28,10 +28,10 @@ def test_the_charts_classes_are_the_built_in_ones() -> None:
 
 
 def test_the_catalogue_has_devices_of_each_grid() -> None:
-    """Classes are in order, grids carry the devices that JAX sees, and a class that is wrong is left out."""
-    manifests = [as_data(BUILT_IN[name]) for name in ("tpu-v7x", "cpu-sim")]
+    """Classes are in order with their options, grids carry the devices that JAX sees, and a wrong class is left out."""
+    manifests = [as_data(BUILT_IN[name]) for name in ("tpu-v7x", "cpu-sim", "gke-gpu-l4")]
     wrong = {**manifests[0], "metadata": {"name": "a"}, "spec": {}}
-    sim, v7x = catalog_of([*manifests, wrong])["spec"]["classes"]
+    sim, l4, v7x = catalog_of([*manifests, wrong])["spec"]["classes"]
 
     assert sim == {
         "name": "cpu-sim",
@@ -40,4 +40,5 @@ def test_the_catalogue_has_devices_of_each_grid() -> None:
         "minDevices": 1,
         "maxDevices": 64,
     }
+    assert l4["flags"] == ["--xla_gpu_enable_latency_hiding_scheduler=true"]
     assert v7x["topologies"][0] == {"topology": "2x2x1", "devices": 8}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
-from shardwise.job.flags import refusals
+from shardwise.job.flags import refusals, repeated
 from shardwise.job.spec.accelerator import AcceleratorClass
 
 PLACEHOLDERS = ("topology", "machine")
@@ -76,10 +76,13 @@ def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 
 def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """No option that breaks a promise, and no pair that is known to give wrong numbers."""
-    compiler = accelerator.spec.compiler
-    for flag, reason in refusals([one.flag for one in compiler.flags]) if compiler else ():
-        yield Problem(path="spec.compiler.flags", given=shown(flag), expected="options without it", hint=reason)
+    """Each option once, none that breaks a promise, and no pair that is known to give wrong numbers."""
+    path, compiler = "spec.compiler.flags", accelerator.spec.compiler
+    flags = [one.flag for one in compiler.flags] if compiler else []
+    for flag, reason in refusals(flags):
+        yield Problem(path=path, given=shown(flag), expected="options without it", hint=reason)
+    for name in repeated(flags):
+        yield Problem(path=path, given=f"{name} more than once", expected="each option once")
 
 
 _RULES = (

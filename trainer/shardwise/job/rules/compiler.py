@@ -1,12 +1,14 @@
-"""Rules on the compiler's options: none that breaks a promise, and no pair that is known to give wrong numbers."""
+"""Rules on the compiler's options: each once, none that breaks a promise, and no pair that gives wrong numbers."""
 
 from collections.abc import Iterator
 
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
-from shardwise.job.flags import refusals
+from shardwise.job.flags import refusals, repeated
 from shardwise.job.spec import TrainingJob
+
+_PATH = "spec.training.xlaFlags"
 
 
 def xla_flags_are_safe(job: TrainingJob) -> Iterator[Problem]:
@@ -14,9 +16,13 @@ def xla_flags_are_safe(job: TrainingJob) -> Iterator[Problem]:
     if not job.spec.training.xla_flags:
         return
     for flag, reason in refusals(xla_flags(job)):
-        yield Problem(
-            path="spec.training.xlaFlags", given=shown(flag), expected="options without it", hint=reason
-        )
+        yield Problem(path=_PATH, given=shown(flag), expected="options without it", hint=reason)
 
 
-RULES = (xla_flags_are_safe,)
+def xla_flags_are_given_once(job: TrainingJob) -> Iterator[Problem]:
+    """An option has one value in a job: what a run is does not depend on an order."""
+    for name in repeated(job.spec.training.xla_flags):
+        yield Problem(path=_PATH, given=f"{name} more than once", expected="each option once")
+
+
+RULES = (xla_flags_are_safe, xla_flags_are_given_once)

@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Quantity
-from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, AbsolutePath, Grammar, Label, MarkKey, SpecModel, Unit, XlaFlag
+from shardwise.job.spec.base import (
+    DNS_LABEL,
+    DNS_LABEL_WORDS,
+    AbsolutePath,
+    Grammar,
+    Label,
+    MarkKey,
+    SpecModel,
+    Unit,
+    XlaFlag,
+)
 from shardwise.job.spec.pod import EnvVariable, Image, LabelValue, Quantities, Toleration
 
 GRID = r"^[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){0,2}$"
