@@ -30,6 +30,7 @@ SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "gpu.txt": (["gpu.in"], {TRAINER: EXTRAS}),
     "image.txt": (["image.in", "uv.in"], {}),
     "operator.txt": (["override.in"], {TRAINER: [], OPERATOR: []}),
+    "plan.txt": (["plan.in"], {TRAINER: ["train", "plan-tpu", "plan-gpu"]}),
     "tpu.txt": (["tpu.in"], {TRAINER: EXTRAS}),
     "train.txt": ([], {TRAINER: EXTRAS}),
     "uv.txt": (["uv.in"], {}),
@@ -122,7 +123,7 @@ def test_locks_agree_with_the_development_environment() -> None:
     """What a user installs by lock is what the tests ran with: the other locks hold no other versions than dev."""
     dev = pins("dev.txt")
 
-    for lock in ("base.txt", "train.txt", "operator.txt", "tpu.txt", "gpu.txt", "image.txt"):
+    for lock in ("base.txt", "train.txt", "operator.txt", "tpu.txt", "gpu.txt", "plan.txt", "image.txt"):
         differing = {name: version for name, version in pins(lock).items() if dev.get(name, version) != version}
         assert differing == {}, lock
 
