@@ -29,14 +29,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 import show
 from shardwise.train.config import GptConfig
-from shardwise.train.model import Block, Gpt
+from shardwise.train.model import Block, Gpt, Linear
 from show.loops import Cost, cost, cost_bars, cost_table
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
 Array = jax.Array
-Mapped = Mapping[str, str]
+Mapped = Mapping[str, Any]  # the name of an axis -> that of a mesh axis, or of several
 SIZES = {"num_layers": 4, "num_heads": 4, "embed_size": 64, "mlp_size": 256, "seq_len": 32, "vocab_size": 256}
 CONFIG = GptConfig(**SIZES, remat="none", attention="plain")  # type: ignore[arg-type]  # all of them are integers
 Batch, Position, Key = Axis("batch", 16), CONFIG.Position, CONFIG.Position.alias("key")
@@ -49,19 +49,24 @@ QUICK: dict[str, str | bool] = {"xla_backend_optimization_level": "0", "xla_cpu_
 #
 # The weights are a tree of modules that hold named arrays. Ours is the one that the trainer's `Gpt.init` makes, so that
 # we can compare later; what is computed with it is written here. `hax.dot(q, k, axis=...)` sums over that axis,
-# wherever it stands, and keeps all others. A `Linear` may have several input and output axes, so attention needs no
-# reshape. `blocks` is one `Block` whose arrays have an axis more, `layers`, and `fold_via` is a `scan` over it.
+# wherever it stands, and keeps all others. So a weight may map several axes to several others, attention needs no
+# reshape, and nobody sees that the trainer stores `embed` first in every weight, also in those that map to it.
+# `blocks` is one `Block` whose arrays have an axis more, `layers`, and `fold_via` is a `scan` over it.
 
 
 # %%
+def linear(x: NamedArray, of: Linear) -> NamedArray:
+    return hax.auto_sharded(hax.dot(x, of.weight, axis=of.In) + of.bias)
+
+
 def layer(x: NamedArray, block: Block) -> NamedArray:
-    q, k, v = block.attention.qkv(block.norm(x)).unbind(CONFIG.Qkv)
+    q, k, v = linear(block.norm(x), block.attention.qkv).unbind(CONFIG.Qkv)
     k, v = k.rename({"position": "key"}), v.rename({"position": "key"})  # no name may stand twice in one array
     scores = hax.dot(q, k, axis=CONFIG.HeadSize) / math.sqrt(CONFIG.HeadSize.size)
     seen = hax.tril(hax.ones((Position, Key), dtype=bool), Position, Key)
-    x = x + block.attention.out(hax.dot(hnn.softmax(hax.where(seen, scores, -1e9), axis=Key), v, axis=Key))
-    hidden = block.mlp.up(block.mlp_norm(x))  # type: ignore[misc]  # this block has one
-    return x + block.mlp.down(hnn.gelu(hidden, approximate=True))
+    x = x + linear(hax.dot(hnn.softmax(hax.where(seen, scores, -1e9), axis=Key), v, axis=Key), block.attention.out)
+    hidden = linear(block.mlp_norm(x), block.mlp.up)  # type: ignore[misc]  # this block has one
+    return x + linear(hnn.gelu(hidden, approximate=True), block.mlp.down)
 
 
 def by_names(model: Gpt, tokens: NamedArray, targets: NamedArray, *, scanned: bool = True) -> Array:
@@ -137,8 +142,8 @@ with jax.set_mesh(line):
 # %% [markdown]
 # ## One step, and two mappings around it
 #
-# `compute` says where activations live: `hax.auto_sharded(x)`, which every `Linear` too calls on its result, looks the
-# names of `x` up in it and pins `x` there. `parameters` says where weights and Adam's moments are stored between steps:
+# `compute` says where activations live: `hax.auto_sharded(x)`, which `linear` calls on its result, looks the names of
+# `x` up in it and pins `x` there. `parameters` says where weights and Adam's moments are stored between steps:
 # `pspec_for` looks up the names of every array of a tree, so neither the model nor the optimizer has to be taken apart.
 # A name without an entry is split over nothing.
 
@@ -162,7 +167,8 @@ def train(
 def run(name: str, loss: Callable[..., Array], mesh: Mesh, parameters: Mapped, compute: Mapped | None) -> None:
     with jax.set_mesh(mesh):
         places = jax.tree.map(partial(NamedSharding, mesh), hax.partitioning.pspec_for(STATE, parameters))
-        state, rows = jax.device_put(STATE, places), hax.shard((TOKENS, TARGETS), {"batch": "data"})
+        # Rows are split over every axis of the mesh but `tensor`, its last.
+        state, rows = jax.device_put(STATE, places), hax.shard((TOKENS, TARGETS), {"batch": mesh.axis_names[:-1]})
         step = jax.jit(partial(train, loss, compute), out_shardings=(places, None), compiler_options=QUICK)
         COSTS[name], LOSSES[name] = cost(step, state, *rows), []
         for _ in range(STEPS):
@@ -268,18 +274,22 @@ assert COSTS["vmap"].sent_bytes > 3 * fsdp.sent_bytes, "a vmap hides the batch f
 # %% [markdown]
 # ## The trainer, on the same weights
 #
-# The same two tables stand at the head of the trainer's [layout.py](../../trainer/shardwise/train/layout.py). Some
-# things it does otherwise: the layout is an argument; arrays are pinned by JAX's own constraint; its programs are
-# compiled by `jax.jit`, because `named_jit` has a second cache beside JAX's; and lookup and loss are each written in
-# one `shard_map`, in which gradients are reduce-scattered. The same three steps with its `loss`:
+# The same two tables stand at the head of the trainer's [layout.py](../../trainer/shardwise/train/layout.py), and a
+# third for activations between attention and MLP, which `tensor` splits by position. What the trainer does otherwise:
+# the layout is an argument; its programs are compiled by `jax.jit`, because `named_jit` has a second cache beside
+# JAX's; and weights are gathered, and their gradients scattered, by hand. `data` is two mesh axes there, since over
+# many devices [each goes in two steps](../../trainer/shardwise/train/gather.py): a gather over the inner axis and then
+# the outer, a scatter the other way round. Here these are 2 x 2, so no matrix is gathered or scattered over four
+# devices at once. The same three steps with its `loss`:
 
 # %%
 from shardwise.train.dropout import Dropout
 from shardwise.train.layout import COMPUTE, PARAMETERS, Layout
 from shardwise.train.loss import HeadLoss
+from shardwise.train.mesh import DATA
 
-layout = Layout.over(np.array(jax.devices()).reshape(1, 4, 1, 1, 2))
-settings = HeadLoss(Vocab.size, 4096, 0.0, fsdp=True, wire=jnp.dtype("float32"), logits=jnp.dtype("float32"))
+layout, f32 = Layout.over(np.array(jax.devices()).reshape(1, 2, 2, 1, 1, 2)), jnp.dtype("float32")
+settings = HeadLoss(Vocab.size, 4096, 0.0, by_position=True, compute=f32, wire=f32, logits=f32)
 
 
 def by_trainer(model: Gpt, tokens: NamedArray, targets: NamedArray) -> Array:
@@ -287,8 +297,11 @@ def by_trainer(model: Gpt, tokens: NamedArray, targets: NamedArray) -> Array:
     return sums.total / sums.weight
 
 
-assert MAPPINGS["FSDP and tensor"][1:] == (PARAMETERS, COMPUTE), "the trainer's two tables are those of the tour"
+tables = [{n: DATA if to == "data" else to for n, to in t.items()} for t in MAPPINGS["FSDP and tensor"][1:]]
+assert tables == [PARAMETERS, COMPUTE], "the trainer's two tables are those of the tour"
 run("trainer", by_trainer, layout.mesh, PARAMETERS, COMPUTE)
 cost_table("FSDP and tensor, one step on each device", {name: COSTS[name] for name in ("FSDP and tensor", "trainer")})
 assert apart("trainer") < TOLERANCE, "the trainer's losses are those of the tour"
+by_hand = [one for _, one in COSTS["trainer"].collectives if one.kind != "all-reduce" and "," in one.shapes]  # matrices
+assert {one.group for one in by_hand} == {2}, "the trainer gathers and scatters no matrix over more than two devices"
 show.picture(cost_bars(COSTS), "bytes", "A step on each device: a lost pin costs more than any mapping.")

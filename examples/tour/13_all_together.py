@@ -43,7 +43,7 @@ spec:
   training:
     model: {{layers: 2, heads: 4, embed: 64, seqLen: {LENGTH}}}
     data: {{train: [{{name: text, paths: ["{tempfile.__file__}"]}}], tokenizer: byte}}
-    mesh: {{tensor: 2}}
+    mesh: {{tensor: 2, dataInner: 2}}
     batch: {{sequences: 16}}
     optimizer: {{name: adamw, learningRate: {RATE}, weightDecay: {DECAY}}}
     steps: {STEPS}"""
@@ -52,8 +52,9 @@ spec:
 # ## The trainer's run
 #
 # `shardwise run job.yaml` does this on every host, with saves, metrics and a launcher around it. The step is compiled
-# once, for fixed shardings. On this mesh it is FSDP over four devices times tensor parallel over two. The text is one
-# that is on every machine: a file of Python's own library.
+# once, for fixed shardings. On this mesh it is FSDP over four devices, whose gathers and scatters `dataInner` cuts into
+# two steps over two devices each, times tensor parallel over two. The text is one that is on every machine: a file of
+# Python's own library.
 
 # %%
 job = resolve(loads(JOB))
@@ -74,7 +75,10 @@ for batch in batches:
 # ## The same model, in plain arrays
 #
 # One device's part of it. `tensor` is the axis over which heads, the MLP's features and the vocabulary are split, and
-# every `psum` over it adds up partial results. On a mesh where it has size 1, the same lines are the whole model.
+# every `psum` over it adds up partial results. (The trainer makes each such sum in its two halves, with the next norm
+# between them: a scatter over positions and a gather. That sends as much, and the norm is computed once, not on every
+# device.) On a mesh where `tensor` has size 1, the same lines are the whole model. The trainer's weights all have
+# `embed` as their first dimension, which is the one that its FSDP splits; those that map to it are turned here.
 #
 # One line may surprise: the key's bias gets no gradient. It adds the same number to all scores of a query, which
 # softmax does not see, so the true gradient is zero. What rounding leaves instead is noise, and Adam would make full
@@ -95,17 +99,17 @@ def block(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
     scores = jnp.einsum("bhpd,bhkd->bhpk", q, k) / q.shape[-1] ** 0.5
     scores = jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), scores, -jnp.inf)
     heads = jnp.einsum("bhpk,bhkd->bhpd", jax.nn.softmax(scores), v)
-    out = jnp.einsum("bhpd,hde->bpe", heads, w["blocks.attention.out.weight"])
+    out = jnp.einsum("bhpd,ehd->bpe", heads, w["blocks.attention.out.weight"])
     x = x + jax.lax.psum(out, "tensor") + w["blocks.attention.out.bias"]
     up = normed(x, w, "blocks.mlp_norm") @ w["blocks.mlp.up.weight"] + w["blocks.mlp.up.bias"]
-    down = jax.lax.psum(jax.nn.gelu(up) @ w["blocks.mlp.down.weight"], "tensor")
+    down = jax.lax.psum(jax.nn.gelu(up) @ w["blocks.mlp.down.weight"].T, "tensor")
     return x + down + w["blocks.mlp.down.bias"], None
 
 
 def loss(params: Any, batch: Any) -> Any:
-    table = params["token_embedding"]
+    table, positions = params["token_embedding"].T, params["position_embedding"].T
     entry = jax.lax.axis_index("tensor") * len(table) + jnp.arange(len(table))
-    x = jax.lax.psum((batch.tokens[..., None] == entry).astype(float) @ table, "tensor") + params["position_embedding"]
+    x = jax.lax.psum((batch.tokens[..., None] == entry).astype(float) @ table, "tensor") + positions
     x, _ = jax.lax.scan(block, x, {name: w for name, w in params.items() if name.startswith("blocks.")})
     logits = jnp.where(entry < VOCAB, normed(x, params, "norm") @ table.T, -jnp.inf)
     top = jax.lax.pmax(jax.lax.stop_gradient(logits.max(-1)), "tensor")

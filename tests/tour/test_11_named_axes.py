@@ -120,8 +120,8 @@ BROKEN = [
     ),
     Broken(
         idea="activations by their heads alone",
-        old="layout = Layout.over(",
-        new='COMPUTE = {"heads": "tensor"}\nlayout = Layout.over(',
+        old="layout, f32 = Layout.over(",
+        new='COMPUTE = {"heads": "tensor"}\nlayout, f32 = Layout.over(',
         claim="the trainer's two tables are those of the tour",
     ),
     Broken(
@@ -129,6 +129,12 @@ BROKEN = [
         old="HeadLoss(Vocab.size, 4096, 0.0,",
         new="HeadLoss(Vocab.size, 4096, 1e-3,",
         claim="the trainer's losses are those of the tour",
+    ),
+    Broken(
+        idea="data as one axis in the trainer too",
+        old="reshape(1, 2, 2, 1, 1, 2)",
+        new="reshape(1, 1, 4, 1, 1, 2)",
+        claim="the trainer gathers and scatters no matrix over more than two devices",
     ),
 ]
 
