@@ -4,9 +4,11 @@ Kept in the round's immutable ConfigMap, which the pods mount too. A class or an
 running job: a replaced pod is like the one it replaces.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from shardwise.job.accelerators import class_of, loads_class, offering
@@ -62,6 +64,13 @@ class Frozen:
     def grace_seconds(self) -> float:
         """How long a pod that is told to go may take to save."""
         return self.pod.termination_grace_period.seconds
+
+    @cached_property
+    def planned_digest(self) -> str:
+        """Of all that a plan's outcome depends on."""
+        spec = self.job.spec
+        parts = [as_data(spec.hardware), as_data(spec.training), as_data(self.machine.spec), self.pod.image]
+        return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def data(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ Called by `observe.py`. That a node or a place is gone is never the cache's word
 
 from collections.abc import Iterable, Iterator
 
+from shardwise.job.pods import PLAN
 from shardwise_operator.frozen import Frozen
 from shardwise_operator.node import Node, read_node
 from shardwise_operator.observed import Observed
@@ -52,7 +53,11 @@ class Nodes:
         bound = {
             pod.slice: pod.node
             for pod in pods
-            if pod.node and not pod.ended and pod.deleting_at is None and state.pods.get(pod.key) == pod.uid
+            if pod.key != PLAN
+            and pod.node
+            and not pod.ended
+            and pod.deleting_at is None
+            and state.pods.get(pod.key) == pod.uid
         }
         for slice_ in sorted(waiting & bound.keys()):
             node = self._node(bound[slice_])

@@ -81,6 +81,7 @@ class Observer:
             labels=metadata.get("labels", {}),
             deleting="deletionTimestamp" in metadata,
             suspend=bool(spec.get("suspend")),
+            preflight=spec.get("preflight") == "plan",
             deadline_seconds=_seconds(spec.get("deadline")),
             ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
             state=state,

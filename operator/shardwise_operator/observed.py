@@ -36,6 +36,7 @@ class Observed:
         labels: of the job.
         deleting: it is being deleted; the garbage collector takes its children.
         suspend: it is asked to be suspended.
+        preflight: it is asked to be planned before its pods are made.
         deadline_seconds: how long a round may take.
         ttl_seconds: how long a finished job is kept.
         state: what its status says.
@@ -61,6 +62,7 @@ class Observed:
     labels: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     suspend: bool = False
+    preflight: bool = False
     deadline_seconds: float | None = None
     ttl_seconds: float | None = None
     state: State = field(default_factory=State)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.job.pods import ATTEMPT_LABEL, HOST_LABEL, ROUND_LABEL, SLICE_GATE, SLICE_LABEL, LastRecord
+from shardwise.job.pods import ATTEMPT_LABEL, ROUND_LABEL, SLICE_GATE, LastRecord
+from shardwise_operator.render.names import host_of
 from shardwise_operator.state import seconds_of
 
 _ENDED = ("Succeeded", "Failed")
@@ -21,7 +22,7 @@ class Pod:
     Attributes:
         name: its name.
         uid: its UID.
-        key: its host, "<slice>-<host>".
+        key: its host, "<slice>-<host>"; "plan" of the pod that plans the job.
         attempt: its number among the pods of this host.
         round: the round it belongs to.
         phase: Pending, Running, Succeeded, Failed or Unknown.
@@ -39,7 +40,9 @@ class Pod:
         waiting_message: the same in words.
         unschedulable: the scheduler's words where it finds no node; "" otherwise.
         unschedulable_since: since when it finds none.
-        record: what its agent said at its end.
+        exit_code: what its container ended with; None while it has not.
+        words: what its container left at its end.
+        record: the same, of an agent.
 
     """
 
@@ -63,6 +66,8 @@ class Pod:
     waiting_message: str = ""
     unschedulable: str = ""
     unschedulable_since: float | None = None
+    exit_code: int | None = None
+    words: str = ""
     record: LastRecord | None = None
 
     @property
@@ -100,7 +105,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        key=f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}",
+        key=host_of(raw),
         attempt=int(labels[ATTEMPT_LABEL]),
         round=int(labels[ROUND_LABEL]),
         phase=status.get("phase", "Pending"),
@@ -118,6 +123,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
         unschedulable_since=seconds_of(scheduled.get("lastTransitionTime")) if unschedulable else None,
+        exit_code=ended.get("exitCode"),
+        words=ended.get("message", ""),
         record=LastRecord.loads(ended.get("message", "")) if ended else None,
     )
 

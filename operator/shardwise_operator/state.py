@@ -4,7 +4,7 @@ Read from the status by `observe.py`, changed by the policies, written back by `
 the epoch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -29,6 +29,30 @@ class Phase(StrEnum):
 FINISHED = (Phase.COMPLETE, Phase.FAILED)
 
 
+class Finding(StrEnum):
+    """What a plan has found."""
+
+    FITS = "Fits"
+    NOT_FITTING = "NotFitting"
+    UNKNOWN = "Unknown"  # the class does not say how much memory there is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """The plan that comes before a round's pods.
+
+    Attributes:
+        of: what is planned, as a digest: what fits once is not planned again.
+        finding: what came of it; None while it is made.
+        lost: how many of its pods were lost.
+
+    """
+
+    of: str
+    finding: Finding | None = None
+    lost: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Condition:
     """One condition of a status; `since` is when its `status` last changed."""
@@ -49,8 +73,10 @@ class State:
         reason: why, in one word.
         message: why, for a person.
         round: how often it was resumed; None before the first start.
+        preflight: the plan that comes before the round's pods; None where none is asked for.
         attempts: by host ("<slice>-<host>"), the number of its current pod. A number counts up before its pod is made.
-        pods: by host, the UID of its current pod, once that is made.
+            The plan's pod has its own, under "plan".
+        pods: by host, the UID of its current pod, once that is made; that of the plan as long as it has not ended.
         charged: the pods that were replaced in this round, by cause.
         lost_at: where pods were lost and their successors may be now: the node by host, the place by slice.
         avoid: where that happened twice running, by host or slice: the next pod goes elsewhere.
@@ -69,6 +95,7 @@ class State:
     reason: str = ""
     message: str = ""
     round: int | None = None
+    preflight: Preflight | None = None
     attempts: Mapping[str, int] = field(default_factory=dict)
     pods: Mapping[str, str] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)
@@ -87,6 +114,16 @@ class State:
     def finished(self) -> bool:
         """Whether nothing follows."""
         return self.phase in FINISHED
+
+    @property
+    def planning(self) -> bool:
+        """Whether a plan is being made, and nothing else."""
+        return self.preflight is not None and self.preflight.finding is None
+
+    @property
+    def cleared(self) -> bool:
+        """Whether no plan stands before the pods of the hosts."""
+        return self.preflight is None or self.preflight.finding in (Finding.FITS, Finding.UNKNOWN)
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type."""
@@ -107,6 +144,11 @@ class State:
         return state.saying(STALLED, FALSE, reason, "", now=now) if state.condition(STALLED) else state
 
 
+def next_attempts(attempts: Mapping[str, int], hosts: Iterable[str]) -> dict[str, int]:
+    """Each of `hosts` with a number that no pod of it has had; the others as they were."""
+    return {**attempts, **{host: attempts[host] + 1 if host in attempts else 0 for host in hosts}}
+
+
 def read_state(status: Mapping[str, Any]) -> State:
     """The state in a status; that of a new job in an empty one."""
     return State(
@@ -114,6 +156,7 @@ def read_state(status: Mapping[str, Any]) -> State:
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         round=status.get("round"),
+        preflight=_preflight(status.get("preflight")),
         attempts=status.get("attempts", {}),
         pods=status.get("pods", {}),
         charged=status.get("charged", {}),
@@ -137,6 +180,7 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         "reason": state.reason,
         "message": state.message,
         "round": state.round,
+        "preflight": _preflight_written(state.preflight),
         "attempts": dict(state.attempts),
         "pods": dict(state.pods),
         "charged": dict(state.charged),
@@ -165,6 +209,20 @@ def timestamp(seconds: float | None) -> str | None:
 def seconds_of(text: str | None) -> float | None:
     """The inverse of `timestamp`; takes fractions of a second too."""
     return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def _preflight(written: Mapping[str, Any] | None) -> Preflight | None:
+    if written is None:
+        return None
+    finding = written.get("finding")
+    return Preflight(of=written["of"], finding=Finding(finding) if finding else None, lost=written.get("lost", 0))
+
+
+def _preflight_written(preflight: Preflight | None) -> dict[str, Any] | None:
+    if preflight is None:
+        return None
+    fields = {"of": preflight.of, "finding": preflight.finding and str(preflight.finding), "lost": preflight.lost}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _condition(written: Mapping[str, Any]) -> Condition:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.job.contract import Cause
-from shardwise.job.pods import LastRecord
+from shardwise.job.pods import PLAN, LastRecord
 from shardwise_operator.apply import Outcome
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Plan
@@ -36,7 +36,8 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
     """With every current pod that is there known by its UID."""
-    there = {pod.key: pod.uid for pod in seen.pods if state.attempts.get(pod.key) == pod.attempt}
+    counted = [pod for pod in seen.pods if pod.key != PLAN or state.planning]
+    there = {pod.key: pod.uid for pod in counted if state.attempts.get(pod.key) == pod.attempt}
     made = {host_of(pod): pod["metadata"]["uid"] for pod in outcome.pods}
     if state.finished or state.phase == Phase.SUSPENDED or state.round != seen.state.round:
         return state
@@ -160,5 +161,6 @@ def _told_restarts(seen: Observed) -> Mapping[str, int] | None:
 
 
 def _hosts(seen: Observed, state: State) -> dict[str, Any]:
-    ready = sum(pod.ready for pod in seen.pods if state.pods.get(pod.key) == pod.uid and not pod.ended)
+    alive = [pod for pod in seen.pods if pod.key != PLAN and not pod.ended]
+    ready = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
     return {"ready": ready, "of": len(seen.hosts), "summary": f"{ready}/{len(seen.hosts)}"}

@@ -13,12 +13,18 @@ READY = "Ready"
 STALLED = "Stalled"
 SCHEDULED = "Scheduled"
 NOTICE_TOO_SHORT = "NoticeTooShort"
+FITS = "Fits"
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
 # Why a job is where it is: reasons of conditions, of events, and the REASON column.
 INVALID = "Invalid"  # the job does not go with its class; the message says what was expected
 NAME_CONFLICT = "NameConflict"  # an object of somebody else has a name that the job needs
+PLANNING = "Planning"  # a pod plans the job, before any other is made
+FITTING = "Fitting"  # the plan says that the job fits
+NOT_FITTING = "NotFitting"  # the plan says that it does not; the message has the figures and what would help
+MEMORY_UNKNOWN = "MemoryUnknown"  # the class does not say how much memory there is, so the plan cannot tell
+PREFLIGHT_FAILED = "PreflightFailed"  # the plan came to no verdict
 QUOTA = "QuotaExceeded"  # the API server refused a pod
 REFUSED = "Refused"  # the API server refused an object for another reason
 SCHEDULING = "Scheduling"  # not every pod has a node yet

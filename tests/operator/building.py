@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from shardwise.job.pods import LastRecord
+from shardwise.job.pods import PLAN, LastRecord, Verdict
 from shardwise_operator.config import Settings
 from shardwise_operator.frozen import Frozen, freeze
 from shardwise_operator.observed import Observed
@@ -114,6 +114,36 @@ def pod(key: str = "0-0", attempt: int = 0, *, phase: str = "Running", **fields:
         **fields,
     }
     return Pod(**filled)
+
+
+def plan_pod(attempt: int = 0, *, phase: str = "Running", **fields: Any) -> Pod:
+    """The pod that plans the job, on a node of its own, unless told otherwise."""
+    filled: dict[str, Any] = {
+        "name": pod_name("job", PLAN, attempt),
+        "uid": f"uid-{PLAN}-{attempt}",
+        "key": PLAN,
+        "attempt": attempt,
+        "round": 0,
+        "phase": phase,
+        "node": f"node-{PLAN}",
+        "address": "10.0.1.1",
+        "ready": phase == "Running",
+        **fields,
+    }
+    return Pod(**filled)
+
+
+def verdict(*, fits: bool | None = True, **fields: Any) -> Verdict:
+    """What a plan says of a job that needs 3 GiB of a device."""
+    filled: dict[str, Any] = {
+        "fits": fits,
+        "needed_bytes": 3 << 30,
+        "limit_bytes": None if fits is None else (4 << 30 if fits else 2 << 30),
+        "change": None,
+        "stand_in": False,
+        **fields,
+    }
+    return Verdict(**filled)
 
 
 def record(code: int | None = 0, **fields: Any) -> LastRecord:

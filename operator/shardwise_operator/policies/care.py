@@ -15,6 +15,7 @@ from shardwise_operator.policies import (
     patience,
     pinning,
     placement,
+    preflight,
     stranded,
     sweeping,
     vanished,
@@ -53,6 +54,7 @@ def _again_seconds(seen: Observed, now: float) -> float | None:
     times = [
         deadline.remaining_seconds(seen, now),
         patience.remaining_seconds(seen, now),
+        preflight.remaining_seconds(seen, now),
         maintenance.wait_seconds(seen, now),
         vanished.wait_seconds(seen),
         stranded.wait_seconds(seen, now),

@@ -1,16 +1,20 @@
 """Makes the pods of a round, all that are missing at once, and the objects that they need before them.
 
+Where a plan comes first, its pod alone is made.
+
 A host's next pod is made when its earlier ones do nothing more for certain: they are gone, terminal, killed some time
 ago, or on a node that nobody hears from, where the number of the incarnation keeps them from committing anything.
 """
 
 from collections.abc import Iterator
 
+from shardwise.job.pods import PLAN
 from shardwise_operator.config import Settings
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Create, Step
 from shardwise_operator.policies.stuck import held
 from shardwise_operator.render.children import children
+from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
 from shardwise_operator.render.secret import secret_manifest
 from shardwise_operator.runtime.kinds import PODS, SECRETS
@@ -25,6 +29,10 @@ def steps(seen: Observed, settings: Settings, now: float) -> Iterator[Step]:
     ]
     yield from (Create(child.kind, child.manifest) for child in missing)
     if seen.state.not_before is not None and now < seen.state.not_before:
+        return
+    if seen.state.planning and PLAN not in seen.state.pods:
+        yield Create(PODS, plan_manifest(seen))
+    if not seen.state.cleared:
         return
     hosts = [host for host in seen.hosts if host not in seen.state.pods and _free(seen, host, now)]
     if hosts:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise_operator.observed import Observed
-from shardwise_operator.policies.rounds import next_attempts
-from shardwise_operator.state import State
+from shardwise_operator.state import State, next_attempts
 from shardwise_operator.words import Lost
 
 _ASKED_FOR = (Lost.EVICTION, Lost.MAINTENANCE)

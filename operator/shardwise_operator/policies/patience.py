@@ -13,8 +13,7 @@ from shardwise_operator.plan import Event, Plan
 from shardwise_operator.policies.budgets import budget
 from shardwise_operator.policies.endings import failed
 from shardwise_operator.policies.pending import waits_for_image
-from shardwise_operator.policies.rounds import next_attempts
-from shardwise_operator.state import Phase
+from shardwise_operator.state import Phase, next_attempts
 from shardwise_operator.words import GIVEN_BACK, Lost
 
 _FIRST_WAIT_SECONDS = 10.0
@@ -49,7 +48,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
 def remaining_seconds(seen: Observed, now: float) -> float | None:
     """How long pods that do not all run may still take; None where that is not for the operator to say."""
     state, running = seen.state, sum(pod.phase == "Running" for pod in seen.current_pods())
-    if state.started_at is None or seen.made_of is None or running == len(seen.hosts):
+    if not state.cleared or state.started_at is None or seen.made_of is None or running == len(seen.hosts):
         return None
     if state.phase != Phase.PENDING and running:  # the launcher waits for the others, as long as replaceWithin says
         return None

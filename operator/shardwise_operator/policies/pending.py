@@ -1,6 +1,6 @@
 """Why a job's pods do not all run: the first reason that a person can do something about."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.pod import Pod
@@ -20,9 +20,8 @@ def why(seen: Observed, now: float) -> tuple[str, str]:
     return next(_reasons(seen, now), (PLACED, ""))
 
 
-def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
-    """All that keeps the pods from running, the first things first."""
-    pods = seen.current_pods()
+def troubles(pods: Sequence[Pod]) -> Iterator[tuple[str, str]]:
+    """What keeps these pods from running by their own word, the first things first."""
     for pod in pods:
         if waits_for_image(pod):
             yield IMAGE, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
@@ -31,6 +30,12 @@ def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
     for pod in pods:
         if pod.unschedulable:
             yield UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}"
+
+
+def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
+    """All that keeps the pods from running, the first things first."""
+    pods = seen.current_pods()
+    yield from troubles(pods)
     ending = [pod.name for pod in seen.pods if pod.key not in seen.state.pods and not pod.ended]
     if ending:
         yield ENDING, f"{', '.join(ending)} must end before another takes its place"

@@ -5,14 +5,14 @@ by the next pass, once the status says that it has begun. Pods of a new round ha
 go on.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from shardwise.job.pods import PLAN
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Event, Plan
-from shardwise_operator.policies import endings
+from shardwise_operator.policies import endings, preflight
 from shardwise_operator.policies.budgets import backoff_seconds, budget
-from shardwise_operator.state import Phase
+from shardwise_operator.state import Phase, next_attempts
 from shardwise_operator.words import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
 
 
@@ -48,6 +48,9 @@ def decide(seen: Observed, now: float) -> Plan | None:
     )
     if resumed:
         state = state.saying(SUSPENDED, FALSE, RESUMED, "", now=now)
+    state = preflight.begin(seen, state, now)
+    if state.planning:
+        state = replace(state, attempts=next_attempts(state.attempts, (PLAN,)))
     events = (Event("Normal", RESUMED, f"round {number}"),) if resumed else ()
     return Plan(state=state.saying(READY, FALSE, reason, "", now=now), events=events)
 
@@ -73,11 +76,6 @@ def again(seen: Observed, cause: Lost, reason: str, message: str, now: float) ->
         stop_asked_at=None,
     )
     return Plan(state=state, events=(Event("Warning", reason, message),))
-
-
-def next_attempts(attempts: Mapping[str, int], hosts: Iterable[str]) -> dict[str, int]:
-    """Each of `hosts` with a number that no pod of it has had; the others as they were."""
-    return {**attempts, **{host: attempts[host] + 1 if host in attempts else 0 for host in hosts}}
 
 
 def _invalid(seen: Observed, now: float) -> Plan:

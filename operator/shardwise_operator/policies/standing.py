@@ -6,6 +6,7 @@ Nothing is guessed: where host 0 has not answered for a while, Ready is Unknown.
 from dataclasses import replace
 
 from shardwise_operator.observed import Observed
+from shardwise_operator.policies import preflight
 from shardwise_operator.policies.pending import why
 from shardwise_operator.state import Phase, State
 from shardwise_operator.words import FALSE, NO_WORD, PLACED, READY, SCHEDULED, STALLED, TRUE, UNKNOWN
@@ -16,6 +17,8 @@ _STEPPING = ("running", "stalled", "stopping", "done")
 
 def stand(seen: Observed, now: float) -> State:
     """The state, with the phase and the conditions that hold now."""
+    if not seen.state.cleared:
+        return preflight.stand(seen, now)
     pods = seen.current_pods()
     reason, words = why(seen, now)
     state = seen.state.saying(SCHEDULED, TRUE if reason == PLACED else FALSE, reason, words, now=now)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Event, Plan
-from shardwise_operator.policies.rounds import next_attempts
+from shardwise_operator.state import next_attempts
 from shardwise_operator.words import PLACED_ANEW
 
 _PATIENCE_SECONDS = 120.0

@@ -1,11 +1,12 @@
 """Pods that no longer count: those that were given back, of earlier rounds, and lost ones before the last.
 
-The pod before the current one is kept when it has ended, with its log. One that is stuck is taken away by force only
-when its node is no more: a node that is silent may still run it.
+The pod before the current one is kept when it has ended, with its log; so are the plan's. One that is stuck is taken
+away by force only when its node is no more: a node that is silent may still run it.
 """
 
 from collections.abc import Iterator
 
+from shardwise.job.pods import PLAN
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Delete
 from shardwise_operator.pod import Pod
@@ -25,5 +26,7 @@ def steps(seen: Observed, now: float) -> Iterator[Delete]:
 
 
 def _kept(seen: Observed, pod: Pod) -> bool:
+    if pod.key == PLAN:
+        return (pod.ended or seen.state.planning) and pod.round == seen.state.round
     last = pod.attempt == seen.state.attempts.get(pod.key, 0) - 1
     return pod.ended and last and pod.round == seen.state.round

@@ -42,7 +42,7 @@ def container(seen: Observed, frozen: Frozen, host: str) -> dict[str, Any]:
             "timeoutSeconds": 3,
             "failureThreshold": 2,
         },
-        "securityContext": container_security(frozen),
+        "securityContext": container_security(frozen.machine.spec.pod_security),
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "File",
         "volumeMounts": volume_mounts(frozen),

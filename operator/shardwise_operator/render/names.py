@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.job.pods import HOST_LABEL, JOB_LABEL, SLICE_LABEL
+from shardwise.job.pods import HOST_LABEL, JOB_LABEL, PLAN, PLAN_LABEL, SLICE_LABEL
 from shardwise_operator.runtime.kinds import TRAINING_JOBS
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
@@ -28,7 +28,7 @@ def secret_name(job: str, uid: str) -> str:
 
 
 def pod_name(job: str, host: str, attempt: int) -> str:
-    """One pod of a host, "<slice>-<host>"."""
+    """One pod of a host, "<slice>-<host>", or of the plan."""
     return f"{job}-{host}-{attempt}"
 
 
@@ -68,6 +68,6 @@ def controller_of(manifest: Mapping[str, Any]) -> str | None:
 
 
 def host_of(pod: Mapping[str, Any]) -> str:
-    """The host of a pod of ours, "<slice>-<host>"."""
+    """The host of a pod of ours, "<slice>-<host>"; that of a plan's pod is "plan"."""
     labels = pod["metadata"]["labels"]
-    return f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}"
+    return PLAN if PLAN_LABEL in labels else f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}"

@@ -21,7 +21,10 @@ from shardwise_operator.render.volumes import volumes
 SLICE_ID_LABEL = "shardwise.dev/slice-id"
 # With the time that the cluster takes to notice, a pod of a silent node is given up after about a minute and a half.
 _TOLERATED_SECONDS = 30
-_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+LOST_NODES = [
+    {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_SECONDS}
+    for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+]
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
@@ -73,7 +76,7 @@ def _spec(seen: Observed, frozen: Frozen, host: str, place: Place) -> dict[str, 
         "enableServiceLinks": False,
         "nodeSelector": {**node_labels(frozen.machine, frozen.job.spec.hardware), **pod.node_selector, **pool},
         "tolerations": _tolerations(frozen),
-        "securityContext": pod_security(frozen),
+        "securityContext": pod_security(frozen, frozen.machine.spec.pod_security),
         "containers": [container(seen, frozen, host)],
         "volumes": volumes(seen, frozen),
     }
@@ -101,12 +104,7 @@ def _labels(seen: Observed, host: str) -> dict[str, str]:
 def _tolerations(frozen: Frozen) -> list[dict[str, Any]]:
     asked = [as_data(toleration) for toleration in (*frozen.machine.spec.tolerations, *frozen.pod.tolerations)]
     taints = {toleration.get("key") for toleration in asked}
-    ours = [
-        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_SECONDS}
-        for taint in _NODE_TAINTS
-        if taint not in taints
-    ]
-    return asked + ours
+    return asked + [ours for ours in LOST_NODES if ours["key"] not in taints]
 
 
 def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dict[str, Any]:

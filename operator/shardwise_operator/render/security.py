@@ -11,23 +11,23 @@ from shardwise_operator.frozen import Frozen
 
 # The user and the group of the trainer's image.
 USER = 10001
+RESTRICTED = "restricted"
 
 
-def pod_security(frozen: Frozen) -> dict[str, Any]:
-    """The security context of the pod."""
+def pod_security(frozen: Frozen, level: str) -> dict[str, Any]:
+    """The security context of a pod of the job that keeps to this level."""
     context: dict[str, Any] = {
         "fsGroup": frozen.pod.fs_group or USER,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    if frozen.machine.spec.pod_security != "restricted":
+    if level != RESTRICTED:
         return {**context, "runAsUser": 0, "runAsGroup": 0}
     return {**context, "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
 
 
-def container_security(frozen: Frozen) -> dict[str, Any]:
+def container_security(level: str) -> dict[str, Any]:
     """The security context of the container."""
-    level = frozen.machine.spec.pod_security
     if level == "privileged":
         return {"privileged": True, "readOnlyRootFilesystem": True}
     if level == "baseline":

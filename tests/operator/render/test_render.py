@@ -1,5 +1,6 @@
 """What the operator makes of a job, whole, for every built-in class; and what of it comes from where."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from shardwise_operator.config import read_key
 from shardwise_operator.frozen import thaw
 from shardwise_operator.observed import Observed
 from shardwise_operator.render.children import children, endpoint_slice
+from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
 from shardwise_operator.render.secret import Tokens, secret_manifest
 
@@ -65,6 +67,44 @@ def test_children(golden: Golden) -> None:
     made += [endpoint_slice(observed, "10.0.0.1"), secret_manifest(observed, SETTINGS.tokens)]
 
     golden("children.yaml", yaml.safe_dump_all(made, sort_keys=False))
+
+
+def test_the_pod_of_a_plan(golden: Golden) -> None:
+    """Of a class that needs privileges, places and chips: a pod that has none of them. Its tokenizer is a file."""
+    job = manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x4"}, preflight="plan")
+    job["spec"]["training"]["data"]["tokenizer"] = "/runs/tokenizer.json"
+    job["spec"]["training"]["model"]["vocabSize"] = 512
+    job["spec"]["pod"] |= {
+        "labels": {"team": "vision"},
+        "nodeSelector": {"cloud.google.com/gke-spot": "true"},
+        "tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}],
+        "resources": {"requests": {"cpu": "100"}},
+        "env": [{"name": "HF_HOME", "value": "/runs/hub"}],
+        "envFrom": [{"secretRef": {"name": "bucket"}}],
+        "imagePullPolicy": "Always",
+        "imagePullSecrets": [{"name": "registry"}],
+        "serviceAccountName": "trainer",
+    }
+    made_of = frozen(job)
+    state = begun(hosts=made_of.hosts)
+    made = plan_manifest(seen(replace(state, attempts={**state.attempts, "plan": 2}), made_of=made_of))
+
+    golden("plan.yaml", yaml.safe_dump(made, sort_keys=False))
+
+
+def test_a_plan_that_reads_no_file_has_no_volume_of_the_job() -> None:
+    """Nor its variables, which may be secrets: the job and the class are all that it needs."""
+    job = manifest(preflight="plan")
+    job["spec"]["pod"] |= {"envFrom": [{"secretRef": {"name": "bucket"}}]}
+    state = begun()
+    made = plan_manifest(seen(replace(state, attempts={**state.attempts, "plan": 0}), made_of=frozen(job)))
+
+    (container,) = made["spec"]["containers"]
+    assert {volume["name"] for volume in made["spec"]["volumes"]} == {
+        mount["name"] for mount in container["volumeMounts"]
+    }
+    assert not [volume["name"] for volume in made["spec"]["volumes"] if not volume["name"].startswith("shardwise-")]
+    assert "envFrom" not in container
 
 
 def test_restricted_pods_keep_to_the_level() -> None:

@@ -55,6 +55,17 @@ class SavedCheckpoint(SpecModel):
     seconds: Annotated[_Figure | None, Field(description="How long the save took.")] = None
 
 
+class Preflight(SpecModel):
+    """The plan that comes before the pods, where the job asks for one."""
+
+    of: Annotated[_Word, Field(description="What is planned, as a digest; what fits once is not planned again.")]
+    finding: Annotated[
+        Literal["Fits", "NotFitting", "Unknown"] | None,
+        Field(description="What came of it; left out while it is made."),
+    ] = None
+    lost: Annotated[_Number, Field(description="How many of its pods were lost.")] = 0
+
+
 class HostCount(SpecModel):
     """How many hosts of the job are there."""
 
@@ -90,6 +101,7 @@ class JobStatus(SpecModel):
     start_time: Annotated[_Time | None, Field(description="When this round began.")] = None
     completion_time: Annotated[_Time | None, Field(description="When the job ended.")] = None
     round: Annotated[_Number | None, Field(description="How often the job was resumed.")] = None
+    preflight: Annotated[Preflight | None, Field(description="The plan that comes before the pods.")] = None
     attempts: Annotated[
         dict[_HostName, _Number],
         Field(default_factory=dict, max_length=MAX_HOSTS, description="The number of each host's pod, by slice-host."),
