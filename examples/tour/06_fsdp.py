@@ -209,6 +209,36 @@ assert abs(moved[twice] / moved[by_data] - 1.5) < 0.02, "the second gather adds 
 assert needs[twice] < 0.6, "gathered again, one layer at a time is whole"
 
 # %% [markdown]
+# ## A gather in two steps
+#
+# Over many devices one gather is not always one: XLA's compiler for TPUs makes of a gather over 64 chips an all-reduce
+# of the whole matrix, which sends twice as much. Gathers over 16 it leaves as they are. So
+# [the trainer](../../trainer/shardwise/train/gather.py) lets `data` be two axes of the mesh, and gathers over the inner
+# one first, then over the outer; the gradient is scattered the other way round.
+#
+# That adds no byte. Of B bytes over n = outer x inner devices, the first step sends (inner - 1) B / n, as it joins
+# small parts to larger ones, and the second (outer - 1) B / outer. Together they are (n - 1) B / n, as in one step. The
+# order is not free: with the outer axis first the parts come in another order, and the matrix is another.
+
+
+# %%
+def in_steps(steps: tuple[Any, ...], part: jax.Array) -> Any:
+    for axis in steps:
+        part = jax.lax.all_gather(part, axis, tiled=True, to="invarying")
+    return part
+
+
+pairs = jax.make_mesh((4, 2), both := ("outer", "inner"), axis_types=(AxisType.Auto,) * 2)
+sends, matrix = {}, jax.device_put(shards["layers"][0], NamedSharding(pairs, P(both)))
+for words, steps in {"one step": (both,), "two steps": both[::-1]}.items():
+    program = jax.jit(jax.shard_map(partial(in_steps, steps), mesh=pairs, in_specs=P(both), out_specs=P()))
+    assert (program(matrix) == shards["layers"][0]).all(), "in one step or in two, the matrix is the same"
+    sends[words] = [(one.group, one.sent_bytes / matrix.nbytes) for one in show.collectives(program, matrix)]
+cells = [(words, " + ".join(f"{part} over {n}" for n, part in each)) for words, each in sends.items()]
+show.table("Sent by each device, in bytes of the matrix", ("gathered in", "sent, over a group of"), cells)
+assert sends == {"one step": [(8, 7 / 8)], "two steps": [(2, 1 / 8), (4, 3 / 4)]}, "two steps send what one step sends"
+
+# %% [markdown]
 # ## Ten steps
 #
 # The optimizer works on parts: AdamW looks at one parameter at a time, so a part needs nothing from the others.

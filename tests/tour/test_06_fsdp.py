@@ -77,6 +77,18 @@ BROKEN = [
         claim="the second gather adds half as much again",
     ),
     Broken(
+        idea="the outer axis gathered first",
+        old='"two steps": both[::-1]}',
+        new='"two steps": both}',
+        claim="in one step or in two, the matrix is the same",
+    ),
+    Broken(
+        idea="both axes gathered as one",
+        old='"two steps": both[::-1]}',
+        new='"two steps": (both,)}',
+        claim="two steps send what one step sends",
+    ),
+    Broken(
         idea="an update that is scaled by its norm, of a part and not of the whole",
         old="optax.apply_updates(state[0], updates)",
         new="optax.apply_updates(state[0], jax.tree.map(lambda u: u / (1 + jnp.linalg.norm(u)), updates))",
