@@ -1,5 +1,6 @@
 """shardwise.job.accelerators and topology: classes of machine as data."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from shardwise.job.accelerators import (
 from shardwise.job.document import write_document
 from shardwise.job.errors import JobError
 from shardwise.job.load import as_data, load
+from shardwise.job.quantity import Quantity
 from shardwise.job.spec import Hardware
 from shardwise.job.topology import Topology, host_resources, node_labels, parse_topology, topologies
 
 IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"
+ACCELERATORS = Path(__file__).parents[2] / "docs" / "accelerators.md"
 
 OWN = """
 apiVersion: shardwise.dev/v1alpha1
@@ -189,7 +192,47 @@ def test_wrong_classes_are_refused(old: str, new: str, fragments: list[str], tmp
 
 def test_the_class_of_the_documentation_is_right() -> None:
     """What a platform team copies is a class, with the hosts that it says."""
-    text = (Path(__file__).parents[2] / "docs" / "accelerators.md").read_text()
-    own = loads_class(text.partition("```yaml\n")[2].partition("```")[0])
+    own = loads_class(ACCELERATORS.read_text().partition("```yaml\n")[2].partition("```")[0])
 
     assert parse_topology(own, "4x8") == Topology(hosts=8, devices_per_host=4, machine="ct6e-standard-4t")
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if BUILT_IN[name].spec.peak_flops])
+def test_the_documentation_has_the_figures_of_each_class(name: str) -> None:
+    """The table of docs/accelerators.md says what the class says, in units for people."""
+    spec = BUILT_IN[name].spec
+    assert spec.device_memory
+    assert spec.memory_bandwidth
+    assert spec.peak_flops
+    assert spec.interconnect
+    networks = [machine.network_bandwidth for machine in spec.machines]
+    networks += [spec.hosts.network_bandwidth] if spec.hosts else []
+    cells = (
+        f"`{name}`",
+        f"{float(spec.device_memory.value) / 2**30:.2f} GiB",
+        _in(1e9, spec.memory_bandwidth),
+        _in(1e12, spec.peak_flops.bfloat16),
+        _in(1e12, spec.peak_flops.float32),
+        f"{spec.interconnect.axes} x {_in(1e9, spec.interconnect.bandwidth)}",
+        ", ".join(_in(1e9, network) for network in networks if network),
+    )
+
+    assert f"| {' | '.join(cells)} |\n" in ACCELERATORS.read_text()
+
+
+def test_the_documentation_has_the_options_of_each_class() -> None:
+    """The second table of docs/accelerators.md names each class with each of its options, and no other class."""
+    rows = re.findall(r"^\| ([^|]+) \| (`xla_[^|]+) \|", ACCELERATORS.read_text(), re.MULTILINE)
+    written = {name: re.findall(r"\w+", options) for names, options in rows for name in re.findall(r"`(.+?)`", names)}
+    of_classes = {name: BUILT_IN[name].spec.compiler for name in BUILT_IN}
+    said = {
+        name: [one.flag.removeprefix("--").partition("=")[0] for one in compiler.flags]
+        for name, compiler in of_classes.items()
+        if compiler and compiler.flags
+    }
+
+    assert written == said
+
+
+def _in(unit: float, quantity: Quantity) -> str:
+    return f"{float(quantity.value) / unit:.6g}"
