@@ -24,6 +24,7 @@ _TOPOLOGIES = {
     "gke-gpu-h200": "2x8",
     "gke-gpu-l4": "2x1",
     "gpu": "2x4",
+    "gpu-h100": "2x8",
     "tpu-v4": "2x2x2",
     "tpu-v5e": "4x4",
     "tpu-v5e-4t": "2x4",
