@@ -14,9 +14,11 @@ from typing import Any
 import jax
 
 from shardwise.job.accelerators import offered
+from shardwise.job.errors import CompilerError
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, topology_of
+from shardwise.job.words import any_of
 
 _BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 """How the chips of one host lie in the grid, by their number."""
@@ -44,6 +46,7 @@ def devices_for(job: TrainingJob) -> list[jax.Device]:
 
     Raises:
         NoCompilerError: the compiler for them is not installed.
+        CompilerError: the class does not say what to compile for, or says what the compiler does not know.
 
     """
     accelerator = offered()[job.spec.hardware.accelerator]
@@ -65,15 +68,23 @@ def _tpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:
     hardware = job.spec.hardware
     topology = topology_of(hardware)
     assert topology is not None
-    assert accelerator.spec.compiler is not None, "a rule of the class"
+    target = _target(accelerator)
     chips = topology.devices_per_host // accelerator.spec.devices_per_chip
+    if chips not in _BOUNDS:
+        raise CompilerError(f"a plan knows hosts of {any_of(_BOUNDS)} chips, and {accelerator.name} has {chips}")
     options: dict[str, Any] = {"chips_per_host_bounds": _BOUNDS[chips]}
     if hardware.slices > 1:
         options["num_slices"] = hardware.slices
-    if accelerator.spec.compiler.target == "v4":  # or each of the two cores of a chip is a device
+    if target == "v4":  # or each of the two cores of a chip is a device
         options["chip_config_name"] = "megacore"
-    name = f"{accelerator.spec.compiler.target}:{hardware.topology}"
-    return list(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
+    name = f"{target}:{hardware.topology}"
+    try:
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).split("\n", 1)[0]
+        raise CompilerError(
+            f"libtpu knows no {name}, for which the class {accelerator.name} stands: {reason}"
+        ) from error
 
 
 def _gpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:
@@ -81,10 +92,20 @@ def _gpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:
 
     topology = topology_of(job.spec.hardware)
     assert topology is not None
-    assert accelerator.spec.compiler is not None, "a rule of the class"
-    described = (_GPUS / f"{accelerator.spec.compiler.target}.txtpb").read_text(encoding="utf-8")
+    target = _target(accelerator)
+    known = {path.stem: path for path in sorted(_GPUS.glob("*.txtpb"))}
+    if target not in known:
+        raise CompilerError(f"compiler.target of {accelerator.name}: given {target}, expected {any_of(known)}")
+    described = known[target].read_text(encoding="utf-8")
     shape = f"{topology.hosts * job.spec.hardware.slices}x1x{topology.devices_per_host}"
     return list(topologies.get_topology_desc(platform="cuda", target_config=described, topology=shape).devices)
+
+
+def _target(accelerator: AcceleratorClass) -> str:
+    """What the compiler calls the devices of a class."""
+    if accelerator.spec.compiler is None:
+        raise CompilerError(f"the class {accelerator.name} does not say what to compile for: it has no compiler.target")
+    return accelerator.spec.compiler.target
 
 
 @cache

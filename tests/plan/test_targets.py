@@ -1,0 +1,51 @@
+"""shardwise.plan.targets: what a class must say before a plan can compile for it."""
+
+import pytest
+from tests.job.wrong_files import QUICKSTART
+
+from shardwise.job.accelerators import BUILT_IN, loads_class, offering
+from shardwise.job.errors import CompilerError
+from shardwise.job.load import load
+from shardwise.plan import targets
+
+OWN = """
+apiVersion: shardwise.dev/v1alpha1
+kind: AcceleratorClass
+metadata: {name: own}
+spec:
+  platform: PLATFORM
+  description: devices of our own
+  kernels: [plain]
+  MACHINES
+"""
+CHIPS = "machines: [{name: m2, chips: 2, topologies: [1x2]}]"
+HOSTS = "hosts: {max: 2, maxDevices: 8}"
+
+
+@pytest.mark.parametrize(
+    ("platform", "spec", "said"),
+    [
+        ("tpu", CHIPS, "the class own does not say what to compile for: it has no compiler.target"),
+        ("tpu", f"{CHIPS}\n  compiler: {{target: v6e}}", "a plan knows hosts of 1, 4, 8 chips, and own has 2"),
+        ("gpu", HOSTS, "the class own does not say what to compile for: it has no compiler.target"),
+        ("gpu", f"{HOSTS}\n  compiler: {{target: b200}}", "given b200, expected a100, h100, h200, l4"),
+    ],
+)
+def test_a_class_that_cannot_be_compiled_for_is_told(
+    platform: str, spec: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A platform team's class may say nothing of the compiler: jobs run on it, and a plan says what is missing."""
+    monkeypatch.setattr(targets, "compiles_for", lambda _: True)
+    with offering([loads_class(OWN.replace("PLATFORM", platform).replace("MACHINES", spec))]):
+        job = load(QUICKSTART, ["hardware={accelerator: own, topology: 1x2}", "training.mesh.tensor=1"])
+        with pytest.raises(CompilerError, match=said):
+            targets.devices_for(job)
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if BUILT_IN[name].spec.platform == "gpu"])
+def test_every_gpu_is_described(name: str) -> None:
+    """The target of each built-in class of GPUs is a file that XLA takes for the machine."""
+    compiler = BUILT_IN[name].spec.compiler
+
+    assert compiler
+    assert (targets._GPUS / f"{compiler.target}.txtpb").exists()
