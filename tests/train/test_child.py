@@ -8,6 +8,11 @@ import time
 
 SPENT = "import json; from shardwise.train.child import _SPENT; print(json.dumps(_SPENT))"
 
+BACKENDS = (
+    "import shardwise.train.child; from jax._src.xla_bridge import backends_are_initialized;"
+    "print(backends_are_initialized())"
+)
+
 THREADS = "import os, shardwise.train.child; print(*os.listdir('/proc/self/task'))"
 
 
@@ -28,3 +33,9 @@ def test_nothing_runs_beside_the_imports() -> None:
     command = [sys.executable, "-c", THREADS]
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     assert len(said.split()) == 1
+
+
+def test_imports_look_for_no_device() -> None:
+    """What has looked for GPUs must not fork, and a TPU is one process's: devices are looked for after the orders."""
+    said = subprocess.run([sys.executable, "-c", BACKENDS], check=True, capture_output=True, text=True).stdout
+    assert said == "False\n"

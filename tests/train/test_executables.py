@@ -11,9 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.train.conftest import SMALL
 
 from shardwise.job.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
+from shardwise.job.load import loads
+from shardwise.job.resolve import resolve
 from shardwise.train import executables
+from shardwise.train.config import GptConfig
 
 SCRIPT = """
 import json, os, sys
@@ -73,6 +77,18 @@ def test_what_decides_a_program_is_looked_at(kept: tuple[Path, float], tmp_path:
     shutil.copytree(kept[0], tmp_path, dirs_exist_ok=True)
     made, _ = _start(tmp_path, "0", "training.seed=1")
     assert made
+
+
+def test_another_library_makes_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new image on an old volume: what traces or compiles is looked at, by version."""
+    job = resolve(loads(SMALL, []))
+    config = GptConfig.of(job.spec.training, tokenizer_size=257, platform="cpu")
+    before = executables._signature(job, config, 0)
+    found = executables._versions()
+    assert {"jax", "jaxlib", "equinox", "marin-haliax", "optax", "jmp"} <= found.keys()
+
+    monkeypatch.setattr(executables, "_versions", lambda: found | {"optax": "0.0.0"})
+    assert executables._signature(job, config, 0) != before
 
 
 def test_simulated_hosts_make_a_program_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.train.small_gpt import Forward, forward_of, gpt2_config, gptj_config,
 
 from shardwise.job.errors import NonFiniteError, ShardwiseError, UsageError
 from shardwise.train.config import GptConfig
-from shardwise.train.generate import _num_rows, Decoder, Sampling, generate
+from shardwise.train.generate import Decoder, Sampling, _num_rows, generate
 from shardwise.train.state import Program
 
 Params = dict[str, jax.Array]

@@ -189,9 +189,7 @@ def test_the_rate_that_is_applied_is_the_schedule_at_the_runs_own_step(make_prog
     rng = np.random.default_rng(0)
     params = {path: jnp.zeros([4] * len(axes)) for path, axes in program.names.items()}
     grads = {path: jnp.asarray(rng.normal(size=x.shape), jnp.float32) for path, x in params.items()}
-    first, half = (
-        program.rule.apply(grads, program.rule.init(params), params, jnp.int32(step))[0] for step in (0, 10)
-    )
+    first, half = (program.rule.apply(grads, program.rule.init(params), params, jnp.int32(step))[0] for step in (0, 10))
 
     for path, moved in first.items():
         np.testing.assert_allclose(half[path], moved / 2, rtol=1e-6, err_msg=path)

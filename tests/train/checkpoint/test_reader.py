@@ -18,6 +18,7 @@ import tensorstore as ts
 
 from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint import chunks, fetch, load_numpy, read_manifest, restore, steps
+from shardwise.train.checkpoint.manifest import FORMAT_VERSION
 from shardwise.train.digest import Digester
 
 Toy = Any
@@ -126,12 +127,17 @@ def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     change(manifest)
     content = json.dumps(manifest).encode()
     (folder / "manifest.json").write_bytes(content)
-    marker = {"format_version": 1, "manifest_sha256": hashlib.sha256(content).hexdigest()}
+    marker = {"format_version": FORMAT_VERSION, "manifest_sha256": hashlib.sha256(content).hexdigest()}
     (folder / "COMMITTED").write_text(json.dumps(marker), encoding="ascii")
 
 
 def _newer_format(folder: Path) -> None:
-    _rewrite(folder, lambda manifest: manifest.update(format_version=2, invented="yesterday"))
+    _rewrite(folder, lambda manifest: manifest.update(format_version=FORMAT_VERSION + 1, invented="yesterday"))
+
+
+def _older_format(folder: Path) -> None:
+    path = folder / "COMMITTED"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="ascii")) | {"format_version": 1}), encoding="ascii")
 
 
 def _wrong_shape(folder: Path) -> None:
@@ -177,7 +183,8 @@ DAMAGE = [
     (_lose_marker, "COMMITTED is missing"),
     (_garble_marker, "COMMITTED is not JSON"),
     (_edit_manifest, "manifest.json is not the one that was committed"),
-    (_newer_format, "manifest.json has format 2, written by a newer Shardwise"),
+    (_newer_format, "manifest.json has format 3, written by a newer Shardwise"),
+    (_older_format, "COMMITTED has format 1, written by an older Shardwise .* Export it with the older one"),
     (_wrong_shape, r"params.kernel is float32\[64, 512\] in it, but the run needs float32\[64, 256\]"),
     (_wrong_dtype, r"params.half is float16\[3, 8, 32\] in it, but the run needs bfloat16"),
     (_wrong_digest, "values of key are not the ones"),
@@ -249,6 +256,23 @@ def test_replicas_share_no_memory_and_can_be_donated(toy: Toy) -> None:
     gain = jax.jit(lambda x: x + 1, donate_argnums=0)(arrays["params.gain"])
     assert arrays["params.gain"].is_deleted()
     assert all(np.array_equal(np.asarray(shard.data), before + np.float16(1)) for shard in gain.addressable_shards)
+
+
+@pytest.mark.parametrize(("seen", "taken"), [([[1, True]], 1), ([[1, True], [2, True]], 2)], ids=["less", "as much"])
+def test_all_ranks_try_what_the_first_one_sees(toy: Toy, seen: list[list[Any]], taken: int) -> None:
+    """A network volume may show one host an older listing: what rank 0 sees is tried by all, and by all the same."""
+    for step in (1, 2):
+        toy.save(toy.writer(), step)
+    rounds: list[str] = []
+
+    def exchange(own: str) -> list[str]:
+        rounds.append(own)
+        return [json.dumps(seen) if len(rounds) == 1 else own]
+
+    restored = toy.restore(exchange=exchange)
+
+    assert restored is not None
+    assert (restored.step, json.loads(rounds[0])) == (taken, [[1, True], [2, True]])
 
 
 def test_nothing_saved_is_none(toy: Toy) -> None:

@@ -26,11 +26,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib.version
 from jax.experimental import serialize_executable
 from jax.stages import Compiled, Lowered
 
@@ -41,6 +41,8 @@ from shardwise.train.config import GptConfig
 from shardwise.train.optimizer import falls_to_the_last_step
 
 _CHANGES_NO_PROGRAM = {"data", "checkpoint", "evaluation", "tracking"}
+_TRACING = {"equinox", "jmp", "marin-haliax", "numpy", "optax"}
+_COMPILING = ("jax", "libtpu", "nvidia-")
 _KEEP = 64
 """Programs of so many jobs and places stay; the oldest go."""
 _SEAL = "sha256"
@@ -160,7 +162,7 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
     changes_no_program = _CHANGES_NO_PROGRAM | (set() if falls_to_the_last_step(training.optimizer) else {"steps"})
     decides: dict[str, Any] = {
         "code": _code(),
-        "versions": [shardwise.__version__, jax.__version__, jaxlib.version.__version__, platform.python_version()],
+        "versions": _versions(),
         "machine": machine(),
         "devices": [[str(device), device.device_kind, device.process_index] for device in jax.devices()],
         "flags": {
@@ -173,6 +175,17 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
         "rank": rank,
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Of all that traces or compiles: a new image may bring another one to the same volume."""
+    found = {"shardwise": shardwise.__version__, "python": platform.python_version()}
+    for distribution in distributions():
+        name = distribution.name.lower()
+        if name in _TRACING or name.startswith(_COMPILING):
+            found[name] = distribution.version
+    return found
 
 
 @cache

@@ -6,7 +6,7 @@ compiles in threads while data are prepared and a checkpoint is read, since none
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,9 +21,9 @@ from shardwise.job.identity import Difference, differences, identity
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
 from shardwise.train.config import GptConfig
-from shardwise.train.devices import devices_of
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
 from shardwise.train.layout import Layout
@@ -125,10 +125,13 @@ def start(
         _same_data(data, processes)
         own = identity(job, data_fingerprint=data.fingerprint)
         root = checkpoint_root(training.checkpoint.path, run.path)
-        forked = _differs(run, root, job.metadata.name, own, options)
+        newest = _newest_manifest(root, processes)
+        forked = _differs(run, root, newest, job.metadata.name, own, options)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
-        state, restored = _state(program, root, options, phases, digest, kept, processes, report)
+        imported = newest is not None and newest.kind == "weights"
+        filled = replace(options, fork=options.fork or imported)
+        state, restored = _state(program, root, filled, phases, digest, kept, processes, report)
         with phases.entered(Phase.COMPILE):
             compiled = step.result()
             compiled_evaluation = None if evaluation is None else evaluation.result()
@@ -181,9 +184,10 @@ def _compiling(
     return step, evaluation, digester
 
 
-def _differs(run: RunDirectory, root: str, name: str, own: dict[str, Any], options: Options) -> bool:
+def _differs(
+    run: RunDirectory, root: str, newest: Manifest | None, name: str, own: dict[str, Any], options: Options
+) -> bool:
     """Whether this job is another run than the one the directory holds, which needs --fork."""
-    newest = _newest_manifest(root)
     if newest and newest.kind == "state" and newest.run != name and not options.fork:
         raise RunDirectoryError(
             f"{root} holds the checkpoints of the run {newest.run!r}, and this job is {name!r}; give another "
@@ -202,7 +206,16 @@ def _differs(run: RunDirectory, root: str, name: str, own: dict[str, Any], optio
     return bool(changed)
 
 
-def _newest_manifest(root: str) -> Manifest | None:
+def _newest_manifest(root: str, processes: Processes) -> Manifest | None:
+    """The newest one that rank 0 can read; another host may not see yet, or still, what is there."""
+    found = _newest_readable(root) if processes.writes else None
+    told = processes.exchange("newest", "" if found is None else str(found.step))[0]
+    if found is not None or not told:
+        return found
+    return read_manifest(root, int(told))
+
+
+def _newest_readable(root: str) -> Manifest | None:
     for step in reversed(steps(root)):
         try:
             return read_manifest(root, step)
@@ -232,8 +245,6 @@ def _state(
 ) -> tuple[State, Restored | None]:
     """The state to start from. Restoring never initialises first; a fork or an import fills in what it lacks."""
     abstract = program.abstract()
-    newest = _newest_manifest(root)
-    imported = newest is not None and newest.kind == "weights"
     with phases.entered(Phase.RESTORE):
         restored = restore(
             root,
@@ -242,7 +253,7 @@ def _state(
             digester=digester,
             exchange=partial(processes.exchange, "restore"),
             report=lambda step, reason: report(f"checkpoint of step {step} refused: {reason}"),
-            partial=options.fork or imported,
+            partial=options.fork,
         )
     if restored is None:
         with phases.entered(Phase.INIT):

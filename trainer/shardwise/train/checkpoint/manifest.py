@@ -18,7 +18,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from shardwise.job.contract import COMMITTED
 from shardwise.job.errors import CheckpointError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: each weight has `embed` as its first dimension; 1 had it where the layer read it."""
 MANIFEST = "manifest.json"
 MARKER = COMMITTED
 ARRAYS = "arrays"
@@ -58,7 +59,7 @@ class ArrayEntry(_Model):
 class Manifest(_Model):
     """What a checkpoint holds. `kind` "weights" has parameters only; `identity` is what the run is, flat."""
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     kind: Kind
     step: Annotated[int, Field(ge=0, le=2**31 - 1)]
     run: _Text
@@ -90,12 +91,12 @@ def decode(manifest: bytes | None, marker: bytes | None, step: int) -> Manifest:
         raise CheckpointError(f"{MANIFEST} is missing")
     _refuse_large(MARKER, marker, MAX_MARKER_BYTES)
     _refuse_large(MANIFEST, manifest, MAX_MANIFEST_BYTES)
-    _refuse_newer(MARKER, marker)
+    _refuse_other(MARKER, marker)
     if _object(MARKER, marker).get("manifest_sha256") != hashlib.sha256(manifest).hexdigest():
         raise CheckpointError(
             f"{MANIFEST} is not the one that was committed: its SHA-256 differs from the one in {MARKER}"
         )
-    _refuse_newer(MANIFEST, manifest)
+    _refuse_other(MANIFEST, manifest)
     try:
         decoded = Manifest.model_validate_json(manifest)
     except ValidationError as error:
@@ -112,13 +113,18 @@ def _refuse_large(name: str, content: bytes, limit_bytes: int) -> None:
         raise CheckpointError(f"{name} has {len(content)} bytes; expected at most {limit_bytes}")
 
 
-def _refuse_newer(name: str, content: bytes) -> None:
+def _refuse_other(name: str, content: bytes) -> None:
     version = _object(name, content).get("format_version")
     if not isinstance(version, int) or version < 1:
         raise CheckpointError(f"{name} has no format_version")
     if version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{name} has format {version}, written by a newer Shardwise; this one reads formats up to {FORMAT_VERSION}"
+            f"{name} has format {version}, written by a newer Shardwise; this one reads format {FORMAT_VERSION}"
+        )
+    if version < FORMAT_VERSION:
+        raise CheckpointError(
+            f"{name} has format {version}, written by an older Shardwise whose weights had another shape; this one "
+            f"reads format {FORMAT_VERSION}. Export it with the older one (shardwise export) and import the file here"
         )
 
 

@@ -7,6 +7,7 @@ checkpoint that fails is refused by name and the one before it is tried. How the
 Called by the step loop, `generate` and `export`. It never writes.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,11 +55,11 @@ def restore(
     `digester` was built for `abstract`. Arrays that the checkpoint holds beyond `abstract` are left alone; ones that it
     lacks are a reason to refuse it, unless `partial`. Returns None where nothing was ever committed. Raises
     `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot. Each
-    of several processes reads what its devices hold; through `exchange` (as `to_hex` takes it) all of them refuse what
-    one refuses.
+    of several processes reads what its devices hold; through `exchange` (as `to_hex` takes it) all of them try what
+    rank 0 sees, in its order, and refuse what one refuses.
     """
     store = Store(root)
-    steps = _reachable(store, store.steps)
+    steps = _first_rank_sees(_reachable(store, store.steps), exchange)
     refused: list[tuple[int, str]] = []
     for candidate in [step] if step is not None else sorted(steps, reverse=True):
         try:
@@ -101,6 +102,11 @@ def load_numpy(root: str, step: int, prefix: str) -> Iterator[tuple[str, np.ndar
             except Refusal as refusal:
                 raise CheckpointError(f"{root}/{checkpoint_name(step)}: {refusal}") from refusal
             yield path, np.asarray(arrays[path])
+
+
+def _first_rank_sees(steps: Mapping[int, bool], exchange: Callable[[str], Sequence[str]]) -> dict[int, bool]:
+    """Rank 0's listing: a network volume may show another host an older one, and all must try the same checkpoints."""
+    return dict(json.loads(exchange(json.dumps(sorted(steps.items())))[0]))
 
 
 def _none_usable(store: Store, step: int | None, steps: Mapping[int, bool], refused: list[tuple[int, str]]) -> str:
