@@ -118,7 +118,10 @@ def test_mesh_takes_all_devices(overrides: list[str], shape: tuple[int, ...]) ->
 @pytest.mark.parametrize(
     ("accelerator", "topology", "tensor", "steps"),
     [
-        ("tpu-v5p", "2x2x4", 1, (16, 1)),
+        ("tpu-v5e", "2x4", 1, (8, 1)),
+        ("tpu-v5e-4t", "2x4", 1, (4, 2)),
+        ("tpu-v5p", "2x2x4", 1, (8, 2)),
+        ("tpu-v5p", "2x4x4", 2, (16, 1)),
         ("tpu-v5p", "4x4x4", 1, (16, 4)),
         ("tpu-v5p", "4x4x4", 2, (16, 2)),
         ("tpu-v5p", "4x4x12", 1, (16, 12)),
@@ -129,7 +132,10 @@ def test_mesh_takes_all_devices(overrides: list[str], shape: tuple[int, ...]) ->
     ],
 )
 def test_fsdp_goes_in_two_steps_on_tpus(accelerator: str, topology: str, tensor: int, steps: tuple[int, int]) -> None:
-    """Groups are of at most 16 chips up to 256, and as even as can be beyond; elsewhere one step does."""
+    """Groups are of at most 16 chips up to 256, as even as can be beyond, and never all of several hosts.
+
+    Elsewhere one step does.
+    """
     words = f"hardware={{accelerator: {accelerator}, topology: {topology}}}"
     model = "training.model={layers: 1, heads: 2, embed: 3072, seqLen: 128}"
     job = resolve(quickstart(words, f"training.mesh.tensor={tensor}", "training.batch.sequences=3072", model))

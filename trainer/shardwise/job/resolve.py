@@ -7,7 +7,6 @@ have, cadences that are off, a vocabulary that the tokenizer's file decides, che
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from shardwise.job.accelerators import offered
 from shardwise.job.presets import (
     BYTE_TOKENIZER,
     BYTE_VOCAB_SIZE,
@@ -39,10 +38,10 @@ def resolve(job: TrainingJob) -> TrainingJob:
 
 def _mesh(job: TrainingJob) -> Mesh:
     mesh = _fill(job.spec.training.mesh, {"replica": job.spec.hardware.slices})
-    accelerator, shape = offered().get(job.spec.hardware.accelerator), mesh_shape(job)
-    if accelerator is None or shape is None:  # a rule says so
+    shape = mesh_shape(job)
+    if shape is None:  # a rule says so
         return mesh
-    return _fill(mesh, {"data_inner": inner_ways(accelerator, shape.data) if mesh.fsdp else 1})
+    return _fill(mesh, {"data_inner": inner_ways(job.spec.hardware, shape.data) if mesh.fsdp else 1})
 
 
 def _model(model: Model, tokenizer: str) -> Model:

@@ -130,18 +130,22 @@ def mesh_shape(job: TrainingJob) -> MeshShape | None:
     )
 
 
-def inner_ways(accelerator: AcceleratorClass, data: int) -> int:
+def inner_ways(hardware: Hardware, data: int) -> int:
     """How many ways the inner of the two axes of `data` has where a job does not say.
 
     XLA's compiler for TPUs turns a gather over more than 32 chips into an all-reduce of everything; up to 16 are safe.
-    The outer axis takes as many as it may, because what is left for the second step is then smallest. GPUs gather over
-    any number in one step, in which a host's network sends each byte once.
+    A scatter over all chips of several hosts it turns into one too, be they 8: two steps have no such group. The outer
+    axis takes as many as it may, because what is left for the second step is then smallest. GPUs gather over any number
+    in one step, in which a host's network sends each byte once.
     """
-    if accelerator.spec.platform != "tpu" or data <= _MOST_OF_A_GROUP:
+    topology = topology_of(hardware)
+    assert topology is not None, "the rules have passed the topology"
+    everything = data == num_devices(hardware) and topology.hosts > 1
+    if offered()[hardware.accelerator].spec.platform != "tpu" or (data <= _MOST_OF_A_GROUP and not everything):
         return 1
-    outers = [ways for ways in divisors(data) if ways >= data // ways]
+    outers = [ways for ways in divisors(data) if data > ways >= data // ways]
     safe = [ways for ways in outers if ways <= _MOST_OF_A_GROUP]
-    return data // (max(safe) if safe else min(outers))
+    return data // (max(safe) if safe else min(outers, default=data))
 
 
 def _chips(grid: str) -> int:

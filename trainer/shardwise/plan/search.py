@@ -208,12 +208,11 @@ def _candidates(job: TrainingJob) -> Iterator[tuple[Choice, TrainingJob]]:
     resolved = resolve(job)
     shape = mesh_shape(resolved)
     assert shape is not None
-    accelerator = offered()[job.spec.hardware.accelerator]
     for tensor in divisors(shape.data * shape.tensor):
         if tensor > _MOST_TENSOR:
             break
         data = shape.data * shape.tensor // tensor
-        inner = inner_ways(accelerator, data) if resolved.spec.training.mesh.fsdp else 1
+        inner = inner_ways(job.spec.hardware, data) if resolved.spec.training.mesh.fsdp else 1
         rows = resolved.spec.training.batch.sequences // (shape.replica * data)
         for parts in divisors(max(1, rows)):
             for remat in _REMATS if parts <= _MOST_MICROBATCHES else ():

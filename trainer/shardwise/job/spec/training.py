@@ -29,7 +29,7 @@ class Mesh(SpecModel):
         int | None,
         Field(ge=1, le=4096, description="Ways of the second of two steps in which FSDP splits data."),
         Unit("devices"),
-        FilledFrom("data / 16 on TPUs where data is longer, else 1"),
+        FilledFrom("on TPUs data / 16 where data is longer, 2 where it is all chips of several hosts; else 1"),
     ] = None
     context: Annotated[_Ways, Field(description="Ways that a sequence is split; only 1 for now."), Unit("devices")] = 1
     pipeline: Annotated[
