@@ -8,9 +8,7 @@ from pathlib import Path
 QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
 IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"  # the same with a pod section
 
-WHOLE = (
-    "training={steps: 9, data: {train: [{name: a, paths: [b]}]}, batch: {sequences: 16}, optimizer: {learningRate: 1}"
-)
+REST = "steps: 9, data: {train: [{name: a, paths: [b]}]}, batch: {sequences: 16}, optimizer: {learningRate: 1}"
 WSD = "training.optimizer.schedule={kind: warmup-stable-decay"
 
 # One override that is wrong by itself, the path that the message names, and fragments of the rest.
@@ -138,11 +136,6 @@ RULES = [
         "spec.training.precision.compute",
         ["float32", "bfloat16 with attention: cudnn", "attention: auto"],
     ),
-    (
-        "training.model={preset: gptj-6b, attention: cudnn}",
-        "spec.training.precision.compute",
-        ["bfloat16 with attention: cudnn"],
-    ),
     ("training.model.attention=splash", "spec.training.model.attention", ['given "splash"']),
     (
         "training.model={preset: tiny, seqLen: 100, attention: splash}",
@@ -150,7 +143,7 @@ RULES = [
         ["given 100", "a multiple of 128 with attention: splash", "attention: auto"],
     ),
     (
-        f"{WHOLE}, model: {{preset: gptj-6b, attention: cudnn}}, precision: {{compute: bfloat16}}}}",
+        f"training={{model: {{preset: gptj-6b, attention: cudnn}}, precision: {{compute: bfloat16}}, {REST}}}",
         "spec.training.model.heads",
         ["given 16, which makes heads of 256 values", "a multiple of 8 up to 128 values with attention: cudnn"],
     ),

@@ -57,9 +57,8 @@ def _same(leaf: Leaf) -> str:
     if leaf.name == _TOKENIZER:
         return " == ".join(f"(!has({root}.{name}) || {root}.{name} == 'byte')" for root in _ROOTS)
     if leaf.name == _XLA_FLAGS:
-        free = f"flag.matches('^--({'|'.join(SCHEDULES)})')"
-        held = [f"{root}.training.?xlaFlags.orValue([]).filter(flag, !{free})" for root in _ROOTS]
-        return f"sets.equivalent({', '.join(held)})"
+        now, before = (f"{root}.{name}" for root in _ROOTS)
+        return f"{_holds(now, before)} && {_holds(before, now)}"
     if ITEM in leaf.path:
         group, _, item = name.partition(f".{ITEM}.")
         value = f"(has(item.{item}) ? item.{item} : {default})" if default else f"item.{item}"
@@ -72,6 +71,12 @@ def _same(leaf: Leaf) -> str:
             f"({is_there} ? {root}.{name} : {default})" for root, is_there in zip(_ROOTS, there, strict=True)
         )
     return _same_if_there(name, *there)
+
+
+def _holds(flags: str, others: str) -> str:
+    """Whether the options that do not only schedule are among others; to compare filtered lists has no known cost."""
+    free = f"flag.matches('^--({'|'.join(SCHEDULES)})')"
+    return f"(!has({flags}) || {flags}.all(flag, {free} || (has({others}) && flag in {others})))"
 
 
 def _same_group(name: str) -> str:
