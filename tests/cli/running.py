@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -171,11 +171,13 @@ class Run:
 class Shell:
     """A folder with a job and its data, and `shardwise run` in it."""
 
-    def __init__(self, folder: Path, cache: Path, changes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, cache: Path, changes: Iterable[str] = (), variables: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         # The path of unix sockets is bounded, and pytest's folders are deep.
         self._temporary = Path(tempfile.mkdtemp(prefix="swt-", dir="/tmp"))
-        self._environment = person(cache) | {"TMPDIR": str(self._temporary)}
+        self._environment = {**person(cache), **(variables or {}), "TMPDIR": str(self._temporary)}
         self._command = [*COMMAND, "run", "job.yaml", *_set((*CHANGES, *changes))]
         self._runs: list[Run] = []
         (folder / "job.yaml").write_bytes(QUICKSTART.read_bytes())

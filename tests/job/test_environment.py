@@ -39,6 +39,13 @@ def test_real_devices_are_not_simulated(accelerator: str, topology: str, platfor
     assert {"XLA_FLAGS", "NPROC", "GLIBC_TUNABLES"}.isdisjoint(variables)
 
 
+def test_variables_of_a_class_are_set_where_no_pod_has_set_them() -> None:
+    """On a machine of one's own the class's variables are the trainer's too; one that is there already stays."""
+    job = load(QUICKSTART, ["hardware={accelerator: gpu-h100, topology: 1x8}"])
+    assert trainer_environment(job, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.9"
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in trainer_environment(job, {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"})
+
+
 def test_every_simulated_device_has_threads_to_wait_in_several_collectives() -> None:
     """The pool of threads is four times the devices: also where the shell says otherwise, since bits depend on it."""
     assert trainer_environment(job(4), {"NPROC": "5"})["NPROC"] == "16"

@@ -1,6 +1,6 @@
 """`shardwise export`: a run's model as a safetensors file in Hugging Face's names, with its config.json beside it.
 
-Reads one parameter at a time, so that the model need not fit twice.
+Reads one parameter at a time, so that the model need not fit twice, and needs no device of the run.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from rich.console import Console
 from shardwise.cli.arguments import RunDir, Step
 from shardwise.cli.extras import trainer_imports
 from shardwise.cli.run_files import job_of, report_refused, root_of
+from shardwise.cli.stand_in import on_the_processor
 from shardwise.job import environment
 from shardwise.job.errors import CheckpointError, UsageError
 
@@ -34,7 +35,7 @@ def _export(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
     GPT-2's and GPT-J's kinds of model have such a format; what other models differ in is named.
     """
     _prepare_folder(out)
-    job = job_of(directory)
+    job = on_the_processor(job_of(directory))
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from shardwise.cli.arguments import RunDir, Step
 from shardwise.cli.extras import trainer_imports
-from shardwise.cli.run_files import job_of, report_refused, root_of
+from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
+from shardwise.cli.stand_in import on_this_machine
 from shardwise.job import environment
 from shardwise.job.errors import UsageError
 
@@ -51,12 +52,13 @@ def _generate(
 ) -> None:
     """Write text with a run's model.
 
-    The model runs on the devices that the run's job names; the text ends early where the model ends it.
+    The model runs on the devices that the run's job names where this machine has them, or else on the processor; the
+    text ends early where the model ends it.
     """
     _refuse_broken_text(prompt)
-    job = job_of(directory)
-    environment.apply(job)
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
+    job = on_this_machine(job_of(directory), live=is_live(directory), tell=console.print)
+    environment.apply(job)
     console.print("loading the model ...")
     with trainer_imports():
         from shardwise.cli.model import load_model

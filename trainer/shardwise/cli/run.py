@@ -1,6 +1,7 @@
 """`shardwise run`: train a job in a run directory on this machine, or go on with what is there.
 
-Hands over to the launcher, which simulates the job's hosts here. This process imports neither JAX nor Ray.
+Hands over to the launcher: hosts of `cpu-sim` are simulated here, one host of GPUs or TPU chips is this machine. This
+process imports neither JAX nor Ray.
 """
 
 import sys
@@ -13,7 +14,6 @@ from rich.console import Console
 
 from shardwise.cli.arguments import JobFile, Overrides
 from shardwise.cli.extras import trainer_imports
-from shardwise.job.accelerators import refuse_elsewhere
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 
@@ -40,17 +40,19 @@ def register(app: typer.Typer) -> None:
 def _run(
     job_file: JobFile, directory: Directory, overrides: Overrides = None, *, fork: Fork = False, step: StartStep = None
 ) -> None:
-    """Train a job, or go on with the run that is in --dir.
+    """Train a job here, or go on with the run that is in --dir.
 
-    A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or `shardwise stop` saves, then
-    stops; the same command goes on from there.
+    Devices of cpu-sim are simulated, on any number of hosts. Of GPUs and TPUs a job has one host here, with all the
+    devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or
+    `shardwise stop` saves, then stops; the same command goes on from there.
     """
     job = resolve(load(job_file, overrides or []))
-    refuse_elsewhere(job)
     with trainer_imports():
         from shardwise.launcher.local import run
+        from shardwise.launcher.machine import refuse_elsewhere
 
         if find_spec("jax") is None:  # the trainers import it, this process does not
             raise ModuleNotFoundError(name="jax")
 
+    refuse_elsewhere(job)
     sys.exit(run(job, directory, fork=fork, step=step, console=Console(), errors=Console(stderr=True)))

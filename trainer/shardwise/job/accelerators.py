@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.job.class_rules import class_problems
 from shardwise.job.document import Document, located, parse_document, read_document
-from shardwise.job.errors import JobError, Problem
+from shardwise.job.errors import JobError
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.validate import validate_as
@@ -67,24 +67,8 @@ def offering(classes: Iterable[AcceleratorClass]) -> Iterator[None]:
         _OFFERED.reset(token)
 
 
-def refuse_elsewhere(job: TrainingJob) -> None:
-    """JobError where this machine cannot be what the job asks for: a command can only simulate devices."""
-    name = job.spec.hardware.accelerator
-    if offered()[name].spec.platform != "cpu":
-        raise JobError(
-            [
-                Problem(
-                    path="spec.hardware.accelerator",
-                    given=name,
-                    expected="cpu-sim for a run on this machine",
-                    hint=f"a job for {name} runs in a cluster that has it: kubectl apply -f job.yaml",
-                )
-            ]
-        )
-
-
 def xla_flags(job: TrainingJob) -> list[str]:
-    """What the programs of a job are compiled with: its class's options, then its own, which win; see `job/flags.py`."""
+    """What a job's programs are compiled with: its class's options, then its own, which win; see `job/flags.py`."""
     accelerator = offered().get(job.spec.hardware.accelerator)
     compiler = accelerator.spec.compiler if accelerator else None
     of_class = [one.flag for one in compiler.flags] if compiler else []

@@ -39,11 +39,14 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
     """The variables to add to `environment` for one host of this job.
 
     XLA flags and tunables of the C library that are there already are kept, and win over ours; the number of simulated
-    devices, and of their threads, is the job's.
+    devices, and of their threads, is the job's. Variables of the class that are there already are kept too: in a pod
+    all of them are, with the job's own values where it has some.
     """
-    platform = offered()[job.spec.hardware.accelerator].spec.platform
+    accelerator = offered()[job.spec.hardware.accelerator].spec
+    platform = accelerator.platform
     executables = cache_directory() / "executables"
     return {
+        **{variable.name: variable.value for variable in accelerator.env if variable.name not in environment},
         # The processor comes last: it is there for what a program keeps in the host's memory.
         "JAX_PLATFORMS": _PLATFORMS[platform],
         **(_simulated(job, environment) if platform == "cpu" else {}),

@@ -95,7 +95,7 @@ class RunDirectoryError(ShardwiseError):
 
 
 class DeviceError(ShardwiseError):
-    """JAX finds fewer devices than the job asks for, or others. It may be a fault of a machine: another start may help."""
+    """JAX finds other devices than the job asks for. It may be a fault of a machine: another start may help."""
 
 
 class CompilerError(ShardwiseError):

@@ -27,6 +27,7 @@ from shardwise.launcher import processes
 from shardwise.launcher.child import remove_standby_logs, tail
 from shardwise.launcher.client import NoLeaderError, request
 from shardwise.launcher.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
+from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.ports import free_port
 from shardwise.launcher.record import GangRecord
@@ -34,7 +35,6 @@ from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
 from shardwise.launcher.tasks import cancel
 
 AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent")
-ADDRESS = "127.0.0.1"
 _LOOK_SECONDS = 0.1
 _STATUS_SECONDS = 0.5
 _END_SECONDS = 15.0

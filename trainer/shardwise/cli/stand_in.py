@@ -1,0 +1,62 @@
+"""The job that a command reads a run with: the run's own where its devices are here, or else one that fits any machine.
+
+Called by `generate` and `export`, before JAX is imported. Weights read back on any devices; what differs is the time.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from shardwise.cli.extras import trainer_imports
+from shardwise.job.accelerators import offered
+from shardwise.job.devices import hardware_words
+from shardwise.job.errors import DeviceError
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import Hardware, Mesh, SpecModel, TrainingJob
+from shardwise.job.topology import num_hosts
+
+_SIMULATED = "cpu-sim"
+
+Section = TypeVar("Section", bound=SpecModel)
+
+
+def on_the_processor(job: TrainingJob) -> TrainingJob:
+    """The same model on one simulated device: without what its accelerator alone has, kernels and XLA's options."""
+    training = job.spec.training
+    kernels = offered()[_SIMULATED].spec.kernels
+    model = training.model if training.model.attention in kernels else _copy(training.model, attention="auto")
+    training = _copy(training, model=model, mesh=Mesh(replica=1), xla_flags=())
+    hardware = Hardware(accelerator=_SIMULATED, topology="1x1")
+    return resolve(_copy(job, spec=_copy(job.spec, hardware=hardware, training=training)))
+
+
+def on_this_machine(job: TrainingJob, *, live: bool, tell: Callable[[str], None]) -> TrainingJob:
+    """The job itself where one process has its devices, simulated or real, or else it `on_the_processor`.
+
+    Args:
+        job: of the run.
+        live: whether the run has its devices at the moment.
+        tell: what a person is told where the real devices are not taken.
+
+    """
+    hardware = job.spec.hardware
+    simulated = offered()[hardware.accelerator].spec.platform == "cpu"
+    if num_hosts(hardware) == 1 and (simulated or (not live and _are_here(job))):
+        return job
+    if not simulated:
+        why = "are in use by the run" if live else "are not on this machine"
+        tell(f"the run's {hardware_words(hardware)} {why}: on the processor instead, which is slower")
+    return on_the_processor(job)
+
+
+def _are_here(job: TrainingJob) -> bool:
+    with trainer_imports():
+        from shardwise.launcher.machine import look
+
+    try:
+        return look(job).are_those_of(job)
+    except DeviceError:
+        return False
+
+
+def _copy(section: Section, **changes: Any) -> Section:
+    return section.model_copy(update=changes)
