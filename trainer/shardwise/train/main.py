@@ -5,6 +5,7 @@ It joins the other processes, starts, loops, and at the end writes what is writt
 
 import errno
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib.version
 from rich.console import Console
 
+from shardwise.job.accelerators import xla_flags
 from shardwise.job.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
-from shardwise.job.errors import OutOfMemoryError, PeerError, RunDirectoryError, ShardwiseError
+from shardwise.job.errors import CompilerError, OutOfMemoryError, PeerError, RunDirectoryError, ShardwiseError
+from shardwise.job.flags import options
 from shardwise.job.load import dump
 from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
@@ -40,6 +44,7 @@ from shardwise.train.view import memory_table
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of one machine, in pods too
 _PEER_IS_GONE = ("Gloo", "closed by peer")
+_WRONG_FLAG = re.compile(r"No such compile option: '(\w+)'|While setting option (\w+), .*")  # XLA's words
 
 
 def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[str, float]) -> ExitCode:
@@ -66,14 +71,14 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
         measures=orders.num_processes > 1,
     )
     directory = RunDirectory(Path(orders.directory), orders.incarnation)
-    with _in_words(directory.path), controls.signals():
+    with _in_words(job, directory.path), controls.signals():
         phases = Phases(Path(orders.progress), incarnation=orders.incarnation, rank=orders.rank, pid=os.getpid())
         for name, seconds in spent.items():
             phases.add(name, seconds)
         speaks = orders.rank == WRITER
         summary = Summary(directory, job, phases) if speaks else None
         try:
-            with _in_words(directory.path):
+            with _in_words(job, directory.path):
                 with phases.entered(Phase.JOIN):
                     # Which rank hangs is for the watchdog to say; without one there is a limit all the same.
                     limit = WORK_LIMIT_HANGS * job.spec.recovery.hang_after.seconds
@@ -194,8 +199,8 @@ def _mfu_words(token_flops: int, can: Peak) -> str:
 
 
 @contextmanager
-def _in_words(directory: Path) -> Iterator[None]:
-    """A full disk and a lack of memory, as errors for a person; a fault of our own keeps its traceback."""
+def _in_words(job: TrainingJob, directory: Path) -> Iterator[None]:
+    """A full disk, a lack of memory and a wrong flag, as errors for a person; a fault of ours keeps its traceback."""
     try:
         yield
     except OSError as error:
@@ -208,12 +213,23 @@ def _in_words(directory: Path) -> Iterator[None]:
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if any(words in str(error) for words in _PEER_IS_GONE):
             raise PeerError(f"another process of the run is gone: {_first_line(error)}") from error
+        if wrong := _WRONG_FLAG.search(str(error)):
+            raise CompilerError(_flag_words(job, wrong)) from error
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise OutOfMemoryError(
             f"out of memory: {_first_line(error) or 'the host has no memory left'}. Raise batch.microbatches, lower "
             "batch.sequences or model.seqLen, or use more devices; committed checkpoints are untouched"
         ) from error
+
+
+def _flag_words(job: TrainingJob, wrong: re.Match[str]) -> str:
+    name = wrong[1] or wrong[2]
+    own = name in options(job.spec.training.xla_flags)
+    whose = "training.xlaFlags" if own else f"compiler.flags of the class {job.spec.hardware.accelerator}"
+    compiler = f"XLA's compiler for {jax.default_backend().upper()}s in jaxlib {jaxlib.version.__version__}"
+    reason = "has no such option" if wrong[1] else "says: " + wrong[0].rstrip(".")
+    return f"{whose}: given --{name}, and {compiler} {reason}; correct it, or leave it out"
 
 
 def _first_line(error: Exception) -> str:
@@ -235,7 +251,12 @@ def _first_event(began: Start, incarnation: int, memory: list[DeviceMemory]) -> 
         "incarnation": incarnation,
     }
     mesh = began.program.layout.mesh
-    return event | {"devices": mesh.size, "mesh": dict(mesh.shape), "memory": [asdict(row) for row in memory]}
+    return event | {
+        "devices": mesh.size,
+        "mesh": dict(mesh.shape),
+        "xlaFlags": xla_flags(began.job),
+        "memory": [asdict(row) for row in memory],
+    }
 
 
 def _plot(job: TrainingJob, run: RunDirectory, floors: Mapping[str, float]) -> None:
