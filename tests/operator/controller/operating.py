@@ -13,7 +13,7 @@ from typing import Any, Self
 from tests.cluster.client import Client, RefusedError
 from tests.cluster.commands import wait
 
-from shardwise.job.pods import LastRecord
+from shardwise.job.pods import LastRecord, Verdict
 from shardwise_operator.agents import AgentError, Agents, Target
 from shardwise_operator.apply import Applier
 from shardwise_operator.catalog import Catalog
@@ -208,7 +208,9 @@ class Place:
             conditions = [{"type": "Ready", "status": str(ready)}]
             self.report(pod, phase="Running", podIP=f"192.0.2.{number + 1}", conditions=conditions)
 
-    def end(self, pod: str, code: int, last: LastRecord | None = None, *, reason: str = "Error", **status: Any) -> None:
+    def end(
+        self, pod: str, code: int, last: LastRecord | Verdict | None = None, *, reason: str = "Error", **status: Any
+    ) -> None:
         """The kubelet's part: the container has ended."""
         terminated = {"exitCode": code, "reason": reason, "message": last.dumps() if last else ""}
         container = {

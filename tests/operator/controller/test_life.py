@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.operator.building import manifest, record
+from tests.operator.building import manifest, record, verdict
 from tests.operator.controller.operating import Operator, Place, StandInAgents, told
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -70,6 +70,51 @@ def test_a_failed_run_says_why(place: Place, agents: StandInAgents) -> None:
 
     assert condition["reason"] == "NonFinite"
     assert condition["message"] == "the loss is nan (rank 1)\nTraceback"
+
+
+def test_a_job_that_does_not_fit_makes_no_pod_of_its_hosts(place: Place) -> None:
+    """Its plan's pod is the only one; taken out, the job starts all the same."""
+    place.apply(manifest(preflight="plan"))
+    place.until_pods("job-plan-0")
+    place.until("it to say so", lambda: place.status().get("reason") == "Planning")
+    place.run("job-plan-0")
+    place.end("job-plan-0", 83, verdict(fits=False, change="hardware.topology=4x2: 1.5 GiB of 2.0 GiB"))
+    place.until("the verdict", lambda: place.status().get("reason") == "NotFitting")
+    condition = _condition(place.status(), "Fits")
+
+    assert set(place.pods()) == {"job-plan-0"}
+    assert place.status()["phase"] == "Pending"
+    assert place.status()["hosts"] == {"ready": 0, "of": 2, "summary": "0/2"}
+    assert condition["status"] == "False"
+    assert condition["message"].startswith("peak 3.0 GiB a device of 2.0 GiB; what makes it fit: hardware.topology=4x2")
+    place.change("job", preflight=None)
+    place.until_pods("job-plan-0", "job-0-0-0", "job-0-1-0")
+
+
+def test_a_job_that_fits_trains_and_is_not_planned_again(place: Place, agents: StandInAgents) -> None:
+    """Also where its plan's first pod is deleted; a suspend and a resume later it starts at once."""
+    agents.answer = told()
+    place.apply(manifest(preflight="plan"))
+    place.until_pods("job-plan-0")
+    place.remove("job-plan-0")
+    place.until_pods("job-plan-1")
+    place.run("job-plan-1")
+    place.end("job-plan-1", 0, verdict())
+    place.until_pods("job-plan-1", "job-0-0-0", "job-0-1-0")
+    place.run("job-0-0-0", "job-0-1-0")
+    status = place.until_phase("Running")
+
+    assert _condition(status, "Fits")["status"] == "True"
+    assert status["hosts"]["ready"] == 2
+    assert status["restartCount"] == 0
+    place.change("job", suspend=True)
+    place.until("the request", lambda: agents.stopped)
+    for pod in ("job-0-0-0", "job-0-1-0"):
+        place.end(pod, 80, record(80, step=37, message="saved and stopped"))
+    place.until_phase("Suspended")
+    place.until_pods()
+    place.change("job", suspend=False)
+    place.until_pods("job-0-0-1", "job-0-1-1")
 
 
 def test_a_lost_pod_is_replaced_alone(place: Place, agents: StandInAgents) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.operator.building import NOW, begun, pod, record, seen
+from tests.operator.building import NOW, begun, plan_pod, pod, record, seen
 from tests.operator.controller.operating import told
 
 from shardwise.job.status import JobStatus
@@ -11,7 +11,7 @@ from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Plan
 from shardwise_operator.poll import Poll
 from shardwise_operator.runtime.kinds import PODS
-from shardwise_operator.state import Phase
+from shardwise_operator.state import Finding, Phase, Preflight
 from shardwise_operator.status import compose
 
 
@@ -114,3 +114,15 @@ def test_what_was_refused_is_said() -> None:
     assert status["message"] == "exceeded"
     (condition,) = [each for each in status["conditions"] if each["type"] == "Scheduled"]
     assert (condition["status"], condition["reason"]) == ("False", "QuotaExceeded")
+
+
+def test_the_pod_of_a_plan_is_no_host() -> None:
+    """It is known while the plan is made, so that a deleted one is missed, and counts among no hosts."""
+    state = begun(Phase.PENDING, pods={}, attempts={"0-0": 0, "0-1": 0, "plan": 0}, preflight=Preflight(of="x"))
+    made = begun(Phase.PENDING, pods={}, preflight=Preflight(of="x", finding=Finding.FITS))
+
+    planning, planned = _compose(seen(state, plan_pod())), _compose(seen(made, plan_pod(phase="Succeeded")))
+
+    assert planning["hosts"] == planned["hosts"] == {"ready": 0, "of": 2, "summary": "0/2"}
+    assert planning["pods"] == {"plan": "uid-plan-0"}
+    assert "pods" not in planned
