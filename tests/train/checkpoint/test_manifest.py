@@ -67,7 +67,7 @@ def test_impossible_arrays_are_refused(changes: dict[str, Any]) -> None:
         (b"[]", "is not a JSON object"),
         (b"{}", "has no format_version"),
         (b'{"format_version": 9}', "COMMITTED has format 9, written by a newer Shardwise"),
-        (b'{"format_version": 1}', "SHA-256 differs"),
+        (b'{"format_version": 2}', "SHA-256 differs"),
         (b" " * 5000, "COMMITTED has 5000 bytes"),
     ],
 )
