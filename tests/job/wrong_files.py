@@ -35,6 +35,7 @@ FIELDS = [
     ("deadline=tomorrow", "spec.deadline", ['given "tomorrow"', "a duration such as 90s, 10m, 1h30m or 7d"]),
     ("deadline=0s", "spec.deadline", ['given "0s"', "above 0s, up to 3650d"]),
     ("deadline=4000d", "spec.deadline", ['given "4000d"', "up to 3650d"]),
+    ("preflight=run", "spec.preflight", ['given "run"', "plan"]),
     ("deadline=3600", "spec.deadline", ["given 3600", "a duration such as"]),
     ("training.steps=abc", "spec.training.steps", ['given "abc"', "an integer from 1 to 2147483647"]),
     ("training.steps='500'", "spec.training.steps", ['given "500"', "an integer"]),
