@@ -172,6 +172,13 @@ def test_a_file_adds_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "compiler: {target: v5p, flags: [{flag: --xla_dump_to=/a, reason: a}, {flag: --xla_dump_to, reason: b}]}",
             ["spec.compiler.flags", "--xla_dump_to more than once", "each option once"],
         ),
+        ("devicesPerChip: 2", "deviceMemory: 0", ["spec.deviceMemory", 'given "0"', "a quantity above 0"]),
+        (
+            "devicesPerChip: 2",
+            "peakFlops: {bfloat16: 0.0T, float32: 1T}",
+            ["spec.peakFlops.bfloat16", 'given "0.0T"', "a quantity above 0"],
+        ),
+        ("chips: 8,", "chips: 8, networkBandwidth: 0e3,", ["spec.machines.1.networkBandwidth", "a quantity above 0"]),
         (
             "devicesPerChip: 2",
             "hostPaths: [{name: a, path: /a, mountPath: /a}]",

@@ -52,6 +52,16 @@ _SIDES = "grid.split('x')"
 _CHIPS = (
     f"(int({_SIDES}[0]) * ({_SIDES}.size() > 1 ? int({_SIDES}[1]) : 1) * ({_SIDES}.size() > 2 ? int({_SIDES}[2]) : 1))"
 )
+# What plans and runs divide by.
+_FIGURES = (
+    ("spec", "deviceMemory"),
+    ("spec", "memoryBandwidth"),
+    ("spec.peakFlops", "bfloat16"),
+    ("spec.peakFlops", "float32"),
+    ("spec.interconnect", "bandwidth"),
+    ("spec.hosts", "networkBandwidth"),
+    ("spec.machines.*", "networkBandwidth"),
+)
 _FLAGS = "self.flags.map(one, one.flag)"
 _CLASS_RULES = (
     Rule(
@@ -83,6 +93,15 @@ _CLASS_RULES = (
         holds="self.?minDevices.orValue(1) <= self.maxDevices",
         message="expected minDevices of at most maxDevices",
         field=".minDevices",
+    ),
+    *(
+        Rule(
+            at=group,
+            holds=f"!has(self.{field}) || string(self.{field}).matches('^[0.]*[1-9]')",
+            message="expected a quantity above 0",
+            field=f".{field}",
+        )
+        for group, field in _FIGURES
     ),
     Rule(
         at="spec.compiler",

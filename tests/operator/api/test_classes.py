@@ -1,8 +1,11 @@
 """A platform team's own class at apply: right ones are taken, and most mistakes are refused where they are written."""
 
+from pathlib import Path
+
 import pytest
 from tests.cluster.client import Client
 
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "accelerators.md"
 OWN = """
 apiVersion: shardwise.dev/v1alpha1
 kind: AcceleratorClass
@@ -23,6 +26,11 @@ APPLY = ("apply", "--dry-run=server", "--filename", "-")
 def test_a_class_of_ones_own_is_taken(shardwise_api: Client) -> None:
     """A class needs no more than its machines."""
     shardwise_api.kubectl(*APPLY, stdin=OWN)
+
+
+def test_the_class_of_the_documentation_is_taken(shardwise_api: Client) -> None:
+    """What a platform team copies, with its figures and its options, is right."""
+    shardwise_api.kubectl(*APPLY, stdin=DOCUMENTED.read_text().partition("```yaml\n")[2].partition("```")[0])
 
 
 @pytest.mark.parametrize(
@@ -52,6 +60,13 @@ def test_a_class_of_ones_own_is_taken(shardwise_api: Client) -> None:
             f"{FLAGS}[{{flag: {OVERLAP}=True, reason: a}}, {{flag: {FUSION}, reason: b}}]}}\n  nodeSelector:",
             "expected options without --xla_tpu_overlap_compute_collective_tc, which together with another",
         ),
+        ("  nodeSelector:", "  deviceMemory: 0\n  nodeSelector:", "spec.deviceMemory: Invalid value"),
+        (
+            "  nodeSelector:",
+            "  peakFlops: {bfloat16: 0.0T, float32: 1T}\n  nodeSelector:",
+            "spec.peakFlops.bfloat16: Invalid value",
+        ),
+        ("chips: 8,", "chips: 8, networkBandwidth: 0e3,", "expected a quantity above 0"),
         ("kernels: [plain]", "kernels: [fast]", "supported values"),
         ("  platform: tpu", "  platform: tpu\n  colour: red", "unknown field"),
     ],

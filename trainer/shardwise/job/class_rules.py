@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
 from shardwise.job.flags import refusals, repeated
-from shardwise.job.spec.accelerator import AcceleratorClass
+from shardwise.job.quantity import Quantity
+from shardwise.job.spec.accelerator import AcceleratorClass, AcceleratorSpec
 
 PLACEHOLDERS = ("topology", "machine")
 
@@ -85,6 +86,27 @@ def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
         yield Problem(path=path, given=f"{name} more than once", expected="each option once")
 
 
+def _figures_are_above_zero(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """Plans and runs divide by what a device can do."""
+    for path, figure in _figures(accelerator.spec):
+        if figure is not None and not figure.value:
+            yield Problem(path=f"spec.{path}", given=shown(str(figure)), expected="a quantity above 0")
+
+
+def _figures(spec: AcceleratorSpec) -> Iterator[tuple[str, Quantity | None]]:
+    yield "deviceMemory", spec.device_memory
+    yield "memoryBandwidth", spec.memory_bandwidth
+    if spec.peak_flops:
+        yield "peakFlops.bfloat16", spec.peak_flops.bfloat16
+        yield "peakFlops.float32", spec.peak_flops.float32
+    if spec.interconnect:
+        yield "interconnect.bandwidth", spec.interconnect.bandwidth
+    if spec.hosts:
+        yield "hosts.networkBandwidth", spec.hosts.network_bandwidth
+    for index, machine in enumerate(spec.machines):
+        yield f"machines.{index}.networkBandwidth", machine.network_bandwidth
+
+
 _RULES = (
     _topologies_are_of_one_kind,
     _grids_are_whole_machines,
@@ -92,4 +114,5 @@ _RULES = (
     _host_paths_are_privileged,
     _placeholders_are_known,
     _flags_are_safe,
+    _figures_are_above_zero,
 )
