@@ -201,6 +201,13 @@ class Shell:
         """Run to the end; the summary."""
         return self.begin(directory, *changes).finish()
 
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another command in the folder to its end; what it printed."""
+        command = [*COMMAND, *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False
+        )
+
     def close(self) -> None:
         """End what a failed test has left running."""
         for run in self._runs:

@@ -115,15 +115,20 @@ def test_several_hosts_are_refused(hardware: str, fragments: list[str], command:
         assert fragment in ended.error
 
 
-def test_a_run_on_gpus_is_read_without_them(disturbed: Run, process: Command) -> None:
+def test_a_run_on_gpus_is_read_without_them(disturbed: Run, processor: Shell) -> None:
     """On a machine without GPUs a run that had some is exported, and makes text; which devices make it is said."""
-    folder = disturbed.directory.parent
-    exported = process("export", "gpus", "out/model.safetensors", folder=folder)
-    assert (exported.code, exported.error) == (0, "")
-    made = process("generate", "gpus", "--prompt", "1 times ", "--tokens", "8", folder=folder)
-    assert made.code == 0
-    assert made.out.startswith("1 times ")
-    assert "4 GPU devices (gpu 1x4) are not on this machine: on the processor instead" in made.error
+    exported = processor.call("export", str(disturbed.directory), "out/model.safetensors")
+    assert (exported.returncode, exported.stderr) == (0, "")
+    made = processor.call("generate", str(disturbed.directory), "--prompt", "1 times ", "--tokens", "8")
+    assert (made.returncode, made.stdout.startswith("1 times ")) == (0, True)
+    assert "4 GPU devices (gpu 1x4) are not on this machine: on the processor instead" in made.stderr
+
+
+def test_a_run_on_gpus_is_read_on_them(gpus: Shell, disturbed: Run) -> None:
+    """Where the run's devices are, they make the text."""
+    made = gpus.call("generate", disturbed.directory.name, "--prompt", "1 times ", "--tokens", "8")
+    assert (made.returncode, made.stdout.startswith("1 times ")) == (0, True)
+    assert "processor" not in made.stderr
 
 
 def test_a_flag_that_xla_does_not_know(processor: Shell) -> None:

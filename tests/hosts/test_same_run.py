@@ -122,6 +122,12 @@ def test_checkpoint_of_two_hosts_elsewhere(shell: Shell, undisturbed: Run, topol
     assert summary["digest"] == saved[SOME]
 
 
+def test_text_of_two_hosts(shell: Shell, undisturbed: Run) -> None:
+    """A command is one process, which has not the devices of two hosts: it makes text with their model all the same."""
+    made = shell.call("generate", undisturbed.directory.name, "--prompt", "1 times ", "--tokens", "8")
+    assert (made.returncode, made.stdout.startswith("1 times ")) == (0, True)
+
+
 def test_only_the_first_host_writes_what_is_written_once(undisturbed: Run) -> None:
     """Each step, start and checkpoint is recorded once, though two trainers have made it."""
     assert [record["step"] for record in undisturbed.records()] == list(range(1, STEPS + 1))
