@@ -73,13 +73,14 @@ def test_shape_changes_only_under_suspend(shardwise_api: Client, url: str, spec:
     [
         {"deadline": "1d"},
         {"ttlAfterFinished": "1h"},
+        {"preflight": "plan"},
         {"suspend": True},
         {"training": {"seed": 0}},
         {"training": {"model": {"normEpsilon": 1e-5}}},
     ],
 )
 def test_the_rest_changes_at_any_time(shardwise_api: Client, url: str, spec: dict[str, object]) -> None:
-    """Deadline, time to live and suspend change while a job runs, and a default may be written out under suspend."""
+    """Deadline, time to live, preflight and suspend change while a job runs, a default may be written out under suspend."""
     shardwise_api.request(
         "PATCH", url, {"spec": {**spec, "suspend": "training" in spec or spec.get("suspend", False)}}, MERGE
     )
