@@ -80,7 +80,7 @@ def test_shape_changes_only_under_suspend(shardwise_api: Client, url: str, spec:
     ],
 )
 def test_the_rest_changes_at_any_time(shardwise_api: Client, url: str, spec: dict[str, object]) -> None:
-    """Deadline, time to live, preflight and suspend change while a job runs, a default may be written out under suspend."""
+    """Deadline, time to live, preflight and suspend change in a running job, a default in a suspended one."""
     shardwise_api.request(
         "PATCH", url, {"spec": {**spec, "suspend": "training" in spec or spec.get("suspend", False)}}, MERGE
     )
