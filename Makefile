@@ -109,6 +109,10 @@ bench-operator: $(READY) ## what 100 jobs x 4 hosts cost the operator and the co
 bench-apply: $(READY) ## from kubectl apply to the first step by phase, beside shardwise run, on the bare cluster
 	$(BIN)/python -m benchmarks.apply $(ARGS)
 
+.PHONY: plans
+plans: $(PLAN_READY) ## compile the plans of forty jobs and compare them with docs/plans.md, half an hour (ARGS="7B-tpu-v5p" for some)
+	$(BIN)/python -m tests.plan.plans $(ARGS)
+
 ##@ Kubernetes on this machine
 
 .PHONY: cluster-up

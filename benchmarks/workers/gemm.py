@@ -1,5 +1,7 @@
 """What the machine can do at most: FLOP/s of float32 matrix products, measured as the trainer does for MFU."""
 
+from functools import partial
+
 from benchmarks.workers.serve import serve, simulate
 
 simulate(1)

@@ -18,7 +18,7 @@ from shardwise.train.optimizer import (
     scale_by_lion,
     schedule,
 )
-from shardwise.train.state import Program
+from shardwise.train.state import Program, flat
 
 MakeProgram = Callable[..., Program]
 
@@ -201,7 +201,7 @@ def test_moments_lie_where_they_lay_when_clipping_is_switched_off(make_program: 
         make_program(f"optimizer.clipNorm={norm}", num_devices=1).abstract()["optimizer"] for norm in ("1.0", "null")
     )
 
-    assert jax.tree.structure(clipped) == jax.tree.structure(free)
+    assert list(flat(clipped)) == list(flat(free))
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])

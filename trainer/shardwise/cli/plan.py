@@ -6,11 +6,11 @@ Compiles the very step of a run for the class's topology; a machine with none of
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -26,6 +26,10 @@ from shardwise.job.load import load
 from shardwise.job.pods import Verdict
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+
+if TYPE_CHECKING:
+    from shardwise.plan.result import Plan
+    from shardwise.plan.search import Found
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead; null is what is not known.")]
 Search = Annotated[
@@ -73,31 +77,12 @@ def _plan(
     job = load(job_file, overrides or [])
     os.environ.update(plan_environment(resolve(job)))
     with trainer_imports(), _compilers_kept_quiet() as errors:
-        progress = Console(file=errors, highlight=False, soft_wrap=True)
-        from shardwise.plan import making
         from shardwise.plan.pictures import draw
-        from shardwise.plan.search import change_that_fits, changes_to_write
-        from shardwise.plan.search import search as search_layouts
+        from shardwise.plan.search import changes_to_write
         from shardwise.plan.show import show, show_search
 
-        found = []
-        with progress.status("") as status:
-
-            def report(text: str) -> None:
-                status.update(text)
-                if not progress.is_terminal:
-                    progress.print(text)
-
-            if search:
-                found = search_layouts(job, report)
-                made = found[0].plan
-            else:
-                report(f"compiling the step for {_hardware(job)}")
-                made = making.plan(resolve(job))
-            _leave(made.verdict, summary)
-            if made.fits is False:  # to find a change takes longer, and may run out of memory
-                made = made.model_copy(update={"change": change_that_fits(job, report)})
-                _leave(made.verdict, summary)
+        with _reported(Console(file=errors, highlight=False, soft_wrap=True)) as report:
+            made, found = _made(job, search=search, summary=summary, report=report)
         drawn = draw(made, pictures) if pictures else []
         changes = changes_to_write(job, found[0].choice) if write else {}
     console = Console(highlight=False)
@@ -112,6 +97,40 @@ def _plan(
     if write:
         _write(job_file, changes, Console(stderr=as_json, highlight=False, soft_wrap=True))
     sys.exit(ExitCode.OUT_OF_MEMORY if made.fits is False else ExitCode.OK)
+
+
+def _made(
+    job: TrainingJob, *, search: bool, summary: Path | None, report: Callable[[str], None]
+) -> "tuple[Plan, list[Found]]":
+    """The job's plan, or the best of a search's with all that it found."""
+    from shardwise.plan import making
+    from shardwise.plan import search as searching
+
+    found: list[Found] = []
+    if search:
+        found = searching.search(job, report)
+        made = found[0].plan.model_copy(update={"layouts": [one.layout for one in found]})
+    else:
+        report(f"compiling the step for {_hardware(job)}")
+        made = making.plan(resolve(job))
+    _leave(made.verdict, summary)
+    if made.fits is False:  # to find a change takes longer, and may run out of memory
+        made = made.model_copy(update={"change": searching.change_that_fits(job, report)})
+        _leave(made.verdict, summary)
+    return made, found
+
+
+@contextmanager
+def _reported(console: Console) -> Iterator[Callable[[str], None]]:
+    """What is being done, in one line that changes; lines where the console is no terminal."""
+    with console.status("") as status:
+
+        def report(text: str) -> None:
+            status.update(text)
+            if not console.is_terminal:
+                console.print(text)
+
+        yield report
 
 
 def _leave(verdict: Verdict, path: Path | None) -> None:

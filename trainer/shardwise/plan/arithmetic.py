@@ -83,7 +83,7 @@ def _over_tensor(program: Program) -> float:
     config, batch = program.config, program.training.batch
     mesh = program.layout.mesh.shape
     rows = batch.sequences // (mesh["replica"] * mesh[DATA[0]] * mesh[DATA[1]])
-    stream = rows * config.seq_len * config.embed_size * program.layout.dtype.itemsize
+    stream: int = rows * config.seq_len * config.embed_size * program.layout.dtype.itemsize
     split = program.layout.splits_positions(config.seq_len)
     branches = 2 if config.block == "sequential" else 1
     again = {"none": 0, "dots": branches, "full": 2 * branches - 1}[config.remat]
@@ -114,4 +114,5 @@ def _local_bytes(leaves: Mapping[str, jax.ShapeDtypeStruct]) -> int:
 
 def _shard(leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
     assert leaf.sharding is not None
-    return leaf.sharding.shard_shape(leaf.shape)
+    shape: tuple[int, ...] = leaf.sharding.shard_shape(leaf.shape)
+    return shape

@@ -218,7 +218,7 @@ def _group(instruction: Instruction, kind: Kind) -> list[int]:
     ):
         return _named_group(*named.groups())
     if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
-        return _iota(iota[2], iota[3]).reshape(_whole_numbers(iota[1]))[0].tolist()
+        return [int(one) for one in _iota(iota[2], iota[3]).reshape(_whole_numbers(iota[1]))[0]]
     listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)
     assert listed, instruction
     return _whole_numbers(listed[1])
@@ -232,7 +232,8 @@ def _named_group(axes: str, dims: str | None, turned: str | None, over: str) -> 
     inside = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", over)]
     others = [axis for axis in range(len(sizes)) if axis not in inside]
     width = math.prod(list(sizes.values())[axis] for axis in inside)
-    return order.reshape(tuple(sizes.values())).transpose(others + inside).reshape(-1, width)[0].tolist()
+    groups = order.reshape(tuple(sizes.values())).transpose(others + inside).reshape(-1, width)
+    return [int(one) for one in groups[0]]
 
 
 def _iota(dims: str, turned: str | None) -> np.ndarray:

@@ -72,4 +72,5 @@ def _flops(equation: Any, ways: int) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval
     depth = math.prod(left.shape[axis] for axis in contracted)
-    return 2 * ways * depth * math.prod(equation.outvars[0].aval.shape)
+    flops: int = 2 * ways * depth * math.prod(equation.outvars[0].aval.shape)
+    return flops

@@ -5,6 +5,7 @@ Called by the command line, by the search and by the golden plans.
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from shardwise.job.accelerators import offered, xla_flags
 from shardwise.job.errors import OutOfMemoryError
@@ -92,7 +93,7 @@ def _refused(job: TrainingJob, text: str) -> Plan:
     )
 
 
-def _about(job: TrainingJob, attention: str) -> dict[str, object]:
+def _about(job: TrainingJob, attention: str) -> dict[str, Any]:
     """What is planned."""
     hardware, training = job.spec.hardware, job.spec.training
     shape = mesh_shape(job)

@@ -71,6 +71,20 @@ class Bound(_Result):
     synchronous_seconds: dict[Link, float]
 
 
+class Layout(_Result):
+    """A layout that a search compiled."""
+
+    changes: dict[str, int | str]
+    """The fields of the job that say it."""
+    is_own: bool
+    fits: bool | None
+    needed_bytes: int
+    seconds: float | None
+    """The least of a step; None where XLA refused it."""
+    mfu: float | None
+    binds: str | None
+
+
 class Plan(_Result):
     """A job's plan. What follows `refusal` is None where XLA refused the program for want of memory."""
 
@@ -109,6 +123,8 @@ class Plan(_Result):
     """For simulated devices: what the process of one host holds while it trains, all devices and Python included."""
     flops: Flops | None
     bound: Bound | None
+    layouts: list[Layout] = []
+    """Of a search, best first; the plan is the first one's."""
 
     @property
     def verdict(self) -> Verdict:

@@ -17,7 +17,7 @@ from shardwise.job.topology import inner_ways, mesh_shape, topologies
 from shardwise.job.words import divisors, size
 from shardwise.plan.making import plan
 from shardwise.plan.memory import usable_bytes
-from shardwise.plan.result import Plan
+from shardwise.plan.result import Layout, Plan
 
 MOST_COMPILED = 8
 _MOST_OF_MEMORY = 0.95
@@ -71,6 +71,20 @@ class Found:
     plan: Plan
     is_own: bool
     """Whether it is the layout that the job has now."""
+
+    @property
+    def layout(self) -> Layout:
+        """It, for programs."""
+        bound = self.plan.bound
+        return Layout(
+            changes=self.choice.changes,
+            is_own=self.is_own,
+            fits=self.plan.fits,
+            needed_bytes=self.plan.needed_bytes,
+            seconds=bound.seconds if bound else None,
+            mfu=bound.mfu if bound else None,
+            binds=bound.binds if bound else None,
+        )
 
     @property
     def rank(self) -> tuple[bool, float]:
