@@ -49,6 +49,9 @@ help: ## print this list
 .PHONY: setup
 setup: $(READY) ## make .venv with every locked dependency and both distributions; the other targets do it by themselves
 
+.PHONY: setup-plan
+setup-plan: $(PLAN_READY) ## make .venv-plan, in which shardwise plan has the compilers for TPUs and GPUs
+
 .PHONY: demo
 demo: $(READY) ## train on real text on 2 simulated hosts, kill a trainer, stop, go on on one host, show the result
 	$(BIN)/python examples/demo.py

@@ -72,7 +72,10 @@ def _backward(how: Table, _: None, grad: Array) -> tuple[Array]:
         num_entries = grad.shape[-1]
         fill = -num_entries % EVEN if num_entries > EVEN else 0
         rows = with_layout_constraint(jnp.pad(grad[0, 0], ((0, 0), (0, fill))), InMemory((0, 1)))
-        return scatter_over_data(rows, how.wire, dimension=0)[:, :num_entries].astype(jnp.float32)
+        part = scatter_over_data(rows, how.wire, dimension=0)
+        if fill:  # a TPU's compiler would cut the filling off while it scatters, and then fail to find the shapes alike
+            part = jax.lax.optimization_barrier(part)
+        return part[:, :num_entries].astype(jnp.float32)
 
     mapped = jax.shard_map(local, in_specs=COPIES, out_specs=how.spec, axis_names=unclaimed(), check_vma=False)
     return (mapped(grad),)
