@@ -98,20 +98,29 @@ def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: b
             return jax.vmap(kernel)(q, k, v)
         return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))(q, k, v, segments)
 
+    return _on_each_device(local, q, k, v, segments)
+
+
+def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+    """CuDNN's fused attention for GPUs, one call a device over its own batch and heads; 16-bit inputs only."""
+    swap = partial(jnp.swapaxes, axis1=1, axis2=2)
+    fused = partial(jax.nn.dot_product_attention, scale=1.0, is_causal=True, implementation="cudnn")
+
+    def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
+        mask = None if segments is None else _mask(q.shape[2], k.shape[2], 0, 0, segments)
+        return swap(fused(swap(q), swap(k), swap(v), mask=mask))
+
+    return _on_each_device(local, q, k, v, segments)
+
+
+def _on_each_device(local: Callable[..., Array], q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+    """A kernel over the batch and heads of one device. XLA's partitioner takes no kernel beside a manual axis."""
     heads, rows = P(DATA, "tensor"), None if segments is None else P(DATA)
     specs = (heads, heads, heads, rows)
     mapped: Callable[..., Array] = jax.shard_map(
         local, in_specs=specs, out_specs=heads, axis_names=unclaimed(), check_vma=False
     )
     return mapped(q, k, v, segments)
-
-
-def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
-    """CuDNN's fused attention for GPUs; 16-bit inputs only."""
-    mask = None if segments is None else _mask(q.shape[2], k.shape[2], 0, 0, segments)
-    swap = partial(jnp.swapaxes, axis1=1, axis2=2)
-    fused = partial(jax.nn.dot_product_attention, scale=1.0, is_causal=True, implementation="cudnn")
-    return swap(fused(swap(q), swap(k), swap(v), mask=mask))
 
 
 def _scores(q: Array, k: Array) -> Array:
