@@ -79,7 +79,7 @@ imports: $(READY) ## the arrows between the packages (import-linter)
 	$(BIN)/lint-imports
 
 .PHONY: pytest
-pytest: $(READY) ## the tests alone; the first time they compile a Kubernetes and build images, which takes 10 minutes
+pytest: $(READY) $(PLAN_READY) ## the tests alone; the first time they compile a Kubernetes and build images, which takes 10 minutes
 	$(BIN)/python -m tests.cluster prepare
 	$(if $(filter 1,$(KIND)),$(BIN)/python -m images.build && $(BIN)/python -m tests.kind build)
 	$(PYTEST) $(ARGS)
@@ -161,8 +161,8 @@ lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pi
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
 .PHONY: clean
-clean: ## remove both environments and the tools' caches (runs and checkpoints stay)
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## remove the environments and the tools' caches (runs and checkpoints stay)
+	rm -rf .venv .venv-bench .venv-plan .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------- the environments

@@ -1,0 +1,88 @@
+"""Which small jobs are compiled for which class: each choice of a job at least once, and those together that interact.
+
+Used by the tests beside this. Precision is bfloat16 and the kernel `auto` where a row does not say. A class's first job
+on one slice, and its first on several, compile every program of a run; the others the step.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.plan.compiling import EVERY_PROGRAM, Request, answers, small
+
+from shardwise.job.accelerators import BUILT_IN
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job of the table."""
+
+    accelerator: str
+    topology: str
+    slices: int = 1
+    words: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What a test calls it."""
+        slices = f"{self.slices}x" if self.slices > 1 else ""
+        return " ".join([self.accelerator, slices + self.topology, *self.words])
+
+    @property
+    def request(self) -> Request:
+        """What is asked of the compiler."""
+        alike = (row for row in ROWS if row.accelerator == self.accelerator and (row.slices > 1) == (self.slices > 1))
+        programs = EVERY_PROGRAM if next(alike) == self else ("step",)
+        return Request(small(self.accelerator, self.topology, self.slices, *self.words), programs)
+
+
+FLOAT32 = "precision.compute=float32"
+DOCUMENTS = "data.attendAcross=document"
+ROWS = (
+    Row("tpu-v4", "2x2x2"),
+    Row("tpu-v4", "2x2x1", 2, ("precision.params=bfloat16", "mesh.tensor=2")),
+    Row("tpu-v4", "2x2x4", 1, ("model.attention=blockwise", "model.seqLen=1024", "model.remat=dots")),
+    Row("tpu-v5e", "2x4"),
+    Row("tpu-v5e", "4x4", 2, ("precision.reduce=float32", "model.remat=dots")),
+    Row("tpu-v5e", "1x1", 1, ("model.attention=plain", "model.block=parallel", "model.seqLen=96", "model.remat=none")),
+    Row("tpu-v5e", "4x4", 1, ("model.attention=splash", "model.seqLen=640", "mesh.tensor=2")),
+    Row("tpu-v5e", "16x16"),
+    Row("tpu-v5e-4t", "2x4", 1, ("model.seqLen=96",)),
+    Row("tpu-v5e-4t", "2x4", 2, ("mesh.tensor=4", "model.block=parallel", "model.position=rotary")),
+    Row("tpu-v5p", "2x2x2", 1, (FLOAT32,)),
+    Row("tpu-v5p", "2x2x1", 2, ("model.attention=splash", "model.seqLen=1024", "model.remat=none")),
+    Row("tpu-v5p", "2x4x4", 1, ("optimizer={name: muon, learningRate: 1e-3}", "mesh.tensor=2")),
+    Row("tpu-v5p", "4x8x8"),
+    Row("tpu-v6e", "2x4", 1, (DOCUMENTS, "model.seqLen=640", "batch.microbatches=2")),
+    Row("tpu-v6e", "2x4", 2, (FLOAT32, "model.attention=plain", "model.remat=none")),
+    Row("tpu-v6e-4t", "2x4"),
+    Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=1000", "model.tiedHead=false", "model.dropout.residual=0.1")),
+    Row("tpu-v7x", "2x2x1"),
+    Row("tpu-v7x", "2x2x1", 2, ("model.attention=blockwise", "model.seqLen=1024", "precision.reduce=float32")),
+    Row("gpu-h100", "1x8"),
+    Row("gpu-h100", "1x8", 1, ("model.attention=cudnn", "mesh.tensor=8")),
+    Row("gpu-h100", "2x8", 1, ("model.attention=cudnn", "mesh.tensor=2", "model.seqLen=1024", "model.remat=dots")),
+    Row("gpu-h100", "2x8", 1, ("model.attention=cudnn", "mesh.tensor=4", "model.seqLen=1000")),
+    Row("gpu-h100", "1x8", 2, ("mesh.tensor=4", "model.remat=none")),
+    Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
+    Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),
+    Row("gke-gpu-h200", "1x8", 1, ("precision.params=bfloat16",)),
+    Row("gke-gpu-h200", "1x8", 2, (FLOAT32,)),
+    Row("gke-gpu-l4", "1x4", 1, ("model.seqLen=640",)),
+    Row("gke-gpu-l4", "1x2", 2),
+    Row("gpu", "1x2"),
+    Row("gpu", "1x2", 2, ("precision.reduce=float32",)),
+    Row("cpu-sim", "1x4"),
+    Row("cpu-sim", "1x2", 2, ("model.attention=blockwise", "model.seqLen=1024")),
+)
+
+
+def of_platform(*platforms: str) -> list[Row]:
+    """The rows of these platforms."""
+    return [row for row in ROWS if BUILT_IN[row.accelerator].spec.platform in platforms]
+
+
+def answer(row: Row) -> Mapping[str, Any]:
+    """What came of a row; its class's others are compiled by the same process."""
+    alike: Sequence[Row] = [other for other in ROWS if other.accelerator == row.accelerator]
+    return answers([other.request for other in alike])[alike.index(row)]

@@ -1,0 +1,23 @@
+"""examples/kubernetes: each job, as it stands, compiles for its hardware and fits into it."""
+
+from pathlib import Path
+
+import pytest
+from tests.plan.compiling import ROOT, Request, answers
+
+from shardwise.job.load import load
+from shardwise.plan.memory import usable_bytes
+
+EXAMPLES = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_compiles(path: Path) -> None:
+    """Its step and the state's first values; what the compiler says that it holds is less than a device has."""
+    job = load(path)
+    (said,) = answers([Request(job, ("step", "init"))])
+
+    assert [f"{name}: {program['error']}" for name, program in said.items() if "error" in program] == []
+    assert said["step"]["stand_in"] is None
+    limit = usable_bytes(job)
+    assert limit is None or said["step"]["peak_bytes"] < limit

@@ -1,0 +1,45 @@
+"""The trainer's programs on GPUs, compiled by three wheels and a description of the GPU, and on simulated devices."""
+
+import pytest
+from tests.plan.compiling import small
+from tests.plan.table import Row, answer, of_platform
+
+from shardwise.job.errors import JobError
+
+OTHERS = of_platform("gpu", "cpu")
+
+
+@pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
+def test_a_job_compiles(row: Row) -> None:
+    """Step, init, evaluation and generation; scores that a program shows are float32 from product to softmax.
+
+    CuDNN's kernel does not show its own; the loss's are there always.
+    """
+    said = answer(row)
+
+    assert set(said) == set(row.request.programs)
+    assert [f"{name}: {program['error']}" for name, program in said.items() if "error" in program] == []
+    assert said["step"]["stand_in"] is None
+    assert {name for softmax in said["step"]["scores"] for name in softmax} == {"f32"}
+
+
+def test_h100s_take_cudnn() -> None:
+    """On one host and on two, with tensor from 1 to 8, in bfloat16: the fused kernel, also where nobody asks for it."""
+    rows = [row for row in OTHERS if row.accelerator == "gpu-h100"]
+
+    assert {answer(row)["step"]["kernel"] for row in rows} == {"cudnn"}
+    assert {row.topology for row in rows} == {"1x8", "2x8"}
+    assert {row.request.job.spec.training.mesh.tensor for row in rows} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("precision.compute=float32",), "bfloat16 with attention: cudnn"),
+        (("model.heads=2",), "heads of a multiple of 8 up to 128 values with attention: cudnn"),
+    ],
+)
+def test_a_shape_that_cudnn_cannot_take_is_refused(words: tuple[str, ...], said: str) -> None:
+    """By the job file's rules, which say what would do."""
+    with pytest.raises(JobError, match=said):
+        small("gpu-h100", "1x8", 1, "model.attention=cudnn", *words)

@@ -1,0 +1,49 @@
+"""precision.reduce in compiled programs: the format in which each gradient is summed over devices."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.plan.compiling import DATA
+from tests.plan.table import FLOAT32, Row, answer, of_platform
+
+SPLIT = [row for row in of_platform("tpu", "gpu") if FLOAT32 not in row.words and row.topology != "1x1"]
+WIDE = [row for row in SPLIT if "precision.reduce=float32" in row.words]
+NARROW = [row for row in SPLIT if row not in WIDE and "mesh.tensor=8" not in row.words]
+WEIGHTS = 2 * 4 + 1
+"""Matrices of the small model: four of each layer, and the token table."""
+
+
+def sums(row: Row) -> list[Mapping[str, Any]]:
+    """The sums of floats over data or replica in a step."""
+    kinds, axes = ("reduce-scatter", "all-reduce"), {*DATA, "replica"}
+    moves = answer(row)["step"]["collectives"]
+    return [move for move in moves if move["kind"] in kinds and set(move["axes"]) & axes and move["dtype"] != "s32"]
+
+
+def test_tpus_and_gpus_are_looked_at() -> None:
+    """With each of the two formats."""
+    for rows in (WIDE, NARROW):
+        assert {row.accelerator[:3] for row in rows} >= {"tpu", "gpu"}
+
+
+@pytest.mark.parametrize("row", WIDE, ids=lambda row: row.name)
+def test_float32_holds_for_every_gradient(row: Row) -> None:
+    """With compute bfloat16 nothing is summed over data or replica in anything else."""
+    moves = sums(row)
+
+    assert sum(move["count"] for move in moves if set(move["axes"]) & DATA) >= WEIGHTS
+    assert {move["dtype"] for move in moves} == {"f32"}
+
+
+@pytest.mark.parametrize("row", NARROW, ids=lambda row: row.name)
+def test_by_default_weights_are_summed_in_the_format_of_compute(row: Row) -> None:
+    """Each matrix in bfloat16, once over each mesh axis of data; what replicas sum of each other in float32."""
+    moves, mesh = sums(row), answer(row)["step"]["mesh"]
+    over_data = [move for move in moves if set(move["axes"]) & DATA and move["dtype"] == "bf16"]
+    steps = sum(mesh[axis] > 1 for axis in DATA)
+    parts = 2 if "batch.microbatches=2" in row.words else 1
+    heads = 1 if any("tiedHead=false" in word for word in row.words) else 0
+
+    assert sum(move["count"] for move in over_data) == (WEIGHTS + heads) * steps * parts
+    assert {move["dtype"] for move in moves if move["axes"] == ["replica"]} <= {"f32"}
