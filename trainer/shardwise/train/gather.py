@@ -70,13 +70,14 @@ def scatter(place: Placement, gradient: Array) -> Array:
 def _folded(gradient: Array, split: int) -> Array:
     """A matrix of narrow rows with several rows in one, where the parts that are scattered have that many.
 
-    See `EVEN`: the rows of a weight of few heads are narrow.
+    See `EVEN`. Four times that is better still: rows of 4096 are padded on some rings of 16 chips, and 6 % more moves.
     """
     rows, width = gradient.shape[0], math.prod(gradient.shape[1:])
-    joined = EVEN // math.gcd(EVEN, width)
-    if split != 0 or joined == 1 or rows % (_ways() * joined):
-        return gradient
-    return gradient.reshape(rows // joined, width * joined)
+    for even in (4 * EVEN, 2 * EVEN, EVEN):
+        joined = even // math.gcd(even, width)
+        if split == 0 and rows % (_ways() * joined) == 0:
+            return gradient.reshape(rows // joined, width * joined)
+    return gradient
 
 
 def _ways() -> int:
