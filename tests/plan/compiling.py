@@ -29,7 +29,7 @@ DATA = {"data_outer", "data_inner"}
 
 _PYTHON = ROOT / ".venv-plan" / "bin" / "python"
 _HOME_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-_CACHE = Path(os.environ.get("SHARDWISE_COMPILED_CACHE") or _HOME_CACHE / "shardwise" / "compiled")
+CACHE = Path(os.environ.get("SHARDWISE_COMPILED_CACHE") or _HOME_CACHE / "shardwise" / "compiled")
 _SMALL = """
 apiVersion: shardwise.dev/v1alpha1
 kind: TrainingJob
@@ -65,7 +65,8 @@ class Request:
     @property
     def key(self) -> str:
         """Another one for anything that may change the answer."""
-        return sha256(f"{_fingerprint()} {json.dumps(self.document())}".encode()).hexdigest()[:32]
+        own = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("compiler.py", "scores.py")]
+        return sha256(f"{fingerprint()} {json.dumps([own, self.document()])}".encode()).hexdigest()[:32]
 
 
 def small(accelerator: str, topology: str, slices: int = 1, *words: str) -> TrainingJob:
@@ -85,8 +86,8 @@ def answers(requests: Sequence[Request]) -> list[Mapping[str, Any]]:
         RuntimeError: the compilers are not installed, or the process died.
 
     """
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / f"{requests[0].accelerator}.lock").open("w") as lock:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{requests[0].accelerator}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two tests of different files may want the same
         _compile([request for request in requests if not _place(request).exists()])
     return [json.loads(_place(request).read_text(encoding="utf-8")) for request in requests]
@@ -126,18 +127,17 @@ def _compile(requests: Sequence[Request]) -> None:
 
 
 def _place(request: Request) -> Path:
-    return _CACHE / f"{request.key}.json"
+    return CACHE / f"{request.key}.json"
 
 
 @cache
-def _fingerprint() -> str:
-    """Of everything that the worker's answers depend on, but for the job itself."""
+def fingerprint() -> str:
+    """Of all that a compiled program depends on, but for the job itself."""
     package = ROOT / "trainer" / "shardwise"
     parts = [path for name in ("job", "plan", "train") for path in (package / name).rglob("*") if path.is_file()]
     sources = [path for path in parts if path.suffix in (".py", ".yaml", ".txtpb")]
-    own = [ROOT / "requirements" / "plan.txt", *(Path(__file__).parent / name for name in ("compiler.py", "scores.py"))]
     known = sha256()
-    for path in sorted([*sources, *own]):
+    for path in sorted([*sources, ROOT / "requirements" / "plan.txt"]):
         known.update(f"{path.relative_to(ROOT)}\0".encode())
         known.update(path.read_bytes())
     return known.hexdigest()

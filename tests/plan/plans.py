@@ -13,10 +13,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from tests.plan.compiling import CACHE, fingerprint
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden" / "plans.jsonl"
@@ -118,21 +120,34 @@ JOBS = (
 
 
 def compiled(job: Job) -> dict[str, Any]:
-    """The plan of a job, in a process of its own.
+    """The plan of a job, made in a process of its own, or kept from another time that nothing has changed since.
 
     Raises:
         RuntimeError: there is none; it says why.
 
     """
+    text = json.dumps(job.document())
+    kept = CACHE / f"plan-{sha256(f'{fingerprint()} {text}'.encode()).hexdigest()[:32]}.json"
+    if not kept.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}.{job.name}")
+        part.write_text(_planned(job.name, text), encoding="utf-8")
+        part.replace(kept)
+    plan: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    return plan
+
+
+def _planned(name: str, text: str) -> str:
+    """What `shardwise plan --json` says of this job file."""
+    if not _PROGRAM.exists():
+        raise RuntimeError(f"{_PROGRAM} does not exist: `make setup-plan` makes it, with the compilers")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
-        path.write_text(json.dumps(job.document()), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         ended = subprocess.run([_PROGRAM, "plan", path, "--json"], capture_output=True, text=True, check=False)
-    try:
-        plan: dict[str, Any] = json.loads(ended.stdout)
-    except ValueError as error:
-        raise RuntimeError(f"{job.name}: no plan (exit {ended.returncode}): {ended.stderr}") from error
-    return plan
+    if not ended.stdout:
+        raise RuntimeError(f"{name}: no plan (exit {ended.returncode}): {ended.stderr}")
+    return ended.stdout
 
 
 def summary(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:

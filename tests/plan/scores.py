@@ -5,6 +5,7 @@ work between; those of attention and of the loss are all of them.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
@@ -29,6 +30,11 @@ def of_program(module: Module) -> list[list[str]]:
     return found
 
 
+def _format(variable: Any) -> str:
+    """Of a variable or literal of a jaxpr, whose abstract value is an array's."""
+    return str(variable.aval.dtype.name)
+
+
 def of_pallas(jaxpr: Jaxpr) -> list[list[str]]:
     """For each Pallas kernel with a softmax the formats of its products' results and of what it takes powers of."""
     found = []
@@ -36,8 +42,8 @@ def of_pallas(jaxpr: Jaxpr) -> list[list[str]]:
         if call.primitive.name != "pallas_call":
             continue
         inside = [one for inner in _inner(call) for one in _equations(inner)]
-        powers = [one.invars[0].aval.dtype.name for one in inside if one.primitive.name == "exp"]
-        products = [one.outvars[0].aval.dtype.name for one in inside if one.primitive.name == "dot_general"]
+        powers = [_format(one.invars[0]) for one in inside if one.primitive.name == "exp"]
+        products = [_format(one.outvars[0]) for one in inside if one.primitive.name == "dot_general"]
         if powers:
             found.append(sorted({*powers, *products}))
     return found
