@@ -36,6 +36,8 @@ class Row:
         return Request(small(self.accelerator, self.topology, self.slices, *self.words), programs)
 
 
+WEIGHTS = 2 * 4 + 1
+"""Matrices of the small model: four of each layer, and the token table."""
 FLOAT32 = "precision.compute=float32"
 DOCUMENTS = "data.attendAcross=document"
 ROWS = (
@@ -44,21 +46,21 @@ ROWS = (
     Row("tpu-v4", "2x2x4", 1, ("model.attention=blockwise", "model.seqLen=1024", "model.remat=dots")),
     Row("tpu-v5e", "2x4"),
     Row("tpu-v5e", "4x4", 2, ("precision.reduce=float32", "model.remat=dots")),
-    Row("tpu-v5e", "1x1", 1, ("model.attention=plain", "model.block=parallel", "model.seqLen=96", "model.remat=none")),
+    Row("tpu-v5e", "1x1", 1, ("model.block=parallel", "model.seqLen=1000", "model.remat=none")),
     Row("tpu-v5e", "4x4", 1, ("model.attention=splash", "model.seqLen=640", "mesh.tensor=2")),
     Row("tpu-v5e", "16x16"),
     Row("tpu-v5e-4t", "2x4", 1, ("model.seqLen=96",)),
-    Row("tpu-v5e-4t", "2x4", 2, ("mesh.tensor=4", "model.block=parallel", "model.position=rotary")),
-    Row("tpu-v5p", "2x2x2", 1, (FLOAT32,)),
-    Row("tpu-v5p", "2x2x1", 2, ("model.attention=splash", "model.seqLen=1024", "model.remat=none")),
-    Row("tpu-v5p", "2x4x4", 1, ("optimizer={name: muon, learningRate: 1e-3}", "mesh.tensor=2")),
+    Row("tpu-v5e-4t", "2x4", 2, (FLOAT32, "model.attention=plain", "model.remat=none")),
+    Row("tpu-v5p", "2x2x2"),
+    Row("tpu-v5p", "2x2x1", 2, ("model.attention=splash", "model.seqLen=512", "model.remat=none")),
+    Row("tpu-v5p", "2x4x4", 1, (FLOAT32, "optimizer={name: muon, learningRate: 1e-3}", "mesh.tensor=2")),
     Row("tpu-v5p", "4x8x8"),
-    Row("tpu-v6e", "2x4", 1, (DOCUMENTS, "model.seqLen=640", "batch.microbatches=2")),
-    Row("tpu-v6e", "2x4", 2, (FLOAT32, "model.attention=plain", "model.remat=none")),
+    Row("tpu-v6e", "2x4", 1, (DOCUMENTS, "batch.microbatches=2")),
+    Row("tpu-v6e", "2x4", 2, ("mesh.tensor=4", "model.block=parallel", "model.position=rotary")),
     Row("tpu-v6e-4t", "2x4"),
-    Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=1000", "model.tiedHead=false", "model.dropout.residual=0.1")),
+    Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=96", "model.tiedHead=false", "model.dropout.residual=0.1")),
     Row("tpu-v7x", "2x2x1"),
-    Row("tpu-v7x", "2x2x1", 2, ("model.attention=blockwise", "model.seqLen=1024", "precision.reduce=float32")),
+    Row("tpu-v7x", "2x2x1", 2, ("model.attention=plain", "precision.reduce=float32")),
     Row("gpu-h100", "1x8"),
     Row("gpu-h100", "1x8", 1, ("model.attention=cudnn", "mesh.tensor=8")),
     Row("gpu-h100", "2x8", 1, ("model.attention=cudnn", "mesh.tensor=2", "model.seqLen=1024", "model.remat=dots")),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.plan.compiling import DATA, small
-from tests.plan.table import ROWS, Row, answer, of_platform
+from tests.plan.table import ROWS, WEIGHTS, Row, answer, of_platform
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.errors import JobError
@@ -41,17 +41,18 @@ def test_a_job_compiles(row: Row) -> None:
 def test_weights_move_as_promised(row: Row) -> None:
     """Every gather of a weight runs beside computation, and gradients are scattered: none is summed whole on each chip.
 
-    A class's first job: bfloat16, or float32 on one.
+    A class's first job. Weights travel in bfloat16; what goes in float32 are biases, norms and positions, all of them
+    smaller than the smallest weight.
     """
-    said, size = answer(row)["step"], small("tpu-v5e", "1x1").spec.training.model.embed
+    size = row.request.job.spec.training.model.embed
     assert size
-    rows = [move for move in said["collectives"] if set(move["axes"]) <= DATA and move["dtype"] in ("f32", "bf16")]
-    smallest = size * size * (4 if "precision.compute=float32" in row.words else 2)
+    moves = [move for move in answer(row)["step"]["collectives"] if set(move["axes"]) & DATA]
+    gathers = [move for move in moves if move["kind"] == "all-gather" and move["dtype"] == "bf16"]
+    sums = [move for move in moves if move["kind"] == "all-reduce"]
 
-    assert [move for move in rows if move["kind"] == "all-gather"]
-    assert [move for move in rows if move["kind"] == "all-gather" and move["asynchronous"] < move["count"]] == []
-    assert [move for move in rows if move["kind"] == "reduce-scatter"]
-    assert [move for move in rows if move["kind"] == "all-reduce" and move["largest_bytes"] >= smallest] == []
+    assert sum(move["count"] for move in gathers) >= WEIGHTS
+    assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
+    assert [move for move in sums if move["dtype"] == "bf16" or move["largest_bytes"] >= 2 * size * size] == []
 
 
 def test_the_table_has_every_class_and_choice() -> None:
@@ -64,7 +65,7 @@ def test_the_table_has_every_class_and_choice() -> None:
     assert chosen["block"] == {"sequential", "parallel"}
     assert chosen["params"] == chosen["compute"] == {"float32", "bfloat16"}
     assert chosen["reduce"] == {"compute", "float32"}
-    assert chosen["attendAcross"] == {"sequence", "document"}
+    assert chosen["attendAcross"] == {"stream", "document"}
     assert {96, 128, 640, 1000, 1024} <= chosen["seqLen"]
 
 
