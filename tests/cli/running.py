@@ -28,7 +28,7 @@ LIMIT_SECONDS = 300.0  # before a test gives up; nothing is measured with it
 CHANGES = (
     MODEL,
     "training.data={train: [{name: text, paths: [documents.jsonl]}], heldOut: 0.1}",
-    "training.optimizer.learningRate=1e-2",
+    "training.optimizer.learningRate=3e-3",
     "recovery={restarts: {failure: 20}, backoff: 10ms}",
 )
 """One small job for all tests: where the devices and the batch are the same, so are the compiled programs, however

@@ -8,7 +8,7 @@ from tests.hosts.disturbing import agent, disturb, host, in_phase, trainer, writ
 
 from shardwise.job.contract import Phase, checkpoint_step
 
-FILE_OF_RANK_1 = "params.position_embedding/c.0.1"
+FILE_OF_RANK_1 = "params.position_embedding/c.1.0"
 """The second half of its columns, which the devices of rank 1 hold."""
 
 
