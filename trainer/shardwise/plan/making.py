@@ -23,8 +23,8 @@ from shardwise.plan.targets import WHEELS
 from shardwise.train.mesh import DATA
 from shardwise.train.step import trace_step
 
-# Measured on eight jobs (tests/plan/test_resident.py has some): what the loop, the writer of checkpoints and their
-# threads hold, and how much more memory malloc keeps than it has handed out, in pages of 2 MiB.
+# Estimated from runs of eight jobs: what the loop, the writer of checkpoints and their threads hold, and how much more
+# memory malloc keeps than it has handed out, in pages of 2 MiB.
 _LOOP_BYTES, _MALLOC = 80 << 20, 1.15
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
