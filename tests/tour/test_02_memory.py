@@ -80,15 +80,15 @@ BROKEN = [
         claim="the backward pass keeps the tanh of every element",
     ),
     Broken(
-        idea="a matrix that was never float64",
-        old="jnp.asarray(np.ones(shape.shape))",
-        new="jnp.ones(shape.shape)",
-        claim="the peak is the float64 array's, whatever the gradients cost",
-    ),
-    Broken(
         idea="a larger array of NumPy's after the gradients",
         old="del one, both, A\n",
         new="del one, both, A\nnp.ones((4, *shape.shape))\n",
+        claim="the peak is the float64 array's, whatever the gradients cost",
+    ),
+    Broken(
+        idea="a matrix that was never float64",
+        old="jnp.asarray(np.ones(shape.shape))",
+        new="jnp.ones(shape.shape)",
         claim="the peak is the float64 array's, whatever the gradients cost",
     ),
     Broken(
