@@ -23,9 +23,9 @@ from shardwise.plan.targets import WHEELS
 from shardwise.train.mesh import DATA
 from shardwise.train.step import trace_step
 
-# Estimated from runs of eight jobs: what the loop, the writer of checkpoints and their threads hold, and how much more
-# memory malloc keeps than it has handed out, in pages of 2 MiB.
-_LOOP_BYTES, _MALLOC = 80 << 20, 1.15
+# Estimated from runs of eight jobs: what the loop, the other programs and all threads hold; how much more memory malloc
+# keeps than it has handed out; and how much of the copy that a save writes is left when the next step holds most.
+_LOOP_BYTES, _MALLOC, _SAVED = 128 << 20, 1.04, 0.5
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -148,7 +148,8 @@ def _resident(step: Step, held: Memory) -> int | None:
     assert topology is not None
     if offered()[hardware.accelerator].spec.platform != "cpu":
         return None
-    return int(step.resident_bytes + _LOOP_BYTES + _MALLOC * topology.devices_per_host * held.total)
+    saved = _SAVED * (held.parameters + held.optimizer)
+    return int(step.resident_bytes + _LOOP_BYTES + topology.devices_per_host * (_MALLOC * held.total + saved))
 
 
 def _moved(step: Step, row: Collective) -> Moved:
