@@ -1,4 +1,4 @@
-"""Compiles a program whose traffic is known by hand for hardware that this machine has not, and counts it as a plan does.
+"""Compiles a program whose traffic is known by hand for hardware that is not here, and counts it as a plan does.
 
 Run by `test_counting.py` with the Python of `.venv-plan`; the job whose hardware is meant comes in on standard input.
 It judges nothing.

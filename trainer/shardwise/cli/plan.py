@@ -150,11 +150,15 @@ def _write(path: Path, changes: dict[str, int | str], console: Console) -> None:
         console.print(f"{path} has the best layout already")
         return
     from ruamel.yaml import YAML
+    from ruamel.yaml.util import load_yaml_guess_indent
 
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
-    document = yaml.load(path.read_text(encoding="utf-8"))
+    written = path.read_text(encoding="utf-8")
+    _, width, offset = load_yaml_guess_indent(written)  # of lists, None where the file has none
+    yaml.indent(mapping=2, sequence=width or 4, offset=offset or 0)
+    document = yaml.load(written)
     for field, value in changes.items():
         *groups, name = field.split(".")
         place = document["spec"]

@@ -18,6 +18,7 @@ from shardwise.job.words import divisors, size
 from shardwise.plan.making import plan
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
+from shardwise.plan.targets import WHEELS, compiles_for
 
 MOST_COMPILED = 8
 _MOST_OF_MEMORY = 0.95
@@ -100,7 +101,8 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
         report: is told what is compiled next.
 
     Raises:
-        UsageError: the class does not say how much memory its devices have, or how fast they are.
+        UsageError: the class does not say how much memory its devices have, or how fast they and their links are; or
+            the compiler for them is not installed.
 
     """
     _refuse_unknown(job)
@@ -208,12 +210,18 @@ def _kept_of_a_layer(remat: str, embed: int, mlp: int, tensor: int) -> float:
 
 
 def _refuse_unknown(job: TrainingJob) -> None:
-    name = job.spec.hardware.accelerator
-    spec = offered()[name].spec
-    if spec.device_memory is None or spec.peak_flops is None:
+    accelerator = offered()[job.spec.hardware.accelerator]
+    spec = accelerator.spec
+    if not compiles_for(accelerator):
         raise UsageError(
-            f"--search: the class {name} does not say how much memory a device has and how fast it is, so layouts "
-            "cannot be ranked; name a class that does, such as tpu-v5e or gpu-h100"
+            f"--search: the compiler for {spec.platform.upper()}s is not installed, and this machine's own says "
+            f'nothing of links and time; pip install "{WHEELS[spec.platform]}" brings it'
+        )
+    if None in (spec.device_memory, spec.peak_flops, spec.memory_bandwidth, spec.interconnect):
+        raise UsageError(
+            f"--search: the class {accelerator.name} does not say all of how much memory a device has and how fast "
+            "devices, memory and links are, so layouts cannot be ranked; name a class that does, such as tpu-v5e or "
+            "gpu-h100"
         )
 
 

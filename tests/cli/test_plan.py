@@ -1,0 +1,102 @@
+"""`shardwise plan` as a person calls it: its verdict, its search, and the job file that it writes."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import COMMAND, person
+from tests.cli.test_plan_verdict import CLASS
+
+from shardwise.job.accelerators import CLASS_VARIABLE
+from shardwise.job.contract import ExitCode
+from shardwise.job.document import write_document
+
+JOB = """\
+# A job whose layout is not the best.
+apiVersion: shardwise.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: searched}
+spec:
+  hardware: {accelerator: cramped, topology: 1x4}
+  training:
+    model: {layers: 2, heads: 4, embed: 64, seqLen: 64, remat: full}   # computed again
+    data:
+      train:
+        - {name: text, paths: ["a.txt"], weight: 2}
+        - {name: more, paths: ['b.txt']}
+      tokenizer: byte
+    mesh:
+      tensor: 4        # more ways than it needs
+    batch: {sequences: 16, microbatches: 4}
+    optimizer: {name: adamw, learningRate: 3e-4}
+    steps: 10
+"""
+
+
+def _plan(folder: Path, *words: str, memory: str = "1Gi") -> subprocess.CompletedProcess[str]:
+    figures = {"deviceMemory": memory, "memoryBandwidth": "10G"}
+    (folder / "class.yaml").write_text(write_document({**CLASS, "spec": {**CLASS["spec"], **figures}}))  # type: ignore[dict-item]
+    (folder / "job.yaml").write_text(JOB)
+    environment = person(folder) | {CLASS_VARIABLE: str(folder / "class.yaml"), "COLUMNS": "110"}
+    command = [*COMMAND, "plan", "job.yaml", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_search_ranks_layouts_and_writes_the_best(tmp_path: Path) -> None:
+    """At most eight are compiled, the job's own among them; the best's fields change in the file, and nothing else."""
+    done = _plan(tmp_path, "--search", "--write", "--json")
+
+    assert done.returncode == ExitCode.OK, done.stderr
+    layouts = json.loads(done.stdout)["layouts"]
+    assert 1 < len(layouts) == done.stderr.count("compiling") <= 8
+    seconds = [layout["seconds"] for layout in layouts]
+    assert 0 < seconds[0] < seconds[-1]
+    assert seconds == sorted(seconds)
+    assert [layout["changes"]["training.mesh.tensor"] for layout in layouts if layout["isOwn"]] == [4]
+    best = layouts[0]["changes"]
+    expected = (
+        JOB.replace("tensor: 4", f"tensor: {best['training.mesh.tensor']}")
+        .replace("microbatches: 4", f"microbatches: {best['training.batch.microbatches']}")
+        .replace("remat: full", f"remat: {best['training.model.remat']}")
+    )
+    assert expected != JOB
+    assert (tmp_path / "job.yaml").read_text() == expected
+
+
+def test_the_figures_belong_together(tmp_path: Path) -> None:
+    """Memory's kinds sum to its total; the products are the formula's, and a recomputed layer is done twice."""
+    plan = json.loads(_plan(tmp_path, "--json").stdout)
+
+    memory = plan["memory"]
+    kinds = ("parameters", "optimizer", "gradients", "activations", "temporaries", "batch", "program")
+    assert sum(memory[kind] for kind in kinds) == memory["total"] == plan["neededBytes"]
+    assert memory["limit"] == plan["limitBytes"] == 2**30
+    assert 1.2 < plan["flops"]["program"] / plan["flops"]["model"] < 1.5
+    assert plan["wire"]["tensor"]["bytes"] >= 0.99 * plan["wire"]["tensor"]["least"] > 0
+
+
+def test_a_job_that_does_not_fit_says_by_how_much(tmp_path: Path) -> None:
+    """The exit code is that of a device without memory."""
+    done = _plan(tmp_path, memory="512Ki")
+
+    assert done.returncode == ExitCode.OUT_OF_MEMORY
+    assert re.search(r"does not fit: needs .* a device, .* more than the 0\.50 MiB that there are", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--write",), "give --search too"),
+        (("--search", "--set", "hardware={accelerator: cpu-sim, topology: 1x4}"), "layouts cannot be ranked"),
+        (("--search", "--set", "hardware={accelerator: tpu-v5e, topology: 2x2}"), "shardwise[plan-tpu]"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    """Nothing to write without a search; no ranks without figures, or without the compiler."""
+    done = _plan(tmp_path, *words)
+
+    assert done.returncode == ExitCode.USAGE
+    assert reason in done.stderr
+    assert (tmp_path / "job.yaml").read_text() == JOB
