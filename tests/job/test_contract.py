@@ -41,6 +41,9 @@ def test_exit_codes_are_fixed() -> None:
         "BAD_INPUT": 81,
         "NONFINITE": 82,
         "OUT_OF_MEMORY": 83,
+        "STORAGE": 84,
+        "DEVICE": 85,
+        "PEER": 86,
     }
 
 
@@ -81,7 +84,7 @@ def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_error_has_the_exit_code_of_its_tree() -> None:
-    """A person's mistake ends with 81 or 2, a loss that is no number with 82, no memory with 83, else 1."""
+    """A person's mistake ends with 81 or 2, no number with 82, no memory with 83, what may pass with 84 and more."""
     codes = {error.__name__: error.exit_code for error in errors.ShardwiseError.__subclasses__()}
     assert errors.ShardwiseError.exit_code == ExitCode.FAILURE
     assert codes == {
@@ -90,9 +93,10 @@ def test_every_error_has_the_exit_code_of_its_tree() -> None:
         "DataError": ExitCode.BAD_INPUT,
         "CheckpointError": ExitCode.BAD_INPUT,
         "CompilerError": ExitCode.BAD_INPUT,
-        "DeviceError": ExitCode.FAILURE,
+        "StorageError": ExitCode.STORAGE,
+        "DeviceError": ExitCode.DEVICE,
         "RunDirectoryError": ExitCode.BAD_INPUT,
-        "PeerError": ExitCode.FAILURE,
+        "PeerError": ExitCode.PEER,
         "NonFiniteError": ExitCode.NONFINITE,
         "OutOfMemoryError": ExitCode.OUT_OF_MEMORY,
     }

@@ -4,9 +4,9 @@ import pytest
 
 from shardwise.job.contract import Cause
 from shardwise.job.spec import Restarts
-from shardwise.launcher.budgets import MAX_BACKOFF_SECONDS, Used, charge, wait_seconds
+from shardwise.launcher.budgets import MAX_BACKOFF_SECONDS, STORAGE_BACKOFF_SECONDS, Used, charge, wait_seconds
 
-LIMITS = Restarts(failure=2, nonfinite=0, hang=1, out_of_memory=1, host_lost=5)
+LIMITS = Restarts(failure=2, nonfinite=0, hang=1, out_of_memory=1, storage=4, device=3, host_lost=5)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,8 @@ LIMITS = Restarts(failure=2, nonfinite=0, hang=1, out_of_memory=1, host_lost=5)
         (Cause.NONFINITE, 0),
         (Cause.HANG, 1),
         (Cause.OUT_OF_MEMORY, 1),
+        (Cause.STORAGE, 4),
+        (Cause.DEVICE, 3),
         (Cause.HOST_LOST, 5),
         (Cause.BAD_INPUT, 0),
     ],
@@ -48,10 +50,26 @@ def test_wait(committed: list[int], waits: list[float]) -> None:
         charged = charge(used, Cause.HOST_LOST, restarts=LIMITS, committed=step)
         assert charged is not None
         used = charged
-        seen.append(wait_seconds(used, 2.0))
+        seen.append(wait_seconds(used, Cause.HOST_LOST, 2.0))
     assert seen == waits
+
+
+def test_a_new_checkpoint_fills_every_budget() -> None:
+    """A month has many faults: only those without a checkpoint between them count together."""
+    used = charge(Used(), Cause.HANG, restarts=LIMITS, committed=10)
+    assert used is not None
+    assert charge(used, Cause.HANG, restarts=LIMITS, committed=10) is None
+    used = charge(used, Cause.FAILURE, restarts=LIMITS, committed=20)
+    assert used == Used(counts={Cause.FAILURE: 1}, in_a_row=1, committed=20)
+    assert charge(used, Cause.HANG, restarts=LIMITS, committed=20) is not None
+
+
+def test_storage_is_given_time() -> None:
+    """No restart for storage goes at once; after several they wait as long as others."""
+    waits = [wait_seconds(Used(in_a_row=count), Cause.STORAGE, 4.0) for count in range(1, 6)]
+    assert waits == [STORAGE_BACKOFF_SECONDS] * 3 + [16.0, 32.0]
 
 
 def test_wait_is_bounded() -> None:
     """However often, nobody waits for hours."""
-    assert wait_seconds(Used(in_a_row=2000), 1.0) == MAX_BACKOFF_SECONDS
+    assert wait_seconds(Used(in_a_row=2000), Cause.FAILURE, 1.0) == MAX_BACKOFF_SECONDS

@@ -15,7 +15,7 @@ def ended(code: int | None = None, by: int | None = None, *, asked: bool = False
 
 
 KILLED, ABORTED = ended(by=signal.SIGKILL), ended(by=signal.SIGABRT)
-FAILED, ASKED = ended(1), ended(by=signal.SIGKILL, asked=True)
+FAILED, GONE, ASKED = ended(1), ended(ExitCode.PEER), ended(by=signal.SIGKILL, asked=True)
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,15 @@ FAILED, ASKED = ended(1), ended(by=signal.SIGKILL, asked=True)
         ([ended(1, memory=True), ASKED], [], Cause.FAILURE, 0, 1),
         ([ended(ExitCode.OUT_OF_MEMORY), ASKED], [1], Cause.HOST_LOST, 1, 1),
         ([ended(0), ended(3)], [], Cause.FAILURE, 1, 1),
+        ([GONE, ended(ExitCode.STORAGE)], [], Cause.STORAGE, 1, 84),
+        ([FAILED, ended(ExitCode.DEVICE)], [], Cause.DEVICE, 1, 85),
+        ([GONE, FAILED], [], Cause.FAILURE, 1, 1),
+        ([GONE, ABORTED], [], Cause.FAILURE, 1, 1),
+        ([GONE, ASKED], [], Cause.DEVICE, 0, 85),
     ],
 )
 def test_cause(exits: list[Exit], lost: list[int], cause: Cause, rank: int, code: int) -> None:
-    """A lost host explains everything, then memory, then a kill, then a trainer's own word, then the rest."""
+    """A lost host explains everything, then memory, a kill, a trainer's own word, an error, and a lost peer."""
     ending = attribute(dict(enumerate(exits)), lost, None, None)
 
     assert (ending.cause, ending.rank, ending.exit_code) == (cause, rank, code)
@@ -49,7 +54,10 @@ def test_hang() -> None:
 
 @pytest.mark.parametrize(
     ("exit_", "follows"),
-    [(FAILED, True), (ABORTED, True), (KILLED, False), (ASKED, False), (ended(82), False), (ended(80), False)],
+    [
+        *((FAILED, True), (GONE, True), (ABORTED, True)),
+        *((KILLED, False), (ASKED, False), (ended(82), False), (ended(80), False)),
+    ],
 )
 def test_what_a_peers_end_looks_like(exit_: Exit, follows: bool) -> None:  # noqa: FBT001  a column of a table
     """A plain failure may be another's; a kill or a trainer's own word is not."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.train.conftest import SMALL
 
 from shardwise.job.contract import ExitCode
-from shardwise.job.errors import OutOfMemoryError, PeerError, RunDirectoryError
+from shardwise.job.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError
 from shardwise.job.load import loads
 from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
@@ -61,17 +61,48 @@ def test_no_memory_has_an_exit_code_and_advice(tmp_path: Path, monkeypatch: pyte
     assert "out of memory" in (tmp_path / "summary.json").read_text()
 
 
-def test_a_peer_that_is_gone_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "UNKNOWN: Gloo all-reduce failed: Connection closed by [127.0.0.1]:1",
+        "INTERNAL: NCCL operation ncclGroupEnd() failed: remote process exited or there was a network error",
+    ],
+)
+def test_a_peer_that_is_gone_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     """What the collectives say when another process has died becomes one line, and asks nothing of a person."""
 
     def lost(*_: object) -> None:
-        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection closed by [127.0.0.1]:1\nmore")
+        raise jax.errors.JaxRuntimeError(f"{words}\nmore")
 
     monkeypatch.setattr(main, "start", lost)
-    with pytest.raises(PeerError, match=r"another process of the run is gone: UNKNOWN: Gloo.*\]:1$") as raised:
+    with pytest.raises(PeerError) as raised:
         _run(tmp_path)
 
-    assert raised.value.exit_code == ExitCode.FAILURE
+    assert str(raised.value) == f"another process of the run is gone: {words}"
+    assert raised.value.exit_code == ExitCode.PEER
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered\nmore"),
+        jax.errors.JaxRuntimeError("INTERNAL: NCCL: CUDA_ERROR_NVLINK_UNCORRECTABLE: uncorrectable NVLink error"),
+        RuntimeError("Unable to initialize backend 'cuda': no supported devices found"),
+    ],
+)
+def test_a_device_that_failed_is_no_failure_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What a driver says of its device has an exit code of its own, and names the host."""
+
+    def failed(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "start", failed)
+    with pytest.raises(DeviceError, match=r"a device of \S+ has failed: ") as raised:
+        _run(tmp_path)
+
+    assert raised.value.exit_code == ExitCode.DEVICE
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

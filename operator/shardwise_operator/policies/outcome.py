@@ -19,6 +19,8 @@ _REASONS = {
     ExitCode.BAD_INPUT: "BadInput",
     ExitCode.NONFINITE: "NonFinite",
     ExitCode.OUT_OF_MEMORY: "OutOfMemory",
+    ExitCode.STORAGE: "Storage",
+    ExitCode.DEVICE: "Device",
 }
 
 

@@ -30,6 +30,8 @@ def test_complete() -> None:
         (81, "badInput", "BadInput"),
         (82, "nonfinite", "NonFinite"),
         (83, "outOfMemory", "OutOfMemory"),
+        (84, "storage", "Storage"),
+        (85, "device", "Device"),
     ],
 )
 def test_failed(code: int, cause: str | None, reason: str) -> None:

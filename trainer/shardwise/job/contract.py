@@ -48,6 +48,9 @@ class ExitCode(IntEnum):
     BAD_INPUT = 81
     NONFINITE = 82
     OUT_OF_MEMORY = 83
+    STORAGE = 84
+    DEVICE = 85
+    PEER = 86
 
 
 class Control(IntEnum):
@@ -67,6 +70,8 @@ class Cause(StrEnum):
     HANG = "hang"
     OUT_OF_MEMORY = "outOfMemory"
     HOST_LOST = "hostLost"
+    STORAGE = "storage"
+    DEVICE = "device"
     BAD_INPUT = "badInput"
 
     @classmethod
@@ -80,6 +85,9 @@ _CAUSES: dict[int, Cause] = {
     ExitCode.BAD_INPUT: Cause.BAD_INPUT,
     ExitCode.NONFINITE: Cause.NONFINITE,
     ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
+    ExitCode.STORAGE: Cause.STORAGE,
+    ExitCode.DEVICE: Cause.DEVICE,
+    ExitCode.PEER: Cause.DEVICE,  # where no peer explains it, the link between them is what has failed
 }
 
 

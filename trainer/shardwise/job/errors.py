@@ -6,9 +6,10 @@
     |-- DataError                 81   training data, tokenizer or weights that cannot be read or do not fit
     |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
     |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
-    |-- DeviceError                1   devices that are not those that the job asks for
+    |-- StorageError              84   storage that does not answer, is full, or has lost what was asked of it
+    |-- DeviceError               85   devices that are not those that the job asks for, or that have failed
+    |-- PeerError                 86   another process of the run is gone, or did not answer in time
     |-- CompilerError             81   a program that cannot be compiled as the job asks
-    |-- PeerError                  1   another process of the run did not answer in time
     |-- NonFiniteError            82   a loss or gradient that is not a number
     `-- OutOfMemoryError          83   a device or the host has no memory left
 
@@ -94,8 +95,16 @@ class RunDirectoryError(ShardwiseError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class StorageError(ShardwiseError):
+    """Storage does not do what it did before, though nobody has asked for anything wrong: another start may help."""
+
+    exit_code = ExitCode.STORAGE
+
+
 class DeviceError(ShardwiseError):
-    """JAX finds other devices than the job asks for. It may be a fault of a machine: another start may help."""
+    """JAX finds other devices than the job asks for, or one of them has failed: another start may help."""
+
+    exit_code = ExitCode.DEVICE
 
 
 class CompilerError(ShardwiseError):
@@ -105,7 +114,9 @@ class CompilerError(ShardwiseError):
 
 
 class PeerError(ShardwiseError):
-    """Another process of the run did not answer in time."""
+    """Another process of the run is gone, or did not answer in time."""
+
+    exit_code = ExitCode.PEER
 
 
 class NonFiniteError(ShardwiseError):

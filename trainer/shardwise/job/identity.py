@@ -57,7 +57,8 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.recovery": ("", "backoff hangAfter startWithin replaceWithin"),
     "spec.recovery.restarts": (
         "",
-        "failure nonfinite hang outOfMemory hostLost eviction nodeLost maintenance admission image unknown",
+        """failure nonfinite hang outOfMemory storage device hostLost eviction nodeLost maintenance admission image
+        unknown""",
     ),
     "spec.hardware": ("", "accelerator topology slices"),
     "spec.training": ("seed xlaFlags", "steps"),

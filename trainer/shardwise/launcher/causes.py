@@ -6,8 +6,9 @@ Called by the leader after everybody has ended. A pure decision: the first line 
     hang            the watchdog ended it
     outOfMemory     a trainer without memory: its exit code, or the kernel's kill
     failure         a trainer killed by a signal of its own (SIGABRT is how JAX ends when a peer is gone: see below)
-    nonfinite, badInput     the trainer's exit code says so
-    failure         anything else, SIGABRT too: most often a peer of the one that failed
+    nonfinite, storage, device, badInput    the trainer's exit code says so
+    failure         any other exit code, then SIGABRT: most often a peer of the one that failed
+    device          trainers that only say that a peer is gone: the link between them has failed
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -22,6 +23,8 @@ _EXIT_CODES = {
     Cause.NONFINITE: ExitCode.NONFINITE,
     Cause.HANG: ExitCode.FAILURE,
     Cause.OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
+    Cause.STORAGE: ExitCode.STORAGE,
+    Cause.DEVICE: ExitCode.DEVICE,
     Cause.HOST_LOST: ExitCode.FAILURE,
     Cause.BAD_INPUT: ExitCode.BAD_INPUT,
 }
@@ -66,7 +69,7 @@ def attribute(exits: Mapping[int, Exit], lost: Collection[int], hang: str | None
         return Ending(cause=Cause.HOST_LOST, rank=host, exit=None, words=f"{names} went away")
     if hang is not None:
         return Ending(cause=Cause.HANG, rank=hung_rank, exit=None, words=hang)
-    for fits in (_out_of_memory, _killed, lambda ended: _own_word(ended) is not None, lambda _: True):
+    for fits in (_out_of_memory, _killed, _has_a_word, _failed, _aborted, lambda _: True):
         if found := _first(bad, fits):
             rank, ended = found
             return Ending(cause=_cause(ended), rank=rank, exit=ended, words=_words(rank, ended))
@@ -86,9 +89,23 @@ def _killed(ended: Exit) -> bool:
 
 
 def _own_word(ended: Exit) -> Cause | None:
-    """The cause that the trainer itself has named by its exit code."""
-    cause = Cause.FAILURE if ended.code is None else Cause.of_exit(ended.code)
+    """The cause that the trainer itself has named by its exit code; that a peer is gone is none."""
+    if ended.code in (None, ExitCode.PEER):
+        return None
+    cause = _cause(ended)
     return None if cause == Cause.FAILURE else cause
+
+
+def _has_a_word(ended: Exit) -> bool:
+    return _own_word(ended) is not None
+
+
+def _failed(ended: Exit) -> bool:
+    return ended.code not in (None, ExitCode.PEER)
+
+
+def _aborted(ended: Exit) -> bool:
+    return ended.signal == SIGABRT
 
 
 def _cause(ended: Exit) -> Cause:

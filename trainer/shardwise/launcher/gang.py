@@ -163,7 +163,7 @@ class Gang:
             return LastWord(code=ending.exit_code, words=ending.words, ending=ending)
         restarts = {**record.restarts, ending.cause: record.restarts.get(ending.cause, 0) + 1}
         standing.note(used=used, restarts=restarts)
-        wait = wait_seconds(used, recovery.backoff.seconds)
+        wait = wait_seconds(used, ending.cause, recovery.backoff.seconds)
         self._means.events.write("restarting", cause=ending.cause, words=ending.words, waitSeconds=wait)
         await self._pause(wait)
         return None

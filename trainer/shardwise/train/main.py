@@ -6,6 +6,7 @@ It joins the other processes, starts, loops, and at the end writes what is writt
 import errno
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -20,7 +21,14 @@ from rich.console import Console
 
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
-from shardwise.job.errors import CompilerError, OutOfMemoryError, PeerError, RunDirectoryError, ShardwiseError
+from shardwise.job.errors import (
+    CompilerError,
+    DeviceError,
+    OutOfMemoryError,
+    PeerError,
+    RunDirectoryError,
+    ShardwiseError,
+)
 from shardwise.job.flags import options
 from shardwise.job.load import dump
 from shardwise.job.orders import Orders
@@ -43,7 +51,13 @@ from shardwise.train.view import memory_table
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of one machine, in pods too
-_PEER_IS_GONE = ("Gloo", "closed by peer")
+_PEER_IS_GONE = ("Gloo", "closed by peer", "NCCL", "nccl")
+_DEVICE_HAS_FAILED = re.compile(
+    r"Unable to initialize backend|core halted|CUDA_ERROR_(ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|DEVICE_UNAVAILABLE"
+    r"|NO_DEVICE|DEVICES_UNAVAILABLE|HARDWARE_STACK_ERROR|CONTAINED|EXTERNAL_DEVICE|SYSTEM_NOT_READY"
+    r"|SYSTEM_DRIVER_MISMATCH|UNKNOWN)\b"
+)
+"""Words of JAX, the TPU runtime and CUDA's driver for what no program does. An illegal address is not among them."""
 _WRONG_FLAG = re.compile(r"No such compile option: '(\w+)'|While setting option (\w+), .*")  # XLA's words
 
 
@@ -200,7 +214,7 @@ def _mfu_words(token_flops: int, can: Peak) -> str:
 
 @contextmanager
 def _in_words(job: TrainingJob, directory: Path) -> Iterator[None]:
-    """A full disk, a lack of memory and a wrong flag, as errors for a person; a fault of ours keeps its traceback."""
+    """What the machine did, and a wrong flag, as errors for a person; a fault of ours keeps its traceback."""
     try:
         yield
     except OSError as error:
@@ -210,7 +224,9 @@ def _in_words(job: TrainingJob, directory: Path) -> Iterator[None]:
             f"{directory}: cannot be written ({error.strerror}). Committed checkpoints are untouched: make room, then "
             "run the same command again to go on from the newest"
         ) from error
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
+        if _DEVICE_HAS_FAILED.search(str(error)):
+            raise DeviceError(f"a device of {socket.gethostname()} has failed: {_first_line(error)}") from error
         if any(words in str(error) for words in _PEER_IS_GONE):
             raise PeerError(f"another process of the run is gone: {_first_line(error)}") from error
         if wrong := _WRONG_FLAG.search(str(error)):

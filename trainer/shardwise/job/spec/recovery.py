@@ -11,7 +11,10 @@ _Budget = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Restarts(SpecModel):
-    """How often each cause may end the processes of a run before the run itself fails; eviction and on in clusters."""
+    """How often each cause may end the processes of a run before the run itself fails; eviction and on in clusters.
+
+    A new checkpoint fills the budgets of trainers and hosts again; those of pods are for one round.
+    """
 
     failure: Annotated[
         _Budget, Field(description="A trainer that ended with an error or by a signal."), Unit("times")
@@ -19,6 +22,12 @@ class Restarts(SpecModel):
     nonfinite: Annotated[_Budget, Field(description="A loss or gradient that is not finite."), Unit("times")] = 0
     hang: Annotated[_Budget, Field(description="No progress for hangAfter."), Unit("times")] = 3
     out_of_memory: Annotated[_Budget, Field(description="A trainer without memory."), Unit("times")] = 1
+    storage: Annotated[
+        _Budget, Field(description="Storage that did not answer, was full or lost what was asked of it."), Unit("times")
+    ] = 50
+    device: Annotated[
+        _Budget, Field(description="A device, its driver or the link between hosts that failed."), Unit("times")
+    ] = 10
     host_lost: Annotated[_Budget, Field(description="A host that went away."), Unit("times")] = 100
     eviction: Annotated[_Budget, Field(description="A pod that the cluster evicted or preempted."), Unit("times")] = 100
     node_lost: Annotated[_Budget, Field(description="A pod whose node went away."), Unit("times")] = 100
