@@ -7,6 +7,7 @@ import pytest
 
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
+from shardwise.train import storage
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
 from shardwise.train.state import Program
@@ -39,6 +40,12 @@ def make_program() -> MakeProgram:
         return Program.of(training, Layout.of(training, jax.devices()[:num_devices]), config)
 
     return make
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what storage stops tried again, twice, without a wait."""
+    monkeypatch.setattr(storage, "WAITS_SECONDS", (0.0, 0.0))
 
 
 def _below_training(overrides: Sequence[str]) -> list[str]:

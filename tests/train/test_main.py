@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.train.conftest import SMALL
 
 from shardwise.job.contract import ExitCode
-from shardwise.job.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError
+from shardwise.job.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError, StorageError
 from shardwise.job.load import loads
 from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
@@ -43,7 +43,18 @@ def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(RunDirectory, "write_summary", full)
-    with pytest.raises(RunDirectoryError, match=r"No space left on device.*same command again"):
+    with pytest.raises(StorageError, match=r"No space left on device.*same command again"):
+        _run(tmp_path)
+
+
+def test_a_directory_that_cannot_be_written_is_for_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start would find it as it is."""
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(RunDirectory, "write_summary", read_only)
+    with pytest.raises(RunDirectoryError, match="Read-only file system"):
         _run(tmp_path)
 
 

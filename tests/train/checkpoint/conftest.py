@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.job.spec import Keep
 from shardwise.train.checkpoint import CheckpointWriter, Restored, SaveTicket, layout, restore
+from shardwise.train.checkpoint.staging import stage
 from shardwise.train.digest import Digester
 
 ARRAYS: dict[str, tuple[tuple[int, ...], Any, PartitionSpec]] = {
@@ -59,6 +61,14 @@ class Toy:
         """The values of `seed`, sharded."""
         shapes = abstract(where)
         return {path: jax.device_put(value, shapes[path].sharding) for path, value in values(seed).items()}
+
+    def staged(self, seed: int) -> tuple[Any, Any, Any]:
+        """What a save hands to `put`: the parts in host memory, and what and how large the arrays are."""
+        arrays = self.arrays(seed)
+        layouts = {path: layout.plan(a.shape, a.dtype.itemsize, a.sharding) for path, a in arrays.items()}
+        with ThreadPoolExecutor(1) as copiers:
+            parts = stage(arrays, layouts, copiers)
+        return parts, abstract((4, 2)), layouts
 
     def restore(self, step: int | None = None, where: tuple[int, int] = (4, 2), **options: Any) -> Restored | None:
         """Restores onto a mesh of data x tensor."""

@@ -1,24 +1,51 @@
 """Saving: what is on disk afterwards, what happens when it cannot be written, and what stays in memory."""
 
+import errno
+import json
 import resource
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.job.errors import CheckpointError, ShardwiseError
+from shardwise.job.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.job.spec import Keep
 from shardwise.train.checkpoint import load_numpy, put, read_manifest, steps
 from shardwise.train.checkpoint import writer as writing
+from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester
 
 Toy = Any
 """The fixture's class lives in conftest.py, which is not imported."""
+
+
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.saved_steps: list[int] = []
+        self.events: list[dict[str, Any]] = []
+
+    def saved(self, ticket: writing.SaveTicket) -> None:
+        """Keep the step."""
+        self.saved_steps.append(ticket.step)
+
+    def event(self, record: Mapping[str, Any]) -> None:
+        """Keep it."""
+        self.events.append(dict(record))
+
+
+def unavailable(*_: object) -> None:
+    """Stand in for a write into a bucket that does not answer."""
+    raise ValueError("UNAVAILABLE: 503")
 
 
 def test_ticket_tells_bytes_and_seconds(toy: Toy) -> None:
@@ -118,15 +145,14 @@ def test_fence_is_called_before_the_commit_and_may_refuse_it(toy: Toy) -> None:
 
 @pytest.mark.usefixtures("many_files")
 def test_failed_write_leaves_the_earlier_one_and_no_partial_directory(toy: Toy) -> None:
-    """A file that may not grow stands in for a full disk: plain words, nothing lost, and the process goes on."""
-    writer = toy.writer()
+    """A file that may not grow stands in for a full disk: plain words, nothing lost, and the next save is tried."""
+    heard = Heard()
+    writer = toy.writer(listener=heard)
     toy.save(writer, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        toy.start(writer, 2)
-        with pytest.raises(CheckpointError) as caught:
-            writer.wait()
+        ticket = toy.save(writer, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     for words in (
@@ -135,13 +161,104 @@ def test_failed_write_leaves_the_earlier_one_and_no_partial_directory(toy: Toy) 
         "partial directory is removed",
         "Earlier checkpoints are untouched",
     ):
-        assert words in str(caught.value)
+        assert words in str(ticket.error)
+        assert words in heard.events[0]["reason"]
+    assert heard.events[0] | {"reason": ""} == {"event": "saveFailed", "step": 2, "inARow": 1, "reason": ""}
     assert toy.folders() == [1]
     assert toy.restored_step() == 1
-    toy.save(writer, 3)
+    assert toy.save(writer, 3).error is None
     assert toy.restored_step() == 3
+    assert heard.saved_steps == [1, 3]
 
 
+@pytest.mark.usefixtures("at_once")
+def test_saves_that_fail_for_too_long_end_the_run(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """Neither many failures in a short time nor a few over a long time do; one that succeeds begins the count anew."""
+    monkeypatch.setattr(writing, "_MAX_FAILING_SECONDS", 0.0)
+    toy.save(toy.writer(), 1)
+    writer = toy.writer(restored=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(put, "_start_write", unavailable)
+        toy.save(writer, 2)
+        toy.save(writer, 3)
+    toy.save(writer, 4)
+    monkeypatch.setattr(put, "_start_write", unavailable)
+    toy.save(writer, 5)
+    toy.save(writer, 6)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "_MAX_FAILING_SECONDS", 1e6)
+        toy.save(writer, 7)
+    with pytest.raises(StorageError, match=r"step-00000008 was not saved: .*UNAVAILABLE"):
+        toy.save(writer, 8)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_file_that_was_not_written_is_written_again(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """An error that passes fails no save."""
+    start, calls = put._start_write, []
+
+    def shaky(*given: Any) -> Any:
+        calls.append(given)
+        promise, failed = ts.Promise[None].new()
+        promise.set_exception(ValueError("UNAVAILABLE: 503"))
+        return failed if len(calls) == 1 else start(*given)
+
+    monkeypatch.setattr(put, "_start_write", shaky)
+    toy.save(toy.writer(), 1)
+    assert toy.restored_step() == 1
+    assert calls[0][0] in [part for part, _ in calls[1:]]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_one_ranks_failure_is_everyones(toy: Toy) -> None:
+    """Also where this rank has written its part: none counts a checkpoint that another lacks, and all go by rank 0."""
+    toy.save(toy.writer(), 1)
+    other = {"done": False, "words": "writing failed (UNAVAILABLE: 503)", "refused": False, "passes": True}
+
+    def exchange(name: str, text: str) -> list[str]:
+        failing = name == "save files"
+        return [text, json.dumps(json.loads(text) | (other if failing else {}))] if "digests" not in name else [text]
+
+    processes = SimpleNamespace(writes=True, count=2, exchange=exchange)
+    ticket = toy.save(toy.writer(restored=True, processes=processes), 2)
+    assert isinstance(ticket.error, StorageError)
+    assert "step-00000002 was not saved: rank 1: writing failed (UNAVAILABLE: 503)" in str(ticket.error)
+    assert toy.folders() == [1]
+
+
+def test_one_rank_describes_the_arrays(toy: Toy) -> None:
+    """A bucket takes few writes of one object: the other ranks neither write what an array is nor ask for it."""
+    parts, abstract, layouts = toy.staged(1)
+    put.put(Store(str(toy.root)), 1, abstract, layouts, parts, describes=False)
+    assert not list(toy.folder(1).rglob("zarr.json"))
+    assert list(toy.folder(1).rglob("c.*"))
+
+
+def test_what_retention_cannot_delete_harms_nothing(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """It is told, the other ones go, and it goes after the next save."""
+    heard = Heard()
+    writer = toy.writer(keep=Keep(last=1), listener=heard)
+    toy.save(writer, 1)
+    (toy.root / "step-00000000").mkdir()
+    delete = Store.delete
+
+    def busy(store: Store, step: int) -> None:
+        if step == 1:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        delete(store, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "delete", busy)
+        toy.save(writer, 2)
+    assert toy.folders() == [1, 2]
+    reason = "step-00000001: [Errno 39] Directory not empty"
+    assert heard.events == [{"event": "retentionFailed", "step": 2, "reason": reason}]
+    toy.save(writer, 3)
+    assert toy.folders() == [3]
+    assert heard.saved_steps == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("at_once")
 def test_full_disk_is_called_that(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
     """The system's words for a full disk become "the disk is full"."""
 
@@ -150,7 +267,7 @@ def test_full_disk_is_called_that(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> 
 
     writer = toy.writer()
     monkeypatch.setattr(put, "_start_write", full)
-    with pytest.raises(CheckpointError, match="the disk is full") as caught:
+    with pytest.raises(StorageError, match="the disk is full") as caught:
         toy.save(writer, 1)
     assert "tensorstore_spec" not in str(caught.value)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from shardwise.job.errors import DataError
+from shardwise.job.errors import DataError, StorageError
 from shardwise.job.spec.data import Data
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.sources import Document, is_held_out
@@ -235,7 +235,7 @@ def test_a_full_disk_is_said_and_leaves_no_rubbish(workspace: Workspace, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(DataError, match=r"cannot use the data cache .*No space left on device.*SHARDWISE_CACHE"):
+        with pytest.raises(StorageError, match=r"cannot use the data cache .*No space left on device.*SHARDWISE_CACHE"):
             workspace.prepare(path)
 
     assert not [each for each in (workspace.root / "cache" / "data").iterdir() if each.is_dir()]

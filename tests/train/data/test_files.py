@@ -1,13 +1,18 @@
 """Finding and reading data files."""
 
+import errno
 import gzip
+import io
+import os
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 import zstandard
 
-from shardwise.job.errors import DataError
+from shardwise.job.errors import DataError, StorageError
+from shardwise.train.data import files as reading
 from shardwise.train.data.files import find_files, has_changed, read_blocks
 
 TEXT = b"some text\n" * 1000
@@ -108,6 +113,44 @@ def test_what_cannot_be_read_is_refused_by_name(
 
     with pytest.raises(DataError, match=words):
         read(pattern)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_file_that_the_storage_does_not_give_is_not_the_persons_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some tries it is said with the file's name, and another start may do better."""
+
+    def broken(_: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(reading, "_open", broken)
+    with pytest.raises(StorageError, match=r"cannot read '.*x\.txt'.*Input/output error"):
+        read(write(tmp_path / "x.txt"))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_error_that_passes_loses_and_repeats_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading goes on where it was, whether the storage failed to open the file or in the middle of it."""
+    path = write(tmp_path / "x.txt.gz", gzip.compress(TEXT))
+    opened: list[Any] = []
+
+    class Shaky(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if len(opened) == 2:
+                super().read(5)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return super().read(min(size or 0, 7)) or b""
+
+    def shaky(_: str) -> Any:
+        opened.append(None)
+        if len(opened) == 1:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        return Shaky(path)
+
+    monkeypatch.setattr(reading, "_open", shaky)
+    assert read(path) == TEXT
+    assert len(opened) == 3
 
 
 def test_remote_files_are_found_and_read() -> None:

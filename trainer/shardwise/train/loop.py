@@ -27,6 +27,8 @@ from shardwise.train.start import Start
 from shardwise.train.state import State, flat
 from shardwise.train.step import Metrics
 
+_LAST_SAVE_WAITS_SECONDS = (2.0, 8.0, 32.0)
+
 
 @dataclass(frozen=True)
 class _Dispatched:
@@ -88,7 +90,7 @@ class Loop:
 
         Raises:
             NonFiniteError: a loss or gradient norm is not a number; nothing of that step is saved.
-            CheckpointError: a save failed; the checkpoints before it are untouched.
+            StorageError, CheckpointError: saves failed for too long; the checkpoints before them are untouched.
 
         """
         training = self._start.job.spec.training
@@ -126,13 +128,26 @@ class Loop:
         return self._finish(last, stopped=stopped and last < training.steps)
 
     def _finish(self, last: int, *, stopped: bool) -> Outcome:
-        if self._saved_step != last:
-            self._save(last)
-        with self._phases.entered(Phase.SAVE):
-            self._writer.wait()
+        self._save_last(last)
         digest = self._digest()
         self._phases.be(Phase.DONE)
         return Outcome(steps=last, loss=self._loss, digest=digest, stopped=stopped)
+
+    def _save_last(self, last: int) -> None:
+        """There is no later save to make up for a failed one, so it is this one that is tried again."""
+        waits_seconds = [*_LAST_SAVE_WAITS_SECONDS]
+        while True:
+            if self._saved_step != last:
+                self._save(last)
+            with self._phases.entered(Phase.SAVE):
+                self._writer.wait()
+                error = self._ticket.error if self._ticket else None
+                if error is None:
+                    return
+                if not waits_seconds:
+                    raise error
+                self._saved_step = None
+                time.sleep(waits_seconds.pop(0))
 
     def _loader(self, rows: Rows) -> Loader:
         sequences = self._program.training.batch.sequences

@@ -46,10 +46,11 @@ from shardwise.train.processes import WRITER, Processes
 from shardwise.train.report import Report, Silence, speaking
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Options, Start, start
+from shardwise.train.storage import in_words, may_pass
 from shardwise.train.summary import Summary
 from shardwise.train.view import memory_table
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_REFUSED = (errno.EFBIG, errno.EROFS)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of one machine, in pods too
 _PEER_IS_GONE = ("Gloo", "closed by peer", "NCCL", "nccl")
 _DEVICE_HAS_FAILED = re.compile(
@@ -151,7 +152,8 @@ def _run(
             incarnation=orders.incarnation,
             fence=fence,
             processes=processes,
-            on_commit=report.saved,
+            listener=report,
+            restored=began.first_step > 0,
         )
         stack.callback(writer.close)
         loop = Loop(
@@ -218,12 +220,13 @@ def _in_words(job: TrainingJob, directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if not may_pass(error) and error.errno not in _REFUSED:
             raise
-        raise RunDirectoryError(
-            f"{directory}: cannot be written ({error.strerror}). Committed checkpoints are untouched: make room, then "
-            "run the same command again to go on from the newest"
-        ) from error
+        words = (
+            f"{directory}: cannot be used ({error.strerror}). Committed checkpoints are untouched: make room, or mend "
+            "what is wrong, then run the same command again to go on from the newest"
+        )
+        raise in_words(error, words, RunDirectoryError) from error
     except (MemoryError, RuntimeError) as error:
         if _DEVICE_HAS_FAILED.search(str(error)):
             raise DeviceError(f"a device of {socket.gethostname()} has failed: {_first_line(error)}") from error

@@ -29,8 +29,8 @@ _LARGEST_START = 1 << 62
 """No file is so long, and the system's offsets are: an index may say anything, and still have a good checksum."""
 _PIECE_BYTES = 256 << 10
 """What is read of a local file at once: it is still in the core's cache when its checksum is made."""
-_DAMAGE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO})
-"""The system's words for a file that is gone or whose bytes are lost; all others say that it cannot be read now."""
+_DAMAGE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+"""The system's words for a file that is gone. All others, EIO too, say that it cannot be read now."""
 
 
 class Refusal(Exception):  # noqa: N818 - it never leaves the package: the caller sees a CheckpointError or the next one

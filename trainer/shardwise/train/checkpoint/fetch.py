@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.chunks import Refusal, read_chunk
 from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest, array_directory
 from shardwise.train.checkpoint.store import Store
+from shardwise.train.storage import first_line, in_words, patiently
 
 _NUM_CHUNKS_AT_ONCE = min(16, max(8, os.cpu_count() or 1))
 """Each may keep a chunk's worth of memory beside the arrays, so too many cost."""
@@ -60,7 +62,8 @@ def fetch(
 ) -> Iterator[tuple[str, jax.Array]]:
     """(path, array) as each one is there, begun with the largest.
 
-    Raises `Refusal` at the first that is damaged, and `CheckpointError` where the store cannot be read.
+    Raises `Refusal` at the first that is damaged, and `StorageError` or `CheckpointError` where the store cannot be
+    read: after some tries, or because a person has to change something.
     """
     paths = sorted(wanted, key=lambda path: (-math.prod(wanted[path].shape), path))
     scratch = _Scratch()
@@ -103,7 +106,8 @@ def _begin(
         place = parts[0][0]
         is_whole = place.shape == entry.chunk_shape and place.flags.c_contiguous
         values = place if is_whole else _chunk_in(scratch, entry, abstract.dtype)
-        read_chunk(store, manifest.step, array_directory(path), entry, cell, values.reshape(-1).view(np.uint8))
+        memory = values.reshape(-1).view(np.uint8)
+        patiently(partial(read_chunk, store, manifest.step, array_directory(path), entry, cell, memory))
         if not is_whole:
             for place, overlap in parts:
                 np.copyto(place, values[overlap.within(chunk)])
@@ -124,8 +128,8 @@ def _finish(store: Store, reading: _Reading, wanted: Mapping[str, jax.ShapeDtype
         raise Refusal(f"{reading.path}: {refusal}") from refusal
     except (OSError, ValueError) as error:  # TensorStore raises ValueError for whatever it finds
         if isinstance(error, OSError) or zarr.is_out_of_reach(error):
-            raise CheckpointError(f"{store.root} cannot be read: {zarr.first_line(error)}") from error
-        raise Refusal(f"{reading.path}: {zarr.first_line(error)}") from error
+            raise in_words(error, f"{store.root} cannot be read: {first_line(error)}", CheckpointError) from error
+        raise Refusal(f"{reading.path}: {first_line(error)}") from error
     abstract = wanted[reading.path]
     assert abstract.sharding is not None
     placed = [array for box, devices in reading.holders.items() for array in _place(reading.buffers[box], devices)]

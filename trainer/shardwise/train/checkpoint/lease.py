@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Self
 
 from shardwise.job.errors import CheckpointError, RunDirectoryError
-from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.store import Store
+from shardwise.train.storage import first_line, in_words, patiently
 
 LEASE = "LEASE"
 RENEW_SECONDS = 15.0
@@ -66,13 +67,13 @@ class Lease:
 
         Raises:
             RunDirectoryError: another run lives that holds it.
-            CheckpointError: the folder cannot be read or written.
+            StorageError, CheckpointError: the folder cannot be read or written.
 
         """
         try:
-            self._take(tell, beat)
+            patiently(partial(self._take, tell, beat), beat)
         except (ValueError, OSError) as error:
-            raise CheckpointError(f"{self._root} cannot be used: {zarr.first_line(error)}") from error
+            raise in_words(error, f"{self._root} cannot be used: {first_line(error)}", CheckpointError) from error
         keeping = threading.Thread(target=self._keep, name="lease", daemon=True)
         keeping.start()
         try:
@@ -88,10 +89,10 @@ class Lease:
 
         Raises:
             RunDirectoryError: another run, or a newer start of this one, has taken the folder.
-            ValueError, OSError: the store does not answer.
+            ValueError, OSError: the store has not answered for some time.
 
         """
-        self._say(live=True)
+        patiently(partial(self._say, live=True))
 
     def _take(self, tell: Callable[[str], None], beat: Callable[[], None]) -> None:
         seen, since = b"", time.monotonic()

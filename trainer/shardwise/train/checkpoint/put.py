@@ -1,11 +1,14 @@
 """Writes the staged files of a checkpoint's arrays, so many bytes at a time; all are durable when it returns.
 
+What a passing error of the storage has stopped is written again, as a whole.
+
 Called by the writer in its background thread. It commits nothing: without a marker these files are no checkpoint.
 """
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import jax
 import tensorstore as ts
@@ -14,6 +17,9 @@ from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import array_directory
 from shardwise.train.checkpoint.staging import Part
 from shardwise.train.checkpoint.store import Store
+from shardwise.train.storage import patiently
+
+_Result = TypeVar("_Result")
 
 _NUM_FILES_AT_ONCE = 16
 _MAX_BYTES_IN_FLIGHT = 256 << 20
@@ -25,27 +31,41 @@ def put(
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     layouts: Mapping[str, layout.Layout],
     parts: deque[Part],
+    *,
+    describes: bool = True,
 ) -> None:
-    """Writes and empties `parts`. Raises what TensorStore raises, after everything on its way has ended."""
+    """Writes and empties `parts`. Raises what TensorStore raises, after everything on its way has ended.
+
+    Of several processes one `describes` the arrays: a bucket takes about one write of an object in a second.
+    """
     context = zarr.context(_NUM_FILES_AT_ONCE)
-    opening = {
-        path: ts.open(_spec(store, step, path, array, layouts[path]), create=True, open=True, context=context)
+    opens: dict[str, Callable[[], ts.Future[ts.TensorStore]]] = {
+        path: partial(
+            ts.open,
+            _spec(store, step, path, array, layouts[path]),
+            open=True,
+            create=describes,
+            assume_metadata=not describes,
+            context=context,
+        )
         for path, array in abstract.items()
     }
-    stores = {path: future.result() for path, future in opening.items()}
-    in_flight: deque[tuple[ts.Future[None], int]] = deque()
+    opening = {path: start() for path, start in opens.items()}
+    stores = {path: _result(future, opens[path]) for path, future in opening.items()}
+    in_flight: deque[tuple[Part, ts.Future[None]]] = deque()
     num_bytes = 0
     try:
         while parts or in_flight:
             while in_flight and (not parts or num_bytes > _MAX_BYTES_IN_FLIGHT):
-                commit, done_bytes = in_flight.popleft()
-                commit.result()
-                num_bytes -= done_bytes
+                part, commit = in_flight.popleft()
+                _result(commit, partial(_start_write, part, stores))
+                num_bytes -= part.bits.nbytes
             if parts:
-                in_flight.append(_start_write(parts, stores))
-                num_bytes += in_flight[-1][1]
+                part = parts.popleft()
+                in_flight.append((part, _start_write(part, stores)))
+                num_bytes += part.bits.nbytes
     finally:
-        for commit, _ in in_flight:  # after a failure: what is still being written would come back after removal
+        for _, commit in in_flight:  # after a failure: what is still being written would come back after removal
             commit.exception()
 
 
@@ -54,10 +74,18 @@ def _spec(store: Store, step: int, path: str, array: jax.ShapeDtypeStruct, cut: 
     return zarr.array_spec(kvstore, array.shape, array.dtype, cut.file_shape, cut.chunk_shape)
 
 
-def _start_write(parts: deque[Part], stores: Mapping[str, ts.TensorStore]) -> tuple[ts.Future[None], int]:
-    """Hands the next file to TensorStore, which then holds the only reference to its values."""
-    part = parts.popleft()
+def _start_write(part: Part, stores: Mapping[str, ts.TensorStore]) -> ts.Future[None]:
+    """Hands a file to TensorStore; it is durable when the result is there."""
     stored = stores[part.path]
     values = part.bits.view(stored.dtype.numpy_dtype)
-    write = stored[part.box.slices].write(values, can_reference_source_data_indefinitely=True)
-    return write.commit, part.bits.nbytes
+    return stored[part.box.slices].write(values, can_reference_source_data_indefinitely=True).commit
+
+
+def _result(first: ts.Future[_Result], again: Callable[[], ts.Future[_Result]]) -> _Result:
+    """What comes of what is on its way, or of what `again` starts in its place."""
+    started = [first]
+
+    def result() -> _Result:
+        return (started.pop() if started else again()).result()
+
+    return patiently(result)

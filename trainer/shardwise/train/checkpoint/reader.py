@@ -18,12 +18,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.job.contract import checkpoint_name
 from shardwise.job.errors import CheckpointError
-from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.chunks import Refusal
 from shardwise.train.checkpoint.fetch import fetch
 from shardwise.train.checkpoint.manifest import MANIFEST, MARKER, Manifest, decode
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex
+from shardwise.train.storage import first_line, in_words, patiently
 
 Report = Callable[[int, str], None]
 """Is told of each refused checkpoint: (step, reason)."""
@@ -54,9 +54,10 @@ def restore(
 
     `digester` was built for `abstract`. Arrays that the checkpoint holds beyond `abstract` are left alone; ones that it
     lacks are a reason to refuse it, unless `partial`. Returns None where nothing was ever committed. Raises
-    `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot. Each
-    of several processes reads what its devices hold; through `exchange` (as `to_hex` takes it) all of them try what
-    rank 0 sees, in its order, and refuse what one refuses.
+    `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot, and
+    `StorageError` where the store does not answer for some time. Each of several processes reads what its devices
+    hold; through `exchange` (as `to_hex` takes it) all of them try what rank 0 sees, in its order, and refuse what one
+    refuses.
     """
     store = Store(root)
     steps = _first_rank_sees(_reachable(store, store.steps), exchange)
@@ -118,11 +119,11 @@ def _none_usable(store: Store, step: int | None, steps: Mapping[int, bool], refu
 
 
 def _reachable(store: Store, ask: Callable[[], Any]) -> Any:
-    """What `ask` returns; a store that does not answer is an error at once, not a damaged checkpoint."""
+    """What `ask` returns; a store that does not answer is an error, not a damaged checkpoint."""
     try:
-        return ask()
+        return patiently(ask)
     except (ValueError, OSError) as error:
-        raise CheckpointError(f"{store.root} cannot be read: {zarr.first_line(error)}") from error
+        raise in_words(error, f"{store.root} cannot be read: {first_line(error)}", CheckpointError) from error
 
 
 def _manifest(store: Store, step: int) -> Manifest:

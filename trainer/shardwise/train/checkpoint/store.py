@@ -16,6 +16,7 @@ import tensorstore as ts
 
 from shardwise.job.contract import checkpoint_name, checkpoint_step
 from shardwise.job.errors import CheckpointError
+from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.manifest import MARKER
 
 _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
@@ -32,7 +33,9 @@ class Store:
         """`root` need not exist yet, but its bucket has to. Raises `CheckpointError` for a URL of another kind."""
         url = urlsplit(root)
         self.root = root
-        self._context = ts.Context()  # one for all small files: each new one looks for the bucket's credentials again
+        self._context = ts.Context(
+            zarr.RETRIES
+        )  # one for all small files: each new one looks for the bucket's credentials again
         self._folder: Path | None = None
         if url.scheme in ("", "file"):
             self._folder = Path(root if url.scheme == "" else url.path).absolute()

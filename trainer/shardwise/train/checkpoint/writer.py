@@ -3,6 +3,9 @@
     save()      waits for the save before it, copies this process's part to host memory, returns
     background  digests -> room -> array files -> manifest.json, fence, COMMITTED, retention
 
+A save that the storage did not take is told, and training goes on towards the next one, as long as there is an older
+checkpoint and for a bounded time. So does what retention could not delete.
+
 The copy is what makes it safe to donate the arrays to the next step: on CPU an array handed to numpy is a view, and
 a view stops donation. Every process writes its own part of the array files; rank 0 alone makes room and commits, after
 all have said that theirs are durable. Called by the step loop and by the import of published weights.
@@ -17,11 +20,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, Protocol
 
 import jax
 
 from shardwise.job.contract import checkpoint_name
-from shardwise.job.errors import CheckpointError, ShardwiseError
+from shardwise.job.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.job.spec import Keep
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import (
@@ -41,15 +45,20 @@ from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.processes import ALONE, Processes
+from shardwise.train.storage import first_line, may_pass, patiently
 
 _NUM_COPY_THREADS = 4
+_MAX_FAILED_SAVES = 3
+_MAX_FAILING_SECONDS = 1800.0
+"""Saves fail for good when so many in a row have, over so long a time."""
 
 
 @dataclass(kw_only=True)
 class SaveTicket:
     """What became of one save.
 
-    `durable_seconds`, from the call on, and `digest`, of all arrays together, are None until it is committed.
+    `durable_seconds`, from the call on, and `digest`, of all arrays together, are None until it is committed; `error`
+    is why it is not.
     """
 
     step: int
@@ -57,6 +66,7 @@ class SaveTicket:
     blocked_seconds: float
     durable_seconds: float | None = None
     digest: str | None = None
+    error: ShardwiseError | None = None
 
 
 @dataclass(kw_only=True)
@@ -75,11 +85,30 @@ class _Save:
     ticket: SaveTicket
 
 
+class Listener(Protocol):
+    """Hears, from the thread that writes, what becomes of the saves."""
+
+    def saved(self, ticket: SaveTicket) -> None:
+        """A checkpoint is committed."""
+
+    def event(self, record: Mapping[str, Any]) -> None:
+        """Something could not be written or deleted."""
+
+
+class _UnsavedError(Exception):
+    """A save that the storage did not take, in words, and for how long rank 0 knows saves to fail."""
+
+    def __init__(self, error: ShardwiseError, failing_seconds: float) -> None:
+        super().__init__(str(error))
+        self.error, self.failing_seconds = error, failing_seconds
+
+
 class CheckpointWriter:
     """Writes the checkpoints of one incarnation of a run below `root`, one at a time, in the background.
 
-    What goes wrong there is raised by the next `save`, `wait` or `close`, as a `CheckpointError` in plain words;
-    whatever `fence` raises comes through as it is.
+    What goes wrong there is raised by the next `save`, `wait` or `close`, as a `StorageError` or, where a person has to
+    change something, a `CheckpointError` in plain words; whatever `fence` raises comes through as it is. But where an
+    older checkpoint is there, a failed save is told, and no more than its ticket's `error`, until too many have failed.
     """
 
     def __init__(
@@ -91,19 +120,21 @@ class CheckpointWriter:
         incarnation: int,
         fence: Callable[[], AbstractContextManager[None]],
         processes: Processes = ALONE,
-        on_commit: Callable[[SaveTicket], None] | None = None,
+        listener: Listener | None = None,
+        restored: bool = False,
     ) -> None:
         """`fence` surrounds each commit: it raises if a newer incarnation of the run exists, and else keeps it waiting.
 
-        `on_commit` is called right after it; both in the thread that writes. `processes` all have such a writer, and
-        save the same steps.
+        `listener` hears of it right after, and of failures. `processes` all have such a writer, and save the same
+        steps. `restored`: the run began from a checkpoint.
         """
         self._store = Store(root)
         self._keep = keep
         self._run = run
         self._incarnation = incarnation
         self._fence, self._processes = fence, processes
-        self._on_commit = on_commit
+        self._listener = listener
+        self._has_older, self._num_failed, self._failing_since = restored, 0, 0.0
         self._copiers = ThreadPoolExecutor(_NUM_COPY_THREADS, thread_name_prefix="checkpoint-copy")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-write")
         self._pending: Future[None] | None = None
@@ -160,59 +191,88 @@ class CheckpointWriter:
             self._background.shutdown()
 
     def _write(self, save: _Save) -> None:
+        try:
+            written = self._written(save)
+        except _UnsavedError as unsaved:
+            self._failed(save, unsaved)
+            return
+        self._has_older, self._num_failed = True, 0
+        save.ticket.durable_seconds = time.monotonic() - save.started
+        if self._listener:
+            self._listener.saved(save.ticket)
+        if written and self._processes.writes:
+            self._retain(save.step)
+
+    def _written(self, save: _Save) -> bool:
+        """Whether the checkpoint was written, and not there before; it is committed when this returns."""
         digests = to_hex(save.digests, partial(self._processes.exchange, "save digests"))
         save.ticket.digest = combine(digests)
         writes = self._processes.writes
         if any(self._together(save, "room", lambda: writes and self._is_there(save, digests))):
-            self._committed(save)
-            return
+            return False
         self._together(save, "files", lambda: self._put(save))
         self._together(save, "commit", lambda: writes and self._commit(save, digests))
-        self._committed(save)
-        if writes:
-            self._retain(save.step)
+        return True
+
+    def _failed(self, save: _Save, unsaved: _UnsavedError) -> None:
+        """Every process counts the same failures, and goes by rank 0's clock, so they give up together."""
+        if self._num_failed == 0:
+            self._failing_since = save.started
+        self._num_failed += 1
+        save.ticket.error = unsaved.error
+        if self._listener:
+            event = {"event": "saveFailed", "step": save.step, "inARow": self._num_failed, "reason": str(unsaved)}
+            self._listener.event(event)
+        too_many = self._num_failed >= _MAX_FAILED_SAVES and unsaved.failing_seconds >= _MAX_FAILING_SECONDS
+        if too_many or not self._has_older:
+            raise unsaved.error
 
     def _put(self, save: _Save) -> bool:
-        put(self._store, save.step, save.abstract, save.layouts, save.parts)
+        put(self._store, save.step, save.abstract, save.layouts, save.parts, describes=self._processes.writes)
         self._store.flush(save.step, [ARRAYS])
         return True
 
     def _commit(self, save: _Save, digests: Mapping[str, str]) -> bool:
         manifest, marker = encode(self._manifest(save, digests))
-        self._store.write(save.step, MANIFEST, manifest)
-        self._store.flush(save.step, [])
+        patiently(partial(self._store.write, save.step, MANIFEST, manifest))
+        self._store.flush(save.step, [])  # once: what a flush could not write, the system calls written the next time
         with self._fence():
-            self._store.write(save.step, MARKER, marker)
+            patiently(partial(self._store.write, save.step, MARKER, marker))
         return True
-
-    def _committed(self, save: _Save) -> None:
-        save.ticket.durable_seconds = time.monotonic() - save.started
-        if self._on_commit is not None:
-            self._on_commit(save.ticket)
 
     def _together(self, save: _Save, what: str, act: Callable[[], bool]) -> list[bool]:
         """Acts, and waits until all processes have; returns what came of each, or raises what went wrong with any."""
-        failure: ShardwiseError | None = None
-        done = False
+        failure: Exception | None = None
+        done, words = False, ""
         try:
             done = act()
         except (ValueError, OSError) as error:  # TensorStore raises ValueError for whatever a store answers
-            failure = CheckpointError(zarr.write_cause(error))
-            failure.__cause__ = error
+            failure, words = error, zarr.write_cause(error)
         except ShardwiseError as error:
-            failure = error
-        said = json.dumps({"done": done, "failure": failure and str(failure)})
-        heard = [json.loads(text) for text in self._processes.exchange(f"save {what}", said)]
-        failures = [f"rank {rank}: {one['failure']}" for rank, one in enumerate(heard) if one["failure"]]
-        if failure is not None and not isinstance(failure.__cause__, ValueError | OSError):
+            failure, words = error, str(error)
+        said = {
+            "done": done,
+            "words": words,
+            "refused": isinstance(failure, ShardwiseError),
+            "passes": failure is not None and may_pass(failure),
+            "failing_seconds": time.monotonic() - self._failing_since if self._num_failed else 0.0,
+        }
+        heard = [json.loads(text) for text in self._processes.exchange(f"save {what}", json.dumps(said))]
+        if isinstance(failure, ShardwiseError):
             raise failure
-        if failures:
-            raise self._unsaved(save, str(failure) if self._processes.count == 1 else failures[0]) from failure
+        bad = [rank for rank, one in enumerate(heard) if one["words"]]
+        if bad:
+            first = heard[bad[0]]
+            why = words if self._processes.count == 1 else f"rank {bad[0]}: {first['words']}"
+            unsaved = self._unsaved(save, why, StorageError if first["passes"] else CheckpointError)
+            if any(one["refused"] for one in heard):
+                raise unsaved from failure
+            raise _UnsavedError(unsaved, heard[0]["failing_seconds"]) from failure
         return [one["done"] for one in heard]
 
     def _is_there(self, save: _Save, digests: Mapping[str, str]) -> bool:
         """Whether this very checkpoint is committed already; otherwise the place is free when this returns."""
-        committed = self._store.steps().get(save.step)
+        committed = patiently(self._store.steps).get(save.step)
         if committed and not save.overwrite:
             there = decode(self._store.read(save.step, MANIFEST), self._store.read(save.step, MARKER), save.step)
             if {path: entry.digest for path, entry in there.arrays.items()} == digests:
@@ -247,19 +307,28 @@ class CheckpointWriter:
         )
 
     def _retain(self, saved: int) -> None:
-        """Deletes what retention lets go, and what saves that were cut short left behind."""
-        steps = self._store.steps()
-        partial = [step for step, committed in steps.items() if not committed]
-        committed = [step for step, is_committed in steps.items() if is_committed]
-        for step in [*partial, *expired(committed, saved, self._keep)]:
-            self._store.delete(step)
+        """Deletes what retention lets go, and what saves that were cut short left behind; what stays, the next time."""
+        kept = []
+        try:
+            steps = self._store.steps()
+            cut_short = [step for step, committed in steps.items() if not committed]
+            committed = [step for step, is_committed in steps.items() if is_committed]
+            for step in [*cut_short, *expired(committed, saved, self._keep)]:
+                try:
+                    self._store.delete(step)
+                except (ValueError, OSError) as error:
+                    kept.append(f"{checkpoint_name(step)}: {first_line(error)}")
+        except (ValueError, OSError) as error:
+            kept.append(first_line(error))
+        if kept and self._listener:
+            self._listener.event({"event": "retentionFailed", "step": saved, "reason": "; ".join(kept)})
 
-    def _unsaved(self, save: _Save, why: str) -> CheckpointError:
+    def _unsaved(self, save: _Save, why: str, kind: type[ShardwiseError]) -> ShardwiseError:
         """What a failed save is to a person; rank 0 has then removed what there was of it."""
         save.parts.clear()
         where = f"{self._store.root}/{checkpoint_name(save.step)}"
         removed = self._remove_partial(save.step) if self._processes.writes else ""
-        return CheckpointError(
+        return kind(
             f"{where} was not saved: {why}. {removed} "
             "Earlier checkpoints are untouched. Make room, or choose another checkpoint.path"
         )
@@ -268,5 +337,5 @@ class CheckpointWriter:
         try:
             self._store.delete(step)
         except (ValueError, OSError) as error:
-            return f"Its partial directory could not be removed ({zarr.first_line(error)})."
+            return f"Its partial directory could not be removed ({first_line(error)})."
         return "Its partial directory is removed."

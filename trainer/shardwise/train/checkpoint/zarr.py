@@ -12,17 +12,13 @@ import numpy as np
 import tensorstore as ts
 
 from shardwise.train.checkpoint.layout import Shape
+from shardwise.train.storage import first_line, may_pass
 
 _COPY_CONCURRENCY = 4
 _CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-_OUT_OF_REACH = (
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-    "UNAVAILABLE",
-    "DEADLINE_EXCEEDED",
-    "RESOURCE_EXHAUSTED",
-    "ABORTED",
-)
+_TRIES = {"max_retries": 5}
+RETRIES = {"gcs_request_retries": _TRIES, "s3_request_retries": _TRIES}
+"""Of one request; its own 32 last for a quarter of an hour, without a word."""
 _FULL = {
     "No space left on device": "the disk is full",
     "Disk quota exceeded": "the disk quota is used up",
@@ -39,6 +35,7 @@ def context(num_file_operations: int) -> ts.Context:
             "file_io_concurrency": {"limit": num_file_operations},
             "data_copy_concurrency": {"limit": _COPY_CONCURRENCY},
             "cache_pool": {"total_bytes_limit": 0},
+            **RETRIES,
         }
     )
 
@@ -64,18 +61,10 @@ def array_spec(
 
 def is_out_of_reach(error: Exception) -> bool:
     """Whether the store cannot be read now, which says nothing about the checkpoint."""
-    return str(error).startswith(_OUT_OF_REACH)
+    return may_pass(error) or str(error).startswith("PERMISSION_DENIED")
 
 
 def write_cause(error: Exception) -> str:
     """Why a write failed: a known cause in plain words, with what the system said."""
     known = next((words for text, words in _FULL.items() if text in str(error)), "writing failed")
     return f"{known} ({first_line(error)})"
-
-
-def first_line(error: Exception) -> str:
-    """What TensorStore said, without the description of the whole store that it appends."""
-    text = str(error).partition("\n")[0]
-    for appended in (" [tensorstore_spec=", " [source locations=", " [http_response_body="):
-        text = text.partition(appended)[0]
-    return text

@@ -24,6 +24,7 @@ from shardwise.train.data.order import Order
 from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet
 from shardwise.train.data.tokenise import Corpus
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
+from shardwise.train.storage import in_words
 
 _DATA_FOLDER = "data"
 _DIGESTS_FILE = "digests.json"
@@ -105,15 +106,16 @@ def prepare(data: Data, *, seq_len: int, seed: int, cache_root: Path, report: Ca
 
 @contextmanager
 def _cache_errors(folder: Path) -> Iterator[None]:
-    """Data files raise DataError when they cannot be read, so an OSError comes from the cache's own folder."""
+    """Data files have errors in words when they cannot be read, so an OSError comes from the cache's own folder."""
     try:
         yield
     except OSError as error:
-        raise DataError(
+        words = (
             f"cannot use the data cache {str(folder)!r}: {error.strerror or error}. Expected a folder on a local disk "
             "with room for 2 bytes a token (4 for vocabularies above 65,536): make room, or set SHARDWISE_CACHE to a "
             "folder elsewhere."
-        ) from error
+        )
+        raise in_words(error, words, DataError) from error
 
 
 def _corpus(source: Source, held_out: float, folder: Path, report: Callable[[str], None]) -> Corpus:

@@ -7,16 +7,18 @@ changed?). It knows nothing of documents, tokens or the cache. A file is never h
 import gzip
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import fsspec
 import zstandard
 from fsspec.implementations.local import LocalFileSystem
 
-from shardwise.job.errors import DataError
+from shardwise.job.errors import DataError, ShardwiseError
+from shardwise.train.storage import in_words, patiently
 
 BLOCK_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 1 << 16
@@ -64,35 +66,43 @@ def find_files(patterns: Iterable[str]) -> tuple[DataFile, ...]:
 def read_blocks(file: DataFile) -> Generator[bytes, None, None]:
     """The decompressed content in non-empty blocks of about BLOCK_BYTES. Raises DataError if it cannot be read."""
     decompress = _DECOMPRESSORS.get(file.suffixes[1], _plain_blocks)
-    with _reading(file.url), _open(file.url) as raw:
+    with _reading(file.url), closing(_Steady(file.url)) as raw:
         yield from decompress(raw)
 
 
 def read_raw_blocks(file: DataFile) -> Iterator[bytes]:
     """The content as it is stored, in non-empty blocks of BLOCK_BYTES. Raises DataError if it cannot be read."""
-    with _reading(file.url), _open(file.url) as raw:
+    with _reading(file.url), closing(_Steady(file.url)) as raw:
         yield from _plain_blocks(raw)
 
 
 def has_changed(file: DataFile) -> bool:
     """Whether the file now looks different from when it was found. Raises DataError if it is gone."""
-    with _reading(file.url):
+
+    def stamp() -> str:
         filesystem, path = fsspec.core.url_to_fs(file.url)
         filesystem.invalidate_cache()
-        return _data_file(filesystem, path, named=file.named).stamp != file.stamp
+        return _data_file(filesystem, path, named=file.named).stamp
+
+    with _reading(file.url):
+        return patiently(stamp) != file.stamp
 
 
 def _match(pattern: str) -> list[DataFile]:
     with _reading(pattern):
-        filesystem, path = fsspec.core.url_to_fs(pattern)
-        if filesystem.isfile(path):
-            return [_data_file(filesystem, path, named=True)]
-        if filesystem.isdir(path):
-            raise DataError(
-                f"data path {pattern!r} is a folder; expected a file or a glob. "
-                f"Write {pattern.rstrip('/') + '/**'!r} for every file in it."
-            )
-        paths = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
+        return patiently(partial(_found, pattern))
+
+
+def _found(pattern: str) -> list[DataFile]:
+    filesystem, path = fsspec.core.url_to_fs(pattern)
+    if filesystem.isfile(path):
+        return [_data_file(filesystem, path, named=True)]
+    if filesystem.isdir(path):
+        raise DataError(
+            f"data path {pattern!r} is a folder; expected a file or a glob. "
+            f"Write {pattern.rstrip('/') + '/**'!r} for every file in it."
+        )
+    paths = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
     if not paths:
         raise DataError(
             f"no file matches {pattern!r} (looked for {_address(filesystem, path)}); expected the path of at least "
@@ -130,15 +140,47 @@ def _open(url: str) -> IO[bytes]:
     return handle
 
 
+class _Steady:
+    """A file to read from start to end, which goes on where it was after an error that passes."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._position = url, 0
+        self._handle: IO[bytes] | None = None
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most so many; none at the end."""
+        block = patiently(partial(self._read, size))
+        self._position += len(block)
+        return block
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        if self._handle is not None:
+            self._handle.close()
+
+    def _read(self, size: int) -> bytes:
+        if self._handle is None:
+            self._handle = _open(self._url)
+            if self._position:
+                self._handle.seek(self._position)
+        try:
+            return self._handle.read(size)
+        except Exception:
+            with suppress(Exception):
+                self._handle.close()
+            self._handle = None
+            raise
+
+
 @contextmanager
 def _reading(url: str) -> Iterator[None]:
-    """Turns whatever a storage back end raises into a DataError that names the file.
+    """Turns whatever a storage back end raises into a DataError or StorageError that names the file.
 
     Every fsspec back end has exception classes of its own, so the net is wide; it is held under input and output only.
     """
     try:
         yield
-    except DataError:
+    except ShardwiseError:
         raise
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _damaged(url, "gzip", error) from error
@@ -146,10 +188,11 @@ def _reading(url: str) -> Iterator[None]:
         raise _damaged(url, "zstd", error) from error
     except Exception as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{error}"
-        raise DataError(
+        words = (
             f"cannot read {url!r}: {type(error).__name__}: {reason}. Expected a readable file; check the address, "
             "the permissions and, for remote storage, the credentials."
-        ) from error
+        )
+        raise in_words(error, words, DataError) from error
 
 
 def _damaged(url: str, format_name: str, error: Exception) -> DataError:
@@ -172,12 +215,12 @@ def _plain_blocks(raw: _Readable) -> Iterator[bytes]:
         yield block
 
 
-def _gzip_blocks(raw: IO[bytes]) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=raw) as stream:
+def _gzip_blocks(raw: _Readable) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=cast("IO[bytes]", raw)) as stream:
         yield from _plain_blocks(stream)
 
 
-def _zstd_blocks(raw: IO[bytes]) -> Iterator[bytes]:
+def _zstd_blocks(raw: _Readable) -> Iterator[bytes]:
     # The library's own stream reader takes a truncated file for a whole one, hence frame by frame.
     decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
     frame = None
@@ -195,4 +238,4 @@ def _zstd_blocks(raw: IO[bytes]) -> Iterator[bytes]:
         raise _CorruptZstdError("it ends inside a frame")
 
 
-_DECOMPRESSORS: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {".gz": _gzip_blocks, ".zst": _zstd_blocks}
+_DECOMPRESSORS: dict[str, Callable[[_Readable], Iterator[bytes]]] = {".gz": _gzip_blocks, ".zst": _zstd_blocks}
