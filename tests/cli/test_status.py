@@ -76,10 +76,14 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
         "initialDigest": "ab" * 16,
         "digest": None,
         "error": None,
+        "checkpoint": None,
+        "failedSaves": None,
     }
 
 
 LIVE = {
+    "checkpoint": {"step": 8, "savedAt": 1e9, "seconds": 1.5, "ageSeconds": 1300.5},
+    "failedSaves": {"inARow": 2, "reason": "[Errno 5]"},
     "phase": "recovering",
     "reason": "rank 1 ended with signal SIGKILL",
     "incarnation": 1,
@@ -108,6 +112,8 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "host 1 step, step 11, 0.50 s a step the slowest" in lines
     assert "host 2 no trainer" in lines
     assert "restarts failure 1" in lines
+    assert "newest saved 0:21:40 ago" in lines
+    assert "failed saves 2 since then: [Errno 5]" in lines
 
 
 def test_asking_leaves_the_lock_free(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class FakeTrainer:
             folder = self.directory / CHECKPOINTS / checkpoint_name(self.step)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / COMMITTED).touch()
-        self.log({"event": "saved", "step": self.step, "durableSeconds": 0.1})
+        self.log({"event": "saved", "step": self.step, "savedAt": time.time(), "durableSeconds": 0.1})
 
     def summary(self, status: str, code: ExitCode) -> ExitCode:
         """Rank 0 says how the run ended."""

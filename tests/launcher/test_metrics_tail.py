@@ -40,6 +40,30 @@ def test_lost_steps_and_commits(tmp_path: Path) -> None:
     assert tail.last == step(6, 2.0)
 
 
+def test_how_old_the_newest_checkpoint_is(tmp_path: Path) -> None:
+    """It is known from the start on; saves that fail are counted until one succeeds or the trainers start anew."""
+    path = tmp_path / METRICS
+    tail = MetricsTail(tmp_path, 0)
+    failed = {"event": "saveFailed", "step": 9, "inARow": 1, "reason": "503"}
+    seen = []
+    for record in (
+        {"event": "restored", "step": 5, "incarnation": 0, "savedAt": 100.5},
+        failed,
+        failed | {"step": 12, "inARow": 2},
+        {"event": "saved", "step": 15, "savedAt": 200.0, "durableSeconds": 0.5},
+        failed,
+        {"event": "restored", "step": 15, "incarnation": 1, "savedAt": 200.0},
+    ):
+        with path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        tail.read()
+        seen.append((tail.checkpoint, tail.failed_saves))
+    old = {"step": 5, "savedAt": 100.5}
+    new = {"step": 15, "savedAt": 200.0, "seconds": 0.5}
+    one, two = {"inARow": 1, "reason": "503"}, {"inARow": 2, "reason": "503"}
+    assert seen == [(old, None), (old, one), (old, two), (new, None), (new, one), (new, None)]
+
+
 def test_a_line_that_a_kill_cut_short(tmp_path: Path) -> None:
     """The next trainer removes the half line; the records after it are read as they are."""
     path = tmp_path / METRICS

@@ -3,6 +3,7 @@
 import errno
 import io
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -15,11 +16,14 @@ from shardwise.job.load import loads
 from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
 from shardwise.job.takeover import next_incarnation
-from shardwise.train import main
+from shardwise.train import loop, main
+from shardwise.train.checkpoint import put, steps, writer
+from shardwise.train.checkpoint.store import Store
+from shardwise.train.metrics import records
 from shardwise.train.run_directory import RunDirectory
 
 
-def _run(directory: Path) -> ExitCode:
+def _run(directory: Path, *overrides: str) -> ExitCode:
     orders = Orders(
         job_file="",
         directory=str(directory),
@@ -33,7 +37,7 @@ def _run(directory: Path) -> ExitCode:
         step=None,
         deadline_seconds=None,
     )
-    return main.run(resolve(loads(SMALL)), orders, Console(file=io.StringIO()), spent={})
+    return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=io.StringIO()), spent={})
 
 
 def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +49,37 @@ def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(RunDirectory, "write_summary", full)
     with pytest.raises(StorageError, match=r"No space left on device.*same command again"):
         _run(tmp_path)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is tried when it is due, the last one until it succeeds; the run says which failed, and why."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    failing = [4, 8, 8]
+    start = put.put
+
+    def shaky(store: Store, step: int, *given: Any, **named: Any) -> None:
+        if step in failing:
+            failing.remove(step)
+            raise ValueError("UNAVAILABLE: 503")
+        start(store, step, *given, **named)
+
+    monkeypatch.setattr(writer, "put", shaky)
+    monkeypatch.setattr(loop, "_LAST_SAVE_WAITS_SECONDS", (0.0, 0.0))
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+    directory = tmp_path / "run"
+    (directory / "logs").mkdir(parents=True)
+    overrides = ("training.steps=8", "training.checkpoint.everySteps=2", f"training.data.train.0.paths=[{text}]")
+    assert _run(directory, *overrides) == ExitCode.OK
+    events = [record for record in records(directory / "metrics.jsonl") if "event" in record]
+    assert [event["step"] for event in events if event["event"] == "saved"] == [2, 6, 8]
+    assert [(event["step"], event["inARow"]) for event in events if event["event"] == "saveFailed"] == [
+        (4, 1),
+        (8, 1),
+        (8, 2),
+    ]
+    assert steps(str(directory / "checkpoints")) == [2, 6, 8]
 
 
 def test_a_directory_that_cannot_be_written_is_for_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,8 @@ class RunStatus:
             "etaSeconds": self.eta_seconds,
             "checkpointRoot": self.root,
             "checkpoints": self.checkpoints,
+            "checkpoint": self.live["checkpoint"] if self.live else None,
+            "failedSaves": self.live["failedSaves"] if self.live else None,
             "phases": self.summary.get("phases", {}),
             "initialDigest": self.summary.get("initialDigest"),
             "digest": self.summary.get("digest"),

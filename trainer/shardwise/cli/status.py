@@ -82,6 +82,10 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     if known["etaSeconds"] is not None:
         yield "time left", _clock(known["etaSeconds"])
     yield "checkpoints", escape(_checkpoints(status))
+    if known["checkpoint"] and "ageSeconds" in known["checkpoint"]:
+        yield "newest saved", f"{_clock(known['checkpoint']['ageSeconds'])} ago"
+    if known["failedSaves"]:
+        yield "failed saves", escape("{inARow} since then: {reason}".format_map(known["failedSaves"]))
     if known["phases"]:
         yield "seconds", ", ".join(f"{name} {seconds:.1f}" for name, seconds in known["phases"].items())
     for label, key in (("initial digest", "initialDigest"), ("digest", "digest")):

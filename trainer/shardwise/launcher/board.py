@@ -132,8 +132,15 @@ class Board:
             "hosts": [status.host_status(reports[host]) for host in sorted(reports)],
             "slowestHost": self._slow.host if self._slow else None,
             "progress": {**means.metrics.last, "of": means.job.spec.training.steps},
-            "checkpoint": means.metrics.checkpoint,
+            "checkpoint": _with_age(means.metrics.checkpoint, time.time()),
+            "failedSaves": means.metrics.failed_saves,
             "goodput": self._standing.goodput(means.metrics.lost_seconds),
             "missing": means.members.silent(time.monotonic(), MISSED_SECONDS),
             "stuck": [asdict(each) for each in means.stuck],
         }
+
+
+def _with_age(checkpoint: dict[str, Any] | None, now: float) -> dict[str, Any] | None:
+    if checkpoint is None or checkpoint["savedAt"] is None:
+        return checkpoint
+    return {**checkpoint, "ageSeconds": round(max(0.0, now - checkpoint["savedAt"]), 1)}

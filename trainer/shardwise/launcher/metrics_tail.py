@@ -15,9 +15,9 @@ class MetricsTail:
     """The end of the metrics, followed.
 
     `last` is the last step's record; `committed` the newest step that was saved meanwhile, -1 before; `checkpoint` the
-    newest checkpoint that is known, with the seconds it took where it was saved meanwhile; `incarnation` the last one
-    that began its steps, and `stepped` whether it has completed one; `lost_seconds` the steps' time that a later
-    incarnation did again.
+    newest checkpoint that is known, when it was saved (seconds since the epoch), and the seconds it took where that was
+    meanwhile; `failed_saves` those since; `incarnation` the last one that began its steps, and `stepped` whether it has
+    completed one; `lost_seconds` the steps' time that a later incarnation did again.
     """
 
     def __init__(self, directory: Path, offset: int) -> None:
@@ -27,6 +27,7 @@ class MetricsTail:
         self.last: dict[str, Any] = {}
         self.committed = -1
         self.checkpoint: dict[str, Any] | None = None
+        self.failed_saves: dict[str, Any] | None = None
         self.incarnation = -1
         self.first_step = 0
         self.stepped = False
@@ -44,12 +45,17 @@ class MetricsTail:
             self.stepped = True
             self._seconds[record["step"]] = record.get("stepSeconds") or 0.0
         elif event in ("started", "restored"):
+            self.failed_saves = None
             if event == "restored" and self.checkpoint is None:
-                self.checkpoint = {"step": record["step"]}
+                self.checkpoint = {"step": record["step"], "savedAt": record.get("savedAt")}
             self._begun(record["step"], record["incarnation"])
         elif event == "saved":
             self.committed = max(self.committed, record["step"])
-            self.checkpoint = {"step": record["step"], "seconds": record["durableSeconds"]}
+            self.failed_saves = None
+            when = {"savedAt": record.get("savedAt"), "seconds": record["durableSeconds"]}
+            self.checkpoint = {"step": record["step"], **when}
+        elif event == "saveFailed":
+            self.failed_saves = {"inARow": record["inARow"], "reason": record["reason"]}
 
     def _begun(self, step: int, incarnation: int) -> None:
         self.incarnation, self.first_step, self.stepped = incarnation, step, False

@@ -70,6 +70,10 @@ class _Status(Collector):
         yield _gauge("steps", "The steps of the whole run.", [(job, progress.get("of"))])
         for key, name in _PROGRESS.items():
             yield _gauge(name, f"{key} of the last step.", [(job, progress.get(key))])
+        age = (status["checkpoint"] or {}).get("ageSeconds")
+        yield _gauge("checkpoint_age_seconds", "The time since the newest checkpoint was complete.", [(job, age)])
+        failed = (status["failedSaves"] or {"inARow": 0})["inARow"]
+        yield _gauge("failed_saves", "Saves that have failed since the newest checkpoint.", [(job, failed)])
         yield _counter("restarts", "Restarts by cause.", "cause", job, status["restarts"])
         yield _counter("goodput_seconds", "The wall time by category.", "category", job, status["goodput"])
         hosts = [({**job, "host": str(host["host"])}, host) for host in status["hosts"]]

@@ -264,11 +264,13 @@ def _last_words(began: Start, outcome: Outcome) -> str:
 
 
 def _first_event(began: Start, incarnation: int, memory: list[DeviceMemory]) -> dict[str, Any]:
-    event = {
+    event: dict[str, Any] = {
         "event": "restored" if began.first_step else "started",
         "step": began.first_step,
         "incarnation": incarnation,
     }
+    if began.first_step and began.restored_from:
+        event["savedAt"] = began.restored_from.created.timestamp()
     mesh = began.program.layout.mesh
     return event | {
         "devices": mesh.size,

@@ -3,6 +3,7 @@
 One process of a run speaks; on the others nothing is written. Called by `shardwise.train.main` and the loop.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,11 @@ from shardwise.train.metrics import MetricsLog, Tracker
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import trackers
 from shardwise.train.view import View
+
+_FAILURES = {
+    "saveFailed": "{reason}. Training goes on, and the next save is tried ({inARow} failed in a row)",
+    "retentionFailed": "old checkpoints stay until after the next save: {reason}",
+}
 
 
 class Report(Protocol):
@@ -57,8 +63,10 @@ class Speech:
         self._log, self._view, self._others = log, view, others
 
     def event(self, record: Mapping[str, Any]) -> None:
-        """Append it to metrics.jsonl."""
+        """Append it to metrics.jsonl; what went wrong is said, too."""
         self._log.write(record)
+        if record["event"] in _FAILURES:
+            self._view.say(_FAILURES[record["event"]].format_map(record))
 
     def step(self, number: int, record: Mapping[str, float]) -> None:
         """Write a step's numbers everywhere."""
@@ -77,7 +85,8 @@ class Speech:
     def saved(self, ticket: SaveTicket) -> None:
         """Write what the save took."""
         seconds = {"blockedSeconds": ticket.blocked_seconds, "durableSeconds": ticket.durable_seconds}
-        self.event({"event": "saved", "step": ticket.step, **seconds, "digest": ticket.digest})
+        saved_at = round(time.time(), 3)
+        self.event({"event": "saved", "step": ticket.step, "savedAt": saved_at, **seconds, "digest": ticket.digest})
         self._view.saved(ticket.step)
 
 

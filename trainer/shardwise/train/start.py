@@ -52,6 +52,8 @@ class Start:
     kept: Executables
     state: State
     first_step: int
+    restored_from: Manifest | None
+    """What the checkpoint holds that the run goes on from."""
     initial_digest: str | None
     forked: bool
     refused: frozenset[int]
@@ -156,6 +158,7 @@ def start(
         kept=kept,
         state=state,
         first_step=first_step,
+        restored_from=restored.manifest if restored else None,
         initial_digest=initial_digest,
         forked=forked,
         refused=frozenset(step for step, _ in restored.refused) if restored else frozenset(),

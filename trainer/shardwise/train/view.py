@@ -57,6 +57,10 @@ class View:
         """The held-out loss has been measured."""
         self._held_out = loss
 
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def saved(self, number: int) -> None:
         """A save has begun."""
         self._saved = number
