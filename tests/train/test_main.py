@@ -2,11 +2,13 @@
 
 import errno
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
+from jax._src import compilation_cache
 from rich.console import Console
 from tests.train.conftest import SMALL
 
@@ -20,7 +22,20 @@ from shardwise.train import loop, main
 from shardwise.train.checkpoint import put, steps, writer
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.metrics import records
+from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
+
+
+@pytest.fixture
+def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep programs and tokens of whole runs in this process apart; JAX's own cache is off, as in a trainer."""
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 def _run(directory: Path, *overrides: str) -> ExitCode:
@@ -51,7 +66,7 @@ def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: 
         _run(tmp_path)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("at_once", "own_programs")
 def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is tried when it is due, the last one until it succeeds; the run says which failed, and why."""
     text = tmp_path / "text.txt"
@@ -67,10 +82,14 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(writer, "put", shaky)
     monkeypatch.setattr(loop, "_LAST_SAVE_WAITS_SECONDS", (0.0, 0.0))
-    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
     directory = tmp_path / "run"
     (directory / "logs").mkdir(parents=True)
-    overrides = ("training.steps=8", "training.checkpoint.everySteps=2", f"training.data.train.0.paths=[{text}]")
+    overrides = (
+        "training.model.layers=1",
+        "training.steps=8",
+        "training.checkpoint.everySteps=2",
+        f"training.data.train.0.paths=[{text}]",
+    )
     assert _run(directory, *overrides) == ExitCode.OK
     events = [record for record in records(directory / "metrics.jsonl") if "event" in record]
     assert [event["step"] for event in events if event["event"] == "saved"] == [2, 6, 8]
@@ -80,6 +99,24 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
         (8, 2),
     ]
     assert steps(str(directory / "checkpoints")) == [2, 6, 8]
+
+
+@pytest.mark.usefixtures("own_programs")
+def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that are prepared, every batch of an evaluation and a state that is restored keep the watchdog quiet."""
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join(f'{{"text": "{number} green bottles, and no more."}}\n' for number in range(2000)))
+    beats: list[str] = []
+    monkeypatch.setattr(Phases, "beat", lambda phases: beats.append(phases._phase))
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    overrides = [f"training.data.train.0.paths=[{text}]", "training.data.heldOut=0.5"]
+    overrides += ["training.evaluation={everySteps: 2, batches: 2}", "training.model.layers=1"]
+    assert _run(tmp_path / "run", *overrides, "training.steps=2") == ExitCode.OK
+    assert "data" in beats
+    assert beats.count("evaluate") == 2
+    assert "restore" not in beats
+    assert _run(tmp_path / "run", *overrides, "training.steps=4") == ExitCode.OK
+    assert "restore" in beats
 
 
 def test_a_directory_that_cannot_be_written_is_for_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

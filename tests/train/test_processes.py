@@ -20,14 +20,28 @@ from shardwise.job.errors import PeerError
 from shardwise.job.orders import Orders
 from shardwise.train.processes import Processes
 rank, port = int(sys.argv[1]), sys.argv[2]
-orders = Orders(job_file="", directory="", progress="", stacks="", rank=rank, num_processes=2,
+last = 2
+orders = Orders(job_file="", directory="", progress="", stacks="", rank=rank, num_processes=3,
                 coordinator=f"127.0.0.1:{port}", incarnation=0, fork=False, step=None, deadline_seconds=None)
 processes = Processes.join(orders, limit_seconds=60)
 print([processes.exchange("word", f"{word} of {rank}") for word in ("first", "second", "third")], flush=True)
-if rank == 1:
+client, calls = processes._client, []
+
+class Counting:
+    def __getattr__(self, name):
+        calls.append(name)
+        return getattr(client, name)
+
+object.__setattr__(processes, "_client", Counting())
+print(processes.agree("word", str(rank), "+".join), len(calls), flush=True)
+object.__setattr__(processes, "_client", client)
+processes.exchange("all are done", "")
+print(len(client.key_value_dir_get("shardwise/word/")), flush=True)
+processes.exchange("all have looked", "")
+if rank == last:
     sys.stdin.read()  # there, and silent
     os._exit(0)
-object.__setattr__(processes, "limit_seconds", 1.0)
+object.__setattr__(processes, "answer_seconds", 1.0)
 try:
     processes.exchange("verdict", "mine")
 except PeerError as error:
@@ -37,22 +51,29 @@ os._exit(0)  # the other one never leaves, which JAX's own exit would wait for
 
 
 def test_words_are_exchanged_and_a_silent_process_is_named() -> None:
-    """Both hear both, in every round; when one stops speaking the other says which, at the limit."""
+    """All hear all, in every round, and what rank 0 makes of it; when one stops speaking rank 0 says which.
+
+    What has been heard is removed, and each process but the first makes two requests, however many there are.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     command = [sys.executable, "-c", SCRIPT]
     with (
-        subprocess.Popen([*command, "1", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as silent,
-        subprocess.Popen([*command, "0", port], stdout=subprocess.PIPE, text=True) as other,
+        subprocess.Popen([*command, "2", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as silent,
+        subprocess.Popen([*command, "1", port], stdout=subprocess.PIPE, text=True) as other,
+        subprocess.Popen([*command, "0", port], stdout=subprocess.PIPE, text=True) as first,
     ):
-        said, _ = other.communicate()
+        said, _ = first.communicate()
+        told, _ = other.communicate()
         heard, _ = silent.communicate("")
 
-    words = str([[f"{word} of {rank}" for rank in range(2)] for word in ("first", "second", "third")])
-    assert heard.splitlines() == [words]
-    assert said.splitlines()[0] == words
-    assert said.splitlines()[1].startswith("rank 0 waited 1 seconds for rank 1 at shardwise/verdict/1: ")
+    words = str([[f"{word} of {rank}" for rank in range(3)] for word in ("first", "second", "third")])
+    kept = "3"  # of the last round alone
+    assert heard.splitlines() == [words, "0+1+2 2", kept]
+    assert told.splitlines()[:3] == [words, "0+1+2 2", kept]
+    assert said.splitlines()[:3] == [words, "0+1+2 4", kept]
+    assert said.splitlines()[3].startswith("rank 0 waited 1 seconds for rank 2 at shardwise/verdict/1: ")
 
 
 def test_who_comes_before_the_coordinator_does_not_ask_jax_yet(monkeypatch: pytest.MonkeyPatch) -> None:

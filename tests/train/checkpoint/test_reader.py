@@ -20,6 +20,7 @@ from shardwise.job.errors import CheckpointError, StorageError
 from shardwise.train.checkpoint import chunks, fetch, load_numpy, read_manifest, restore, steps
 from shardwise.train.checkpoint.manifest import FORMAT_VERSION
 from shardwise.train.digest import Digester
+from shardwise.train.processes import Settle
 
 Toy = Any
 """The fixture's class lives in conftest.py, which is not imported."""
@@ -265,11 +266,11 @@ def test_all_ranks_try_what_the_first_one_sees(toy: Toy, seen: list[list[Any]], 
         toy.save(toy.writer(), step)
     rounds: list[str] = []
 
-    def exchange(own: str) -> list[str]:
+    def agree(own: str, settle: Settle) -> str:
         rounds.append(own)
-        return [json.dumps(seen) if len(rounds) == 1 else own]
+        return settle([json.dumps(seen) if len(rounds) == 1 else own, own])
 
-    restored = toy.restore(exchange=exchange)
+    restored = toy.restore(agree=lambda own, settle: agree(own, settle) if len(rounds) < 2 else settle([own]))
 
     assert restored is not None
     assert (restored.step, json.loads(rounds[0])) == (taken, [[1, True], [2, True]])

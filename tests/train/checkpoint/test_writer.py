@@ -3,7 +3,9 @@
 import errno
 import json
 import resource
+import threading
 from collections.abc import Mapping
+from concurrent import futures
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from shardwise.train.checkpoint import load_numpy, put, read_manifest, steps
 from shardwise.train.checkpoint import writer as writing
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester
+from shardwise.train.processes import ALONE
 
 Toy = Any
 """The fixture's class lives in conftest.py, which is not imported."""
@@ -209,6 +212,45 @@ def test_a_file_that_was_not_written_is_written_again(monkeypatch: pytest.Monkey
     assert calls[0][0] in [part for part, _ in calls[1:]]
 
 
+@pytest.mark.usefixtures("many_files")
+def test_waiting_for_a_save_beats_while_files_are_written(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """A long save gets on file by file; one that stands still is silent, however long it is waited for."""
+    start, going, looks = put._start_write, threading.Semaphore(3), threading.Semaphore(0)
+
+    def slow(*given: Any) -> Any:
+        going.acquire()
+        return start(*given)
+
+    def wait(*given: Any, **named: Any) -> Any:
+        done = futures.wait(*given, **named)
+        looks.release()
+        return done
+
+    monkeypatch.setattr(put, "_start_write", slow)
+    monkeypatch.setattr(put, "_MAX_BYTES_IN_FLIGHT", 0)
+    monkeypatch.setattr(writing, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writing, "wait", wait)
+    writer = toy.writer()
+    beats: list[int] = []
+    toy.start(writer, 1)
+
+    def watch() -> None:
+        for _ in range(30):
+            looks.acquire()
+        quiet.append(len(beats))
+        for _ in range(30):
+            looks.acquire()
+        quiet.append(len(beats))
+        going.release(1000)
+
+    quiet: list[int] = []
+    watching = threading.Thread(target=watch)
+    watching.start()
+    writer.wait(lambda: beats.append(1))
+    watching.join()
+    assert 0 < quiet[0] == quiet[1] < len(beats)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_one_ranks_failure_is_everyones(toy: Toy) -> None:
     """Also where this rank has written its part: none counts a checkpoint that another lacks, and all go by rank 0."""
@@ -216,10 +258,9 @@ def test_one_ranks_failure_is_everyones(toy: Toy) -> None:
     other = {"done": False, "words": "writing failed (UNAVAILABLE: 503)", "refused": False, "passes": True}
 
     def exchange(name: str, text: str) -> list[str]:
-        failing = name == "save files"
-        return [text, json.dumps(json.loads(text) | (other if failing else {}))] if "digests" not in name else [text]
+        return [text, json.dumps(json.loads(text) | (other if name == "save files" else {}))]
 
-    processes = SimpleNamespace(writes=True, count=2, exchange=exchange)
+    processes = SimpleNamespace(writes=True, count=2, exchange=exchange, agree=ALONE.agree)
     ticket = toy.save(toy.writer(restored=True, processes=processes), 2)
     assert isinstance(ticket.error, StorageError)
     assert "step-00000002 was not saved: rank 1: writing failed (UNAVAILABLE: 503)" in str(ticket.error)

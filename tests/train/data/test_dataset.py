@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shardwise.job.errors import DataError, StorageError
 from shardwise.job.spec.data import Data
+from shardwise.train.data import cache, files, tokenise
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.sources import Document, is_held_out
 from shardwise.train.data.tokenise import Corpus
@@ -27,6 +28,7 @@ class Workspace:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.reports: list[str] = []
+        self.num_beats = 0
 
     def jsonl(self, name: str, texts: list[str]) -> str:
         """Writes a JSONL file and gives its path."""
@@ -46,8 +48,12 @@ class Workspace:
             for number, (path, weight) in enumerate(zip(paths, weights, strict=True))
         ]
         data = Data.model_validate({"train": sources, **fields})
-        cache = self.root / "cache"
-        return prepare(data, seq_len=seq_len, seed=seed, cache_root=cache, report=self.reports.append)
+        root = self.root / "cache"
+        return prepare(data, seq_len=seq_len, seed=seed, cache_root=root, report=self.reports.append, beat=self.beat)
+
+    def beat(self) -> None:
+        """Count one."""
+        self.num_beats += 1
 
     def builds(self) -> int:
         """How often something was tokenised."""
@@ -240,6 +246,29 @@ def test_a_full_disk_is_said_and_leaves_no_rubbish(workspace: Workspace, monkeyp
 
     assert not [each for each in (workspace.root / "cache" / "data").iterdir() if each.is_dir()]
     assert workspace.prepare(path).num_tokens > 0
+
+
+def test_preparing_gets_on_block_by_block(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading for the digest and tokenising beat all the way, so that however long it takes is no hang."""
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(tokenise, "_BATCH_BYTES", 1000)
+    path = workspace.write("a.txt", "text " * 2000)
+    workspace.prepare(path)
+    assert workspace.num_beats >= 15
+
+
+def test_what_another_process_builds_is_followed(tmp_path: Path) -> None:
+    """While its files grow the one that waits gets on; when they stop, it may be stopped or hang, so it does not."""
+    beats: list[int] = []
+    building = tmp_path / "key.building"
+    look = cache._follower(building, lambda: beats.append(1))
+    look()
+    assert not beats
+    building.mkdir()
+    for size, expected in ((0, 1), (5, 2), (5, 2), (9, 3), (9, 3)):
+        (building / "train-00000.bin").write_bytes(b"x" * size)
+        look()
+        assert len(beats) == expected
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ PROGRAMS_KEY_VARIABLE = "SHARDWISE_PROGRAMS_KEY_FILE"
 PROGRAMS = "programs"  # their folder in the run directory, or in the cache
 
 WORK_LIMIT_HANGS = 12
-"""How many times `hangAfter` a trainer may work without a word before the first step, and others wait for it."""
+"""How many times `hangAfter` a trainer may work without a word before the first step, and wait for others to join."""
 
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,10})")
 

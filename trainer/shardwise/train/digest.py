@@ -27,6 +27,8 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled, Lowered
 
+from shardwise.train.processes import Agree
+
 NUM_LANES = 4
 _GOLDEN = np.uint32(0x9E3779B1)
 _FINISH_FIRST, _FINISH_SECOND = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
@@ -79,17 +81,20 @@ def seed(path: str) -> np.ndarray:
     return np.frombuffer(hashlib.sha256(path.encode()).digest(), "<u4", NUM_LANES).astype(np.uint32)
 
 
-def to_hex(
-    digests: Mapping[str, jax.Array], exchange: Callable[[str], Sequence[str]] = lambda own: [own]
-) -> dict[str, str]:
-    """Waits for the devices and the other processes: {path: 32 hexadecimal digits}.
-
-    `exchange` tells all processes what one has to say and returns what all of them said, this one included.
-    """
+def to_hex(digests: Mapping[str, jax.Array], agree: Agree = lambda own, settle: settle([own])) -> dict[str, str]:
+    """Waits for the devices and the other processes: {path: 32 hexadecimal digits}."""
     own = {path: _sum_here(lanes) for path, lanes in digests.items()}
-    everyone = [json.loads(said) for said in exchange(json.dumps(own))]
-    sums = {path: np.array([said[path] for said in everyone], np.uint32).sum(axis=0, dtype=np.uint32) for path in own}
-    return {path: "".join(f"{lane:08x}" for lane in lanes.tolist()) for path, lanes in sums.items()}
+    sums: dict[str, list[int]] = json.loads(agree(json.dumps(own), _sum_of_all))
+    return {path: "".join(f"{lane:08x}" for lane in lanes) for path, lanes in sums.items()}
+
+
+def _sum_of_all(said: Sequence[str]) -> str:
+    """The sums by path over all processes: added up in one place, since each process's are as long as all together."""
+    total = {path: np.array(lanes, np.uint32) for path, lanes in json.loads(said[0]).items()}
+    for text in said[1:]:
+        for path, lanes in json.loads(text).items():
+            total[path] += np.array(lanes, np.uint32)
+    return json.dumps({path: lanes.tolist() for path, lanes in total.items()})
 
 
 def _sum_here(lanes: jax.Array) -> list[int]:

@@ -140,7 +140,7 @@ class Loop:
             if self._saved_step != last:
                 self._save(last)
             with self._phases.entered(Phase.SAVE):
-                self._writer.wait()
+                self._writer.wait(self._phases.beat)
                 error = self._ticket.error if self._ticket else None
                 if error is None:
                     return
@@ -210,7 +210,10 @@ class Loop:
             training = self._program.training
             batches = min(training.evaluation.batches, -(-held_out.num_sequences // training.batch.sequences))
             loader = self._loader(held_out.rows)
-            sums = [jax.device_get(evaluation(self._state["params"], batch)) for batch in loader.ahead(0, batches)]
+            sums = []
+            for batch in loader.ahead(0, batches):
+                sums.append(jax.device_get(evaluation(self._state["params"], batch)))
+                self._phases.beat()
         weight = sum(float(s.weight) for s in sums)
         loss = sum(float(s.cross_entropy) for s in sums) / weight
         accuracy = sum(float(s.correct) for s in sums) / weight
@@ -227,6 +230,7 @@ class Loop:
                 digester=self._start.digester,
                 identity=self._start.identity,
                 overwrite=self._start.forked or number in self._start.refused,
+                beat=self._phases.beat,
             )
         self._saved_step = number
 
@@ -235,7 +239,7 @@ class Loop:
         if self._ticket is not None and self._ticket.digest is not None:
             return self._ticket.digest
         digests = self._start.digester(flat(self._state))
-        return combine(to_hex(digests, partial(self._processes.exchange, "last")))
+        return combine(to_hex(digests, partial(self._processes.agree, "last")))
 
 
 def _nonfinite(number: int, values: dict[str, float]) -> str:

@@ -95,7 +95,7 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
         try:
             with _in_words(job, directory.path):
                 with phases.entered(Phase.JOIN):
-                    # Which rank hangs is for the watchdog to say; without one there is a limit all the same.
+                    # Which rank hangs is for the watchdog to say; JAX wants a limit all the same.
                     limit = WORK_LIMIT_HANGS * job.spec.recovery.hang_after.seconds
                     processes = Processes.join(orders, limit_seconds=limit)
                 outcome = _run(job, directory, phases, summary, controls, orders, processes, console)

@@ -3,12 +3,15 @@
 Called by the start and the loop.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from shardwise.job.contract import Phase, Progress, write_progress
+
+_BEAT_SECONDS = 1.0
 
 
 class Phases:
@@ -22,6 +25,7 @@ class Phases:
         self._dispatched, self._step_seconds = 0, 0.0
         self._own_seconds, self._measured = 0.0, 0
         self._phase = Phase.START
+        self._lock, self._written_at = threading.Lock(), 0.0
         self._write()
 
     @contextmanager
@@ -41,6 +45,11 @@ class Phases:
         """Be in a phase from here on, between those that are entered; its time is counted elsewhere."""
         self._phase = phase
         self._write()
+
+    def beat(self) -> None:
+        """Say that the phase gets on, from any thread: so many bytes more, or a batch. Said about once a second."""
+        if time.monotonic() - self._written_at >= _BEAT_SECONDS:
+            self._write()
 
     def add(self, name: str, seconds: float) -> None:
         """Count time that was measured elsewhere."""
@@ -62,19 +71,21 @@ class Phases:
         self._write()
 
     def _write(self) -> None:
-        write_progress(
-            self._record,
-            Progress(
-                incarnation=self._incarnation,
-                rank=self._rank,
-                phase=self._phase,
-                step=self.step,
-                dispatched=self._dispatched,
-                step_seconds=self._step_seconds,
-                monotonic_seconds=time.monotonic(),
-                pid=self._pid,
-                seconds=self.seconds,
-                own_seconds=self._own_seconds,
-                measured=self._measured,
-            ),
-        )
+        with self._lock:
+            self._written_at = time.monotonic()
+            write_progress(
+                self._record,
+                Progress(
+                    incarnation=self._incarnation,
+                    rank=self._rank,
+                    phase=self._phase,
+                    step=self.step,
+                    dispatched=self._dispatched,
+                    step_seconds=self._step_seconds,
+                    monotonic_seconds=self._written_at,
+                    pid=self._pid,
+                    seconds=dict(self.seconds),
+                    own_seconds=self._own_seconds,
+                    measured=self._measured,
+                ),
+            )

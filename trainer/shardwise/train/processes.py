@@ -5,6 +5,7 @@ data. It travels through the key-value store of JAX's coordination service, neve
 happen in a thread beside a step. Called by the start, the checkpoint's writer and reader, and the loop.
 """
 
+import json
 import socket
 import threading
 import time
@@ -19,8 +20,11 @@ from jax._src import distributed  # the store has no public name; it is what che
 from shardwise.job.errors import PeerError
 from shardwise.job.orders import Orders
 
-Exchange = Callable[[str, str], list[str]]
-"""(name, text) -> the texts of all processes, by rank. Every process calls it with the same names in the same order."""
+Settle = Callable[[list[str]], str]
+"""What follows from the texts of all processes, by rank."""
+
+Agree = Callable[[str, Settle], str]
+"""(own text, settle) -> what rank 0 has settled from the texts of all; `Processes.agree` under one name."""
 
 WRITER = 0
 """The rank that writes what is written once."""
@@ -28,18 +32,20 @@ WRITER = 0
 _HEARTBEAT_SECONDS = 100
 _LEAVE_SECONDS = 30
 _LOOK_SECONDS = 0.02
+_ANSWER_SECONDS = 7 * 86400.0
+"""So long one waits for another, which may read or write for hours: whether it hangs is the watchdog's to say."""
 
 
 @dataclass(frozen=True)
 class Processes:
     """This process's place among those of the incarnation.
 
-    `limit_seconds` is how long one waits for another.
+    `answer_seconds` is how long one waits for another's word.
     """
 
     rank: int
     count: int
-    limit_seconds: float
+    answer_seconds: float = _ANSWER_SECONDS
     _client: Any = None
     _rounds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -47,7 +53,7 @@ class Processes:
     @classmethod
     def alone(cls) -> Self:
         """The one process of a run on one host."""
-        return cls(0, 1, 0.0)
+        return cls(0, 1)
 
     @classmethod
     def join(cls, orders: Orders, *, limit_seconds: float) -> Self:
@@ -79,7 +85,7 @@ class Processes:
                 f"rank {orders.rank}: the {orders.num_processes} processes did not all reach {orders.coordinator} "
                 f"within {limit_seconds:.0f} seconds: {_first_line(error)}"
             ) from error
-        return cls(orders.rank, orders.num_processes, limit_seconds, distributed.global_state.client)
+        return cls(orders.rank, orders.num_processes, _client=distributed.global_state.client)
 
     @property
     def writes(self) -> bool:
@@ -91,30 +97,42 @@ class Processes:
         if self.count > 1:
             jax.distributed.shutdown()
 
-    def exchange(self, name: str, text: str) -> list[str]:
-        """What every process says under this name, by rank; returns when all have spoken.
+    def agree(self, name: str, text: str, settle: Settle) -> str:
+        """What rank 0 settles from what every process says under this name; returns when all have spoken.
+
+        Every process calls it with the same names in the same order. Each says one thing and hears one. Rank 0, on
+        whose host the store is, gathers, so that only its own part grows with their number.
 
         Raises:
-            PeerError: some did not within the limit; it names the first of them.
+            PeerError: some did not within the limit; on rank 0 it names the first of them.
 
         """
         if self.count == 1:
-            return [text]
+            return settle([text])
         with self._lock:
             self._rounds[name] += 1
             key = f"shardwise/{name}/{self._rounds[name]}"
             before = f"shardwise/{name}/{self._rounds[name] - 1}"
-        self._client.key_value_set(f"{key}/{self.rank}", text)
-        heard = [text if rank == self.rank else self._hear(key, rank) for rank in range(self.count)]
-        self._client.key_value_delete(f"{before}/{self.rank}")  # whoever speaks in this round has heard the last one
+        if not self.writes:
+            self._client.key_value_set(f"{key}/{self.rank}", text)
+            return self._hear(key, WRITER)
+        said = [text, *(self._hear(key, rank) for rank in range(1, self.count))]
+        settled = settle(said)
+        self._client.key_value_set(f"{key}/{WRITER}", settled)
+        self._client.key_value_delete(before)  # whoever has spoken in this round has heard the last one
+        return settled
+
+    def exchange(self, name: str, text: str) -> list[str]:
+        """What every process says under this name, by rank; a short word, since all are told to all."""
+        heard: list[str] = json.loads(self.agree(name, text, json.dumps))
         return heard
 
     def _hear(self, key: str, rank: int) -> str:
         try:
-            heard: str = self._client.blocking_key_value_get(f"{key}/{rank}", int(self.limit_seconds * 1000))
+            heard: str = self._client.blocking_key_value_get(f"{key}/{rank}", int(self.answer_seconds * 1000))
         except jax.errors.JaxRuntimeError as error:
             raise PeerError(
-                f"rank {self.rank} waited {self.limit_seconds:.0f} seconds for rank {rank} at {key}: "
+                f"rank {self.rank} waited {self.answer_seconds:.0f} seconds for rank {rank} at {key}: "
                 f"{_first_line(error)}"
             ) from error
         return heard

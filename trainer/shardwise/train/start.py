@@ -123,6 +123,7 @@ def start(
                 seed=training.seed,
                 cache_root=cache_directory(),
                 report=report,
+                beat=phases.beat,
             )
         _same_data(data, processes)
         own = identity(job, data_fingerprint=data.fingerprint)
@@ -143,7 +144,7 @@ def start(
     if first_step:
         initial_digest = run.read_summary().get("initialDigest")
     else:
-        initial_digest = combine(to_hex(digest(flat(state)), partial(processes.exchange, "initial")))
+        initial_digest = combine(to_hex(digest(flat(state)), partial(processes.agree, "initial")))
     if processes.writes:
         run.write_identity(own)
     return Start(
@@ -254,9 +255,10 @@ def _state(
             flat(abstract),
             step=options.step,
             digester=digester,
-            exchange=partial(processes.exchange, "restore"),
+            agree=partial(processes.agree, "restore"),
             report=lambda step, reason: report(f"checkpoint of step {step} refused: {reason}"),
             partial=options.fork,
+            beat=phases.beat,
         )
     if restored is None:
         with phases.entered(Phase.INIT):

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -58,9 +58,9 @@ class _Reading:
 
 
 def fetch(
-    store: Store, manifest: Manifest, wanted: Mapping[str, jax.ShapeDtypeStruct]
+    store: Store, manifest: Manifest, wanted: Mapping[str, jax.ShapeDtypeStruct], beat: Callable[[], None]
 ) -> Iterator[tuple[str, jax.Array]]:
-    """(path, array) as each one is there, begun with the largest.
+    """(path, array) as each one is there, begun with the largest; beats after each chunk.
 
     Raises `Refusal` at the first that is damaged, and `StorageError` or `CheckpointError` where the store cannot be
     read: after some tries, or because a person has to change something.
@@ -72,10 +72,10 @@ def fetch(
         try:
             for path in paths:
                 while sum(not read.done() for reading in begun for read in reading.reads) > _NUM_CHUNKS_AHEAD:
-                    yield _finish(store, begun.popleft(), wanted)
+                    yield _finish(store, begun.popleft(), wanted, beat)
                 begun.append(_begin(pool, store, manifest, path, wanted[path], scratch))
             while begun:
-                yield _finish(store, begun.popleft(), wanted)
+                yield _finish(store, begun.popleft(), wanted, beat)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -120,10 +120,13 @@ def _chunk_in(scratch: _Scratch, entry: ArrayEntry, dtype: np.dtype[Any]) -> np.
     return scratch.take(math.prod(entry.chunk_shape) * dtype.itemsize).view(dtype).reshape(entry.chunk_shape)
 
 
-def _finish(store: Store, reading: _Reading, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[str, jax.Array]:
+def _finish(
+    store: Store, reading: _Reading, wanted: Mapping[str, jax.ShapeDtypeStruct], beat: Callable[[], None]
+) -> tuple[str, jax.Array]:
     try:
         for read in reading.reads:
             read.result()
+            beat()
     except Refusal as refusal:
         raise Refusal(f"{reading.path}: {refusal}") from refusal
     except (OSError, ValueError) as error:  # TensorStore raises ValueError for whatever it finds

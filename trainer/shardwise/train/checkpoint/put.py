@@ -33,10 +33,12 @@ def put(
     parts: deque[Part],
     *,
     describes: bool = True,
+    moved: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes and empties `parts`. Raises what TensorStore raises, after everything on its way has ended.
 
-    Of several processes one `describes` the arrays: a bucket takes about one write of an object in a second.
+    Of several processes one `describes` the arrays: a bucket takes about one write of an object in a second. `moved` is
+    called after each file.
     """
     context = zarr.context(_NUM_FILES_AT_ONCE)
     opens: dict[str, Callable[[], ts.Future[ts.TensorStore]]] = {
@@ -60,6 +62,7 @@ def put(
                 part, commit = in_flight.popleft()
                 _result(commit, partial(_start_write, part, stores))
                 num_bytes -= part.bits.nbytes
+                moved()
             if parts:
                 part = parts.popleft()
                 in_flight.append((part, _start_write(part, stores)))

@@ -23,6 +23,7 @@ from shardwise.train.checkpoint.fetch import fetch
 from shardwise.train.checkpoint.manifest import MANIFEST, MARKER, Manifest, decode
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex
+from shardwise.train.processes import WRITER, Agree
 from shardwise.train.storage import first_line, in_words, patiently
 
 Report = Callable[[int, str], None]
@@ -48,7 +49,8 @@ def restore(
     digester: Digester,
     report: Report,
     partial: bool = False,
-    exchange: Callable[[str], Sequence[str]] = lambda own: [own],
+    agree: Agree = lambda own, settle: settle([own]),
+    beat: Callable[[], None] = lambda: None,
 ) -> Restored | None:
     """The newest usable checkpoint, or that of `step`, as arrays of the shapes, dtypes and shardings of `abstract`.
 
@@ -56,15 +58,15 @@ def restore(
     lacks are a reason to refuse it, unless `partial`. Returns None where nothing was ever committed. Raises
     `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot, and
     `StorageError` where the store does not answer for some time. Each of several processes reads what its devices
-    hold; through `exchange` (as `to_hex` takes it) all of them try what rank 0 sees, in its order, and refuse what one
-    refuses.
+    hold; through `agree` all of them try what rank 0 sees, in its order, and refuse what one refuses. `beat` is called
+    after each chunk.
     """
     store = Store(root)
-    steps = _first_rank_sees(_reachable(store, store.steps), exchange)
+    steps = _first_rank_sees(_reachable(store, store.steps), agree)
     refused: list[tuple[int, str]] = []
     for candidate in [step] if step is not None else sorted(steps, reverse=True):
         try:
-            manifest, arrays = _whole(store, candidate, abstract, digester, exchange, partial=partial)
+            manifest, arrays = _whole(store, candidate, abstract, digester, agree, beat, partial=partial)
         except Refusal as refusal:
             refused.append((candidate, str(refusal)))
             report(candidate, str(refusal))
@@ -105,9 +107,9 @@ def load_numpy(root: str, step: int, prefix: str) -> Iterator[tuple[str, np.ndar
             yield path, np.asarray(arrays[path])
 
 
-def _first_rank_sees(steps: Mapping[int, bool], exchange: Callable[[str], Sequence[str]]) -> dict[int, bool]:
+def _first_rank_sees(steps: Mapping[int, bool], agree: Agree) -> dict[int, bool]:
     """Rank 0's listing: a network volume may show another host an older one, and all must try the same checkpoints."""
-    return dict(json.loads(exchange(json.dumps(sorted(steps.items())))[0]))
+    return dict(json.loads(agree(json.dumps(sorted(steps.items())), lambda said: said[WRITER])))
 
 
 def _none_usable(store: Store, step: int | None, steps: Mapping[int, bool], refused: list[tuple[int, str]]) -> str:
@@ -155,7 +157,8 @@ def _whole(
     step: int,
     abstract: Mapping[str, jax.ShapeDtypeStruct],
     digester: Digester,
-    exchange: Callable[[str], Sequence[str]],
+    agree: Agree,
+    beat: Callable[[], None],
     *,
     partial: bool,
 ) -> tuple[Manifest, dict[str, jax.Array]]:
@@ -163,24 +166,32 @@ def _whole(
     try:
         manifest = _manifest(store, step)
         wanted = _wanted(manifest, abstract, partial=partial)
-        arrays, digests = _read(store, manifest, wanted, digester)
+        arrays, digests = _read(store, manifest, wanted, digester, beat)
     except Refusal as refusal:
-        exchange(str(refusal))
+        agree(str(refusal), _first_refusal)
         raise
-    for rank, reason in enumerate(exchange("")):
-        if reason:
-            raise Refusal(f"rank {rank}: {reason}")
-    _compare(manifest, to_hex(digests, exchange))
+    if words := agree("", _first_refusal):
+        raise Refusal(words)
+    _compare(manifest, to_hex(digests, agree))
     return manifest, arrays
 
 
+def _first_refusal(reasons: Sequence[str]) -> str:
+    """Whose refusal holds for all, and why; empty where nobody refuses."""
+    return next((f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason), "")
+
+
 def _read(
-    store: Store, manifest: Manifest, wanted: Mapping[str, jax.ShapeDtypeStruct], digester: Digester
+    store: Store,
+    manifest: Manifest,
+    wanted: Mapping[str, jax.ShapeDtypeStruct],
+    digester: Digester,
+    beat: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """The arrays, and their digests on the way: made while the next arrays are read."""
     arrays: dict[str, jax.Array] = {}
     digests: dict[str, jax.Array] = {}
-    for path, array in fetch(store, manifest, wanted):
+    for path, array in fetch(store, manifest, wanted, beat):
         arrays[path] = array
         digests |= digester({path: array})
     return {path: arrays[path] for path in wanted}, digests

@@ -15,7 +15,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -48,6 +48,7 @@ from shardwise.train.processes import ALONE, Processes
 from shardwise.train.storage import first_line, may_pass, patiently
 
 _NUM_COPY_THREADS = 4
+_LOOK_SECONDS = 0.5
 _MAX_FAILED_SAVES = 3
 _MAX_FAILING_SECONDS = 1800.0
 """Saves fail for good when so many in a row have, over so long a time."""
@@ -138,6 +139,7 @@ class CheckpointWriter:
         self._copiers = ThreadPoolExecutor(_NUM_COPY_THREADS, thread_name_prefix="checkpoint-copy")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-write")
         self._pending: Future[None] | None = None
+        self._moves = 0
 
     def save(
         self,
@@ -148,14 +150,15 @@ class CheckpointWriter:
         identity: Mapping[str, IdentityValue],
         kind: Kind = "state",
         overwrite: bool = False,
+        beat: Callable[[], None] = lambda: None,
     ) -> SaveTicket:
         """Starts to save `arrays` as the checkpoint of `step`; they may be donated as soon as this returns.
 
         `digester` was built for these paths; it is started after the copy, which on CPU it would slow down, and is
         waited for in the background. A committed checkpoint of this step with equal digests is left as it is; with
-        others it is an error, unless `overwrite`.
+        others it is an error, unless `overwrite`. `beat` is called while a save before it is waited for.
         """
-        self.wait()
+        self.wait(beat)
         started = time.monotonic()
         layouts = {path: layout.plan(a.shape, a.dtype.itemsize, a.sharding) for path, a in arrays.items()}
         parts = stage(arrays, layouts, self._copiers)
@@ -176,11 +179,23 @@ class CheckpointWriter:
         self._pending = self._background.submit(self._write, save)
         return ticket
 
-    def wait(self) -> None:
-        """Returns when nothing is being written; raises what went wrong since the last call."""
+    def wait(self, beat: Callable[[], None] = lambda: None) -> None:
+        """Returns when nothing is being written; raises what went wrong since the last call.
+
+        `beat` is called as the writing gets on, file by file.
+        """
         pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        if pending is None:
+            return
+        moves = -1
+        while wait([pending], timeout=_LOOK_SECONDS).not_done:
+            if self._moves != moves:
+                moves = self._moves
+                beat()
+        pending.result()
+
+    def _moved(self) -> None:
+        self._moves += 1
 
     def close(self) -> None:
         """Waits like `wait`, and ends the threads."""
@@ -205,7 +220,7 @@ class CheckpointWriter:
 
     def _written(self, save: _Save) -> bool:
         """Whether the checkpoint was written, and not there before; it is committed when this returns."""
-        digests = to_hex(save.digests, partial(self._processes.exchange, "save digests"))
+        digests = to_hex(save.digests, partial(self._processes.agree, "save digests"))
         save.ticket.digest = combine(digests)
         writes = self._processes.writes
         if any(self._together(save, "room", lambda: writes and self._is_there(save, digests))):
@@ -228,7 +243,8 @@ class CheckpointWriter:
             raise unsaved.error
 
     def _put(self, save: _Save) -> bool:
-        put(self._store, save.step, save.abstract, save.layouts, save.parts, describes=self._processes.writes)
+        describes = self._processes.writes
+        put(self._store, save.step, save.abstract, save.layouts, save.parts, describes=describes, moved=self._moved)
         self._store.flush(save.step, [ARRAYS])
         return True
 
@@ -246,6 +262,7 @@ class CheckpointWriter:
         done, words = False, ""
         try:
             done = act()
+            self._moved()
         except (ValueError, OSError) as error:  # TensorStore raises ValueError for whatever a store answers
             failure, words = error, zarr.write_cause(error)
         except ShardwiseError as error:

@@ -17,6 +17,7 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -42,9 +43,9 @@ class CachedCorpus:
 
 
 def open_or_build(
-    corpus: Corpus, tokenizer: Tokenizer, *, directory: Path, report: Callable[[str], None]
+    corpus: Corpus, tokenizer: Tokenizer, *, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> CachedCorpus:
-    """The tokens of a corpus, from the cache or after building it there.
+    """The tokens of a corpus, from the cache or after building it there; `beat` is called as that gets on.
 
     Several processes may call this at once: one builds, the others wait for it, say so, and use what it built.
     Raises DataError for data that cannot be used and a file that changes meanwhile, OSError for a disk that cannot be
@@ -55,12 +56,31 @@ def open_or_build(
     directory.mkdir(parents=True, exist_ok=True)
     if _damage(finished) is not None:
         waiting = f"waiting for another process to tokenise {corpus.name}"
-        with locked(_lock_path(directory, key), lambda: report(waiting)):
+        with locked(_lock_path(directory, key), lambda: report(waiting), _follower(_building(finished), beat)):
             damage = _damage(finished)
             if damage is not None:
                 _remove_rubbish(directory, key, damage, report)
-                _build(corpus, tokenizer, finished, report)
+                _build(corpus, tokenizer, finished, report, beat)
     return _open(finished)
+
+
+def _follower(building: Path, beat: Callable[[], None]) -> Callable[[], None]:
+    """A look at what another process builds, which beats when there is more of it: that one may be stopped, or hang."""
+    seen = -1
+
+    def look() -> None:
+        nonlocal seen
+        with suppress(OSError):  # files come and go
+            num_bytes = sum(file.stat().st_size for file in building.iterdir())
+            if num_bytes != seen:
+                seen = num_bytes
+                beat()
+
+    return look
+
+
+def _building(finished: Path) -> Path:
+    return finished.with_name(finished.name + _BUILDING)
 
 
 def cache_key(corpus: Corpus, tokenizer: Tokenizer) -> str:
@@ -118,13 +138,15 @@ def _remove_rubbish(directory: Path, key: str, damage: str, report: Callable[[st
                 shutil.rmtree(half_built, ignore_errors=True)
 
 
-def _build(corpus: Corpus, tokenizer: Tokenizer, finished: Path, report: Callable[[str], None]) -> None:
+def _build(
+    corpus: Corpus, tokenizer: Tokenizer, finished: Path, report: Callable[[str], None], beat: Callable[[], None]
+) -> None:
     size_bytes = sum(file.size_bytes for file in corpus.files)
     report(f"tokenising {corpus.name}: {len(corpus.files):,} files, {size_bytes / 2**20:,.1f} MiB")
-    building = finished.with_name(finished.name + _BUILDING)
+    building = _building(finished)
     building.mkdir()
     try:
-        layouts = write_streams(corpus, tokenizer, building, report)
+        layouts = write_streams(corpus, tokenizer, building, report, beat)
         _refuse_changed(corpus)
         _commit(layouts, building, finished)
     except BaseException:

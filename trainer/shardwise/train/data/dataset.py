@@ -78,16 +78,26 @@ class Dataset:
         return batch.tokens[counted], batch.targets[counted]
 
 
-def prepare(data: Data, *, seq_len: int, seed: int, cache_root: Path, report: Callable[[str], None]) -> Dataset:
-    """Finds, tokenises (unless the cache has it) and maps the data of a job. `report` gets lines for the user.
+def prepare(
+    data: Data,
+    *,
+    seq_len: int,
+    seed: int,
+    cache_root: Path,
+    report: Callable[[str], None],
+    beat: Callable[[], None] = lambda: None,
+) -> Dataset:
+    """Finds, tokenises (unless the cache has it) and maps the data of a job.
+
+    `report` gets lines for the user; `beat` is called from any thread as reading and tokenising get on.
 
     Raises DataError for data that is missing, unreadable, malformed or too little, saying what to change.
     """
     tokenizer = load_tokenizer(data.tokenizer)
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
-        corpora = [_corpus(source, data.held_out, folder, report) for source in data.train]
-        cached = [open_or_build(corpus, tokenizer, directory=folder, report=report) for corpus in corpora]
+        corpora = [_corpus(source, data.held_out, folder, report, beat) for source in data.train]
+        cached = [open_or_build(corpus, tokenizer, directory=folder, report=report, beat=beat) for corpus in corpora]
     summaries = tuple(_summary(corpus, streams) for corpus, streams in zip(corpora, cached, strict=True))
     across = data.attend_across == "stream"
     train = Sequences(streams=tuple(each.train for each in cached), seq_len=seq_len, split_documents=not across)
@@ -118,9 +128,11 @@ def _cache_errors(folder: Path) -> Iterator[None]:
         raise in_words(error, words, DataError) from error
 
 
-def _corpus(source: Source, held_out: float, folder: Path, report: Callable[[str], None]) -> Corpus:
+def _corpus(
+    source: Source, held_out: float, folder: Path, report: Callable[[str], None], beat: Callable[[], None]
+) -> Corpus:
     files = find_files(source.paths)
-    digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=report)
+    digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=report, beat=beat)
     return Corpus(name=source.name, files=files, digests=digests, text_field=source.text_field, held_out=held_out)
 
 

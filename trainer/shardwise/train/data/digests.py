@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from shardwise.job.errors import DataError
@@ -24,8 +25,10 @@ _SETTLED_SECONDS = 2.0
 _Memo = dict[str, list[str]]
 
 
-def file_digests(files: Sequence[DataFile], *, memo_path: Path, report: Callable[[str], None]) -> tuple[str, ...]:
-    """The sha256 of each file's stored bytes, in hex.
+def file_digests(
+    files: Sequence[DataFile], *, memo_path: Path, report: Callable[[str], None], beat: Callable[[], None]
+) -> tuple[str, ...]:
+    """The sha256 of each file's stored bytes, in hex; beats from threads after each block.
 
     Raises DataError for a file that cannot be read, and for an empty one that the job names in full.
     """
@@ -35,7 +38,7 @@ def file_digests(files: Sequence[DataFile], *, memo_path: Path, report: Callable
         report(f"reading {len(unknown):,} data files, {sum(file.size_bytes for file in unknown) / 2**20:,.1f} MiB")
     started_seconds = time.time()
     with ThreadPoolExecutor(_THREADS) as pool:
-        fresh = dict(zip((file.url for file in unknown), pool.map(_digest, unknown), strict=True))
+        fresh = dict(zip((file.url for file in unknown), pool.map(partial(_digest, beat=beat), unknown), strict=True))
     settled_seconds = started_seconds - _SETTLED_SECONDS
     settled = {file.url: [file.stamp, fresh[file.url]] for file in unknown if file.modified_seconds < settled_seconds}
     if settled:
@@ -51,10 +54,11 @@ def _refuse_empty(files: Sequence[DataFile], digests: Sequence[str]) -> None:
             raise DataError(f"{file.url!r} is empty; expected text. Take it out of the paths, or write to it.")
 
 
-def _digest(file: DataFile) -> str:
+def _digest(file: DataFile, beat: Callable[[], None]) -> str:
     digest = hashlib.sha256()
     for block in read_raw_blocks(file):
         digest.update(block)
+        beat()
     return digest.hexdigest()
 
 

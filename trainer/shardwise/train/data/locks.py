@@ -4,19 +4,27 @@ Called by `cache`. A lock file is never deleted: a process that waits on a delet
 """
 
 import fcntl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+_LOOK_SECONDS = 0.2
+
 
 @contextmanager
-def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Holds the lock; calls `on_wait` once if another process has it, then waits for as long as that takes."""
+def locked(path: Path, on_wait: Callable[[], None], look: Callable[[], None]) -> Iterator[None]:
+    """Holds the lock; calls `on_wait` once if another process has it, then waits for as long as that takes.
+
+    `look` is called several times a second meanwhile, so that what the other one does can be followed.
+    """
     with path.open("ab") as handle:
         if not _take(handle):
             on_wait()
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            while not _take(handle):
+                look()
+                time.sleep(_LOOK_SECONDS)
         yield
 
 

@@ -47,9 +47,9 @@ class _Piece(NamedTuple):  # a dataclass takes five times as long to make, and d
 
 
 def write_streams(
-    corpus: Corpus, tokenizer: Tokenizer, directory: Path, report: Callable[[str], None]
+    corpus: Corpus, tokenizer: Tokenizer, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> list[StreamLayout]:
-    """Writes the streams TRAIN and HELD_OUT into `directory` and brings them to the disk.
+    """Writes the streams TRAIN and HELD_OUT into `directory` and brings them to the disk; beats after each batch.
 
     Raises DataError for data that cannot be used, OSError for a disk that cannot be written.
     """
@@ -67,6 +67,7 @@ def write_streams(
             for name, writer in writers.items():
                 pairs = zip(batch, encoded, strict=True)
                 writer.append([(tokens, piece.ends_document) for piece, tokens in pairs if piece.stream == name])
+            beat()
             if writers[TRAIN].num_tokens >= next_report:
                 report(f"tokenising {corpus.name}: {writers[TRAIN].num_tokens:,} tokens so far")
                 next_report += _REPORT_TOKENS

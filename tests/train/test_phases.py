@@ -1,0 +1,27 @@
+"""The progress record: where a process is, and that it gets on."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.contract import Phase, read_progress
+from shardwise.train import phases
+
+
+def test_a_beat_shows_that_a_phase_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one changes the record, but for those within a second of the last: there may be thousands."""
+    path, clock = tmp_path / "progress.json", itertools.count(100.0, 0.25)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    mine = phases.Phases(path, incarnation=0, rank=0, pid=1)
+    seen = []
+    with mine.entered(Phase.SAVE):
+        for _ in range(12):
+            mine.beat()
+            record = read_progress(path)
+            assert record is not None
+            seen.append((record.phase, record.monotonic_seconds))
+    assert {phase for phase, _ in seen} == {Phase.SAVE}
+    times = sorted({seconds for _, seconds in seen})
+    assert len(times) == 4
+    assert all(after - before >= 1.0 for before, after in itertools.pairwise(times))
