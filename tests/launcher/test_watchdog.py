@@ -1,10 +1,12 @@
 """When nobody gets anywhere, and who holds it up."""
 
+import statistics
 from dataclasses import replace
 
 import pytest
 
 from shardwise.job.contract import WORK_LIMIT_HANGS, Phase
+from shardwise.launcher import watchdog
 from shardwise.launcher.watchdog import RankState, Usual, judge, told_apart
 
 FINE = RankState(
@@ -138,3 +140,22 @@ def test_several_stopped_are_not_told_apart() -> None:
     """Two that stand still cannot both be the one."""
     states = [replace(state, process_state="T") for state in two(50.0)]
     assert told_apart(states) is None
+
+
+def test_many_ranks_are_judged_at_once_and_said_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is usual is worked out once for all of them, and a thousand in one place are one phrase."""
+    ranks = [replace(FINE, rank=rank, idle_seconds=70.0) for rank in range(1024)]
+    ranks[7] = replace(ranks[7], phase=Phase.SAVE, dispatched=5)
+    medians: list[float] = []
+
+    def counted(times: list[float]) -> float:
+        medians.append(statistics.median(times))
+        return medians[-1]
+
+    monkeypatch.setattr(watchdog, "median", counted)
+    stall = judge(ranks, after_steps(2.0), HANG_AFTER)
+    assert stall is not None
+    assert stall.words == (
+        "no progress for 70 s (rank 7 holds it up): 1023 ranks from 0 on in step at step 5, rank 7 in save at step 5"
+    )
+    assert medians == [2.0]

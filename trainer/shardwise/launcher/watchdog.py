@@ -13,6 +13,7 @@ from statistics import median
 from shardwise.job.contract import WORK_LIMIT_HANGS, Phase
 
 HISTORY_STEPS = 20
+_MAX_NAMED = 8
 _FACTOR = 3.0
 _MARGIN_SECONDS = 5.0
 _FIRST_TIME_SECONDS = 60.0
@@ -92,8 +93,8 @@ class Usual:
 
     def patience_seconds(self, phase: Phase) -> float:
         """How long a rank may stand still in a phase before that is worth a word."""
-        if phase == Phase.STEP and self.step_seconds is not None:
-            return _FACTOR * self.step_seconds + _MARGIN_SECONDS
+        if phase == Phase.STEP and (usual := self.step_seconds) is not None:
+            return _FACTOR * usual + _MARGIN_SECONDS
         # A phase may be entered more than once, and the first time says little of the second.
         return max(_FIRST_TIME_SECONDS, _FACTOR * self._longest.get(phase, 0.0) + _MARGIN_SECONDS)
 
@@ -106,7 +107,8 @@ def judge(states: Sequence[RankState], usual: Usual, hang_after_seconds: float) 
     still = min(state.still_seconds for state in states)
     # A process that does not run at all is not busy with its phase, however long that may take.
     halted = any(state.process_state in _HALTED_STATES for state in states)
-    patience = max(usual.patience_seconds(Phase.STEP if halted else state.phase) for state in states)
+    phases = {Phase.STEP} if halted else {state.phase for state in states}
+    patience = max(usual.patience_seconds(phase) for phase in phases)  # once for each: it looks at all ranks' steps
     # One that works for ever without a word is as lost as one that does nothing.
     hung = still >= hang_after_seconds or silent >= WORK_LIMIT_HANGS * hang_after_seconds
     if not hung and still < patience:
@@ -132,6 +134,16 @@ def _position(state: RankState) -> tuple[int, int]:
 
 
 def _words(states: Sequence[RankState], idle_seconds: float, rank: int | None) -> str:
-    where = ", ".join(f"rank {state.rank} in {state.phase} at step {state.step}" for state in states)
+    places: dict[str, list[int]] = {}
+    for state in states:
+        places.setdefault(f"in {state.phase} at step {state.step}", []).append(state.rank)
+    where = ", ".join(f"{_ranks(ranks)} {place}" for place, ranks in places.items())
     who = "not told apart" if rank is None else f"rank {rank} holds it up"
     return f"no progress for {idle_seconds:.0f} s ({who}): {where}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """All of a few, or how many there are: of a thousand no list is read, and it goes into the status."""
+    if len(ranks) > _MAX_NAMED:
+        return f"{len(ranks)} ranks from {ranks[0]} on"
+    return " and ".join(f"rank {rank}" for rank in ranks)
