@@ -19,7 +19,7 @@ from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
 from shardwise.job.takeover import next_incarnation
 from shardwise.train import loop, main
-from shardwise.train.checkpoint import put, steps, writer
+from shardwise.train.checkpoint import put, read_manifest, steps, writer
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.metrics import records
 from shardwise.train.phases import Phases
@@ -38,7 +38,7 @@ def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     compilation_cache.reset_cache()
 
 
-def _run(directory: Path, *overrides: str) -> ExitCode:
+def _run(directory: Path, *overrides: str, fork: bool = False, step: int | None = None) -> ExitCode:
     orders = Orders(
         job_file="",
         directory=str(directory),
@@ -48,8 +48,8 @@ def _run(directory: Path, *overrides: str) -> ExitCode:
         num_processes=1,
         coordinator="",
         incarnation=next_incarnation(directory),
-        fork=False,
-        step=None,
+        fork=fork,
+        step=step,
         deadline_seconds=None,
     )
     return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=io.StringIO()), spent={})
@@ -117,6 +117,29 @@ def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytes
     assert "restore" not in beats
     assert _run(tmp_path / "run", *overrides, "training.steps=4") == ExitCode.OK
     assert "restore" in beats
+
+
+@pytest.mark.usefixtures("own_programs")
+def test_going_back_leaves_the_later_checkpoints_behind(tmp_path: Path) -> None:
+    """After a spike of the loss one goes on from before it at another rate, and comes past what was saved there."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    directory = tmp_path / "run"
+    (directory / "logs").mkdir(parents=True)
+    overrides = ["training.model.layers=1", "training.checkpoint={everySteps: 2, keep: {last: 9}}"]
+    overrides += [f"training.data.train.0.paths=[{text}]"]
+    root = str(directory / "checkpoints")
+    assert _run(directory, *overrides, "training.steps=8") == ExitCode.OK
+    before = {step: read_manifest(root, step).arrays for step in steps(root)}
+    lower = [*overrides, "training.optimizer.learningRate=1e-4"]
+    assert _run(directory, *lower, "training.steps=5", fork=True, step=4) == ExitCode.OK
+    assert steps(root) == [2, 4, 5]
+    assert _run(directory, *lower, "training.steps=8") == ExitCode.OK
+    after = {step: read_manifest(root, step).arrays for step in steps(root)}
+    assert list(after) == [2, 4, 5, 6, 8]
+    assert [step for step in before if before[step] != after[step]] == [6, 8]
+    events = [record for record in records(directory / "metrics.jsonl") if record.get("event") == "setAside"]
+    assert [(event["step"], event["steps"]) for event in events] == [(4, [6, 8])]
 
 
 def test_a_directory_that_cannot_be_written_is_for_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

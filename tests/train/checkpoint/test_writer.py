@@ -299,6 +299,28 @@ def test_what_retention_cannot_delete_harms_nothing(monkeypatch: pytest.MonkeyPa
     assert heard.saved_steps == [1, 2, 3]
 
 
+def test_what_is_set_aside_stays_until_the_run_has_come_so_far(toy: Toy) -> None:
+    """Checkpoints after a step count no more; each has all its files until the run passes it, and then it goes."""
+    writer = toy.writer(keep=Keep(last=10))
+    for step in (1, 2, 4, 6):
+        toy.save(writer, step)
+    assert writing.set_aside(str(toy.root), 2) == [4, 6]
+    assert writing.set_aside(str(toy.root), 2) == []
+    assert steps(str(toy.root)) == [1, 2]
+    assert toy.restored_step() == 2
+
+    toy.save(writer, 3)
+    assert toy.folders() == [1, 2, 3, 4, 6]
+    (toy.folder(6) / "SET_ASIDE").rename(toy.folder(6) / "COMMITTED")
+    assert toy.restored_step() == 6
+    writing.set_aside(str(toy.root), 3)
+    toy.save(writer, 4, seed=99)
+    toy.save(writer, 5)
+    assert toy.folders() == [1, 2, 3, 4, 5, 6]
+    toy.save(writer, 7)
+    assert steps(str(toy.root)) == toy.folders() == [1, 2, 3, 4, 5, 7]
+
+
 @pytest.mark.usefixtures("at_once")
 def test_full_disk_is_called_that(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
     """The system's words for a full disk become "the disk is full"."""

@@ -140,6 +140,8 @@ def _run(
             summary.began(began)
             memory = device_memory(began.program, began.step)
             report = stack.enter_context(speaking(job, directory, console, first_step=began.first_step))
+            if began.set_aside:
+                report.event({"event": "setAside", "step": began.first_step, "steps": began.set_aside})
             report.event(_first_event(began, orders.incarnation, memory))
             console.print(memory_table(memory))
             tell(_mfu_words(token_flops, can))

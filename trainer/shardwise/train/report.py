@@ -18,8 +18,9 @@ from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import trackers
 from shardwise.train.view import View
 
-_FAILURES = {
+_SAID = {
     "saveFailed": "{reason}. Training goes on, and the next save is tried ({inARow} failed in a row)",
+    "setAside": "going back to step {step}: the checkpoints of the steps {steps} are set aside",
     "retentionFailed": "old checkpoints stay until after the next save: {reason}",
 }
 
@@ -63,10 +64,10 @@ class Speech:
         self._log, self._view, self._others = log, view, others
 
     def event(self, record: Mapping[str, Any]) -> None:
-        """Append it to metrics.jsonl; what went wrong is said, too."""
+        """Append it to metrics.jsonl; what does not happen in every run is said, too."""
         self._log.write(record)
-        if record["event"] in _FAILURES:
-            self._view.say(_FAILURES[record["event"]].format_map(record))
+        if record["event"] in _SAID:
+            self._view.say(_SAID[record["event"]].format_map(record))
 
     def step(self, number: int, record: Mapping[str, float]) -> None:
         """Write a step's numbers everywhere."""

@@ -16,10 +16,10 @@ from jax.stages import Compiled
 
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.contract import Phase, cache_directory, checkpoint_root
-from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError, UsageError
+from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError
 from shardwise.job.identity import Difference, differences, identity
 from shardwise.job.spec import TrainingJob
-from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
+from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, set_aside, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.tokenizer import load_tokenizer
@@ -54,6 +54,8 @@ class Start:
     first_step: int
     restored_from: Manifest | None
     """What the checkpoint holds that the run goes on from."""
+    set_aside: list[int]
+    """Steps of the checkpoints that the run has gone back from; known to the process that writes."""
     initial_digest: str | None
     forked: bool
     refused: frozenset[int]
@@ -140,6 +142,7 @@ def start(
             compiled_evaluation = None if evaluation is None else evaluation.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
+    aside = [] if options.step is None or not processes.writes else set_aside(root, options.step)
     first_step = restored.step if restored else 0
     if first_step:
         initial_digest = run.read_summary().get("initialDigest")
@@ -160,6 +163,7 @@ def start(
         state=state,
         first_step=first_step,
         restored_from=restored.manifest if restored else None,
+        set_aside=aside,
         initial_digest=initial_digest,
         forked=forked,
         refused=frozenset(step for step, _ in restored.refused) if restored else frozenset(),
@@ -201,12 +205,6 @@ def _differs(
     changed = [change for change in differences(held, own) if change.path in held]
     if changed and not options.fork:
         raise RunDirectoryError(_changed(root if newest else str(run.path), changed))
-    later = [step for step in steps(root) if options.step is not None and step > options.step]
-    if changed and later:
-        raise UsageError(
-            f"--fork from step {options.step}: the run that is there has later checkpoints ({later[-1]}), which the "
-            "new run would mix with its own; fork from the newest, or copy the directory without them"
-        )
     return bool(changed)
 
 

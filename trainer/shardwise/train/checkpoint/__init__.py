@@ -13,7 +13,7 @@ Used by the step loop and by the commands that read or import weights. It knows 
 from shardwise.train.checkpoint.lease import Lease
 from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest
 from shardwise.train.checkpoint.reader import Restored, load_numpy, read_manifest, restore, steps
-from shardwise.train.checkpoint.writer import CheckpointWriter, SaveTicket
+from shardwise.train.checkpoint.writer import CheckpointWriter, SaveTicket, set_aside
 
 __all__ = [
     "ArrayEntry",
@@ -25,5 +25,6 @@ __all__ = [
     "load_numpy",
     "read_manifest",
     "restore",
+    "set_aside",
     "steps",
 ]

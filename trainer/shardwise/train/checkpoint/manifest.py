@@ -4,6 +4,7 @@
         arrays/<path>/zarr.json, c.0.1 ...   one zarr3 array for each path
         manifest.json                        this manifest
         COMMITTED                            written last: the SHA-256 of manifest.json
+        SET_ASIDE                            in its place where the run went back to a checkpoint before this one
 
 Called by the writer and the reader. It touches no file: bytes come in and go out.
 """
@@ -22,6 +23,7 @@ FORMAT_VERSION = 2
 """2: each weight has `embed` as its first dimension; 1 had it where the layer read it."""
 MANIFEST = "manifest.json"
 MARKER = COMMITTED
+SET_ASIDE = "SET_ASIDE"
 ARRAYS = "arrays"
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_MARKER_BYTES = 4096
@@ -86,7 +88,7 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
 def decode(manifest: bytes | None, marker: bytes | None, step: int) -> Manifest:
     """The manifest, or a `CheckpointError` that says which of the two files is wrong, and how."""
     if marker is None:
-        raise CheckpointError(f"it was never committed: {MARKER} is missing")
+        raise CheckpointError(f"it was never committed, or was set aside: {MARKER} is missing")
     if manifest is None:
         raise CheckpointError(f"{MANIFEST} is missing")
     _refuse_large(MARKER, marker, MAX_MARKER_BYTES)

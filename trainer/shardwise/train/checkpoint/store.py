@@ -17,7 +17,7 @@ import tensorstore as ts
 from shardwise.job.contract import checkpoint_name, checkpoint_step
 from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint import zarr
-from shardwise.train.checkpoint.manifest import MARKER
+from shardwise.train.checkpoint.manifest import MARKER, SET_ASIDE
 
 _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -101,6 +101,11 @@ class Store:
             self._open(step).delete_range(ts.KvStore.KeyRange()).result()
         elif (folder := self._folder / checkpoint_name(step)).exists():
             shutil.rmtree(folder)
+
+    def set_aside(self, step: int) -> None:
+        """Gives the marker of a committed checkpoint another name, so that it does not count; renamed back, it does."""
+        self.write(step, SET_ASIDE, self.read(step, MARKER) or b"")
+        self._open(step).write(MARKER, None).result()
 
     def _open(self, step: int) -> ts.KvStore:
         return ts.KvStore.open(self.spec(step), context=self._context).result()

@@ -45,7 +45,7 @@ from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.processes import ALONE, Processes
-from shardwise.train.storage import first_line, may_pass, patiently
+from shardwise.train.storage import first_line, in_words, may_pass, patiently
 
 _NUM_COPY_THREADS = 4
 _LOOK_SECONDS = 0.5
@@ -84,6 +84,21 @@ class _Save:
     digests: Mapping[str, jax.Array]
     parts: deque[Part] = field(repr=False)
     ticket: SaveTicket
+
+
+def set_aside(root: str, after: int) -> list[int]:
+    """Sets the committed checkpoints after a step aside, so that the run that goes on from it has them no more.
+
+    Returns their steps, ascending. Raises `StorageError` or `CheckpointError`; then some may still count.
+    """
+    store = Store(root)
+    try:
+        later = [step for step, committed in patiently(store.steps).items() if committed and step > after]
+        for step in later:
+            patiently(partial(store.set_aside, step))
+    except (ValueError, OSError) as error:
+        raise in_words(error, f"{root}: {first_line(error)}", CheckpointError) from error
+    return later
 
 
 class Listener(Protocol):
@@ -324,11 +339,14 @@ class CheckpointWriter:
         )
 
     def _retain(self, saved: int) -> None:
-        """Deletes what retention lets go, and what saves that were cut short left behind; what stays, the next time."""
+        """Deletes what retention lets go, and what saves that were cut short left behind; what stays, the next time.
+
+        What lies ahead and does not count may have been set aside: it stays until the run has come so far.
+        """
         kept = []
         try:
             steps = self._store.steps()
-            cut_short = [step for step, committed in steps.items() if not committed]
+            cut_short = [step for step, committed in steps.items() if not committed and step <= saved]
             committed = [step for step, is_committed in steps.items() if is_committed]
             for step in [*cut_short, *expired(committed, saved, self._keep)]:
                 try:
