@@ -1,11 +1,13 @@
 """shardwise.launcher.claim: one job at a time, and of that job one host 0, whether or not locks reach other hosts."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from shardwise.job.contract import LOCK, LOGS
-from shardwise.job.errors import RunDirectoryError
+from shardwise.job.errors import RunDirectoryError, StorageError
 from shardwise.job.takeover import hold
 from shardwise.launcher import claim
 from shardwise.launcher.claim import claimed
@@ -58,6 +60,18 @@ def test_another_job_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     led_by(tmp_path, "other-uid-3")
     monkeypatch.setattr(claim, "_STALE_SECONDS", 0.0)
     with claimed(tmp_path, "uid-0"):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOSPC])
+def test_a_volume_that_is_not_well_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """What may pass is said as that, so that another pod tries again."""
+
+    def broken(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", broken)
+    with pytest.raises(StorageError, match=os.strerror(number)), claimed(tmp_path, "uid-0"):
         pass
 
 

@@ -9,6 +9,9 @@ import pytest
 from tests.launcher.pods import GANG, STATUS, UID, Pods
 
 from shardwise.job.contract import ExitCode
+from shardwise.job.errors import StorageError
+from shardwise.job.pods import DIRECTORY_VARIABLE, RANK_VARIABLE, LastRecord
+from shardwise.launcher import pod
 from shardwise.launcher.client import NoLeaderError
 from shardwise.launcher.last_word import LEFT
 
@@ -199,6 +202,25 @@ def test_directory_cannot_be_made(pods: Pods, tmp_path: Path) -> None:
 
     assert pods.wait(0) == ExitCode.BAD_INPUT
     assert "file/run/logs: cannot be made (Not a directory)" in pods.record(0).message
+
+
+def test_a_pod_whose_volume_is_not_well_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record has words but no code, so the run is not over: its host gets another pod."""
+    log = tmp_path / "termination-log"
+
+    def stale(_: Path) -> None:
+        raise StorageError("/runs/mine: cannot be read (Stale file handle)")
+
+    monkeypatch.setattr("shardwise.job.pods.TERMINATION_LOG", str(log))
+    monkeypatch.setattr(pod, "_use_own_folders", stale)
+    monkeypatch.setenv(RANK_VARIABLE, "3")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, "/runs/mine")
+    with pytest.raises(SystemExit) as ended:
+        pod.main()
+    record = LastRecord.loads(log.read_text())
+    assert ended.value.code == ExitCode.STORAGE
+    assert record is not None
+    assert (record.code, record.host, record.message) == (None, 3, "/runs/mine: cannot be read (Stale file handle)")
 
 
 def test_log(pods: Pods) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import jax
 import pytest
 
+from shardwise.job import storage
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
-from shardwise.train import storage
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
 from shardwise.train.state import Program

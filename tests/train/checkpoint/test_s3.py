@@ -190,6 +190,26 @@ def test_a_bucket_that_is_not_there_is_an_error(remote: Toy) -> None:
         remote.save(remote.writer(), 1)
 
 
+def test_a_listing_asks_for_folders_and_markers_alone(
+    bucket: Bucket, remote: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many objects a checkpoint has; what is no checkpoint is passed over, and nothing old is remembered."""
+    store = Store(str(remote.root))
+    for name in (
+        "step-00000003/manifest.json",
+        "step-00000020/COMMITTED",
+        "step-7/COMMITTED",
+        "step-00000009",
+        "LEASE",
+    ):
+        bucket.put(f"{prefix(remote)}/{name}", b"x")
+    monkeypatch.setattr(Store, "folder", lambda _: pytest.fail("every object was listed"))
+    assert store.steps() == {3: False, 20: True}
+    bucket.put(f"{prefix(remote)}/step-00000003/COMMITTED", b"x")
+    bucket.put(f"{prefix(remote)}/step-00000004/arrays/w/c.0", b"x")
+    assert store.steps() == {3: True, 4: False, 20: True}
+
+
 def test_nothing_saved_yet_is_not_an_error(remote: Toy) -> None:
     """A fresh run finds an empty prefix and starts."""
     assert remote.restore() is None

@@ -18,6 +18,7 @@ from typing import Any
 
 from shardwise.job.contract import LOCK, LOGS
 from shardwise.job.errors import RunDirectoryError
+from shardwise.job.storage import in_words
 
 INCARNATION = ".incarnation"
 _LENGTH = 64  # bytes, more than any content
@@ -29,16 +30,18 @@ def hold(path: Path) -> Iterator[None]:
 
     Raises:
         RunDirectoryError: another live run holds it, or it cannot be written.
+        StorageError: it cannot be written now.
 
     """
     try:
         (path / LOGS).mkdir(parents=True, exist_ok=True)
         handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RunDirectoryError(
+        words = (
             f"{path}: cannot be used as a run directory ({error.strerror}); "
             "give a directory that can be written with --dir"
-        ) from error
+        )
+        raise in_words(error, words, RunDirectoryError) from error
     try:
         holder = _read(handle)
         try:

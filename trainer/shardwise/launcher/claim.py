@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from shardwise.job.errors import RunDirectoryError
+from shardwise.job.storage import in_words
 from shardwise.job.takeover import hold
 from shardwise.launcher.record import GangRecord
 
@@ -25,6 +26,7 @@ def claimed(directory: Path, run: str) -> Iterator[None]:
 
     Raises:
         RunDirectoryError: it is still held after `FREE_WITHIN_SECONDS`, or cannot be written or locked.
+        StorageError: it cannot be read, written or locked now.
 
     """
     deadline = time.monotonic() + FREE_WITHIN_SECONDS
@@ -41,7 +43,10 @@ def claimed(directory: Path, run: str) -> Iterator[None]:
 
 def _other_job(directory: Path, run: str) -> str:
     """The live run of another job in the directory, in words; "" where there is none."""
-    record = GangRecord.read(directory)
+    try:
+        record = GangRecord.read(directory)
+    except OSError as error:
+        raise in_words(error, f"{directory}: cannot be read ({error.strerror})", RunDirectoryError) from error
     if record is None or record.code is not None or not record.led or _job_of(record.run) == _job_of(run):
         return ""
     return f"another job ({_job_of(record.run)})" if time.time() - record.written_at < _STALE_SECONDS else ""
@@ -56,10 +61,11 @@ def _hold(directory: Path, stack: ExitStack) -> str:
             raise
         return "another host 0 (its lock still stands)"
     except OSError as error:
-        raise RunDirectoryError(
+        words = (
             f"{directory}: cannot be locked ({error.strerror}); the run directory must be on a file system with flock, "
             "such as NFS 4"
-        ) from error
+        )
+        raise in_words(error, words, RunDirectoryError) from error
     return ""
 
 

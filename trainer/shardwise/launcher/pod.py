@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,9 +23,10 @@ from rich.console import Console
 from shardwise.job import pods
 from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.contract import CACHE_VARIABLE, LOGS, PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
-from shardwise.job.errors import RunDirectoryError, ShardwiseError
+from shardwise.job.errors import RunDirectoryError, ShardwiseError, StorageError
 from shardwise.job.load import load
 from shardwise.job.pods import LastRecord
+from shardwise.job.storage import in_words
 from shardwise.job.topology import num_hosts
 from shardwise.launcher import agent
 from shardwise.launcher.claim import claimed
@@ -51,6 +53,8 @@ def main() -> NoReturn:
     except ShardwiseError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201  the pod's log
         code, record = error.exit_code, refused(host, error)
+        if isinstance(error, StorageError):  # this pod ends alone: the next one may find its volume well
+            record = replace(record, code=None)
     except SystemExit:
         _leave(last_record(directory, host, None, "this host goes away, before it began"))
         raise
@@ -110,10 +114,11 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunDirectoryError(
+        words = (
             f"{folder}: cannot be made ({error.strerror}); spec.pod.directory must be on a volume that user "
             f"{os.getuid()} may write to"
-        ) from error
+        )
+        raise in_words(error, words, RunDirectoryError) from error
 
 
 async def _serve(config: AgentConfig) -> int:

@@ -33,6 +33,7 @@ from shardwise.job.flags import options
 from shardwise.job.load import dump
 from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
+from shardwise.job.storage import in_words, may_pass
 from shardwise.train.checkpoint import CheckpointWriter, Lease
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.executables import machine
@@ -46,7 +47,6 @@ from shardwise.train.processes import WRITER, Processes
 from shardwise.train.report import Report, Silence, speaking
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Options, Start, start
-from shardwise.train.storage import in_words, may_pass
 from shardwise.train.summary import Summary
 from shardwise.train.view import memory_table
 

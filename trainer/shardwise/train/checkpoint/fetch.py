@@ -18,11 +18,11 @@ import jax
 import numpy as np
 
 from shardwise.job.errors import CheckpointError
+from shardwise.job.storage import first_line, in_words, patiently
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.chunks import Refusal, read_chunk
 from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest, array_directory
 from shardwise.train.checkpoint.store import Store
-from shardwise.train.storage import first_line, in_words, patiently
 
 _NUM_CHUNKS_AT_ONCE = min(16, max(8, os.cpu_count() or 1))
 """Each may keep a chunk's worth of memory beside the arrays, so too many cost."""

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Self
 
 from shardwise.job.errors import CheckpointError, RunDirectoryError
+from shardwise.job.storage import first_line, in_words, patiently
 from shardwise.train.checkpoint.store import Store
-from shardwise.train.storage import first_line, in_words, patiently
 
 LEASE = "LEASE"
 RENEW_SECONDS = 15.0

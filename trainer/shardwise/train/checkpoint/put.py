@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import jax
 import tensorstore as ts
 
+from shardwise.job.storage import patiently
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import array_directory
 from shardwise.train.checkpoint.staging import Part
 from shardwise.train.checkpoint.store import Store
-from shardwise.train.storage import patiently
 
 _Result = TypeVar("_Result")
 

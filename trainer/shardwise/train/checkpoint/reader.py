@@ -18,13 +18,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.job.contract import checkpoint_name
 from shardwise.job.errors import CheckpointError
+from shardwise.job.storage import first_line, in_words, patiently
 from shardwise.train.checkpoint.chunks import Refusal
 from shardwise.train.checkpoint.fetch import fetch
 from shardwise.train.checkpoint.manifest import MANIFEST, MARKER, Manifest, decode
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex
-from shardwise.train.processes import WRITER, Agree
-from shardwise.train.storage import first_line, in_words, patiently
+from shardwise.train.processes import Agree
 
 Report = Callable[[int, str], None]
 """Is told of each refused checkpoint: (step, reason)."""
@@ -62,7 +62,7 @@ def restore(
     after each chunk.
     """
     store = Store(root)
-    steps = _first_rank_sees(_reachable(store, store.steps), agree)
+    steps = _first_rank_sees(store, agree)
     refused: list[tuple[int, str]] = []
     for candidate in [step] if step is not None else sorted(steps, reverse=True):
         try:
@@ -107,9 +107,9 @@ def load_numpy(root: str, step: int, prefix: str) -> Iterator[tuple[str, np.ndar
             yield path, np.asarray(arrays[path])
 
 
-def _first_rank_sees(steps: Mapping[int, bool], agree: Agree) -> dict[int, bool]:
+def _first_rank_sees(store: Store, agree: Agree) -> dict[int, bool]:
     """Rank 0's listing: a network volume may show another host an older one, and all must try the same checkpoints."""
-    return dict(json.loads(agree(json.dumps(sorted(steps.items())), lambda said: said[WRITER])))
+    return dict(json.loads(agree("", lambda _: json.dumps(sorted(_reachable(store, store.steps).items())))))
 
 
 def _none_usable(store: Store, step: int | None, steps: Mapping[int, bool], refused: list[tuple[int, str]]) -> str:

@@ -1,7 +1,8 @@
 """A folder of checkpoints at a local path, file://, gs:// or s3://: small files, one listing, deletion.
 
 A thin layer: TensorStore's key-value stores do the work, which write a local file beside its name, flush it and rename
-it, and an object in one request. Only the chunks of local checkpoints are read without it (`chunks`). Called by the
+it, and an object in one request. They list every object below a place, a hundred thousand in a large checkpoint, so
+fsspec lists a bucket's folders. Only the chunks of local checkpoints are read without it (`chunks`). Called by the
 writer and the reader. What the files mean is the manifest's business.
 """
 
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import fsspec
 import tensorstore as ts
 
 from shardwise.job.contract import checkpoint_name, checkpoint_step
 from shardwise.job.errors import CheckpointError
+from shardwise.job.storage import may_pass
 from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.manifest import MARKER, SET_ASIDE
 
@@ -61,13 +64,11 @@ class Store:
         return ts.KvStore.open(self._base, context=self._context).result()
 
     def steps(self) -> dict[int, bool]:
-        """{step: whether it is committed}, ascending, from one listing."""
-        found: dict[int, bool] = {}
-        for name, committed in self._list_folder() if self._folder else self._list_bucket():
-            step = checkpoint_step(name)
-            if step is not None:
-                found[step] = found.get(step, False) or committed
-        return dict(sorted(found.items()))
+        """{step: whether it is committed}, ascending, from one listing of folders and a look for each one's marker."""
+        names = self._list_folder() if self._folder else self._list_bucket()
+        found = sorted(step for name in names if (step := checkpoint_step(name)) is not None)
+        looks = {step: self._open(step).read(MARKER) for step in found}
+        return {step: look.result().state == "value" for step, look in looks.items()}
 
     def read(self, step: int, name: str, part: slice = slice(None)) -> bytes | None:
         """A file of a checkpoint, or the bytes of `part`; None where it does not exist."""
@@ -107,19 +108,28 @@ class Store:
         self.write(step, SET_ASIDE, self.read(step, MARKER) or b"")
         self._open(step).write(MARKER, None).result()
 
+    def is_set_aside(self, step: int) -> bool:
+        """Whether a checkpoint has that other name for its marker."""
+        return self.read(step, SET_ASIDE) is not None
+
     def _open(self, step: int) -> ts.KvStore:
         return ts.KvStore.open(self.spec(step), context=self._context).result()
 
-    def _list_folder(self) -> list[tuple[str, bool]]:
+    def _list_folder(self) -> list[str]:
         assert self._folder is not None
         if not self._folder.is_dir():
             return []
-        return [(entry.name, (entry / MARKER).is_file()) for entry in self._folder.iterdir() if entry.is_dir()]
+        return [entry.name for entry in self._folder.iterdir() if entry.is_dir()]
 
-    def _list_bucket(self) -> list[tuple[str, bool]]:
-        keys = self.folder().list().result()
-        parts = [key.decode().split("/") for key in keys]
-        return [(part[0], part[1:] == [MARKER]) for part in parts if len(part) > 1]
+    def _list_bucket(self) -> list[str]:
+        try:
+            filesystem, path = fsspec.core.url_to_fs(self.root)
+            entries = filesystem.ls(path, detail=True, refresh=True)
+        except FileNotFoundError:  # of a bucket that is not there, too: listing it raises where there is none
+            return [key.decode().split("/")[0] for key in self.folder().list().result()]
+        except Exception as error:  # each library has its own
+            raise (ConnectionError if may_pass(error) else ValueError)(f"{type(error).__name__}: {error}") from error
+        return [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"]
 
 
 def _s3_settings() -> dict[str, Any]:

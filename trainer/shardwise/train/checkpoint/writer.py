@@ -27,6 +27,7 @@ import jax
 from shardwise.job.contract import checkpoint_name
 from shardwise.job.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.job.spec import Keep
+from shardwise.job.storage import first_line, in_words, may_pass, patiently
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import (
     ARRAYS,
@@ -45,7 +46,6 @@ from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.processes import ALONE, Processes
-from shardwise.train.storage import first_line, in_words, may_pass, patiently
 
 _NUM_COPY_THREADS = 4
 _LOOK_SECONDS = 0.5
@@ -341,12 +341,13 @@ class CheckpointWriter:
     def _retain(self, saved: int) -> None:
         """Deletes what retention lets go, and what saves that were cut short left behind; what stays, the next time.
 
-        What lies ahead and does not count may have been set aside: it stays until the run has come so far.
+        What was set aside stays until the run has come so far.
         """
         kept = []
         try:
             steps = self._store.steps()
-            cut_short = [step for step, committed in steps.items() if not committed and step <= saved]
+            not_committed = [step for step, committed in steps.items() if not committed]
+            cut_short = [step for step in not_committed if step <= saved or not self._store.is_set_aside(step)]
             committed = [step for step, is_committed in steps.items() if is_committed]
             for step in [*cut_short, *expired(committed, saved, self._keep)]:
                 try:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from shardwise.job.storage import first_line, may_pass
 from shardwise.train.checkpoint.layout import Shape
-from shardwise.train.storage import first_line, may_pass
 
 _COPY_CONCURRENCY = 4
 _CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]

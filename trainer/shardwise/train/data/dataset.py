@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shardwise.job.errors import DataError
 from shardwise.job.spec.data import Data, Source
+from shardwise.job.storage import in_words
 from shardwise.train.data.cache import CachedCorpus, open_or_build
 from shardwise.train.data.digests import file_digests
 from shardwise.train.data.entropy import bigram_entropy, unigram_entropy
@@ -24,7 +25,6 @@ from shardwise.train.data.order import Order
 from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet
 from shardwise.train.data.tokenise import Corpus
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
-from shardwise.train.storage import in_words
 
 _DATA_FOLDER = "data"
 _DIGESTS_FILE = "digests.json"

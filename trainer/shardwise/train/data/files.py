@@ -18,7 +18,7 @@ import zstandard
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.job.errors import DataError, ShardwiseError
-from shardwise.train.storage import in_words, patiently
+from shardwise.job.storage import in_words, patiently
 
 BLOCK_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 1 << 16

@@ -1,6 +1,6 @@
 """Which errors of disks, network volumes and buckets may pass by themselves, and how often one tries again.
 
-Called where bytes come and go: checkpoints and their lease, data files and their cache, the frame of the process. What
+Called where bytes come and go: checkpoints and their lease, data files and their cache, the run directory. What
 passes is a `StorageError` where it has not passed in time; what does not, such as a permission, is for a person to
 change, and an error of whoever met it.
 """
@@ -22,7 +22,7 @@ WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _PASSING = frozenset(
     {
         *(errno.EIO, errno.EREMOTEIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN),
-        *(errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EBUSY, errno.ENOLCK, errno.EMFILE, errno.ENFILE),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE),
         *(errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE),
         *(errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET),
     }

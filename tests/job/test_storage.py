@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError  # type: ignore[import-untyped]
 
+from shardwise.job import storage
 from shardwise.job.errors import DataError, StorageError
-from shardwise.train import storage
 
 
 class Reply(Exception):  # noqa: N818  as gcsfs has it
