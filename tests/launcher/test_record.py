@@ -1,12 +1,16 @@
 """shardwise.launcher.record: what a leader leaves to its successor."""
 
+import errno
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shardwise.job.contract import GANG, LOGS, Cause
+from shardwise.launcher import record
 from shardwise.launcher.budgets import Used
-from shardwise.launcher.record import GangRecord
+from shardwise.launcher.record import Events, GangRecord
 
 RECORD = GangRecord(run="uid-0", scratch="/sw", leader_pid=1, port=8490, started_at=1.0)
 
@@ -36,3 +40,27 @@ def test_damaged(directory: Path, damage: str) -> None:
     (directory / LOGS / GANG).write_text(damage)
 
     assert GangRecord.read(directory) is None
+
+
+def test_a_disk_that_is_full_keeps_the_record_before(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader goes on with what it knows, and writes it when there is room; what cannot pass comes through."""
+    RECORD.write(directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda *_: _fail(errno.ENOSPC))
+        patch.setattr(record, "replace_file", lambda *_, **__: _fail(errno.ENOSPC))
+        kept = replace(RECORD, epoch=2).write(directory)
+        Events(directory).write("slow", host=1)
+        patch.setattr(record, "replace_file", lambda *_, **__: _fail(errno.EACCES))
+        with pytest.raises(PermissionError):
+            kept.write(directory)
+    before = GangRecord.read(directory)
+    assert before is not None
+    assert before.epoch == 0
+    kept.write(directory)
+    after = GangRecord.read(directory)
+    assert after is not None
+    assert after.epoch == 2
+
+
+def _fail(number: int) -> None:
+    raise OSError(number, os.strerror(number))

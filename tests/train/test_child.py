@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 SPENT = "import json; from shardwise.train.child import _SPENT; print(json.dumps(_SPENT))"
 
@@ -39,3 +40,13 @@ def test_imports_look_for_no_device() -> None:
     """What has looked for GPUs must not fork, and a TPU is one process's: devices are looked for after the orders."""
     said = subprocess.run([sys.executable, "-c", BACKENDS], check=True, capture_output=True, text=True).stdout
     assert said == "False\n"
+
+
+def test_a_log_on_a_full_disk_ends_nothing() -> None:
+    """What cannot be written there is lost, to either stream; the trainer goes on."""
+    script = (
+        "import sys, os; from shardwise.train.child import _Log; sys.stdout = _Log(sys.stdout);"
+        "[print('x' * 9999, flush=True) for _ in range(9)]; os._exit(7)"
+    )
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        assert subprocess.run([sys.executable, "-c", script], check=False, stdout=full).returncode == 7

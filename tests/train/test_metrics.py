@@ -1,8 +1,13 @@
 """metrics.jsonl: what a kill can and cannot do to it, and which record of a repeated step counts."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
+import pytest
+
+from shardwise.train import metrics
 from shardwise.train.metrics import MetricsLog, records, steps
 
 
@@ -17,6 +22,42 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
     log.close()
 
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_lines_wait_for_a_disk_that_is_full(tmp_path: Path) -> None:
+    """Training goes on; when there is room again every line is there, whole and in order, also one cut short."""
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    file, room = log._file, [3, 0, 0, 1000, 1000]
+
+    class Full:
+        def write(self, content: bytes) -> int:
+            if not (size := room.pop(0)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return file.write(content[:size])
+
+        def close(self) -> None:
+            file.close()
+
+    log._file = Full()  # type: ignore[assignment]
+    for step in (1, 2, 3):
+        log.write({"step": step})
+    log.close()
+    assert [record["step"] for record in records(path)] == [1, 2, 3]
+
+
+def test_lines_do_not_wait_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory has an end, and what cannot pass is said at once."""
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr(metrics, "_MAX_WAITING_BYTES", 50)
+        log = MetricsLog(tmp_path / "metrics.jsonl")
+        log._file.close()
+        log._file = full
+        log.write({"step": 1})
+        with pytest.raises(OSError, match="No space left"):
+            log.write({"step": 2, "word": "x" * 50})
+    with pytest.raises(ValueError, match="closed file"):
+        log.write({"step": 3})
 
 
 def test_steps_that_were_repeated_after_a_restart_count_once(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import errno
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from shardwise.job.errors import ShardwiseError, StorageError
@@ -84,6 +85,16 @@ def patiently(act: Callable[[], _Result], beat: Callable[[], None] = lambda: Non
         time.sleep(wait_seconds)
         beat()
     return act()
+
+
+@contextmanager
+def passing_over() -> Iterator[None]:
+    """Leave undone what an error stops that may pass: for what is done anew soon, or is worth no end."""
+    try:
+        yield
+    except OSError as error:
+        if not may_pass(error):
+            raise
 
 
 def first_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from shardwise.job.contract import GANG, LOGS, Cause
 from shardwise.job.files import replace_file
+from shardwise.job.storage import passing_over
 from shardwise.launcher.budgets import Used
 from shardwise.launcher.goodput import nothing
 from shardwise.launcher.wire import camel, snake
@@ -63,14 +64,22 @@ class GangRecord:
         return cls(**{**fields, "used": Used(**{**used, "counts": counts})})
 
     def write(self, directory: Path) -> Self:
-        """Replace the record by rename; the record as written."""
+        """Replace the record by rename; the record as written.
+
+        Where the storage does not take it now, the one before stays: it is written anew every two seconds, and a leader
+        that ended for it would have to be followed by one that cannot write it either.
+        """
         written = replace(self, written_at=time.time())
-        replace_file(directory / LOGS / GANG, json.dumps(camel(written), indent=2) + "\n", durable=False)
+        with passing_over():
+            replace_file(directory / LOGS / GANG, json.dumps(camel(written), indent=2) + "\n", durable=False)
         return written
 
 
 class Events:
-    """launcher.jsonl, for appending. Each event is one write, so that a kill can cut short only the last line."""
+    """launcher.jsonl, for appending. Each event is one write, so that a kill can cut short only the last line.
+
+    One that the storage does not take is lost: nothing is decided by it.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / LOGS / EVENTS
@@ -78,8 +87,9 @@ class Events:
     def write(self, event: str, **more: Any) -> None:
         """Append an event."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **more}) + "\n"
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(handle, line.encode())
-        finally:
-            os.close(handle)
+        with passing_over():
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)

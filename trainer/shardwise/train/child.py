@@ -6,6 +6,7 @@ environment (`shardwise.job.environment`). Before it obeys, it forks the process
 """
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from typing import TextIO
 
 _BEGAN = time.time()
 # Imports make hundreds of thousands of objects and hardly any garbage: looking for it would be a fifth of their time.
@@ -28,6 +30,7 @@ from shardwise.job.contract import ExitCode  # noqa: E402
 from shardwise.job.errors import ShardwiseError  # noqa: E402
 from shardwise.job.load import load  # noqa: E402
 from shardwise.job.orders import STACKS_SIGNAL, wait_for_orders, wait_for_the_agents_end  # noqa: E402
+from shardwise.job.storage import passing_over  # noqa: E402
 from shardwise.train.main import run  # noqa: E402
 
 # What was imported stays. Later collections need not look at it, and a forked process shares the memory for longer.
@@ -54,6 +57,7 @@ def main() -> None:
         return
     spent = _SPENT if os.getpid() == _IMPORTED_BY else dict.fromkeys(_SPENT, 0.0)
     os.environ.update(orders.variables)
+    sys.stdout, sys.stderr = _Log(sys.stdout), _Log(sys.stderr)
     _write_stacks_when_asked(Path(orders.stacks))
     threading.Thread(target=_end_with_the_agent, daemon=True, name="rope").start()
     try:
@@ -67,6 +71,24 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+class _Log(io.TextIOWrapper):
+    """A standard stream that goes to a file, where what a full disk does not take is lost and ends nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream.buffer, encoding="utf-8", errors="replace", line_buffering=True)
+
+    def write(self, text: str, /) -> int:
+        """Write it, if that can be done now."""
+        with passing_over():
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, if that can be done now."""
+        with passing_over():
+            super().flush()
 
 
 def _write_stacks_when_asked(path: Path) -> None:

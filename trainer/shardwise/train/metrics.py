@@ -6,11 +6,16 @@ last word on each.
 
 import json
 import math
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from shardwise.job.storage import may_pass
+
 Record = Mapping[str, Any]
+
+_MAX_WAITING_BYTES = 16 << 20
 
 
 class Tracker(Protocol):
@@ -24,22 +29,39 @@ class Tracker(Protocol):
 
 
 class MetricsLog:
-    """The open file. Each record is one write, so that a kill can cut short only the last line."""
+    """The open file, for any thread. Each record is written at once, so that a kill can cut short only the last line.
+
+    What the storage does not take for a while, such as a full disk, waits in memory for the next record: a run that can
+    go on without a save can go on without a line.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open for appending; a line that a killed run left unfinished is removed."""
         self._file = path.open("ab", buffering=0)
         _drop_partial_line(path)
+        self._lock, self._waiting = threading.Lock(), b""
 
     def write(self, record: Record) -> None:
         """Append one record; a number that JSON cannot hold becomes null."""
-        self._file.write(
-            json.dumps({key: _finite(value) for key, value in record.items()}, allow_nan=False).encode() + b"\n"
-        )
+        finite = {key: _finite(value) for key, value in record.items()}
+        with self._lock:
+            self._waiting += json.dumps(finite, allow_nan=False).encode() + b"\n"
+            try:
+                self._flush()
+            except OSError as error:
+                if not may_pass(error) or len(self._waiting) > _MAX_WAITING_BYTES:
+                    raise
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Write what waits, and close the file."""
+        try:
+            self._flush()
+        finally:
+            self._file.close()
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
