@@ -79,6 +79,8 @@ def test_trainer_stopped(run: Run) -> None:
     [
         (ExitCode.NONFINITE, "restarts: {nonfinite: 1}", {"nonfinite": 1}),
         (ExitCode.OUT_OF_MEMORY, "restarts: {outOfMemory: 0}", {}),
+        (ExitCode.STORAGE, "restarts: {storage: 0}", {}),
+        (ExitCode.DEVICE, "restarts: {device: 1}", {"device": 1}),
         (ExitCode.BAD_INPUT, "restarts: {failure: 5}", {}),
     ],
 )

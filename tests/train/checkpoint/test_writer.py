@@ -195,6 +195,22 @@ def test_saves_that_fail_for_too_long_end_the_run(monkeypatch: pytest.MonkeyPatc
         toy.save(writer, 8)
 
 
+def test_a_lease_that_cannot_be_renewed_fails_the_save_alone(toy: Toy) -> None:
+    """Without it nothing is committed; it may be renewed again at the next save, unless another run has it by then."""
+    toy.save(toy.writer(), 1)
+    answers: list[Exception] = [ValueError("DEADLINE_EXCEEDED: 503"), ShardwiseError("another run has taken over")]
+
+    def fence() -> None:
+        raise answers.pop(0)
+
+    writer = toy.writer(fence=fence, restored=True)
+    ticket = toy.save(writer, 2)
+    assert isinstance(ticket.error, StorageError)
+    assert steps(str(toy.root)) == [1]
+    with pytest.raises(ShardwiseError, match="another run has taken over"):
+        toy.save(writer, 3)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_file_that_was_not_written_is_written_again(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
     """An error that passes fails no save."""
