@@ -83,7 +83,7 @@ def test_a_job_for_gpus_trains_on_those_of_this_machine(disturbed: Run, simulate
 def test_another_number_of_gpus_is_refused(gpus: Shell) -> None:
     """The refusal names what the job asks for, what there is, and what to change; nothing is made."""
     run = gpus.begin("eight", "hardware={accelerator: gpu-h100, topology: 1x8}")
-    assert run.wait() == ExitCode.FAILURE
+    assert run.wait() == ExitCode.DEVICE
     assert "the job asks for 8 GPU devices (gpu-h100 1x8); JAX finds 4 GPU devices (cpu) on this machine" in run.output
     assert "--set hardware.topology=1x4" in run.output
     assert not run.directory.exists()
@@ -92,7 +92,7 @@ def test_another_number_of_gpus_is_refused(gpus: Shell) -> None:
 def test_gpus_are_no_tpu(gpus: Shell) -> None:
     """A job for as many TPUs is refused too."""
     run = gpus.begin("tpu", "hardware={accelerator: tpu-v5e, topology: 2x2}")
-    assert run.wait() == ExitCode.FAILURE
+    assert run.wait() == ExitCode.DEVICE
     assert "the job asks for 4 TPU devices (tpu-v5e 2x2); JAX finds 4 GPU devices (cpu) on this machine" in run.output
 
 
@@ -100,7 +100,7 @@ def test_a_machine_without_gpus_is_refused(process: Command, tmp_path: Path) -> 
     """Where JAX finds a processor alone, which is not faked, it is said how the job runs and where."""
     words = ["run", str(QUICKSTART), "--dir", "runs/x", "--set=hardware={accelerator: gpu-h100, topology: 1x8}"]
     ended = process(*words, folder=tmp_path)
-    assert ended.code == ExitCode.FAILURE
+    assert ended.code == ExitCode.DEVICE
     assert "the job asks for 8 GPU devices (gpu-h100 1x8); JAX finds 1 CPU device (cpu)" in ended.error
     for way in ('pip install "shardwise[train,gpu]"', "kubectl apply", "hardware.accelerator=cpu-sim"):
         assert way in ended.error
