@@ -85,6 +85,7 @@ class Observer:
             deadline_seconds=_seconds(spec.get("deadline")),
             ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
             state=state,
+            saved_step=status.get("checkpoint", {}).get("step"),
             asked=asked if isinstance(asked, Frozen) else None,
             problem=asked if isinstance(asked, str) else "",
             frozen=frozen,

@@ -40,6 +40,7 @@ class Observed:
         deadline_seconds: how long a round may take.
         ttl_seconds: how long a finished job is kept.
         state: what its status says.
+        saved_step: the newest checkpoint's step that its status knows; None without one.
         asked: its spec as it is now, with its class; None where the two do not go together.
         problem: why they do not; "" where they do.
         frozen: what the pods of this round are made of; None before its ConfigMap is there.
@@ -66,6 +67,7 @@ class Observed:
     deadline_seconds: float | None = None
     ttl_seconds: float | None = None
     state: State = field(default_factory=State)
+    saved_step: int | None = None
     asked: Frozen | None = None
     problem: str = ""
     frozen: Frozen | None = None
@@ -97,6 +99,14 @@ class Observed:
     def grace_seconds(self) -> float:
         """How long a pod may take to save and end."""
         return self.made_of.grace_seconds if self.made_of else 0.0
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """The newest checkpoint's step, by the status, host 0, or the last record of a pod; None without one."""
+        told = (self.poll.status or {}).get("checkpoint") if self.poll else None
+        steps = [self.saved_step, told["step"] if told else None]
+        steps += [pod.record.checkpoint_step for pod in self.round_pods() if pod.record]
+        return max((step for step in steps if step is not None), default=None)
 
     def current(self, key: str) -> Pod | None:
         """The pod of a host that counts; None where it is not there."""

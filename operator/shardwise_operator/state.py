@@ -77,7 +77,10 @@ class State:
         attempts: by host ("<slice>-<host>"), the number of its current pod. A number counts up before its pod is made.
             The plan's pod has its own, under "plan".
         pods: by host, the UID of its current pod, once that is made; that of the plan as long as it has not ended.
-        charged: the pods that were replaced in this round, by cause.
+        charged: the losses of this round since a newer checkpoint, by cause.
+        charged_step: the newest checkpoint's step at the last of them; -1 without one.
+        charged_at: by slice, when a loss of it was charged.
+        losses: the same as `charged` in the whole life of the job.
         lost_at: where pods were lost and their successors may be now: the node by host, the place by slice.
         avoid: where that happened twice running, by host or slice: the next pod goes elsewhere.
         leaving: by host, the node whose end was announced, and for which a save was asked for.
@@ -99,6 +102,9 @@ class State:
     attempts: Mapping[str, int] = field(default_factory=dict)
     pods: Mapping[str, str] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)
+    charged_step: int = -1
+    charged_at: Mapping[str, float] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
     lost_at: Mapping[str, str] = field(default_factory=dict)
     avoid: Mapping[str, str] = field(default_factory=dict)
     leaving: Mapping[str, str] = field(default_factory=dict)
@@ -160,6 +166,9 @@ def read_state(status: Mapping[str, Any]) -> State:
         attempts=status.get("attempts", {}),
         pods=status.get("pods", {}),
         charged=status.get("charged", {}),
+        charged_step=status.get("chargedStep", -1),
+        charged_at={slice_: _time(written) for slice_, written in status.get("chargedAt", {}).items()},
+        losses=status.get("losses", status.get("charged", {})),  # there were none of the whole life at first
         lost_at=status.get("lostAt", {}),
         avoid=status.get("avoid", {}),
         leaving=status.get("leaving", {}),
@@ -184,6 +193,9 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         "attempts": dict(state.attempts),
         "pods": dict(state.pods),
         "charged": dict(state.charged),
+        "chargedStep": state.charged_step if state.charged_step >= 0 else None,
+        "chargedAt": {slice_: timestamp(at) for slice_, at in state.charged_at.items()},
+        "losses": dict(state.losses),
         "lostAt": dict(state.lost_at),
         "avoid": dict(state.avoid),
         "leaving": dict(state.leaving),
@@ -208,7 +220,7 @@ def timestamp(seconds: float | None) -> str | None:
 
 def seconds_of(text: str | None) -> float | None:
     """The inverse of `timestamp`; takes fractions of a second too."""
-    return None if text is None else datetime.fromisoformat(text).timestamp()
+    return None if text is None else _time(text)
 
 
 def _preflight(written: Mapping[str, Any] | None) -> Preflight | None:
@@ -225,15 +237,17 @@ def _preflight_written(preflight: Preflight | None) -> dict[str, Any] | None:
     return {name: value for name, value in fields.items() if value}
 
 
+def _time(written: str) -> float:
+    return datetime.fromisoformat(written).timestamp()
+
+
 def _condition(written: Mapping[str, Any]) -> Condition:
-    since = seconds_of(written["lastTransitionTime"])
-    assert since is not None
     return Condition(
         type=written["type"],
         status=written["status"],
         reason=written.get("reason", ""),
         message=written.get("message", ""),
-        since=since,
+        since=_time(written["lastTransitionTime"]),
     )
 
 

@@ -142,14 +142,13 @@ def _goodput(seconds: Mapping[str, float]) -> dict[str, str]:
 
 
 def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, int]:
-    """Every restart once: a lost pod is also a lost host to the run's own count."""
-    told = _told_restarts(seen)
+    """Every restart once: a loss of pods is also a lost host to the run's own count."""
+    told, before = _told_restarts(seen), seen.state.losses
     if told is None:
-        charged = old.get("charged", {})
-        own = {cause: count - charged.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
+        own = {cause: count - before.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
     else:
-        own = {**told, Cause.HOST_LOST: max(0, told.get(Cause.HOST_LOST, 0) - sum(state.charged.values()))}
-    counts = {str(cause): own.get(cause, 0) + state.charged.get(cause, 0) for cause in sorted({*own, *state.charged})}
+        own = {**told, Cause.HOST_LOST: max(0, told.get(Cause.HOST_LOST, 0) - sum(state.losses.values()))}
+    counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
     return {cause: count for cause, count in counts.items() if count}
 
 

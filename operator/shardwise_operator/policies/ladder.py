@@ -5,7 +5,7 @@ node is as good as the next, and the host goes elsewhere alone. What somebody as
 maintenance) says nothing of the place. Used by the policies that lose pods: losses, vanished.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from shardwise_operator.observed import Observed
@@ -15,11 +15,28 @@ from shardwise_operator.words import Lost
 _ASKED_FOR = (Lost.EVICTION, Lost.MAINTENANCE)
 
 
-def climb(seen: Observed, state: State, host: str, cause: Lost, *, at_once: bool) -> State:
-    """The state after a host's pod was lost to `cause`, for which it is charged already.
+def climb(seen: Observed, state: State, causes: Mapping[str, Lost], *, at_once: Collection[str]) -> State:
+    """The state after hosts of one slice were lost at once, each to its cause.
 
-    `at_once` says that the place shall not take a second one: it still holds what the first one had.
+    Of those in `at_once` the place shall not take a second one: it still holds what the first one had. A slice that
+    has a place of its own has lost one thing there, however many of its hosts.
     """
+    for host, cause in causes.items():
+        after = _climb(seen, state, host, cause, at_once=host in at_once)
+        if after is not state and seen.place_of(int(host.split("-")[0])):
+            return after
+        state = after
+    return state
+
+
+def climbed(before: State, after: State) -> Iterator[str]:
+    """In words, what goes elsewhere since."""
+    for unit in before.lost_at.keys() - after.lost_at.keys():
+        what = "host" if "-" in unit else "slice"
+        yield f"{what} {unit} has lost two pods in {after.avoid[unit]}, and goes elsewhere"
+
+
+def _climb(seen: Observed, state: State, host: str, cause: Lost, *, at_once: bool) -> State:
     pod = seen.current(host)
     if cause in _ASKED_FOR or pod is None or (cause == Lost.UNKNOWN and pod.deleting_at is not None):
         return state
@@ -32,13 +49,6 @@ def climb(seen: Observed, state: State, host: str, cause: Lost, *, at_once: bool
     lost_at = {key: value for key, value in state.lost_at.items() if key != unit}
     state = replace(state, lost_at=lost_at, avoid={**state.avoid, unit: where})
     return anew(seen, state, pod.slice) if place else state
-
-
-def climbed(before: State, after: State) -> Iterator[str]:
-    """In words, what goes elsewhere since."""
-    for unit in before.lost_at.keys() - after.lost_at.keys():
-        what = "host" if "-" in unit else "slice"
-        yield f"{what} {unit} has lost two pods in {after.avoid[unit]}, and goes elsewhere"
 
 
 def anew(seen: Observed, state: State, slice_: int) -> State:

@@ -1,16 +1,21 @@
-"""A pod that ended alone, or is about to, is gone or stuck: it is charged to its cause, and its host gets a new number.
+"""Pods that ended alone, or are about to, are gone or stuck: a loss has one cause, and their hosts get new numbers.
+
+A slice's pods go together, though the cluster says so pod by pod: what a slice loses soon after a charge, of the pods
+that it had then, is the same loss. So a loss costs the same of one host as of thousands.
 
 Decided once for each pod: a host whose number has gone up has no current pod to lose. The status says so first; the
 pod itself is made by a later pass (`creation.py`), when the lost one has ended for certain.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby, islice
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Event, Plan
 from shardwise_operator.pod import Pod
-from shardwise_operator.policies.budgets import backoff_seconds, budget
+from shardwise_operator.policies.budgets import budget, charge
 from shardwise_operator.policies.endings import failed
 from shardwise_operator.policies.ladder import climb, climbed
 from shardwise_operator.policies.stuck import stuck
@@ -36,30 +41,41 @@ _DISRUPTIONS = {
     "PreemptionByScheduler": Lost.EVICTION,
     "TerminationByKubelet": Lost.EVICTION,
 }
+# Nodes of a slice go within a minute of each other; a drain takes its pods one after another.
+_TOGETHER_SECONDS = 300.0
+_GONE_TOGETHER_SECONDS = 10.0
+_MOST_NAMED = 4
 # What a node that is being taken down does to its pods, by whatever way it goes.
 _WAYS_OF_A_MAINTENANCE = (Lost.EVICTION, Lost.NODE_LOST, Lost.UNKNOWN)
 
 
 def decide(seen: Observed, now: float) -> Plan | None:
-    """Charge every pod that was lost since the last pass; the job fails where a budget is used up."""
+    """Charge every loss since the last pass; the job fails where a budget is used up."""
     said = stuck(seen, now)
     held = {
         pod.key: said[pod.address] for pod in seen.current_pods() if pod.running and pod.address and pod.address in said
     }
-    lost = [*_lost(seen), *((host, Lost.NODE_LOST) for host in held)]
+    lost = {**dict.fromkeys(held, Lost.NODE_LOST), **dict(_lost(seen))}
     if not lost:
         return None
     state, events = seen.state, list[Event]()
-    for host, cause in lost:
-        count = state.charged.get(cause, 0)
-        if count >= budget(seen, cause):
-            words = f"host {host} lost its pod ({cause}), and the budget of {count} for that is used up"
-            return failed(seen, REPLACED, words, now)
-        state = _charged(seen, state, host, cause, now)
-        words = f"; it is stuck: {held[host]}" if host in held else ""
-        events.append(Event("Warning", REPLACED, f"host {host} lost its pod: {cause}{words}"))
-    for host, cause in lost:
-        before, state = state, climb(seen, state, host, cause, at_once=host in held)
+    for slice_, hosts in groupby(sorted(lost, key=_numbers), key=_slice_of):
+        causes = {host: lost[host] for host in hosts}
+        words = _words(causes, held)
+        known = _known(seen, causes, now)
+        if not known:
+            cause = _cause(causes.values())
+            charged = charge(seen, state, cause, now)
+            if charged is None:
+                used = f"{words}, and the budget of {budget(seen, cause)} for {cause} is used up"
+                return failed(seen, REPLACED, used, now)
+            recent = {each: at for each, at in state.charged_at.items() if now - at <= _TOGETHER_SECONDS}
+            state = replace(charged, charged_at={**recent, slice_: now})
+        state = _without(state, causes, words, now)
+        events.append(Event("Warning", REPLACED, words))
+        if known and seen.place_of(int(slice_)):  # which has lost what it lost by the charge
+            causes = {host: cause for host, cause in causes.items() if host in held}
+        before, state = state, climb(seen, state, causes, at_once=held.keys())
         events += [Event("Warning", AVOIDED, words) for words in climbed(before, state)]
     return Plan(state=state, events=tuple(events))
 
@@ -91,17 +107,52 @@ def _lost(seen: Observed) -> Iterator[tuple[str, Lost]]:
             yield host, cause_of(pod, host, seen)
 
 
-def _charged(seen: Observed, state: State, host: str, cause: Lost, now: float) -> State:
-    count = state.charged.get(cause, 0) + 1
-    not_before = max(state.not_before or 0.0, now + backoff_seconds(seen, count))
+def _known(seen: Observed, causes: Mapping[str, Lost], now: float) -> bool:
+    """Whether hosts of one slice were lost by a loss that is charged already."""
+    charged_at = seen.state.charged_at.get(_slice_of(next(iter(causes))))
+    if charged_at is None:
+        return False
+    for pod in map(seen.current, causes):
+        # One that is gone does not say when it was made: soon after the charge it went with the others.
+        within = _TOGETHER_SECONDS if pod else _GONE_TOGETHER_SECONDS
+        if now - charged_at > within or (pod and pod.made_at is not None and pod.made_at > charged_at):
+            return False
+    return True
+
+
+def _cause(causes: Iterable[Lost]) -> Lost:
+    """Of a slice's hosts: what most of them say, and unknown only where none says more."""
+    counted = Counter(causes).most_common()
+    return next((cause for cause, _ in counted if cause != Lost.UNKNOWN), Lost.UNKNOWN)
+
+
+def _words(causes: Mapping[str, Lost], held: Mapping[str, str]) -> str:
+    if len(causes) == 1:
+        (host,) = causes
+        return f"host {host} lost its pod: {causes[host]}" + (f"; it is stuck: {held[host]}" if host in held else "")
+    named = ", ".join(islice(causes, _MOST_NAMED)) + ", ..." * (len(causes) > _MOST_NAMED)
+    because = "".join(
+        f"; {host} is stuck: {held[host]}" for host in islice((h for h in causes if h in held), _MOST_NAMED)
+    )
+    return f"{len(causes)} hosts lost their pods ({named}): {_cause(causes.values())}{because}"
+
+
+def _without(state: State, causes: Mapping[str, Lost], words: str, now: float) -> State:
     return replace(
         state,
         phase=Phase.PENDING if state.phase == Phase.PENDING else Phase.RECOVERING,
         reason=REPLACED,
-        message=f"host {host} lost its pod: {cause}",
-        attempts={**state.attempts, host: state.attempts[host] + 1},
-        pods={key: uid for key, uid in state.pods.items() if key != host},
-        leaving={key: node for key, node in state.leaving.items() if key != host},
-        charged={**state.charged, cause: count},
-        not_before=not_before,
+        message=words,
+        attempts={**state.attempts, **{host: state.attempts[host] + 1 for host in causes}},
+        pods={key: uid for key, uid in state.pods.items() if key not in causes},
+        leaving={key: node for key, node in state.leaving.items() if key not in causes},
+        not_before=max(state.not_before or 0.0, now),
     )
+
+
+def _slice_of(host: str) -> str:
+    return host.split("-", maxsplit=1)[0]
+
+
+def _numbers(host: str) -> tuple[int, ...]:
+    return tuple(map(int, host.split("-")))

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Event, Plan
-from shardwise_operator.policies.budgets import budget
+from shardwise_operator.policies.budgets import budget, charge
 from shardwise_operator.policies.endings import failed
 from shardwise_operator.policies.pending import waits_for_image
 from shardwise_operator.state import Phase, next_attempts
@@ -25,21 +25,21 @@ def decide(seen: Observed, now: float) -> Plan | None:
     left = remaining_seconds(seen, now)
     if left is None or left > 0.0:
         return None
-    charged = dict(seen.state.charged)
+    state = seen.state
     if any(waits_for_image(pod) for pod in seen.current_pods()):
-        count = charged.get(Lost.IMAGE, 0)
-        if count >= budget(seen, Lost.IMAGE):
-            return failed(seen, GIVEN_BACK, f"{_words(seen)}; the budget of {count} for images is used up", now)
-        charged[Lost.IMAGE] = count + 1
+        charged = charge(seen, state, Lost.IMAGE, now)
+        if charged is None:
+            words = f"{_words(seen)}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
+            return failed(seen, GIVEN_BACK, words, now)
+        state = charged
     wait = _wait_seconds(seen)
     words = f"{_words(seen)}; all are given back, and tried again in {wait:.0f} s"
     state = replace(
-        seen.state,
+        state,
         reason=GIVEN_BACK,
         message=words,
         attempts=next_attempts(seen.state.attempts, seen.hosts),
         pods={},
-        charged=charged,
         not_before=now + wait,
     )
     return Plan(state=state, events=(Event("Warning", GIVEN_BACK, words),))

@@ -11,7 +11,7 @@ from shardwise.job.pods import PLAN
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Event, Plan
 from shardwise_operator.policies import endings, preflight
-from shardwise_operator.policies.budgets import backoff_seconds, budget
+from shardwise_operator.policies.budgets import budget, charge
 from shardwise_operator.state import Phase, next_attempts
 from shardwise_operator.words import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
 
@@ -38,6 +38,8 @@ def decide(seen: Observed, now: float) -> Plan | None:
         attempts=next_attempts(state.attempts, seen.asked.hosts),
         pods={},
         charged={},
+        charged_step=-1,
+        charged_at={},
         lost_at={},
         avoid={},
         leaving={},
@@ -59,20 +61,19 @@ def again(seen: Observed, cause: Lost, reason: str, message: str, now: float) ->
     """A new round of the same run, charged to `cause`: the job fails where the budget is used up."""
     state = seen.state
     assert state.round is not None
-    count = state.charged.get(cause, 0)
-    if count >= budget(seen, cause):
-        return endings.failed(seen, reason, f"{message}; its budget of {count} restarts is used up", now)
+    charged = charge(seen, replace(state, not_before=None), cause, now)
+    if charged is None:
+        words = f"{message}; its budget of {budget(seen, cause)} restarts is used up"
+        return endings.failed(seen, reason, words, now)
     state = replace(
-        state,
+        charged,
         phase=Phase.RECOVERING,
         reason=reason,
         message=message,
         round=state.round + 1,
         attempts=next_attempts(state.attempts, seen.hosts),
         pods={},
-        charged={**state.charged, cause: count + 1},
         image="",
-        not_before=now + backoff_seconds(seen, count + 1),
         stop_asked_at=None,
     )
     return Plan(state=state, events=(Event("Warning", reason, message),))

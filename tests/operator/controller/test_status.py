@@ -82,7 +82,7 @@ def test_the_end_is_the_last_record_s() -> None:
 
 def test_a_lost_pod_is_one_restart() -> None:
     """To the run it is a lost host, to the operator an eviction: it is counted once, under the name that says more."""
-    state = begun(charged={"eviction": 1})
+    state = begun(losses={"eviction": 1})
     status = _compose(seen(state, pod(), pod("0-1"), poll=_told(restarts={"hostLost": 1, "failure": 2})))
 
     assert status["restarts"] == {"eviction": 1, "failure": 2}

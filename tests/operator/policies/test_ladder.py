@@ -99,12 +99,19 @@ def test_what_goes_elsewhere_is_told() -> None:
     assert slice_.events[1].message == "slice 0 has lost two pods in a, and goes elsewhere"
 
 
-def test_two_hosts_at_once_are_twice() -> None:
-    """No number is skipped; each is charged."""
+def test_two_hosts_at_once_are_one_loss() -> None:
+    """No number is skipped; the place has lost one thing."""
     state = _after(_placed(_placed_state(), "1-0", "1-1"))
 
     assert state.attempts == {"0-0": 0, "0-1": 0, "1-0": 1, "1-1": 1}
-    assert (state.avoid, state.charged) == ({"1": "b"}, {Lost.UNKNOWN: 2})
+    assert (state.lost_at, state.avoid, state.charged) == ({"1": "b"}, {}, {Lost.UNKNOWN: 1})
+
+
+def test_a_host_that_follows_is_of_the_same_loss() -> None:
+    """Its slice's place has not failed twice."""
+    state = _after(_placed(_placed_state(lost_at={"1": "b"}, charged_at={"1": NOW - 5}), "1-1"))
+
+    assert (state.lost_at, state.avoid) == ({"1": "b"}, {})
 
 
 def test_a_pod_that_the_status_does_not_know_goes_too() -> None:

@@ -1,5 +1,7 @@
 """Lost pods: each is charged once, to its own cause; its host gets a new number; a used up budget ends the job."""
 
+from typing import Any
+
 import pytest
 from tests.operator.building import NOW, begun, frozen, manifest, pod, seen
 
@@ -70,15 +72,75 @@ def test_one_end_is_counted_once() -> None:
     assert losses.decide(seen(first.state, dead, OTHER), NOW) is None
 
 
-def test_two_pods_at_once_are_two() -> None:
-    """A node that takes two pods with it costs two."""
+def test_pods_of_one_slice_at_once_are_one_loss() -> None:
+    """A node, or a whole slice, that takes two pods with it costs as much as one that takes one."""
     gone = (pod(deleting_at=NOW, disruption="DeletionByTaintManager"), pod("0-1", phase="Failed", reason="NodeLost"))
 
     plan = losses.decide(seen(begun(), *gone), NOW)
 
     assert plan is not None
-    assert plan.state.charged == {Lost.NODE_LOST: 2}
+    assert plan.state.charged == {Lost.NODE_LOST: 1}
+    assert plan.state.attempts == {"0-0": 1, "0-1": 1}
     assert plan.state.pods == {}
+    assert plan.state.not_before == NOW
+    assert [event.message for event in plan.events] == ["2 hosts lost their pods (0-0, 0-1): nodeLost"]
+
+
+def test_a_big_slice_is_one_loss() -> None:
+    """128 hosts of which one pod says less than the others; an evicted pod of another slice is a second loss."""
+    big = frozen(manifest(hardware={"accelerator": "gpu", "topology": "128x1", "slices": 2}))
+    gone = [pod(host, phase="Failed", reason="NodeLost") for host in big.hosts[1:128]]
+
+    plan = losses.decide(
+        seen(
+            begun(hosts=big.hosts),
+            *gone,
+            *map(pod, big.hosts[129:]),
+            pod("1-0", reason="Evicted", phase="Failed"),
+            made_of=big,
+        ),
+        NOW,
+    )
+
+    assert plan is not None
+    assert plan.state.charged == {Lost.NODE_LOST: 1, Lost.EVICTION: 1}
+    assert plan.state.phase == Phase.RECOVERING
+
+
+def test_what_a_slice_loses_soon_after_is_the_same_loss() -> None:
+    """Of the pods that it had: one that was made since is lost anew, and so is one that outlives the loss for long."""
+    state = begun(attempts={"0-0": 1, "0-1": 0}, charged={"nodeLost": 1}, charged_at={"0": NOW - 60})
+    old: dict[str, Any] = {"phase": "Failed", "reason": "Evicted", "made_at": NOW - 600}
+
+    same = losses.decide(seen(state, pod(attempt=1), pod("0-1", **old)), NOW)
+    new = losses.decide(seen(state, pod(attempt=1, **{**old, "made_at": NOW - 30}), pod("0-1")), NOW)
+    late = losses.decide(seen(state, pod(attempt=1), pod("0-1", **old)), NOW + 300)
+    gone = losses.decide(seen(state, pod(attempt=1)), NOW)
+
+    charged = [plan and plan.state.charged for plan in (same, new, late, gone)]
+    assert charged == [
+        {"nodeLost": 1},
+        {"nodeLost": 1, "eviction": 1},
+        {"nodeLost": 1, "eviction": 1},
+        {"nodeLost": 1, "unknown": 1},
+    ]
+
+
+def test_a_newer_checkpoint_fills_the_budgets() -> None:
+    """What was lost before it counts no more, for the budget and for the wait; the life of the job keeps it."""
+    made_of = frozen(manifest(recovery={"restarts": {"eviction": 1}}))
+    state = begun(charged={"eviction": 1, "nodeLost": 5}, losses={"eviction": 1, "nodeLost": 5}, charged_step=40)
+    evicted = pod(phase="Failed", reason="Evicted"), OTHER
+
+    plan = losses.decide(seen(state, *evicted, made_of=made_of, saved_step=50), NOW)
+    same = losses.decide(seen(state, *evicted, made_of=made_of, saved_step=40), NOW)
+
+    assert plan is not None
+    assert (plan.state.charged, plan.state.charged_step) == ({"eviction": 1}, 50)
+    assert plan.state.losses == {"eviction": 2, "nodeLost": 5}
+    assert plan.state.not_before == NOW
+    assert same is not None
+    assert same.state.phase == Phase.FAILED
 
 
 def test_the_second_waits_twice_as_long_as_the_first() -> None:

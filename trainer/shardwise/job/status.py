@@ -112,7 +112,16 @@ class JobStatus(SpecModel):
     ]
     charged: Annotated[
         dict[_Word, _Number],
-        Field(default_factory=dict, max_length=32, description="Pods replaced in this round, by cause."),
+        Field(default_factory=dict, max_length=32, description="Losses of pods since a newer checkpoint, by cause."),
+    ]
+    charged_step: Annotated[_Step | None, Field(description="The newest checkpoint at the last of them.")] = None
+    charged_at: Annotated[
+        dict[_HostName, _Time],
+        Field(default_factory=dict, max_length=MAX_SLICES, description="When a slice's last loss was charged."),
+    ]
+    losses: Annotated[
+        dict[_Word, _Number],
+        Field(default_factory=dict, max_length=32, description="Losses of pods in the life of the job, by cause."),
     ]
     lost_at: Annotated[
         _Places, Field(default_factory=dict, max_length=MAX_PLACED, description="Where a host or slice lost a pod.")

@@ -29,8 +29,10 @@ class Restarts(SpecModel):
         _Budget, Field(description="A device, its driver or the link between hosts that failed."), Unit("times")
     ] = 10
     host_lost: Annotated[_Budget, Field(description="A host that went away."), Unit("times")] = 100
-    eviction: Annotated[_Budget, Field(description="A pod that the cluster evicted or preempted."), Unit("times")] = 100
-    node_lost: Annotated[_Budget, Field(description="A pod whose node went away."), Unit("times")] = 100
+    eviction: Annotated[
+        _Budget, Field(description="Pods that the cluster evicted or preempted at once."), Unit("times")
+    ] = 100
+    node_lost: Annotated[_Budget, Field(description="Pods whose nodes went away at once."), Unit("times")] = 100
     maintenance: Annotated[
         _Budget, Field(description="A pod on a node that was taken down for maintenance."), Unit("times")
     ] = 100
