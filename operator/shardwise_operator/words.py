@@ -45,7 +45,7 @@ REPLACED = "PodReplaced"
 AVOIDED = "PlaceAvoided"  # a host or a slice has lost two pods in one place, and goes to another
 PLACED_ANEW = "PlacedAnew"  # its place is gone, or there is none but the one that it left
 LEAVING = "NodeLeaving"  # a node is about to be taken down; a save was asked for
-GIVEN_BACK = "GivenBack"  # not all pods ran within startWithin
+GIVEN_BACK = "GivenBack"  # not all pods ran within startWithin, or a lost one was not back within replaceWithin
 DEADLINE = "DeadlineExceeded"
 SAVED_UNASKED = "SavedUnasked"  # the run was stopped from inside
 TRAINED = "Trained"
@@ -62,3 +62,4 @@ class Lost(StrEnum):
     IMAGE = "image"
     OUT_OF_MEMORY = "outOfMemory"
     UNKNOWN = "unknown"
+    HOST_LOST = "hostLost"  # no pod, but the run: its launcher has waited for a host in vain

@@ -131,6 +131,23 @@ def test_suspended(pods: Pods) -> None:
     assert [event["fromStep"] for event in pods.events("running")] == [0, step]
 
 
+def test_host_missing(pods: Pods) -> None:
+    """A host that has no other pod within its time ends no run: the others end, and it goes on when all can be had."""
+    pods.start(recovery="replaceWithin: 1s", faults=[HELD])
+    pods.until_step(7)
+    pods.kill(1)
+
+    assert pods.wait(0) == ExitCode.HOSTS_MISSING
+    record = pods.record(0)
+    assert (record.code, record.cause, record.message) == (84, None, "host 1 missing for 1 s")
+    assert pods.summary["status"] == "stopped"
+    pods.run = f"{UID}-1"
+    pods.make(0)
+    pods.make(1)
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert pods.record(0).restarts == {"hostLost": 1}
+
+
 def test_after_the_last_word(pods: Pods) -> None:
     """A pod that comes when host 0 has gone after its last word reads it in the run directory, and repeats it."""
     pods.start()

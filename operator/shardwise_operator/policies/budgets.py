@@ -18,6 +18,7 @@ _FIELDS = {
     Lost.IMAGE: "image",
     Lost.OUT_OF_MEMORY: "out_of_memory",
     Lost.UNKNOWN: "unknown",
+    Lost.HOST_LOST: "host_lost",
 }
 
 

@@ -1,4 +1,4 @@
-"""The end of a run, as its agents say it in their last records: complete, failed, or saved.
+"""The end of a run, as its agents say it in their last records: complete, failed, saved, or given back.
 
 Any agent of the round may have the word, host 0 first: all end with the run's own exit code. A record without a code is
 of an agent that ended alone (see `losses.py`).
@@ -10,9 +10,9 @@ from shardwise.job.contract import ExitCode
 from shardwise.job.pods import LastRecord
 from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Event, Plan
-from shardwise_operator.policies import endings, rounds
+from shardwise_operator.policies import endings, patience, rounds
 from shardwise_operator.state import Phase
-from shardwise_operator.words import COMPLETE, DEADLINE, SAVED_UNASKED, TRAINED, TRUE, Lost
+from shardwise_operator.words import COMPLETE, DEADLINE, GIVEN_BACK, SAVED_UNASKED, TRAINED, TRUE, Lost
 
 _REASONS = {
     ExitCode.USAGE: "BadInput",
@@ -38,12 +38,21 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return None
     if record.code == ExitCode.OK:
         return _complete(seen, record, now)
-    if record.code != ExitCode.SAVED:
+    if record.code not in (ExitCode.SAVED, ExitCode.HOSTS_MISSING):
         return endings.failed(seen, _reason(record), failure_words(record), now)
     if seen.suspend or seen.state.phase in (Phase.SUSPENDING, Phase.SUSPENDED):
         return None
+    return _goes_on(seen, record, now)
+
+
+def _goes_on(seen: Observed, record: LastRecord, now: float) -> Plan:
+    """Another round, for the run has not come to its end; nobody has asked for that, or a host was missing."""
     if _deadline_passed(seen, now):
         return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)
+    if record.code == ExitCode.HOSTS_MISSING:
+        wait = patience.wait_seconds(seen)
+        words = f"{record.message}; all are given back, and tried again in {wait:.0f} s"
+        return rounds.again(seen, Lost.HOST_LOST, GIVEN_BACK, words, now, wait_seconds=wait)
     words = f"the run was saved and stopped from inside, and goes on: {record.message}"
     return rounds.again(seen, Lost.UNKNOWN, SAVED_UNASKED, words, now)
 

@@ -1,8 +1,10 @@
 """`recovery.startWithin`: pods that do not all run by then are given back, all of them, and tried again later.
 
 So of two jobs that hold half of what each needs, one gets its whole: they wait for different times, which their UIDs
-decide. The pods themselves are deleted by the next pass (`sweeping.py`). Where an image cannot be had, that is charged
-to its budget; other waits have no end.
+decide. Of a run that has begun the launcher waits for lost hosts (`recovery.replaceWithin`), and gives the others back
+itself (`outcome.py`); where host 0 is missing there is no launcher, and that is done here. The pods themselves are
+deleted by the next pass (`sweeping.py`). Where an image cannot be had, that is charged to its budget; other waits have
+no end.
 """
 
 from dataclasses import replace
@@ -32,10 +34,11 @@ def decide(seen: Observed, now: float) -> Plan | None:
             words = f"{_words(seen)}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
             return failed(seen, GIVEN_BACK, words, now)
         state = charged
-    wait = _wait_seconds(seen)
+    wait = wait_seconds(seen)
     words = f"{_words(seen)}; all are given back, and tried again in {wait:.0f} s"
     state = replace(
         state,
+        phase=Phase.PENDING,
         reason=GIVEN_BACK,
         message=words,
         attempts=next_attempts(seen.state.attempts, seen.hosts),
@@ -50,18 +53,26 @@ def remaining_seconds(seen: Observed, now: float) -> float | None:
     state, running = seen.state, sum(pod.phase == "Running" for pod in seen.current_pods())
     if not state.cleared or state.started_at is None or seen.made_of is None or running == len(seen.hosts):
         return None
-    if state.phase != Phase.PENDING and running:  # the launcher waits for the others, as long as replaceWithin says
+    leader = seen.current(LEADER)
+    if state.phase != Phase.PENDING and leader and leader.running:  # its launcher waits for the others
         return None
-    since = max(state.started_at, state.not_before or 0.0)
-    return max(0.0, since + seen.made_of.job.spec.recovery.start_within.seconds - now)
+    recovery = seen.made_of.job.spec.recovery
+    bound = recovery.replace_within if _leaderless(seen) else recovery.start_within
+    return max(0.0, max(state.started_at, state.not_before or 0.0) + bound.seconds - now)
+
+
+def _leaderless(seen: Observed) -> bool:
+    """Whether a run has begun, and hosts of it wait for host 0."""
+    return seen.state.phase != Phase.PENDING and any(pod.phase == "Running" for pod in seen.current_pods())
 
 
 def _words(seen: Observed) -> str:
     running = sum(pod.phase == "Running" for pod in seen.current_pods())
-    return f"{running} of {len(seen.hosts)} pods ran within startWithin"
+    bound = "replaceWithin" if _leaderless(seen) else "startWithin"
+    return f"{running} of {len(seen.hosts)} pods ran within {bound}"
 
 
-def _wait_seconds(seen: Observed) -> float:
+def wait_seconds(seen: Observed) -> float:
     """Longer after each time, and different for each job: from half the usual wait to one and a half."""
     times = seen.state.attempts[LEADER]
     share = int.from_bytes(sha256(f"{seen.uid}/{times}".encode()).digest()[:4], "big") / 2**32

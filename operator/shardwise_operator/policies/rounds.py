@@ -57,17 +57,17 @@ def decide(seen: Observed, now: float) -> Plan | None:
     return Plan(state=state.saying(READY, FALSE, reason, "", now=now), events=events)
 
 
-def again(seen: Observed, cause: Lost, reason: str, message: str, now: float) -> Plan:
-    """A new round of the same run, charged to `cause`: the job fails where the budget is used up."""
+def again(seen: Observed, cause: Lost, reason: str, message: str, now: float, *, wait_seconds: float = 0.0) -> Plan:
+    """A new round of the same run, charged to `cause`, after a wait: the job fails where the budget is used up."""
     state = seen.state
     assert state.round is not None
-    charged = charge(seen, replace(state, not_before=None), cause, now)
+    charged = charge(seen, replace(state, not_before=now + wait_seconds), cause, now)
     if charged is None:
         words = f"{message}; its budget of {budget(seen, cause)} restarts is used up"
         return endings.failed(seen, reason, words, now)
     state = replace(
         charged,
-        phase=Phase.RECOVERING,
+        phase=Phase.PENDING if wait_seconds else Phase.RECOVERING,
         reason=reason,
         message=message,
         round=state.round + 1,

@@ -1,6 +1,6 @@
 """A pod that has to leave its node, where there is no other: after a while it may go back.
 
-Shorter than `recovery.replaceWithin` at its default, after which the launcher gives the run up.
+Shorter than `recovery.replaceWithin` at its default, after which the launcher gives the other hosts back.
 """
 
 from collections.abc import Iterator

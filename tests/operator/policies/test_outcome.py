@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.operator.building import NOW, begun, pod, record, seen
+from tests.operator.building import NOW, begun, frozen, manifest, pod, record, seen
 
 from shardwise_operator.policies import outcome
 from shardwise_operator.state import Phase
@@ -45,6 +45,38 @@ def test_failed(code: int, cause: str | None, reason: str) -> None:
     assert plan.state.message == "what happened (rank 3)\nthe end"
     assert outcome.failure_words(replace(last, message="rank 3 ended", tail="")) == "rank 3 ended"
     assert [event.type for event in plan.events] == ["Warning"]
+
+
+def test_a_host_that_is_not_back_in_time_ends_no_job() -> None:
+    """The others are given back, and all are tried again in a new round, after a wait, at the cost of one hostLost."""
+    last = record(84, message="host 1 missing for 600 s")
+    pods = pod(phase="Failed", record=last), pod("0-1", 1, phase="Pending", node=None)
+
+    plan = outcome.decide(seen(begun(Phase.RECOVERING, attempts={"0-0": 0, "0-1": 1}), *pods), NOW)
+
+    assert plan is not None
+    assert (plan.state.phase, plan.state.reason, plan.state.round) == (Phase.PENDING, "GivenBack", 1)
+    assert (plan.state.attempts, plan.state.pods) == ({"0-0": 1, "0-1": 2}, {})
+    assert plan.state.charged == {Lost.HOST_LOST: 1}
+    assert plan.state.not_before is not None
+    assert plan.state.not_before >= NOW + 5
+    assert "host 1 missing for 600 s" in plan.events[0].message
+
+
+def test_hosts_that_are_given_back_have_a_budget_and_a_deadline() -> None:
+    """Where they are used up, the job fails by their name."""
+    made_of = frozen(manifest(recovery={"restarts": {"hostLost": 1}}))
+    last = pod(phase="Failed", record=record(84, checkpoint_step=None)), pod("0-1")
+
+    spent = outcome.decide(seen(begun(charged={"hostLost": 1}), *last, made_of=made_of), NOW)
+    late = outcome.decide(seen(begun(), *last, deadline_seconds=60.0), NOW)
+    suspended = outcome.decide(seen(begun(), *last, suspend=True), NOW)
+
+    assert spent is not None
+    assert (spent.state.phase, spent.state.reason) == (Phase.FAILED, "GivenBack")
+    assert late is not None
+    assert (late.state.phase, late.state.reason) == (Phase.FAILED, "DeadlineExceeded")
+    assert suspended is None
 
 
 def test_an_agent_that_ended_alone_says_nothing_of_the_run() -> None:

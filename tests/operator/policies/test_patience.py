@@ -59,6 +59,18 @@ def test_a_round_that_has_run_is_the_launcher_s_to_wait_for() -> None:
     assert patience.decide(seen(begun(Phase.PENDING, **LATE), BOUND, pod("0-1")), NOW) is None
 
 
+def test_hosts_that_wait_for_host_0_have_no_launcher() -> None:
+    """Where it does not come back, the others would hold their places for ever: they have replaceWithin, too."""
+    state = begun(Phase.RECOVERING, **LATE, not_before=NOW - 500)
+    observed = seen(state, pod(phase="Pending", node=None, address=None), pod("0-1"))
+
+    assert patience.remaining_seconds(observed, NOW) == 100.0
+    plan = patience.decide(observed, NOW + 101)
+    assert plan is not None
+    assert (plan.state.phase, plan.state.pods, plan.state.round) == (Phase.PENDING, {}, 0)
+    assert "1 of 2 pods ran within replaceWithin" in plan.state.message
+
+
 def test_a_round_of_which_nothing_runs_has_no_launcher() -> None:
     """So it is given back as at its start, counted from the last loss."""
     state = begun(Phase.RECOVERING, **LATE, pods={}, not_before=NOW - 1700)

@@ -51,6 +51,7 @@ class ExitCode(IntEnum):
     STORAGE = 84
     DEVICE = 85
     PEER = 86
+    HOSTS_MISSING = 87  # of a run in a cluster: the other hosts are given back, and it goes on when all can be had
 
 
 class Control(IntEnum):

@@ -8,7 +8,7 @@ import time
 
 from shardwise.job.contract import Cause
 from shardwise.launcher.board import LOOK_SECONDS
-from shardwise.launcher.last_word import LastWord, failed, saved
+from shardwise.launcher.last_word import LastWord, failed, given_back, saved
 from shardwise.launcher.means import Means
 from shardwise.launcher.members import MISSED_SECONDS, named
 from shardwise.launcher.shared import SHARED_SECONDS
@@ -34,12 +34,18 @@ async def hosts_are_there(means: Means, standing: Standing) -> LastWord | None:
         if not missing and not means.members.blind() and means.reach.ready.is_set():
             return None
         if missing and now - began > bound:
-            return failed(Cause.HOST_LOST, missing[0], f"{named(missing)} missing for {bound:g} s")
+            return _in_vain(means, missing, bound)
         if word := _hopeless(means, now):
             return word
         standing.reason = "; ".join([f"waiting for {_awaited(means, missing)}", *(each.words for each in stuck)])
         await asyncio.sleep(LOOK_SECONDS)
     return saved("stopped before a trainer ran; there was nothing to save")
+
+
+def _in_vain(means: Means, missing: list[int], bound_seconds: float) -> LastWord:
+    """The last word of a wait that is over: on one machine nobody makes another host, a cluster may at any time."""
+    words = f"{named(missing)} missing for {bound_seconds:g} s"
+    return failed(Cause.HOST_LOST, missing[0], words) if means.config.one_machine else given_back(words)
 
 
 def _hopeless(means: Means, now: float) -> LastWord | None:

@@ -43,6 +43,11 @@ def failed(cause: Cause, host: int, words: str) -> LastWord:
     return LastWord(code=ending.exit_code, words=words, ending=ending)
 
 
+def given_back(words: str) -> LastWord:
+    """The end of a run in a cluster that has waited for a host in vain: nothing has failed, and it goes on later."""
+    return LastWord(code=ExitCode.HOSTS_MISSING, words=words)
+
+
 def read_summary(directory: Path) -> dict[str, Any]:
     """The summary as it stands, empty before the first."""
     try:
@@ -63,6 +68,8 @@ def complete_summary(
     now = read_summary(directory) or {"name": name}
     if word.code == ExitCode.SAVED and now.get("status") in (None, "starting"):
         now = dict(before) if before.get("status") in _ENDED_WELL else {**now, "status": "stopped"}
+    if word.code == ExitCode.HOSTS_MISSING and now.get("status") in _UNFINISHED:
+        now |= {"status": "stopped"}
     if word.ending and now.get("status") in _UNFINISHED:
         now |= {"status": "failed", "error": now.get("error") or word.words, **_ending(word.ending)}
     elif word.code == ExitCode.FAILURE and not word.ending:

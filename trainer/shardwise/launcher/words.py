@@ -41,6 +41,8 @@ def _last(event: Mapping[str, Any]) -> str | None:
         return None
     if code == ExitCode.SAVED:
         return f"{event['words']}; the same command goes on"
+    if code == ExitCode.HOSTS_MISSING:
+        return f"{event['words']}; the others are given back until all can be had"
     if event.get("cause") == Cause.BAD_INPUT and event.get("rank") == 0:
         return None  # its own words have been shown, and say what to do
     restarts = ", ".join(f"{cause} {count}" for cause, count in event["used"].items()) or "none"
