@@ -32,7 +32,6 @@ class Pod:
         address: its IP; None before it has one.
         ready: its host's trainer has joined the gang.
         gated: it waits for its slice's first host.
-        made_at: when it was made.
         deleting_at: when it is to be gone, if it is being deleted.
         disruption: the reason of its DisruptionTarget condition; "" without one.
         reason: the reason of its end that the kubelet or a controller gives; "" without one.
@@ -59,7 +58,6 @@ class Pod:
     address: str | None = None
     ready: bool = False
     gated: bool = False
-    made_at: float | None = None
     deleting_at: float | None = None
     disruption: str = ""
     reason: str = ""
@@ -117,7 +115,6 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         address=status.get("podIP"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         gated=any(gate["name"] == SLICE_GATE for gate in raw["spec"].get("schedulingGates", [])),
-        made_at=seconds_of(metadata.get("creationTimestamp")),
         deleting_at=seconds_of(metadata.get("deletionTimestamp")),
         disruption=_disruption(conditions),
         reason=status.get("reason", ""),

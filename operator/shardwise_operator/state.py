@@ -64,6 +64,14 @@ class Condition:
     since: float
 
 
+@dataclass(frozen=True)
+class Loss:
+    """What a slice has lost at once: when it was charged, and the numbers of its hosts whose pods it took."""
+
+    at: float
+    hosts: frozenset[int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class State:
     """How far a job has come.
@@ -79,7 +87,7 @@ class State:
         pods: by host, the UID of its current pod, once that is made; that of the plan as long as it has not ended.
         charged: the losses of this round since a newer checkpoint, by cause.
         charged_step: the newest checkpoint's step at the last of them; -1 without one.
-        charged_at: by slice, when a loss of it was charged.
+        last_loss: by slice, what it lost with its last charge and soon after.
         losses: the same as `charged` in the whole life of the job.
         lost_at: where pods were lost and their successors may be now: the node by host, the place by slice.
         avoid: where that happened twice running, by host or slice: the next pod goes elsewhere.
@@ -103,7 +111,7 @@ class State:
     pods: Mapping[str, str] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)
     charged_step: int = -1
-    charged_at: Mapping[str, float] = field(default_factory=dict)
+    last_loss: Mapping[str, Loss] = field(default_factory=dict)
     losses: Mapping[str, int] = field(default_factory=dict)
     lost_at: Mapping[str, str] = field(default_factory=dict)
     avoid: Mapping[str, str] = field(default_factory=dict)
@@ -167,7 +175,7 @@ def read_state(status: Mapping[str, Any]) -> State:
         pods=status.get("pods", {}),
         charged=status.get("charged", {}),
         charged_step=status.get("chargedStep", -1),
-        charged_at={slice_: _time(written) for slice_, written in status.get("chargedAt", {}).items()},
+        last_loss={slice_: _loss(written) for slice_, written in status.get("lastLoss", {}).items()},
         losses=status.get("losses", status.get("charged", {})),  # there were none of the whole life at first
         lost_at=status.get("lostAt", {}),
         avoid=status.get("avoid", {}),
@@ -194,7 +202,10 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         "pods": dict(state.pods),
         "charged": dict(state.charged),
         "chargedStep": state.charged_step if state.charged_step >= 0 else None,
-        "chargedAt": {slice_: timestamp(at) for slice_, at in state.charged_at.items()},
+        "lastLoss": {
+            slice_: {"time": timestamp(loss.at), "hosts": sorted(loss.hosts)}
+            for slice_, loss in state.last_loss.items()
+        },
         "losses": dict(state.losses),
         "lostAt": dict(state.lost_at),
         "avoid": dict(state.avoid),
@@ -239,6 +250,10 @@ def _preflight_written(preflight: Preflight | None) -> dict[str, Any] | None:
 
 def _time(written: str) -> float:
     return datetime.fromisoformat(written).timestamp()
+
+
+def _loss(written: Mapping[str, Any]) -> Loss:
+    return Loss(_time(written["time"]), frozenset(written["hosts"]))
 
 
 def _condition(written: Mapping[str, Any]) -> Condition:

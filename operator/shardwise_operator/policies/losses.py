@@ -19,7 +19,7 @@ from shardwise_operator.policies.budgets import budget, charge
 from shardwise_operator.policies.endings import failed
 from shardwise_operator.policies.ladder import climb, climbed
 from shardwise_operator.policies.stuck import stuck
-from shardwise_operator.state import Phase, State
+from shardwise_operator.state import Loss, Phase, State
 from shardwise_operator.words import AVOIDED, REPLACED, Lost
 
 _REASONS = {
@@ -43,7 +43,6 @@ _DISRUPTIONS = {
 }
 # Nodes of a slice go within a minute of each other; a drain takes its pods one after another.
 _TOGETHER_SECONDS = 300.0
-_GONE_TOGETHER_SECONDS = 10.0
 _MOST_NAMED = 4
 # What a node that is being taken down does to its pods, by whatever way it goes.
 _WAYS_OF_A_MAINTENANCE = (Lost.EVICTION, Lost.NODE_LOST, Lost.UNKNOWN)
@@ -69,14 +68,14 @@ def decide(seen: Observed, now: float) -> Plan | None:
             if charged is None:
                 used = f"{words}, and the budget of {budget(seen, cause)} for {cause} is used up"
                 return failed(seen, REPLACED, used, now)
-            recent = {each: at for each, at in state.charged_at.items() if now - at <= _TOGETHER_SECONDS}
-            state = replace(charged, charged_at={**recent, slice_: now})
+            state = charged
         state = _without(state, causes, words, now)
         events.append(Event("Warning", REPLACED, words))
         if known and seen.place_of(int(slice_)):  # which has lost what it lost by the charge
             causes = {host: cause for host, cause in causes.items() if host in held}
         before, state = state, climb(seen, state, causes, at_once=held.keys())
         events += [Event("Warning", AVOIDED, words) for words in climbed(before, state)]
+        state = _noted(seen, state, slice_, now, known=known)
     return Plan(state=state, events=tuple(events))
 
 
@@ -108,16 +107,20 @@ def _lost(seen: Observed) -> Iterator[tuple[str, Lost]]:
 
 
 def _known(seen: Observed, causes: Mapping[str, Lost], now: float) -> bool:
-    """Whether hosts of one slice were lost by a loss that is charged already."""
-    charged_at = seen.state.charged_at.get(_slice_of(next(iter(causes))))
-    if charged_at is None:
-        return False
-    for pod in map(seen.current, causes):
-        # One that is gone does not say when it was made: soon after the charge it went with the others.
-        within = _TOGETHER_SECONDS if pod else _GONE_TOGETHER_SECONDS
-        if now - charged_at > within or (pod and pod.made_at is not None and pod.made_at > charged_at):
-            return False
-    return True
+    """Whether hosts of one slice were lost by a loss that is charged already: it takes each host once."""
+    last = seen.state.last_loss.get(_slice_of(next(iter(causes))))
+    return last is not None and now - last.at <= _TOGETHER_SECONDS and not last.hosts & set(map(_of_slice, causes))
+
+
+def _noted(seen: Observed, state: State, slice_: str, now: float, *, known: bool) -> State:
+    """The state with what the slice's last loss has taken by now, a pod that went with the others, too."""
+    assert seen.made_of is not None
+    before, last = seen.state.attempts, seen.state.last_loss
+    numbers = range(seen.made_of.topology.hosts)
+    taken = {each for each in numbers if state.attempts[f"{slice_}-{each}"] != before[f"{slice_}-{each}"]}
+    loss = Loss(last[slice_].at, last[slice_].hosts | taken) if known else Loss(now, frozenset(taken))
+    recent = {each: other for each, other in state.last_loss.items() if now - other.at <= _TOGETHER_SECONDS}
+    return replace(state, last_loss={**recent, slice_: loss})
 
 
 def _cause(causes: Iterable[Lost]) -> Lost:
@@ -152,6 +155,10 @@ def _without(state: State, causes: Mapping[str, Lost], words: str, now: float) -
 
 def _slice_of(host: str) -> str:
     return host.split("-", maxsplit=1)[0]
+
+
+def _of_slice(host: str) -> int:
+    return int(host.split("-")[1])
 
 
 def _numbers(host: str) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         pods={},
         charged={},
         charged_step=-1,
-        charged_at={},
+        last_loss={},
         lost_at={},
         avoid={},
         leaving={},

@@ -9,7 +9,7 @@ from shardwise_operator.node import Node
 from shardwise_operator.observed import Observed
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies import losses
-from shardwise_operator.state import State
+from shardwise_operator.state import Loss, State
 from shardwise_operator.words import Lost
 
 POOL = "cloud.google.com/gke-nodepool"
@@ -109,7 +109,7 @@ def test_two_hosts_at_once_are_one_loss() -> None:
 
 def test_a_host_that_follows_is_of_the_same_loss() -> None:
     """Its slice's place has not failed twice."""
-    state = _after(_placed(_placed_state(lost_at={"1": "b"}, charged_at={"1": NOW - 5}), "1-1"))
+    state = _after(_placed(_placed_state(lost_at={"1": "b"}, last_loss={"1": Loss(NOW - 5, frozenset({0}))}), "1-1"))
 
     assert (state.lost_at, state.avoid) == ({"1": "b"}, {})
 

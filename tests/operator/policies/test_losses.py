@@ -1,5 +1,6 @@
 """Lost pods: each is charged once, to its own cause; its host gets a new number; a used up budget ends the job."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from tests.operator.building import NOW, begun, frozen, manifest, pod, seen
 from shardwise_operator.observed import Observed
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies import losses
-from shardwise_operator.state import Phase
+from shardwise_operator.state import Loss, Phase
 from shardwise_operator.words import Lost
 
 OTHER = pod("0-1")
@@ -108,22 +109,27 @@ def test_a_big_slice_is_one_loss() -> None:
 
 
 def test_what_a_slice_loses_soon_after_is_the_same_loss() -> None:
-    """Of the pods that it had: one that was made since is lost anew, and so is one that outlives the loss for long."""
-    state = begun(attempts={"0-0": 1, "0-1": 0}, charged={"nodeLost": 1}, charged_at={"0": NOW - 60})
-    old: dict[str, Any] = {"phase": "Failed", "reason": "Evicted", "made_at": NOW - 600}
+    """Each of its hosts once: one that is lost again is lost anew, and so is one that outlives the loss for long."""
+    loss = Loss(NOW - 60, frozenset({0}))
+    state = begun(attempts={"0-0": 1, "0-1": 0}, charged={"nodeLost": 1}, last_loss={"0": loss})
+    evicted: dict[str, Any] = {"phase": "Failed", "reason": "Evicted"}
 
-    same = losses.decide(seen(state, pod(attempt=1), pod("0-1", **old)), NOW)
-    new = losses.decide(seen(state, pod(attempt=1, **{**old, "made_at": NOW - 30}), pod("0-1")), NOW)
-    late = losses.decide(seen(state, pod(attempt=1), pod("0-1", **old)), NOW + 300)
+    same = losses.decide(seen(state, pod(attempt=1), pod("0-1", **evicted)), NOW)
     gone = losses.decide(seen(state, pod(attempt=1)), NOW)
+    again = losses.decide(seen(state, pod(attempt=1, **evicted), pod("0-1")), NOW)
+    late = losses.decide(seen(state, pod(attempt=1), pod("0-1", **evicted)), NOW + 300)
 
-    charged = [plan and plan.state.charged for plan in (same, new, late, gone)]
-    assert charged == [
-        {"nodeLost": 1},
+    for plan in (same, gone):
+        assert plan is not None
+        assert plan.state.charged == {"nodeLost": 1}
+        assert plan.state.last_loss == {"0": Loss(NOW - 60, frozenset({0, 1}))}
+    assert again is not None
+    assert (again.state.charged, again.state.last_loss) == (
         {"nodeLost": 1, "eviction": 1},
-        {"nodeLost": 1, "eviction": 1},
-        {"nodeLost": 1, "unknown": 1},
-    ]
+        {"0": replace(loss, at=NOW)},
+    )
+    assert late is not None
+    assert late.state.charged == {"nodeLost": 1, "eviction": 1}
 
 
 def test_a_newer_checkpoint_fills_the_budgets() -> None:

@@ -47,6 +47,15 @@ class JobProgress(SpecModel):
     observed_at: Annotated[_Time | None, Field(description="When host 0 said so.")] = None
 
 
+class SliceLoss(SpecModel):
+    """What a slice has lost at once."""
+
+    time: Annotated[_Time, Field(description="When it was charged.")]
+    hosts: Annotated[
+        tuple[_Number, ...], Field(strict=False, max_length=MAX_HOSTS, description="The hosts whose pods it took.")
+    ]
+
+
 class SavedCheckpoint(SpecModel):
     """The newest checkpoint that counts."""
 
@@ -115,9 +124,11 @@ class JobStatus(SpecModel):
         Field(default_factory=dict, max_length=32, description="Losses of pods since a newer checkpoint, by cause."),
     ]
     charged_step: Annotated[_Step | None, Field(description="The newest checkpoint at the last of them.")] = None
-    charged_at: Annotated[
-        dict[_HostName, _Time],
-        Field(default_factory=dict, max_length=MAX_SLICES, description="When a slice's last loss was charged."),
+    last_loss: Annotated[
+        dict[_HostName, SliceLoss],
+        Field(
+            default_factory=dict, max_length=MAX_SLICES, description="What each slice has lost with its last charge."
+        ),
     ]
     losses: Annotated[
         dict[_Word, _Number],
