@@ -4,20 +4,19 @@ An object is only ever made under a name that nobody has. Where somebody has it,
 touched and the rest of the plan waits: the status says whose name is in the way.
 """
 
-import logging
 from dataclasses import dataclass, field
 
-from shardwise_operator.agents import AgentError, Agents, Target
+from shardwise_operator.agents import Target
+from shardwise_operator.asks import Asks
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Apply, AskSave, AskStop, Create, Delete, Event, Patch, Plan
+from shardwise_operator.poll import Key
 from shardwise_operator.render.names import controller_of
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError, InvalidError
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, Kind, Object
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.words import NAME_CONFLICT, QUOTA, REFUSED
-
-_log = logging.getLogger(__name__)
 
 
 class StaleError(Exception):
@@ -46,9 +45,9 @@ class Outcome:
 class Applier:
     """Carries plans out."""
 
-    def __init__(self, api: Api, agents: Agents, tokens: Tokens) -> None:
-        """Write through `api`, and ask host 0 through `agents`."""
-        self._api, self._agents, self._tokens = api, agents, tokens
+    def __init__(self, api: Api, asks: Asks, tokens: Tokens) -> None:
+        """Write through `api`, and ask host 0 through `asks`."""
+        self._api, self._asks, self._tokens = api, asks, tokens
 
     def apply(self, seen: Observed, plan: Plan) -> Outcome:
         """Carry the steps out, in their order, up to one that is refused.
@@ -81,6 +80,10 @@ class Applier:
                 break
         return outcome
 
+    def forget(self, key: Key) -> None:
+        """The job is gone, or another's."""
+        self._asks.forget(key)
+
     def _create(self, seen: Observed, step: Create, outcome: Outcome) -> None:
         try:
             made = self._api.create(step.kind, dict(step.manifest))
@@ -108,12 +111,6 @@ class Applier:
             outcome.made.append((step.kind, found))
 
     def _ask(self, seen: Observed, step: AskStop | AskSave) -> bool:
-        """Whether host 0 took the request."""
+        """Whether host 0 has taken the request, which takes a pass or more."""
         target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
-        ask = self._agents.stop if isinstance(step, AskStop) else self._agents.save
-        try:
-            ask(target)
-        except AgentError as error:  # asked again by the next pass, for as long as its policy is patient
-            _log.info("%s/%s did not take the request: %s", seen.namespace, seen.name, error)
-            return False
-        return True
+        return self._asks.ask((seen.namespace, seen.name), target, step)

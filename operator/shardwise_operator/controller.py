@@ -80,6 +80,7 @@ class JobController:
         if job is None or not self._ours(job):
             self._poller.forget(key)
             self._statuses.forget(key)
+            self._applier.forget(key)
             return None
         now = time.time()
         seen = self._observer.observe(job, self._poller.published(key), now)

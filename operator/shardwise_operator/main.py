@@ -11,6 +11,7 @@ import typer
 from shardwise_operator import __version__
 from shardwise_operator.agents import Agents
 from shardwise_operator.apply import Applier
+from shardwise_operator.asks import Asks
 from shardwise_operator.catalog import Catalog
 from shardwise_operator.config import Settings, read_key
 from shardwise_operator.controller import JobController
@@ -86,7 +87,7 @@ def run(  # noqa: PLR0913  the options of the command
     api = Api(connection, metrics, limiter=Limiter(qps, burst), may_write=elector.leads)
     lists = Api(connection, metrics, limiter=Limiter(_LIST_QPS, int(_LIST_QPS)))
     cache, queue, agents = Cache(), WorkQueue(metrics), Agents()
-    poller = Poller(agents, poll_seconds, queue.add)
+    poller, asks = Poller(agents, poll_seconds, queue.add), Asks(agents, queue.add)
     metrics.registry.register(JobMetrics(poller.latest))
     manager = Manager(lists, cache, queue, elector, metrics, workers=workers, namespace=namespace)
     controller = JobController(
@@ -94,15 +95,16 @@ def run(  # noqa: PLR0913  the options of the command
         api,
         settings=settings,
         observer=Observer(cache, api, settings),
-        applier=Applier(api, agents, settings.tokens),
+        applier=Applier(api, asks, settings.tokens),
         poller=poller,
         recorder=Recorder(api, metrics, component="shardwise"),
         catalog=Catalog(cache, api, NodeWatch(cache, manager.watch)),
     )
     with ExitStack() as stack:
-        stack.enter_context(WebServer(health_address, health_pages(manager)))
+        stack.enter_context(WebServer(health_address, health_pages(manager, poller.stuck)))
         stack.enter_context(WebServer(metrics_address, metrics_pages(metrics.registry)))
         stack.enter_context(poller)
+        stack.enter_context(asks)
         manager.run(controller, stop)
 
 

@@ -5,6 +5,7 @@ job's next pass; mere progress shares a budget over all jobs, for each publicati
 """
 
 import heapq
+import logging
 import random
 import threading
 import time
@@ -24,6 +25,9 @@ _MAX_PROGRESS_PER_SECOND = 20.0
 _SPREAD = (0.75, 1.25)
 # Host 0 may miss this many polls before what it said no longer counts.
 _MISSED_POLLS = 4
+_STUCK_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,7 @@ class Poller:
         self._asked: dict[Key, _Asked] = {}
         self._due: list[tuple[float, Key]] = []
         self._rhythm: set[Key] = set()  # keys that are due some time, or being asked: each once
+        self._began: dict[Key, float] = {}  # the polls that run
         self._closed = False
         self._progress = Limiter(_MAX_PROGRESS_PER_SECOND, int(_MAX_PROGRESS_PER_SECOND))
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="poll")
@@ -122,6 +127,12 @@ class Poller:
             least = time.time() - self._fresh_seconds()
             return {key: each.latest for key, each in self._asked.items() if each.latest and each.heard_at >= least}
 
+    def stuck(self) -> list[str]:
+        """The jobs whose poll stands still, which is never over."""
+        with self._lock:
+            now = time.monotonic()
+            return sorted("/".join(key) for key, began in self._began.items() if now - began > _STUCK_SECONDS)
+
     def _run(self) -> None:
         """Hand out each job when it is due."""
         while True:
@@ -139,11 +150,16 @@ class Poller:
             if asked is None:
                 self._rhythm.discard(key)
                 return
+            self._began[key] = time.monotonic()
         try:
             status, error = self._agents.status(asked.target), ""
         except AgentError as failed:
             status, error = None, str(failed)
+        except Exception:  # noqa: BLE001  an error of our own must not end a job's polls; it is logged whole
+            _log.exception("%s/%s: the poll failed", *key)
+            status, error = None, "the operator could not read the answer"
         with self._lock:
+            del self._began[key]
             new = self._take(asked, status, error)
             # Jobs that began together are not asked together for ever.
             pause_seconds = self._period_seconds() * random.uniform(*_SPREAD)  # noqa: S311  spreads load, guards nothing

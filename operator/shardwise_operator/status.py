@@ -18,6 +18,7 @@ from shardwise_operator.state import Phase, State, timestamp, write_state
 from shardwise_operator.words import FALSE, NAME_CONFLICT, READY, SCHEDULED
 
 _MAX_MESSAGE = 4096
+_MAX_FIGURE = 32
 
 
 def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def _told(seen: Observed, status: Mapping[str, Any], old: Mapping[str, Any], hea
         "tokensPerSecond": _text(said.get("tokensPerSecond"), ".0f"),
         "mfu": _text(said.get("mfu"), ".1%"),
         "eta": _eta(said),
-        "slowestHost": None if slowest is None else seen.hosts[slowest],
+        "slowestHost": seen.hosts[slowest] if slowest is not None and slowest < len(seen.hosts) else None,
         "observedAt": timestamp(heard_at),
     }
     told = {"progress": _new_or_old({name: value for name, value in progress.items() if value is not None}, old)}
@@ -132,7 +133,7 @@ def _eta(said: Mapping[str, Any]) -> str | None:
 
 def _text(value: float | str | None, form: str) -> str | None:
     """A number as text; what is text already (a loss that is none) stays."""
-    return value if value is None or isinstance(value, str) else format(value, form)
+    return value if value is None else (value if isinstance(value, str) else format(value, form))[:_MAX_FIGURE]
 
 
 def _goodput(seconds: Mapping[str, float]) -> dict[str, str]:

@@ -34,7 +34,7 @@ def stand(seen: Observed, now: float) -> State:
 
 
 def _as_told(state: State, status: dict[str, object], now: float) -> State:
-    told, words = str(status["phase"]), str(status["reason"])
+    told, words = str(status["phase"]), str(status.get("reason", ""))
     phase = Phase.RECOVERING if state.phase in _HAS_RUN or told == "recovering" else Phase.STARTING
     if told in _STEPPING:
         phase = Phase.RUNNING

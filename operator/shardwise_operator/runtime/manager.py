@@ -23,6 +23,8 @@ from shardwise_operator.runtime.store import Change
 from shardwise_operator.runtime.transport import Api
 
 _SYNC_POLL_SECONDS = 0.05
+# A pass is long where it makes thousands of pods; each of its requests is not.
+_STUCK_SECONDS = 180.0
 _DRAIN_SECONDS = 20.0  # less than the grace period of a pod
 
 _log = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class Manager:
         self._workers = workers
         self._namespace = namespace
         self._lock = threading.Lock()
+        self._began: dict[int, tuple[float, Key]] = {}  # by thread, the passes that run
         self._reflectors: dict[tuple[Kind, str], Reflector] = {}
         metrics.leader.set_function(lambda: float(elector.leads()))
 
@@ -126,6 +129,15 @@ class Manager:
         """The kinds whose reflector has ended or is stuck: only a new process helps."""
         return sorted(reflector.kind.plural for reflector in self._all() if not reflector.alive)
 
+    def stuck(self) -> list[str]:
+        """The jobs whose pass stands still: its worker takes no other."""
+        now, answered_at = time.monotonic(), self._metrics.answered_at
+        running = list(self._began.items())
+        still = [
+            key for thread, (began, key) in running if now - max(began, answered_at.get(thread, began)) > _STUCK_SECONDS
+        ]
+        return sorted("/".join(key) for key in still)
+
     def _all(self) -> list[Reflector]:
         with self._lock:
             return list(self._reflectors.values())
@@ -156,7 +168,9 @@ class Manager:
     def _reconcile_all(self, controller: Controller) -> None:
         while (key := self.queue.get()) is not None:
             began = time.monotonic()
+            self._began[threading.get_ident()] = (began, key)
             result = self._reconcile(controller, key)
+            del self._began[threading.get_ident()]
             self._metrics.pass_seconds.observe(time.monotonic() - began)
             self._metrics.passes.labels(result).inc()
             self.queue.done(key)

@@ -4,6 +4,9 @@ Made once by `main`, which also registers the metrics of the jobs; every part of
 kinds and results: there are few of each.
 """
 
+import threading
+import time
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -24,6 +27,7 @@ class Metrics:
         relists: whole lists by kind, the first included.
         cached: objects held by kind.
         leader: 1 while this process leads.
+        answered_at: by thread, when its last request to the API server was over, in monotonic seconds.
         events: Kubernetes events by what became of them: sent, dropped (too many), failed.
     """
 
@@ -46,6 +50,7 @@ class Metrics:
         self.events = Counter(
             "shardwise_operator_events", "Kubernetes events by what became of them.", ["result"], registry=registry
         )
+        self.answered_at: dict[int, float] = {}
         self._requests = Counter(
             "shardwise_operator_api_requests",
             "Requests to the API server.",
@@ -62,5 +67,6 @@ class Metrics:
 
     def request(self, verb: str, kind: str, status: str, seconds: float) -> None:
         """Count one request to the API server; `status` is the HTTP status, or "unreachable"."""
+        self.answered_at[threading.get_ident()] = time.monotonic()
         self._requests.labels(verb, kind, status).inc()
         self._request_seconds.labels(verb).observe(seconds)

@@ -21,11 +21,17 @@ _PLAIN = "text/plain; charset=utf-8"
 Page = Callable[[], tuple[HTTPStatus, str, bytes]]
 
 
-def health_pages(manager: Manager) -> dict[str, Page]:
+def health_pages(manager: Manager, polls_stuck: Callable[[], list[str]]) -> dict[str, Page]:
     """`/healthz`: this process can still do its work. `/readyz`: it knows what there is; a follower is ready too."""
     return {
-        "/healthz": lambda: _verdict("no longer watched", manager.dead()),
-        "/readyz": lambda: _verdict("not listed yet", manager.unsynced()),
+        "/healthz": lambda: _verdict(
+            {
+                "no longer watched": manager.dead(),
+                "a pass stands still": manager.stuck(),
+                "a poll stands still": polls_stuck(),
+            }
+        ),
+        "/readyz": lambda: _verdict({"not listed yet": manager.unsynced()}),
     }
 
 
@@ -90,7 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: probes come every few seconds."""
 
 
-def _verdict(words: str, kinds: list[str]) -> tuple[HTTPStatus, str, bytes]:
-    if kinds:
-        return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, f"{words}: {', '.join(kinds)}\n".encode()
+def _verdict(wrong: Mapping[str, list[str]]) -> tuple[HTTPStatus, str, bytes]:
+    said = [f"{words}: {', '.join(what)}\n" for words, what in wrong.items() if what]
+    if said:
+        return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "".join(said).encode()
     return HTTPStatus.OK, _PLAIN, b"ok\n"

@@ -16,6 +16,7 @@ from tests.cluster.commands import wait
 from shardwise.job.pods import LastRecord, Verdict
 from shardwise_operator.agents import AgentError, Agents, Target
 from shardwise_operator.apply import Applier
+from shardwise_operator.asks import Asks
 from shardwise_operator.catalog import Catalog
 from shardwise_operator.config import Settings
 from shardwise_operator.controller import JobController
@@ -105,13 +106,14 @@ class Operator:
         )
         cache, queue = Cache(), WorkQueue(self.metrics)
         self._poller = Poller(agents, self.settings.poll_seconds, queue.add)
+        self._asks = Asks(agents, queue.add)
         self._manager = Manager(api, cache, queue, elector, self.metrics, workers=4, namespace=namespace)
         self._controller = JobController(
             cache,
             api,
             settings=self.settings,
             observer=Observer(cache, api, self.settings),
-            applier=Applier(api, agents, self.settings.tokens),
+            applier=Applier(api, self._asks, self.settings.tokens),
             poller=self._poller,
             recorder=Recorder(api, self.metrics, component="shardwise"),
             catalog=Catalog(cache, api, NodeWatch(cache, self._manager.watch)),
@@ -133,6 +135,7 @@ class Operator:
         self._stop.set()
         self._thread.join()
         self._poller.__exit__()
+        self._asks.__exit__()
 
 
 class Place:

@@ -1,7 +1,10 @@
 """Host 0 asked over HTTP: only a status is believed, every answer is bounded, and silence is an error."""
 
+import contextlib
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -63,7 +66,20 @@ def test_status_and_stop(agent: _Agent, agents: Agents) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"no json", b"[]", b"{}", b'{"phase": 3}', b'{"phase": "' + b"x" * (1 << 20) + b'"}']
+    "answer",
+    [
+        b"no json",
+        b"[]",
+        b"{}",
+        b'{"phase": 3}',
+        b'{"phase": ""}',
+        b'{"phase": "' + b"x" * (1 << 20) + b'"}',
+        b"[" * (1 << 19),
+        b'{"phase": "running", "restarts": [1]}',
+        b'{"phase": "running", "progress": {"step": 1e400}}',
+        b'{"phase": "running", "checkpoint": {"step": 2147483648}}',
+        b'{"phase": "running", "progress": {"stepSeconds": -1}}',
+    ],
 )
 def test_what_is_no_status_is_not_believed(agent: _Agent, agents: Agents, answer: bytes) -> None:
     """Whoever has the address may answer; neither its shape nor its length is trusted."""
@@ -89,3 +105,31 @@ def test_silence_is_an_error(agent: _Agent) -> None:
 
     with pytest.raises(AgentError, match=r"127\.0\.0\.2"):
         Agents(port=port).status(nobody)
+
+
+def test_what_a_newer_release_says_is_left_out(agent: _Agent, agents: Agents) -> None:
+    """A field that is not known harms nothing; a long text is cut."""
+    said = {"phase": "running", "reason": "x" * 5000, "weather": [], "progress": {"step": 3, "mood": 1}}
+    agent.answer = json.dumps(said).encode()
+
+    assert agents.status(TARGET) == {"phase": "running", "reason": "x" * 4096, "progress": {"step": 3}}
+
+
+def test_a_dripping_answer_is_bounded_as_a_whole() -> None:
+    """Each packet comes in time; all of them never do."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_drip, args=(server,), daemon=True).start()
+        began = time.monotonic()
+
+        with pytest.raises(AgentError, match="no whole answer within 2 s"):
+            Agents(port=int(server.getsockname()[1])).status(TARGET)
+
+        assert time.monotonic() - began < 4.0
+
+
+def _drip(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection, contextlib.suppress(OSError):
+        while True:
+            connection.sendall(b"H")
+            time.sleep(0.2)

@@ -1,6 +1,8 @@
 """The poller: what changes a phase is published at once, progress within its budget, silence once."""
 
 import queue
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -91,6 +93,47 @@ def test_silence_is_said_once(poller: Poller, agents: StandInAgents, changed: "q
         changed.get(timeout=0.3)
     agents.answer = told()
     assert changed.get(timeout=SECONDS) == KEY
+
+
+def test_a_poll_that_fails_is_not_the_last(
+    poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of our own is silence; the job is asked again."""
+    monkeypatch.setattr(agents, "status", lambda _: 1 / 0)
+    poller.follow(KEY, TARGET)
+    changed.get(timeout=SECONDS)
+    poll = poller.published(KEY)
+    assert poll is not None
+    assert poll.error == "the operator could not read the answer"
+
+    monkeypatch.undo()
+    agents.answer = told(step=3)
+    assert changed.get(timeout=SECONDS) == KEY
+    assert _step(poller) == 3
+
+
+def test_a_poll_that_stands_still_is_told(
+    poller: Poller, agents: StandInAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process helps; a poll that is over is not counted."""
+    monkeypatch.setattr("shardwise_operator.poll._STUCK_SECONDS", 0.1)
+    begun, lets = threading.Event(), threading.Event()
+
+    def stand_still(_: Target) -> dict[str, object]:
+        begun.set()
+        lets.wait(SECONDS)
+        return told()
+
+    monkeypatch.setattr(agents, "status", stand_still)
+    poller.follow(KEY, TARGET)
+    begun.wait(SECONDS)
+    time.sleep(0.2)
+    assert poller.stuck() == ["default/job"]
+
+    monkeypatch.undo()
+    lets.set()
+    time.sleep(0.2)
+    assert poller.stuck() == []
 
 
 def test_another_host_0_starts_anew(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:

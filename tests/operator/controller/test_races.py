@@ -9,6 +9,7 @@ from tests.operator.building import SETTINGS, classes, manifest, record, seen
 from tests.operator.controller.operating import Operator, Place, StandInAgents, told
 
 from shardwise_operator.apply import Applier, StaleError
+from shardwise_operator.asks import Asks
 from shardwise_operator.config import Settings
 from shardwise_operator.decide import decide
 from shardwise_operator.observe import RECENT_SECONDS, Observer
@@ -54,7 +55,7 @@ def test_an_old_view_does_no_harm(place: Place, api_server: ApiServer, agents: S
     settings = Settings(
         trainer_image="image", operator_namespace="x", managed_by="", poll_seconds=1.0, tokens=Tokens(b"0" * 32)
     )
-    applier = Applier(api, agents, settings.tokens)
+    applier = Applier(api, Asks(agents, lambda _: None), settings.tokens)
     old = {**place.job(), "status": {name: running[name] for name in ("attempts", "round", "startTime")}}
     config_map = place.client.request("GET", place.path("configmaps", "job-shardwise-0"))
 

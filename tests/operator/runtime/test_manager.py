@@ -175,6 +175,31 @@ def test_the_end_waits_for_the_pass_that_runs(
     assert operator.controller.passes == [(namespace, "a")]
 
 
+def test_a_pass_that_stands_still_is_told(
+    api: Api, namespace: str, operator: Operator, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker takes no other job. One that asks the API server again and again is only long."""
+    monkeypatch.setattr("shardwise_operator.runtime.manager._STUCK_SECONDS", 0.3)
+    lets, asks = threading.Event(), threading.Event()
+    asks.set()
+
+    def long(_: Key) -> None:
+        while not lets.wait(0.02):
+            if asks.is_set():
+                api.get(CONFIG_MAPS, namespace, "a")
+
+    operator.controller.does = long
+    write(api, namespace, "a")
+    eventually(lambda: operator.controller.passes)
+    assert not lets.wait(0.5)
+    assert operator.manager.stuck() == []
+
+    asks.clear()
+    eventually(lambda: operator.manager.stuck() == [f"{namespace}/a"])
+    lets.set()
+    eventually(lambda: operator.manager.stuck() == [])
+
+
 def test_more_may_be_watched_later(api: Api, namespace: str, operator: Operator, eventually: Eventually) -> None:
     """A watch that is added while it runs fills the cache beside the others; an object in two of them is one."""
     write(api, namespace, "a")
@@ -226,8 +251,9 @@ def test_health_and_readiness(
     """Ready only when all is listed, healthy before that too; who leads does not matter; metrics are served."""
     script.lists.append(Answer({"message": "starting"}, 503))
     script.watches.append(Events())
+    polls_stuck: list[str] = []
     operator = Operator(scripted_api, "ns", metrics, "one")
-    pages = health_pages(operator.manager) | metrics_pages(metrics.registry)
+    pages = health_pages(operator.manager, lambda: polls_stuck) | metrics_pages(metrics.registry)
     with WebServer("127.0.0.1:0", pages) as server, operator:
         eventually(lambda: len(script.asked) >= 3)
         assert page(server, "/readyz") == (503, "not listed yet: configmaps, secrets\n")
@@ -235,6 +261,8 @@ def test_health_and_readiness(
 
         script.lists.append(listing(version=2))
         eventually(lambda: page(server, "/readyz") == (200, "ok\n"))
+        polls_stuck.append("default/job")
+        assert page(server, "/healthz") == (503, "a poll stands still: default/job\n")
         assert page(server, "/none") == (404, "/healthz /readyz /metrics")
         status, text = page(server, "/metrics")
 
