@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardwise.job.spec.job import MAX_SLICES
-from shardwise.job.status import MAX_HOSTS, JobStatus
+from shardwise.job.spec.job import MAX_HOSTS, MAX_SLICES
+from shardwise.job.status import JobStatus
 
 
 @pytest.mark.parametrize("field", ["lostAt", "avoid"])

@@ -88,6 +88,16 @@ FIELDS = [
 
 # Overrides that are wrong together, or against the rest of the job.
 RULES = [
+    (
+        "hardware={accelerator: gpu, topology: 1024x1, slices: 5}",
+        "spec.hardware.slices",
+        ["given 5", "at most 4 slices"],
+    ),
+    (
+        "hardware={accelerator: tpu-v5p, topology: 4x4x4, slices: 257}",
+        "spec.hardware.slices",
+        ["given 257", "at most 256 slices of 16 hosts: a job has at most 4096 hosts"],
+    ),
     ("training.mesh.context=2", "spec.training.mesh.context", ["given 2", "not supported yet"]),
     ("training.mesh.pipeline=4", "spec.training.mesh.pipeline", ["given 4", "not supported yet"]),
     (

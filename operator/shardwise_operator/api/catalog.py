@@ -23,6 +23,7 @@ class CatalogGrid(SpecModel):
 
     topology: Annotated[GridText, Field(description="The grid.")]
     devices: Annotated[int, Field(ge=1, le=2**31 - 1, description="The devices that JAX sees of one slice.")]
+    hosts: Annotated[int, Field(ge=1, le=16384, description="The hosts of one slice.")] = 1
 
 
 class CatalogEntry(SpecModel):
@@ -79,11 +80,10 @@ def _entry(accelerator: AcceleratorClass) -> dict[str, Any]:
         entry["flags"] = [one.flag for one in accelerator.spec.compiler.flags]
     if hosts is not None:
         return entry | {"maxHosts": hosts.max, "minDevices": hosts.min_devices, "maxDevices": hosts.max_devices}
-    grids = [{"topology": grid, "devices": _devices(accelerator, grid)} for grid in topologies(accelerator)]
-    return entry | {"topologies": grids}
+    return entry | {"topologies": [_grid(accelerator, grid) for grid in topologies(accelerator)]}
 
 
-def _devices(accelerator: AcceleratorClass, grid: str) -> int:
+def _grid(accelerator: AcceleratorClass, grid: str) -> dict[str, Any]:
     topology = parse_topology(accelerator, grid)
     assert topology is not None, "the class offers the grid"
-    return topology.num_devices
+    return {"topology": grid, "devices": topology.num_devices, "hosts": topology.hosts}

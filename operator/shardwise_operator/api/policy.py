@@ -8,6 +8,7 @@ catalogue yet it lets the job through: the operator checks every job again and s
 from typing import Any
 
 from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
+from shardwise.job.spec.job import MAX_HOSTS
 from shardwise_operator.api.catalog import CATALOG_NAME
 from shardwise_operator.api.cel import fusing, has_size, of_preset, overlaps
 
@@ -38,6 +39,8 @@ _VARIABLES = {
     "|| variables.grids.exists(g, g.topology == variables.topology))",
     "ofSlice": "variables.isHosts ? variables.sides[0] * variables.sides[1] "
     ": variables.grids.filter(g, g.topology == variables.topology)[0].devices",
+    "hosts": "variables.isHosts ? variables.sides[0] "
+    ": variables.grids.filter(g, g.topology == variables.topology)[0].?hosts.orValue(1)",
     "slices": "variables.hardware.?slices.orValue(1)",
     "devices": "variables.ofSlice * variables.slices",
     "replica": "variables.training.?mesh.?replica.orValue(variables.slices)",
@@ -86,6 +89,14 @@ _VALIDATIONS = (
         (
             "'spec.hardware.topology: given \"' + variables.topology + '\", expected for ' "
             "+ variables.hardware.accelerator + ' ' + variables.words"
+        ),
+    ),
+    (
+        f"!variables.isValid || variables.hosts * variables.slices <= {MAX_HOSTS}",
+        (
+            "'spec.hardware.slices: given ' + string(variables.slices) + ', expected at most ' "
+            f"+ string({MAX_HOSTS} / variables.hosts) + ' slices of ' + string(variables.hosts) "
+            f"+ ' hosts: a job has at most {MAX_HOSTS} hosts'"
         ),
     ),
     (

@@ -41,4 +41,4 @@ def test_the_catalogue_has_devices_of_each_grid() -> None:
         "maxDevices": 64,
     }
     assert l4["flags"] == ["--xla_gpu_enable_latency_hiding_scheduler=true"]
-    assert v7x["topologies"][0] == {"topology": "2x2x1", "devices": 8}
+    assert v7x["topologies"][0] == {"topology": "2x2x1", "devices": 8, "hosts": 1}

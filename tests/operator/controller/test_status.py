@@ -1,17 +1,19 @@
 """What the status says of the training, from host 0's word or from the last record; nobody's guess."""
 
+import json
 from typing import Any
 
-from tests.operator.building import NOW, begun, plan_pod, pod, record, seen
+from tests.operator.building import NOW, UID, begun, plan_pod, pod, record, seen
 from tests.operator.controller.operating import told
 
+from shardwise.job.spec.job import MAX_HOSTS
 from shardwise.job.status import JobStatus
 from shardwise_operator.apply import Outcome
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Plan
 from shardwise_operator.poll import Poll
 from shardwise_operator.runtime.kinds import PODS
-from shardwise_operator.state import Finding, Phase, Preflight
+from shardwise_operator.state import Finding, Loss, Phase, Preflight, write_state
 from shardwise_operator.status import compose
 
 
@@ -126,3 +128,22 @@ def test_the_pod_of_a_plan_is_no_host() -> None:
     assert planning["hosts"] == planned["hosts"] == {"ready": 0, "of": 2, "summary": "0/2"}
     assert planning["pods"] == {"plan": "uid-plan-0"}
     assert "pods" not in planned
+
+
+def test_the_largest_status_fits_into_etcd() -> None:
+    """Of the most hosts that a job can have, each known by its pod, its node and the node that it is to avoid."""
+    hosts = [f"{slice_}-{host}" for slice_ in range(4) for host in range(MAX_HOSTS // 4)]
+    node = "gke-cluster-of-some-length-pool-of-some-length-12345678-abcd"
+    places = {host: f"{node}{host}" for host in hosts}
+    loss = Loss(NOW, frozenset(range(MAX_HOSTS // 4)))
+    state = begun(
+        attempts=dict.fromkeys(hosts, 1000),
+        pods=dict.fromkeys(hosts, UID),
+        lost_at=places,
+        leaving=places,
+        last_loss={str(slice_): loss for slice_ in range(4)},
+    )
+
+    status = write_state(state, 1)
+
+    assert len(json.dumps(status, separators=(",", ":"))) < 1_100_000

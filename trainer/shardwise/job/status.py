@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.spec.base import SpecModel
-from shardwise.job.spec.job import MAX_SLICES
+from shardwise.job.spec.job import MAX_HOSTS, MAX_SLICES
 
-MAX_HOSTS = 16384
 MAX_PLACED = MAX_HOSTS + MAX_SLICES  # what has a place: each host, and each slice as a whole
 
 _Step = Annotated[int, Field(ge=0, le=2**31 - 1)]

@@ -7,6 +7,7 @@ from shardwise.job.document import shown
 from shardwise.job.errors import Problem
 from shardwise.job.presets import padded_vocab_size
 from shardwise.job.spec import Model, TrainingJob
+from shardwise.job.spec.job import MAX_HOSTS
 from shardwise.job.topology import mesh_shape, num_devices, parse_topology, topology_of, topology_words
 from shardwise.job.words import any_of, close_to, divisors
 
@@ -32,6 +33,19 @@ def topology_is_valid(job: TrainingJob) -> Iterator[Problem]:
             path="spec.hardware.topology",
             given=shown(hardware.topology),
             expected=topology_words(accelerator, hardware.topology),
+        )
+
+
+def hosts_are_bounded(job: TrainingJob) -> Iterator[Problem]:
+    """All slices together have no more hosts than one job can have."""
+    hardware = job.spec.hardware
+    topology = topology_of(hardware)
+    if topology is not None and topology.hosts * hardware.slices > MAX_HOSTS:
+        yield Problem(
+            path="spec.hardware.slices",
+            given=shown(hardware.slices),
+            expected=f"at most {MAX_HOSTS // topology.hosts} slices of {topology.hosts} hosts: "
+            f"a job has at most {MAX_HOSTS} hosts",
         )
 
 
@@ -122,6 +136,7 @@ def _tensor_sizes(model: Model) -> dict[str, int]:
 RULES = (
     accelerator_is_known,
     topology_is_valid,
+    hosts_are_bounded,
     replica_follows_slices,
     mesh_divides_devices,
     data_inner_divides_data,

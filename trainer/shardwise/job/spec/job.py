@@ -11,6 +11,8 @@ from shardwise.job.spec.recovery import Recovery
 from shardwise.job.spec.training import Training
 
 MAX_SLICES = 1024
+# The status of a job holds some 250 bytes of each host in the worst case, and etcd refuses objects of 1.5 MB.
+MAX_HOSTS = 4096
 
 
 class Metadata(SpecModel):
