@@ -3,6 +3,7 @@
 Called by `observe.py`. That a node or a place is gone is never the cache's word alone.
 """
 
+import threading
 from collections.abc import Iterable, Iterator
 
 from shardwise.job.pods import PLAN
@@ -15,6 +16,7 @@ from shardwise_operator.runtime.kinds import NODES, Object
 from shardwise_operator.state import State
 from shardwise_operator.views import Caches, Reader
 
+_RECENT_SECONDS = 10.0
 _ON_A_NODE_THAT_IS_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 
 
@@ -24,6 +26,8 @@ class Nodes:
     def __init__(self, caches: Caches, api: Reader) -> None:
         """Read from `caches`, and from `api` what is not in them."""
         self._caches, self._api = caches, api
+        self._lock = threading.Lock()
+        self._asked: dict[str, tuple[float, Object | None]] = {}
 
     def known(self, pods: Iterable[Pod]) -> dict[str, Node]:
         """The watched nodes that the pods are on, by name."""
@@ -34,11 +38,11 @@ class Nodes:
         """The nodes that are no more, and those that say nothing, of pods that are stuck."""
         gone, silent = set(), set()
         for node in {pod.node for pod in pods if pod.node and _stuck(pod, now)}:
-            try:
-                conditions = self._api.get(NODES, "", node).get("status", {}).get("conditions", [])
-            except NotFoundError:
+            found = self._found(node, now)
+            if found is None:
                 gone.add(node)
                 continue
+            conditions = found.get("status", {}).get("conditions", [])
             if any(each["type"] == "Ready" and each["status"] == "Unknown" for each in conditions):
                 silent.add(node)
         return frozenset(gone), frozenset(silent)
@@ -69,6 +73,22 @@ class Nodes:
         """The slices of which a pod waits for a node of a place that has no node any more."""
         waiting = {(pod.slice, place) for pod, place in seen.settling()}
         return frozenset(slice_ for slice_, place in waiting if not self._has_nodes(seen, place))
+
+    def _found(self, name: str, now: float) -> Object | None:
+        """A node, as it was a moment ago; None where it is no more. Many pods of many jobs may be on a dead one."""
+        if watched := self._caches.get(NODES, "", name):
+            return watched
+        with self._lock:
+            self._asked = {each: known for each, known in self._asked.items() if now - known[0] < _RECENT_SECONDS}
+            if name in self._asked:
+                return self._asked[name][1]
+        try:
+            found = self._api.get(NODES, "", name)
+        except NotFoundError:
+            found = None
+        with self._lock:
+            self._asked[name] = (now, found)
+        return found
 
     def _has_nodes(self, seen: Observed, place: str) -> bool:
         label = seen.made_of.placement_label if seen.made_of else None

@@ -24,6 +24,8 @@ from shardwise_operator.policies.standing import stand
 from shardwise_operator.state import State
 from shardwise_operator.words import NOTICE_TOO_SHORT, STALLED, TRUE
 
+_MOST_LOOK_AGAIN_SECONDS = 300.0
+
 
 def care(seen: Observed, settings: Settings, now: float) -> Plan:
     """The writes that bring the round to what its state says, and how it stands."""
@@ -59,6 +61,13 @@ def _again_seconds(seen: Observed, now: float) -> float | None:
         vanished.wait_seconds(seen),
         stranded.wait_seconds(seen, now),
         not_before - now if not_before is not None and not_before > now else None,
-        *(max(1.0, pod.deleting_at - now + 1.0) for pod in seen.pods if pod.deleting_at is not None),
+        *(_look_again_seconds(pod.deleting_at, now) for pod in seen.pods if pod.deleting_at is not None),
     ]
     return min((each for each in times if each is not None), default=None)
+
+
+def _look_again_seconds(deleting_at: float, now: float) -> float:
+    """When to look for a pod that is to be gone then: of a dead node it stays for long, so twice as late each time."""
+    if now < deleting_at:
+        return deleting_at - now + 1.0
+    return min(_MOST_LOOK_AGAIN_SECONDS, max(1.0, now - deleting_at))

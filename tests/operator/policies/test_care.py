@@ -128,6 +128,16 @@ def test_stuck_pods_are_forced_only_where_the_node_is_gone() -> None:
     assert delete.grace_seconds == 0
 
 
+@pytest.mark.parametrize(("late", "again"), [(-30.0, 31.0), (0.0, 1.0), (10.0, 10.0), (3600.0, 300.0)])
+def test_a_dead_node_is_looked_at_more_and_more_rarely(late: float, again: float) -> None:
+    """Its pod stays for as long as its Node does, which may be for days."""
+    stuck = pod("0-1", deleting_at=NOW - late)
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0", "0-1": "uid-0-1-1"})
+    pods = pod(), pod("0-1", 1), stuck
+
+    assert _care(_settled(*pods, state=state, silent_nodes=frozenset({"node-0-1"}))).again_seconds == again
+
+
 def test_gates_open_where_host_0_is() -> None:
     """The others of its slice get its place; other slices wait for their own."""
     made_of = frozen(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}))
