@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Plan
-from shardwise_operator.policies.endings import ASK_AGAIN_SECONDS, all_ended, failed, stopping
+from shardwise_operator.policies.endings import ASK_AGAIN_SECONDS, all_ended, failed, left_behind, stopping
 from shardwise_operator.words import DEADLINE
 
 
@@ -17,8 +17,10 @@ def decide(seen: Observed, now: float) -> Plan | None:
     if seen.deadline_seconds is None or started_at is None or now < started_at + seen.deadline_seconds:
         return None
     since = seen.state.stop_asked_at
-    if all_ended(seen):
-        return failed(seen, DEADLINE, f"not complete {seen.deadline_seconds:g} s after the round began", now)
+    if all_ended(seen, now):
+        words = f"not complete {seen.deadline_seconds:g} s after the round began"
+        left = left_behind(seen, now)
+        return failed(seen, DEADLINE, f"{words}; {left}" if left else words, now)
     state = seen.state if since is not None else replace(seen.state, reason=DEADLINE, stop_asked_at=now)
     steps = stopping(seen, now if since is None else since, now)
     return Plan(state=state, steps=steps, again_seconds=ASK_AGAIN_SECONDS)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import AskStop, Delete, Event, Plan, Step
+from shardwise_operator.policies.stuck import held
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase
 from shardwise_operator.words import FAILED, TRUE
@@ -35,6 +36,12 @@ def stopping(seen: Observed, since: float, now: float) -> tuple[Step, ...]:
     return tuple(Delete(PODS, pod.name, pod.uid) for pod in alive)
 
 
-def all_ended(seen: Observed) -> bool:
+def all_ended(seen: Observed, now: float) -> bool:
     """Whether no pod of the job can still do anything."""
-    return all(pod.ended or seen.on_a_lost_node(pod) for pod in seen.pods)
+    return all(pod.ended or seen.on_a_lost_node(pod) or held(pod, now) for pod in seen.pods)
+
+
+def left_behind(seen: Observed, now: float) -> str:
+    """In words, the pods that are still there though nothing is waited for; "" where there is none."""
+    left = [f"{pod.name} on {pod.node}" for pod in seen.pods if not pod.ended and held(pod, now)]
+    return f"still there, for their nodes cannot end them: {', '.join(left)}" if left else ""

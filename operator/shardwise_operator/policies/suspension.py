@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Delete, Event, Plan
-from shardwise_operator.policies.endings import ASK_AGAIN_SECONDS, all_ended, stopping
+from shardwise_operator.policies.endings import ASK_AGAIN_SECONDS, all_ended, left_behind, stopping
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase
 from shardwise_operator.words import FALSE, SAVING, SUSPEND_ASKED, SUSPENDED, TRUE
@@ -20,7 +20,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return Plan(state=seen.state) if seen.suspend else None
     if not seen.suspend and phase != Phase.SUSPENDING:
         return None
-    if all_ended(seen):
+    if all_ended(seen, now):
         return _suspended(seen, now)
     state, events = seen.state, tuple[Event, ...]()
     if phase != Phase.SUSPENDING:
@@ -33,7 +33,8 @@ def decide(seen: Observed, now: float) -> Plan | None:
 
 
 def _suspended(seen: Observed, now: float) -> Plan:
-    state = replace(seen.state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED, message="", pods={}, stop_asked_at=None)
-    state = state.saying(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now).at_rest(SUSPENDED, now=now)
+    left = left_behind(seen, now)
+    state = replace(seen.state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED, message=left, pods={}, stop_asked_at=None)
+    state = state.saying(SUSPENDED, TRUE, SUSPEND_ASKED, left, now=now).at_rest(SUSPENDED, now=now)
     steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in seen.pods if pod.deleting_at is None)
     return Plan(state=state, steps=steps, events=(Event("Normal", SUSPENDED, "spec.suspend is true"),))

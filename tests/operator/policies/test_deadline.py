@@ -40,3 +40,14 @@ def test_then_it_has_failed() -> None:
     assert plan is not None
     assert plan.state.phase == Phase.FAILED
     assert plan.state.reason == "DeadlineExceeded"
+
+
+def test_a_pod_that_cannot_be_ended_does_not_hold_it_up() -> None:
+    """The job has failed all the same, and says which pod is left."""
+    left = pod("0-1", deleting_at=NOW - 31)
+
+    plan = deadline.decide(seen(begun(stop_asked_at=NOW - 200), left, deadline_seconds=60.0), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.FAILED
+    assert plan.state.message.endswith("still there, for their nodes cannot end them: job-0-1-0 on node-0-1")

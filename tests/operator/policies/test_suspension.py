@@ -73,6 +73,20 @@ def test_a_silent_node_does_not_hold_it_up() -> None:
     assert plan.state.phase == Phase.SUSPENDED
 
 
+def test_a_pod_that_cannot_be_ended_does_not_hold_it_up() -> None:
+    """Half a minute after it was to be gone, all of it that can be killed has been; the status names it."""
+    state = begun(Phase.SUSPENDING, **ASKED)
+
+    early = suspension.decide(seen(state, pod("0-1", deleting_at=NOW - 29), suspend=True), NOW)
+    late = suspension.decide(seen(state, pod("0-1", deleting_at=NOW - 31), suspend=True), NOW)
+
+    assert early is not None
+    assert early.state.phase == Phase.SUSPENDING
+    assert late is not None
+    assert late.state.phase == Phase.SUSPENDED
+    assert late.state.message == "still there, for their nodes cannot end them: job-0-1-0 on node-0-1"
+
+
 def test_a_stop_is_not_taken_back() -> None:
     """A job that is resumed while it saves is suspended first."""
     plan = suspension.decide(seen(begun(Phase.SUSPENDING, **ASKED), pod(), pod("0-1")), NOW)
