@@ -2,13 +2,15 @@
 
 A slice of a class with a `placementLabel` has one place for all of its hosts, so it moves as a whole. Without one every
 node is as good as the next, and the host goes elsewhere alone. What somebody asked for (a deletion, an eviction, a
-maintenance) says nothing of the place. Used by the policies that lose pods: losses, vanished.
+maintenance) says nothing of the place. Used by the policies that lose pods, or give them back: losses, vanished,
+patience, outcome.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from shardwise_operator.observed import Observed
+from shardwise_operator.policies.pending import waits_for_image
 from shardwise_operator.state import State, next_attempts
 from shardwise_operator.words import Lost
 
@@ -26,6 +28,26 @@ def climb(seen: Observed, state: State, causes: Mapping[str, Lost], *, at_once: 
         if after is not state and seen.place_of(int(host.split("-")[0])):
             return after
         state = after
+    return state
+
+
+def not_whole(seen: Observed, state: State) -> State:
+    """The state after places in which not all pods came to run within their time: what is next rather goes elsewhere.
+
+    A slice leaves its place at once, for that costs nothing where there is no other; a host its node the second time.
+    """
+    label = seen.made_of.placement_label if seen.made_of else None
+    for pod in seen.current_pods():
+        if pod.phase != "Pending" or waits_for_image(pod):
+            continue
+        unit, where = (str(pod.slice), seen.place_of(pod.slice)) if label else (pod.key, pod.node)
+        if where is None:
+            continue
+        if label or state.lost_at.get(unit) == where:
+            lost_at = {key: value for key, value in state.lost_at.items() if key != unit}
+            state = replace(state, lost_at=lost_at, avoid={**state.avoid, unit: where})
+        else:
+            state = replace(state, lost_at={**state.lost_at, unit: where})
     return state
 
 

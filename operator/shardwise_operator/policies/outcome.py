@@ -11,6 +11,7 @@ from shardwise.job.pods import LastRecord
 from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Event, Plan
 from shardwise_operator.policies import endings, patience, rounds
+from shardwise_operator.policies.ladder import not_whole
 from shardwise_operator.state import Phase
 from shardwise_operator.words import COMPLETE, DEADLINE, GIVEN_BACK, SAVED_UNASKED, TRAINED, TRUE, Lost
 
@@ -52,6 +53,7 @@ def _goes_on(seen: Observed, record: LastRecord, now: float) -> Plan:
     if record.code == ExitCode.HOSTS_MISSING:
         wait = patience.wait_seconds(seen)
         words = f"{record.message}; all are given back, and tried again in {wait:.0f} s"
+        seen = replace(seen, state=not_whole(seen, seen.state))
         return rounds.again(seen, Lost.HOST_LOST, GIVEN_BACK, words, now, wait_seconds=wait)
     words = f"the run was saved and stopped from inside, and goes on: {record.message}"
     return rounds.again(seen, Lost.UNKNOWN, SAVED_UNASKED, words, now)

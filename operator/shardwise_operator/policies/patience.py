@@ -14,6 +14,7 @@ from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Event, Plan
 from shardwise_operator.policies.budgets import budget, charge
 from shardwise_operator.policies.endings import failed
+from shardwise_operator.policies.ladder import not_whole
 from shardwise_operator.policies.pending import waits_for_image
 from shardwise_operator.state import Phase, next_attempts
 from shardwise_operator.words import GIVEN_BACK, Lost
@@ -37,7 +38,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     wait = wait_seconds(seen)
     words = f"{_words(seen)}; all are given back, and tried again in {wait:.0f} s"
     state = replace(
-        state,
+        not_whole(seen, state),
         phase=Phase.PENDING,
         reason=GIVEN_BACK,
         message=words,

@@ -50,7 +50,7 @@ def test_failed(code: int, cause: str | None, reason: str) -> None:
 def test_a_host_that_is_not_back_in_time_ends_no_job() -> None:
     """The others are given back, and all are tried again in a new round, after a wait, at the cost of one hostLost."""
     last = record(84, message="host 1 missing for 600 s")
-    pods = pod(phase="Failed", record=last), pod("0-1", 1, phase="Pending", node=None)
+    pods = pod(phase="Failed", record=last), pod("0-1", 1, phase="Pending")
 
     plan = outcome.decide(seen(begun(Phase.RECOVERING, attempts={"0-0": 0, "0-1": 1}), *pods), NOW)
 
@@ -58,6 +58,7 @@ def test_a_host_that_is_not_back_in_time_ends_no_job() -> None:
     assert (plan.state.phase, plan.state.reason, plan.state.round) == (Phase.PENDING, "GivenBack", 1)
     assert (plan.state.attempts, plan.state.pods) == ({"0-0": 1, "0-1": 2}, {})
     assert plan.state.charged == {Lost.HOST_LOST: 1}
+    assert plan.state.lost_at == {"0-1": "node-0-1"}
     assert plan.state.not_before is not None
     assert plan.state.not_before >= NOW + 5
     assert "host 1 missing for 600 s" in plan.events[0].message

@@ -5,10 +5,13 @@ from typing import Any
 
 from tests.operator.building import NOW, begun, frozen, manifest, pod, seen
 
+from shardwise_operator.node import Node
+from shardwise_operator.pod import Pod
 from shardwise_operator.policies import patience
-from shardwise_operator.state import Phase
+from shardwise_operator.state import Phase, State
 from shardwise_operator.words import Lost
 
+POOL = "cloud.google.com/gke-nodepool"
 LATE: dict[str, Any] = {"started_at": NOW - 1801}
 BOUND = pod(phase="Running")
 WAITING = pod("0-1", phase="Pending", node=None, address=None)
@@ -77,6 +80,35 @@ def test_a_round_of_which_nothing_runs_has_no_launcher() -> None:
 
     assert patience.remaining_seconds(seen(state), NOW) == 100.0
     assert patience.decide(seen(state), NOW + 101) is not None
+
+
+def test_a_place_that_never_became_whole_is_left() -> None:
+    """A pool with a node too few would be the emptiest again; that of a slice that was whole is as good as it was."""
+    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}))
+    short = pod("1-1", phase="Pending", node=None, address=None)
+    nodes = {f"node-{host}": Node(labels={POOL: "ab"[int(host[0])]}) for host in made_of.hosts}
+    state = begun(Phase.PENDING, hosts=made_of.hosts, **LATE)
+
+    plan = patience.decide(seen(state, pod("0-0"), pod("0-1"), pod("1-0"), short, made_of=made_of, nodes=nodes), NOW)
+
+    assert plan is not None
+    assert (plan.state.avoid, plan.state.lost_at) == ({"1": "b"}, {})
+
+
+def test_a_node_on_which_a_pod_did_not_come_to_run_is_left_the_second_time() -> None:
+    """Where every node is a place of its own; an image is not the node's fault."""
+    slow = pod("0-1", phase="Pending", address=None, waiting="CreateContainerError")
+    no_image = pod("0-1", phase="Pending", address=None, waiting="ImagePullBackOff")
+
+    def after(pending: Pod, lost_at: dict[str, str]) -> State:
+        plan = patience.decide(seen(begun(Phase.PENDING, **LATE, lost_at=lost_at), BOUND, pending), NOW)
+        assert plan is not None
+        return plan.state
+
+    first, second = after(slow, {}), after(slow, {"0-1": "node-0-1"})
+    assert (first.lost_at, first.avoid) == ({"0-1": "node-0-1"}, {})
+    assert (second.lost_at, second.avoid) == ({}, {"0-1": "node-0-1"})
+    assert after(no_image, {}).lost_at == {}
 
 
 def test_an_image_that_cannot_be_had_has_a_budget() -> None:
