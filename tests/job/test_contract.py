@@ -44,6 +44,7 @@ def test_exit_codes_are_fixed() -> None:
         "STORAGE": 84,
         "DEVICE": 85,
         "PEER": 86,
+        "HOSTS_MISSING": 87,
     }
 
 
