@@ -1,6 +1,7 @@
 """The pod of one host: where it may run, and what keeps it there. Its container is in `container.py`.
 
-The class comes first, the job's `pod` section over it, and what the pods cannot do without over both.
+The class comes first, the job's `pod` section over it, and what the pods cannot do without over both. Where a pod may
+run is the class's word: the job's `nodeSelector` adds to it.
 """
 
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def _spec(seen: Observed, frozen: Frozen, host: str, place: Place) -> dict[str, 
         "terminationGracePeriodSeconds": ceil(frozen.grace_seconds),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "nodeSelector": {**node_labels(frozen.machine, frozen.job.spec.hardware), **pod.node_selector, **pool},
+        "nodeSelector": {**pod.node_selector, **node_labels(frozen.machine, frozen.job.spec.hardware), **pool},
         "tolerations": _tolerations(frozen),
         "securityContext": pod_security(frozen, frozen.machine.spec.pod_security),
         "containers": [container(seen, frozen, host)],
@@ -102,9 +103,10 @@ def _labels(seen: Observed, host: str) -> dict[str, str]:
 
 
 def _tolerations(frozen: Frozen) -> list[dict[str, Any]]:
+    """Ours first, for of those that fit a taint the first one counts: one of every taint would tolerate it for ever."""
     asked = [as_data(toleration) for toleration in (*frozen.machine.spec.tolerations, *frozen.pod.tolerations)]
-    taints = {toleration.get("key") for toleration in asked}
-    return asked + [ours for ours in LOST_NODES if ours["key"] not in taints]
+    named = {each.get("key") for each in asked if each.get("effect") in (None, "NoExecute")}
+    return [ours for ours in LOST_NODES if ours["key"] not in named] + asked
 
 
 def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dict[str, Any]:

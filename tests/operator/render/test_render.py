@@ -9,6 +9,7 @@ import yaml
 from tests.conftest import Golden
 from tests.operator.building import SETTINGS, UID, begun, classes, frozen, manifest, seen
 
+from shardwise.job.errors import JobError
 from shardwise_operator.config import read_key
 from shardwise_operator.frozen import thaw
 from shardwise_operator.observed import Observed
@@ -123,11 +124,11 @@ def test_restricted_pods_keep_to_the_level() -> None:
 
 
 def test_the_job_goes_over_its_class() -> None:
-    """Variables, selectors and tolerations of the job come after the class's, and win where both have one."""
+    """Variables of the job win where both have one; selectors and tolerations are added."""
     hardware = {"accelerator": "tpu-v5e", "topology": "4x4"}
     job = manifest(hardware=hardware)
     job["spec"]["pod"] |= {
-        "nodeSelector": {"cloud.google.com/gke-spot": "true", "node.kubernetes.io/instance-type": "mine"},
+        "nodeSelector": {"cloud.google.com/gke-spot": "true"},
         "tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}],
         "env": [{"name": "LD_LIBRARY_PATH", "value": "/mine"}],
         "labels": {"team": "vision"},
@@ -137,10 +138,54 @@ def test_the_job_goes_over_its_class() -> None:
     made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "0-0", Place())
 
     assert made["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
-    assert made["spec"]["nodeSelector"]["node.kubernetes.io/instance-type"] == "mine"
-    assert [each["key"] for each in made["spec"]["tolerations"]][:2] == ["google.com/tpu", "cloud.google.com/gke-spot"]
+    assert made["spec"]["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert [each["key"] for each in made["spec"]["tolerations"]][2:] == ["google.com/tpu", "cloud.google.com/gke-spot"]
     assert {"name": "LD_LIBRARY_PATH", "value": "/mine"} in made["spec"]["containers"][0]["env"]
     assert made["metadata"]["labels"]["team"] == "vision"
+
+
+@pytest.mark.parametrize("effect", [{}, {"effect": "NoExecute"}])
+def test_a_toleration_of_every_taint_keeps_no_pod_on_a_lost_node(effect: dict[str, str]) -> None:
+    """Of the tolerations that fit a taint the cluster takes the first: ours, half a minute."""
+    first, second, *rest = _pod(tolerations=[{"operator": "Exists", **effect}])["spec"]["tolerations"]
+
+    assert [each["tolerationSeconds"] for each in (first, second)] == [30, 30]
+    assert rest == [{"operator": "Exists", **effect}]
+
+
+def test_a_job_may_say_how_long_a_lost_node_is_waited_for() -> None:
+    """By the taint's name, for NoExecute; what only lets a pod be scheduled says nothing of that."""
+    own = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    schedule = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoSchedule"}
+
+    ours, *asked = _pod(tolerations=[own, schedule])["spec"]["tolerations"]
+
+    assert (ours["key"], ours["tolerationSeconds"]) == ("node.kubernetes.io/unreachable", 30)
+    assert asked == [own, schedule]
+
+
+def test_a_selector_against_the_class_is_refused() -> None:
+    """By its key, with what the class asks for; the same value says nothing new."""
+    job = manifest(hardware={"accelerator": "tpu-v5e", "topology": "4x4"})
+    job["spec"]["pod"]["nodeSelector"] = {"cloud.google.com/gke-tpu-topology": "4x4"}
+    frozen(job)
+    job["spec"]["pod"]["nodeSelector"] = {"cloud.google.com/gke-tpu-topology": "2x4"}
+
+    with pytest.raises(JobError, match=r'nodeSelector\.cloud.*given "2x4", expected "4x4", which tpu-v5e asks for'):
+        frozen(job)
+
+
+def test_a_job_that_was_frozen_with_another_selector_keeps_to_its_class() -> None:
+    """A class says on which nodes its pods may be privileged: no job takes them elsewhere."""
+    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5e", "topology": "4x4"}))
+    pod = made_of.pod.model_copy(update={"node_selector": {"cloud.google.com/gke-tpu-topology": "1x1", "zone": "a"}})
+    spec = made_of.job.spec.model_copy(update={"pod": pod})
+    bent = replace(made_of, job=made_of.job.model_copy(update={"spec": spec}))
+
+    made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=bent), "0-0", Place())
+
+    assert made["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
+    assert made["spec"]["nodeSelector"]["zone"] == "a"
 
 
 def test_devices_are_the_class_s() -> None:

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
+from shardwise.job.accelerators import offered
 from shardwise.job.document import shown
 from shardwise.job.errors import Problem
 from shardwise.job.pods import JOB_MOUNT, OWN_VARIABLE_PREFIXES, SCRATCH_MOUNT, TOKEN_MOUNT
 from shardwise.job.spec import Pod, SpecModel, TrainingJob, Volume, VolumeMount
+from shardwise.job.topology import node_labels, parse_topology
 from shardwise.job.words import any_of
 
 SHARED_SOURCES = ("persistentVolumeClaim", "csi")
@@ -115,6 +117,22 @@ def tolerations_make_sense(job: TrainingJob) -> Iterator[Problem]:
             yield Problem(path=f"{path}.key", given="nothing", expected="a key, or operator: Exists")
 
 
+def selectors_keep_to_the_class(job: TrainingJob) -> Iterator[Problem]:
+    """A job chooses among the nodes of its class; it takes no others."""
+    hardware = job.spec.hardware
+    accelerator = offered().get(hardware.accelerator)
+    if accelerator is None or parse_topology(accelerator, hardware.topology) is None:
+        return
+    labels = node_labels(accelerator, hardware)
+    for key, value in _pod(job).node_selector.items():
+        if labels.get(key, value) != value:
+            yield Problem(
+                path=f"{_PATH}.nodeSelector.{key}",
+                given=shown(value),
+                expected=f"{shown(labels[key])}, which {hardware.accelerator} asks for, or no such key",
+            )
+
+
 def _pod(job: TrainingJob) -> Pod:
     """The job's pods; a job without them breaks none of these rules."""
     return job.spec.pod or _NO_PODS
@@ -183,4 +201,5 @@ RULES = (
     variables_are_not_ours,
     marks_are_not_ours,
     tolerations_make_sense,
+    selectors_keep_to_the_class,
 )
