@@ -31,7 +31,7 @@ class Pod:
         image_id: what its container's image is, as its node says; "" before it runs.
         address: its IP; None before it has one.
         ready: its host's trainer has joined the gang.
-        gated: it waits for its slice's first host.
+        gates: the scheduling gates that keep it from a node, those of others too.
         deleting_at: when it is to be gone, if it is being deleted.
         disruption: the reason of its DisruptionTarget condition; "" without one.
         reason: the reason of its end that the kubelet or a controller gives; "" without one.
@@ -57,7 +57,7 @@ class Pod:
     image_id: str = ""
     address: str | None = None
     ready: bool = False
-    gated: bool = False
+    gates: tuple[str, ...] = ()
     deleting_at: float | None = None
     disruption: str = ""
     reason: str = ""
@@ -74,6 +74,11 @@ class Pod:
     def slice(self) -> int:
         """Its slice."""
         return int(self.key.split("-")[0])
+
+    @property
+    def gated(self) -> bool:
+        """Whether it waits for its slice's first host."""
+        return SLICE_GATE in self.gates
 
     @property
     def ended(self) -> bool:
@@ -114,7 +119,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         image_id=container.get("imageID", ""),
         address=status.get("podIP"),
         ready=conditions.get("Ready", {}).get("status") == "True",
-        gated=any(gate["name"] == SLICE_GATE for gate in raw["spec"].get("schedulingGates", [])),
+        gates=tuple(gate["name"] for gate in raw["spec"].get("schedulingGates", [])),
         deleting_at=seconds_of(metadata.get("deletionTimestamp")),
         disruption=_disruption(conditions),
         reason=status.get("reason", ""),

@@ -5,6 +5,7 @@ Only of classes with a `placementLabel`, whose value is one place for one slice:
 
 from collections.abc import Iterator
 
+from shardwise.job.pods import SLICE_GATE
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Patch
 from shardwise_operator.runtime.kinds import PODS
@@ -16,5 +17,7 @@ def steps(seen: Observed) -> Iterator[Patch]:
     label = seen.made_of.placement_label
     for pod in seen.current_pods():
         if pod.gated and pod.slice in seen.pools and pod.deleting_at is None:
-            opened = {"schedulingGates": [], "nodeSelector": {label: seen.pools[pod.slice]}}
+            # A patch replaces the whole list: others that gate pods (a queue, a quota) keep theirs.
+            others = [{"name": gate} for gate in pod.gates if gate != SLICE_GATE]
+            opened = {"schedulingGates": others, "nodeSelector": {label: seen.pools[pod.slice]}}
             yield Patch(PODS, pod.name, pod.uid, {"spec": opened})

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.operator.building import NOW, SETTINGS, UID, begun, frozen, manifest, pod, seen
 
+from shardwise.job.pods import SLICE_GATE
 from shardwise_operator.node import Node
 from shardwise_operator.observed import Endpoint, Observed
 from shardwise_operator.plan import Apply, AskSave, Create, Delete, Event, Patch, Plan
@@ -143,9 +144,9 @@ def test_gates_open_where_host_0_is() -> None:
     made_of = frozen(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}))
     pods = [
         pod("0-0"),
-        pod("0-1", phase="Pending", node=None, gated=True),
+        pod("0-1", phase="Pending", node=None, gates=(SLICE_GATE,)),
         pod("1-0", phase="Pending", node=None),
-        pod("1-1", phase="Pending", node=None, gated=True),
+        pod("1-1", phase="Pending", node=None, gates=(SLICE_GATE,)),
     ]
     state = begun(Phase.PENDING, hosts=made_of.hosts)
 
@@ -154,6 +155,17 @@ def test_gates_open_where_host_0_is() -> None:
     (patch,) = [step for step in plan.steps if isinstance(step, Patch)]
     assert patch.name == "job-0-1-0"
     assert patch.patch == {"spec": {"schedulingGates": [], "nodeSelector": {"cloud.google.com/gke-nodepool": "pool-a"}}}
+
+
+def test_gates_of_others_stay() -> None:
+    """A queue that has not admitted the pod keeps it, whatever its slice's place."""
+    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2"}))
+    gated = pod("0-1", phase="Pending", node=None, gates=("kueue.x-k8s.io/admission", SLICE_GATE))
+
+    plan = _care(_settled(pod(), gated, state=begun(Phase.PENDING), made_of=made_of, pools={0: "pool-a"}))
+
+    (patch,) = [step for step in plan.steps if isinstance(step, Patch)]
+    assert patch.patch["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
 
 
 def test_the_name_follows_host_0() -> None:

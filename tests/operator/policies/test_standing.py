@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.operator.building import NOW, begun, pod, seen
 
+from shardwise.job.pods import SLICE_GATE
 from shardwise_operator.policies.standing import stand
 from shardwise_operator.poll import Poll
 from shardwise_operator.state import Phase, State
@@ -74,7 +75,7 @@ def test_a_missing_pod_is_recovering_once_it_has_run() -> None:
         ({"unschedulable": "0/3 nodes are available: 3 Insufficient google.com/tpu.", "node": None}, "Unschedulable"),
         ({"waiting": "ImagePullBackOff", "waiting_message": "no such image"}, "ImagePull"),
         ({"waiting": "CreateContainerConfigError", "waiting_message": "secret not found"}, "ContainerStart"),
-        ({"gated": True, "node": None}, "SliceWaits"),
+        ({"gates": (SLICE_GATE,), "node": None}, "SliceWaits"),
         ({"node": None}, "Scheduling"),
     ],
 )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.operator.building import NOW, begun, frozen, manifest, pod, seen
 
+from shardwise.job.pods import SLICE_GATE
 from shardwise_operator.observed import Observed
 from shardwise_operator.policies import vanished
 from shardwise_operator.state import Phase
@@ -19,7 +20,7 @@ def _seen(*, gone: set[int], **fields: Any) -> Observed:
     """The first host of slice 0 waits for a node of its place, the second behind its gate; slice 1 runs."""
     pods = [
         pod("0-0", **{"selector": {POOL: "a"}, **WAITING, **fields}),
-        pod("0-1", gated=True, **WAITING),
+        pod("0-1", gates=(SLICE_GATE,), **WAITING),
         pod("1-0"),
         pod("1-1", selector={POOL: "b"}),
     ]
@@ -48,7 +49,8 @@ def test_a_slice_without_a_place_is_placed_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"node": "node-0"}, {"selector": {}}, {"gated": True}, {"deleting_at": NOW}, {"phase": "Failed"}]
+    "fields",
+    [{"node": "node-0"}, {"selector": {}}, {"gates": (SLICE_GATE,)}, {"deleting_at": NOW}, {"phase": "Failed"}],
 )
 def test_who_does_not_wait_for_a_place(fields: dict[str, Any]) -> None:
     """A pod with a node, one that may go anywhere, one behind its gate, one that goes, one that has ended."""
