@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.job.pods import ATTEMPT_LABEL, ROUND_LABEL, SLICE_GATE, LastRecord
-from shardwise_operator.render.names import host_of
+from shardwise.job.pods import ATTEMPT_LABEL, PLAN, PLAN_LABEL, ROUND_LABEL, SLICE_GATE, LastRecord
+from shardwise_operator.render.names import AGENT, host_of
 from shardwise_operator.state import seconds_of
 
 _ENDED = ("Succeeded", "Failed")
@@ -82,13 +82,18 @@ class Pod:
 
     @property
     def ended(self) -> bool:
-        """Whether its container has ended for good."""
-        return self.phase in _ENDED
+        """Whether its container has ended for good: no pod of ours starts one again."""
+        return self.phase in _ENDED or self.exit_code is not None
+
+    @property
+    def lingers(self) -> bool:
+        """Whether its container has ended and the pod has not: somebody has put others into it, such as a mesh's."""
+        return self.ended and self.phase not in _ENDED
 
     @property
     def running(self) -> bool:
         """Whether its container runs, and nobody has asked for its end."""
-        return self.phase == "Running" and self.deleting_at is None
+        return self.phase == "Running" and not self.ended and self.deleting_at is None
 
 
 def kept(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +106,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     """The facts of a pod that the operator has made."""
     metadata, status = raw["metadata"], raw.get("status", {})
     labels = metadata["labels"]
-    container: Mapping[str, Any] = next(iter(status.get("containerStatuses", [])), {})
+    containers = {each["name"]: each for each in status.get("containerStatuses", [])}
+    container: Mapping[str, Any] = containers.get(PLAN if PLAN_LABEL in labels else AGENT, {})
     ended = container.get("state", {}).get("terminated", {})
     waiting = container.get("state", {}).get("waiting", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}

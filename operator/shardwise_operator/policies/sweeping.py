@@ -1,6 +1,7 @@
 """Pods that no longer count: those that were given back, of earlier rounds, and lost ones before the last.
 
-The pod before the current one is kept when it has ended, with its log; so are the plan's. One that is stuck is taken
+The pod before the current one is kept when it has ended, with its log; so are the plan's. One in which other containers
+go on holds its node, so it goes. One that is stuck is taken
 away by force only when its node is no more: a node that is silent may still run it.
 """
 
@@ -21,7 +22,7 @@ def steps(seen: Observed, now: float) -> Iterator[Delete]:
         if pod.deleting_at is not None:
             if pod.node in seen.gone_nodes and now > pod.deleting_at:
                 yield Delete(PODS, pod.name, pod.uid, grace_seconds=0)
-        elif pod.uid not in current and not _kept(seen, pod):
+        elif pod.uid not in current and (pod.lingers or not _kept(seen, pod)):
             yield Delete(PODS, pod.name, pod.uid, grace_seconds=GRACE_SECONDS if pod.address in held else None)
 
 

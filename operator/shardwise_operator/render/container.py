@@ -18,7 +18,7 @@ from shardwise.job.pods import (
 from shardwise.job.topology import host_resources
 from shardwise_operator.frozen import Frozen
 from shardwise_operator.observed import Observed
-from shardwise_operator.render.names import service_name
+from shardwise_operator.render.names import AGENT, service_name
 from shardwise_operator.render.security import container_security
 from shardwise_operator.render.volumes import volume_mounts
 
@@ -30,7 +30,7 @@ def container(seen: Observed, frozen: Frozen, host: str) -> dict[str, Any]:
     """The agent of a host, "<slice>-<host>"."""
     pod = frozen.pod
     made: dict[str, Any] = {
-        "name": "agent",
+        "name": AGENT,
         "image": seen.state.image or pod.image,
         "command": _COMMAND,
         "env": _env(seen, frozen, host),

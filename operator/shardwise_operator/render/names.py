@@ -12,6 +12,10 @@ MANAGER = "shardwise"
 OURS = f"{MANAGED_BY_LABEL}={MANAGER}"
 
 
+# The container of a host's pod that is ours; that of a plan's pod is called as its key.
+AGENT = "agent"
+
+
 def service_name(job: str) -> str:
     """The Service that names host 0; the EndpointSlice and the NetworkPolicy are called the same."""
     return f"{job}-shardwise"
