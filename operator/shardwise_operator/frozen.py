@@ -11,10 +11,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from shardwise.job.accelerators import class_of, loads_class, offering
+from shardwise.job.accelerators import class_of, loads_checked_class, offering
 from shardwise.job.document import Document, shown, write_document
 from shardwise.job.errors import JobError, Problem
-from shardwise.job.load import as_data, check, dump, loads
+from shardwise.job.load import as_data, check, dump, loads_checked
 from shardwise.job.pods import CLASS_KEY, JOB_KEY
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Pod, TrainingJob
@@ -102,10 +102,9 @@ def freeze(raw: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]], *, 
 
 
 def thaw(data: Mapping[str, str]) -> Frozen:
-    """The inverse of `Frozen.data`."""
-    machine = loads_class(data[CLASS_KEY], source=CLASS_KEY)
-    with offering([machine]):
-        return Frozen(loads(data[JOB_KEY], source=JOB_KEY), machine)
+    """The inverse of `Frozen.data`, which an older or a newer release may have written: the pods run by it already."""
+    machine = loads_checked_class(data[CLASS_KEY], source=CLASS_KEY)
+    return Frozen(loads_checked(data[JOB_KEY], source=JOB_KEY), machine)
 
 
 def _as_file(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """shardwise.job.pods: what a pod leaves fits where the kubelet keeps it, and is read back as it was."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -54,7 +55,20 @@ def test_too_long(letter: str) -> None:
     assert replace(short, tail=RECORD.tail, message=RECORD.message) == RECORD
 
 
-@pytest.mark.parametrize("text", ["", "Killed", "[]", "3", '{"code": 0}'])
+def test_a_newer_release() -> None:
+    """What it has added is left out; the rest is believed."""
+    newer = json.loads(RECORD.dumps()) | {"weather": {"sun": [1]}}
+
+    assert LastRecord.loads(json.dumps(newer)) == RECORD
+
+
+@pytest.mark.parametrize("change", [{"code": "ok"}, {"step": 2**31}, {"restarts": [1]}, {"goodput": {"step": "x"}}])
+def test_another_shape(change: dict[str, object]) -> None:
+    """Whoever runs in a pod writes what it likes."""
+    assert LastRecord.loads(json.dumps(json.loads(RECORD.dumps()) | change)) is None
+
+
+@pytest.mark.parametrize("text", ["", "Killed", "[]", "3", '{"code": 0}', "[" * 4096])
 def test_no_record(text: str) -> None:
     """What a container that was killed leaves is no record."""
     assert LastRecord.loads(text) is None

@@ -261,6 +261,22 @@ def test_a_round_is_frozen_as_it_was() -> None:
         assert thaw(made_of.data) == made_of
 
 
+def test_what_another_release_has_frozen_is_read() -> None:
+    """Fields that it has added are left out, and its rules were others: the pods of the round run by it already."""
+    made_of = _two_slices("tpu-v5p").made_of
+    assert made_of is not None
+    job, machine = made_of.data["job.yaml"], made_of.data["class.yaml"]
+    newer = {
+        "job.yaml": job.replace("  training:\n", "  weather: {sun: 1}\n  training:\n    mood: good\n"),
+        "class.yaml": machine.replace("spec:\n", "spec:\n  colour: red\n"),
+    }
+    bent = job.replace("sequences: 1024", "sequences: 1023")
+
+    assert newer["job.yaml"].count("mood") == newer["class.yaml"].count("colour") == 1
+    assert thaw(newer) == made_of
+    assert thaw({"job.yaml": bent, "class.yaml": machine}).job.spec.training.batch.sequences == 1023
+
+
 def test_tokens_differ_by_use_and_job() -> None:
     """Who knows one token knows no other."""
     tokens = Tokens(b"k" * 32)

@@ -18,7 +18,7 @@ from shardwise.job.document import Document, located, parse_document, read_docum
 from shardwise.job.errors import JobError
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
-from shardwise.job.validate import validate_as
+from shardwise.job.validate import validate_as, validate_known
 
 CLASS_VARIABLE = "SHARDWISE_CLASS"
 
@@ -83,6 +83,11 @@ def load_class(path: Path) -> AcceleratorClass:
 def loads_class(text: str, *, source: str = "class.yaml") -> AcceleratorClass:
     """The class in `text`; `source` names it in messages."""
     return _checked(parse_document(text, source=source))
+
+
+def loads_checked_class(text: str, *, source: str) -> AcceleratorClass:
+    """The class in `text`, which was checked when it was written: by a release that may know more fields."""
+    return validate_known(AcceleratorClass, parse_document(text, source=source))
 
 
 def class_of(manifest: Mapping[str, Any]) -> AcceleratorClass:

@@ -16,7 +16,7 @@ from shardwise.job.overrides import apply_overrides
 from shardwise.job.quantity import Written
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import SpecModel, TrainingJob
-from shardwise.job.validate import validate
+from shardwise.job.validate import validate, validate_known
 
 
 def load(path: FilePath, overrides: Sequence[str] = ()) -> TrainingJob:
@@ -27,6 +27,11 @@ def load(path: FilePath, overrides: Sequence[str] = ()) -> TrainingJob:
 def loads(text: str, overrides: Sequence[str] = (), *, source: str = "job.yaml") -> TrainingJob:
     """The job in `text`; `source` names it in messages."""
     return check(parse_document(text, source=source), overrides)
+
+
+def loads_checked(text: str, *, source: str) -> TrainingJob:
+    """The job in `text`, which was checked when it was written: by a release that may know other fields and rules."""
+    return validate_known(TrainingJob, parse_document(text, source=source))
 
 
 def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:

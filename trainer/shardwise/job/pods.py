@@ -6,6 +6,9 @@ The operator renders it (`shardwise_operator`), the agent in a pod reads it (`la
 
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from shardwise.job.words import size
 
@@ -48,6 +51,9 @@ OWN_VARIABLE_PREFIXES = ("SHARDWISE_", "TPU_", "MEGASCALE_", "JAX_", "RAY_", "XL
 LAST_RECORD_BYTES = 4096
 _MOST_BYTES = 12  # of one character in JSON
 
+_Count = Annotated[int, Field(ge=0, le=2**31 - 1)]  # as in the CRD, which would refuse a status that passes it
+_Word = Annotated[str, Field(max_length=63)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LastRecord:
@@ -63,12 +69,12 @@ class LastRecord:
     code: int | None
     host: int
     incarnation: int
-    step: int
-    steps: int
-    loss: str | None
-    checkpoint_step: int | None
-    digest: str | None
-    restarts: dict[str, int]
+    step: _Count
+    steps: _Count
+    loss: _Word | None
+    checkpoint_step: _Count | None
+    digest: Annotated[str, Field(max_length=128)] | None
+    restarts: Annotated[dict[_Word, _Count], Field(max_length=16)]
     goodput: dict[str, float]
     cause: str | None
     rank: int | None
@@ -89,11 +95,13 @@ class LastRecord:
 
     @classmethod
     def loads(cls, line: str) -> "LastRecord | None":
-        """The inverse of `dumps`; None for what is no record, which a container that was killed leaves."""
+        """The inverse of `dumps`; None for what is no record, which a container that was killed leaves.
+
+        What a newer release has added is left out.
+        """
         try:
-            fields = json.loads(line)
-            return cls(**fields)
-        except (json.JSONDecodeError, TypeError):
+            return _RECORD.validate_json(line)
+        except ValidationError:
             return None
 
 
@@ -132,7 +140,9 @@ class Verdict:
     def loads(cls, line: str) -> "Verdict | None":
         """The inverse of `dumps`; None for what is no verdict, such as the last lines of a log."""
         try:
-            fields = json.loads(line)
-            return cls(**fields)
-        except (json.JSONDecodeError, TypeError):
+            return _VERDICT.validate_json(line)
+        except ValidationError:
             return None
+
+
+_RECORD, _VERDICT = TypeAdapter(LastRecord), TypeAdapter(Verdict)

@@ -5,7 +5,8 @@ of error reads the same and names its bounds.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -47,6 +48,24 @@ def validate_as(model: type[Model], document: Document) -> Model:
     if nulls:
         raise JobError(nulls)
     return value
+
+
+def validate_known(model: type[Model], document: Document) -> Model:
+    """As `validate_as`, of what a release may have written that knows more fields: those are left out."""
+    data = deepcopy(document.data)
+    try:
+        return model.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if detail["type"] == "extra_forbidden":
+                _leave_out(data, detail["loc"])
+    return validate_as(model, replace(document, data=data))
+
+
+def _leave_out(data: Any, path: Path) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    del data[path[-1]]
 
 
 def _nulls(reading: _Reading, value: object, path: Path) -> Iterator[Problem]:
