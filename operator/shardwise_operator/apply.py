@@ -19,10 +19,6 @@ from shardwise_operator.runtime.transport import Api
 from shardwise_operator.words import NAME_CONFLICT, QUOTA, REFUSED
 
 
-class StaleError(Exception):
-    """The view that the plan was made on is old; the pass is tried again."""
-
-
 @dataclass
 class Outcome:
     """What came of a plan: the objects that are there now, and what was in the way of the rest, with its reason.
@@ -53,8 +49,8 @@ class Applier:
         """Carry the steps out, in their order, up to one that is refused.
 
         Raises:
-            StaleError: what the plan makes was there already.
-            KubernetesError: the API server did not answer, or a precondition did not hold.
+            KubernetesError: the API server did not answer, or a precondition did not hold: the plan was made on an
+                old view.
 
         """
         outcome = Outcome()
@@ -87,8 +83,8 @@ class Applier:
     def _create(self, seen: Observed, step: Create, outcome: Outcome) -> None:
         try:
             made = self._api.create(step.kind, dict(step.manifest))
-        except AlreadyExistsError:
-            self._there_already(seen, step, outcome)
+        except AlreadyExistsError as error:
+            self._there_already(seen, step, outcome, error)
         except ForbiddenError as error:
             outcome.reason = QUOTA if "exceeded quota" in error.message else REFUSED
             outcome.message = error.message
@@ -97,7 +93,7 @@ class Applier:
         else:
             outcome.made.append((step.kind, made))
 
-    def _there_already(self, seen: Observed, step: Create, outcome: Outcome) -> None:
+    def _there_already(self, seen: Observed, step: Create, outcome: Outcome, error: AlreadyExistsError) -> None:
         if step.kind == SECRETS:  # its name has the job's UID in it
             return
         name = step.manifest["metadata"]["name"]
@@ -106,7 +102,7 @@ class Applier:
             outcome.reason = NAME_CONFLICT
             outcome.message = f"{step.kind.kind} {name} is there already and is not this job's: rename one of the two"
         elif step.kind == CONFIG_MAPS:  # the pods of this plan are made of something else
-            raise StaleError(f"{name} is there already")
+            raise error
         else:
             outcome.made.append((step.kind, found))
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from shardwise.job.errors import JobError
@@ -42,6 +42,19 @@ _MAX_REMEMBERED = 2048
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class _Made:
+    """An object that this process made, and when, in monotonic seconds."""
+
+    at: float
+    kind: Kind
+    obj: Object
+
+    def recent(self, now: float) -> bool:
+        """Whether the cache may not hold it yet; some kinds are never in one."""
+        return now - self.at <= RECENT_SECONDS
+
+
 class Observer:
     """Observes jobs; it remembers only what would come out the same again."""
 
@@ -52,7 +65,7 @@ class Observer:
         self._frozen = _Memory[Frozen]()
         self._asked = _Memory[Frozen | str]()
         self._lock = threading.Lock()
-        self._recent: dict[str, tuple[float, list[tuple[Kind, Object]]]] = {}
+        self._recent: dict[str, list[_Made]] = {}
 
     def remember(self, seen: Observed, made: list[tuple[Kind, Object]]) -> None:
         """A job's objects that were made a moment ago, which the cache may not hold yet."""
@@ -61,8 +74,9 @@ class Observer:
             if kind == CONFIG_MAPS and seen.made_of is not None:  # spares reading it back
                 self._frozen[obj["metadata"]["uid"]] = seen.made_of
         with self._lock:
-            self._recent = {uid: kept for uid, kept in self._recent.items() if now - kept[0] < RECENT_SECONDS}
-            self._recent[seen.uid] = (now, made)
+            kept = {uid: [each for each in known if each.recent(now)] for uid, known in self._recent.items()}
+            kept[seen.uid] = [*kept.get(seen.uid, []), *(_Made(now, kind, obj) for kind, obj in made)]
+            self._recent = {uid: known for uid, known in kept.items() if known}
 
     def observe(self, job: Object, poll: Poll | None, now: float) -> Observed:
         """The job, an object of the cache, as it stands."""
@@ -139,19 +153,18 @@ class Observer:
     def _own(self, kind: Kind, uid: str) -> list[Object]:
         """The job's objects of a kind: those of the cache, and those that it has never shown and may not hold yet."""
         cached = list(self._caches.by_owner(kind, uid))
-        made = self._remembered(uid)
-        there = {obj["metadata"]["uid"] for obj in cached}
-        made[:] = [(other, obj) for other, obj in made if obj["metadata"]["uid"] not in there]
-        return cached + [obj for other, obj in made if other == kind]
+        if uid not in self._recent:
+            return cached
+        now, there = time.monotonic(), {obj["metadata"]["uid"] for obj in cached}
+        with self._lock:
+            made = [each for each in self._recent.get(uid, []) if each.obj["metadata"]["uid"] not in there]
+            self._recent[uid] = made
+        return cached + [each.obj for each in made if each.kind == kind and each.recent(now)]
 
     def remembers(self, uid: str) -> bool:
         """Whether objects of this job are counted as there that the cache has not shown: they may be gone already."""
-        return bool(self._remembered(uid))
-
-    def _remembered(self, uid: str) -> list[tuple[Kind, Object]]:
-        """What was made a moment ago; nothing once that is over, for some kinds are never in a cache."""
-        made_at, made = self._recent.get(uid, (0.0, []))
-        return made if time.monotonic() - made_at <= RECENT_SECONDS else []
+        now = time.monotonic()
+        return any(each.recent(now) for each in self._recent.get(uid, []))
 
     def _uncached(self, metadata: Mapping[str, Any], name: str) -> Iterator[Object]:
         try:

@@ -8,7 +8,7 @@ from tests.cluster.api_server import ApiServer
 from tests.operator.building import SETTINGS, classes, manifest, record, seen
 from tests.operator.controller.operating import Operator, Place, StandInAgents, told
 
-from shardwise_operator.apply import Applier, StaleError
+from shardwise_operator.apply import Applier
 from shardwise_operator.asks import Asks
 from shardwise_operator.config import Settings
 from shardwise_operator.decide import decide
@@ -16,7 +16,7 @@ from shardwise_operator.observe import RECENT_SECONDS, Observer
 from shardwise_operator.plan import Create
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.connection import connect
-from shardwise_operator.runtime.errors import ConflictError
+from shardwise_operator.runtime.errors import AlreadyExistsError, ConflictError
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, SECRETS, TRAINING_JOBS, Kind, Object
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
@@ -60,7 +60,7 @@ def test_an_old_view_does_no_harm(place: Place, api_server: ApiServer, agents: S
     config_map = place.client.request("GET", place.path("configmaps", "job-shardwise-0"))
 
     unseen = Observer(_OldCaches([]), api, settings).observe(old, None, time.time())
-    with pytest.raises(StaleError):
+    with pytest.raises(AlreadyExistsError):
         applier.apply(unseen, decide(unseen, settings, time.time()))
     current = Observer(_OldCaches([config_map]), api, settings).observe(old, None, time.time())
     plan = decide(current, settings, time.time())

@@ -1,0 +1,58 @@
+"""What a pass sees of a job: caches that lag, what this process made itself, and what need not be asked for."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tests.operator.building import NOW, SETTINGS, UID, classes, frozen, manifest, seen
+
+from shardwise_operator.observe import Observer
+from shardwise_operator.runtime.errors import NotFoundError
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, SERVICES, Kind, Object
+from shardwise_operator.runtime.transport import Page
+
+
+class _Cluster:
+    """A cache that holds the classes and, by kind, some objects; an API server that has nothing, and counts."""
+
+    def __init__(self, **objects: Sequence[Object]) -> None:
+        self._objects = objects
+        self.asked: list[str] = []
+
+    def by_owner(self, kind: Kind, _owner_uid: str) -> Sequence[Object]:
+        return self._objects.get(kind.plural, [])
+
+    def list(self, kind: Kind) -> Sequence[Object]:
+        versioned = [{**each, "metadata": {**each["metadata"], "resourceVersion": "1"}} for each in classes().values()]
+        return versioned if kind == ACCELERATOR_CLASSES else []
+
+    def get(self, kind: Kind, _namespace: str, name: str) -> Any:
+        self.asked.append(f"{kind.kind}/{name}")
+        raise NotFoundError(404, "NotFound", name)
+
+    def pages(self, _kind: Kind, _namespace: str = "", *, labels: str = "") -> Iterator[Page]:  # noqa: ARG002
+        return iter(())
+
+
+def _job(**status: Any) -> Object:
+    job = manifest()
+    return {**job, "metadata": {**job["metadata"], "uid": UID, "generation": 1}, "status": status}
+
+
+def _made(kind: Kind, name: str) -> tuple[Kind, Object]:
+    return kind, {"metadata": {"name": name, "uid": f"uid-{name}"}}
+
+
+def test_what_two_passes_made_is_remembered() -> None:
+    """The second pass does not make the first one's objects forgotten, which the cache has not shown yet."""
+    cluster = _Cluster()
+    observer = Observer(cluster, cluster, SETTINGS)
+    made_of = seen(made_of=frozen())
+    observer.remember(made_of, [_made(CONFIG_MAPS, "job-shardwise-0"), _made(SERVICES, "job-shardwise")])
+    observer.remember(made_of, [_made(SERVICES, "another")])
+
+    found = observer.observe(_job(round=0), None, NOW)
+
+    assert found.children == {"ConfigMap/job-shardwise-0", "Service/job-shardwise", "Service/another"}
+    assert found.frozen == made_of.made_of
+    assert cluster.asked == []
+    assert observer.remembers(UID)
