@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardwise.job.errors import JobError
 from shardwise.job.quantity import Duration
@@ -69,10 +69,10 @@ class Observer:
 
     def remember(self, seen: Observed, made: list[tuple[Kind, Object]]) -> None:
         """A job's objects that were made a moment ago, which the cache may not hold yet."""
-        now = time.monotonic()
+        now, made_of = time.monotonic(), seen.made_of
         for kind, obj in made:
-            if kind == CONFIG_MAPS and seen.made_of is not None:  # spares reading it back
-                self._frozen[obj["metadata"]["uid"]] = seen.made_of
+            if kind == CONFIG_MAPS and made_of is not None:  # spares reading it back
+                self._frozen.get(obj["metadata"]["uid"], lambda: made_of)
         with self._lock:
             kept = {uid: [each for each in known if each.recent(now)] for uid, known in self._recent.items()}
             kept[seen.uid] = [*kept.get(seen.uid, []), *(_Made(now, kind, obj) for kind, obj in made)]
@@ -82,6 +82,8 @@ class Observer:
         """The job, an object of the cache, as it stands."""
         metadata, spec, status = job["metadata"], job["spec"], job.get("status", {})
         uid, state = metadata["uid"], read_state(status)
+        if state.finished:
+            return self._observe_finished(metadata, spec, state)
         children = {kind: self._own(kind, uid) for kind in CHILDREN}
         frozen = self._thawed(children[CONFIG_MAPS], metadata, state)
         asked = None if frozen and state.phase != Phase.SUSPENDED else self._freeze(job)
@@ -115,6 +117,22 @@ class Observer:
             poll=poll,
         )
         return replace(seen, gone_places=self._nodes.gone_places(seen))
+
+    def _observe_finished(self, metadata: Mapping[str, Any], spec: Mapping[str, Any], state: State) -> Observed:
+        """A job that has finished: nothing but its pods in the cache and its time to live decide what follows.
+
+        There may be thousands of them, and after a failover all are looked at.
+        """
+        return Observed(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 1),
+            deleting="deletionTimestamp" in metadata,
+            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
+            state=state,
+            pods=tuple(read_pod(raw) for raw in self._own(PODS, metadata["uid"])),
+        )
 
     def _thawed(self, config_maps: Sequence[Object], metadata: Mapping[str, Any], state: State) -> Frozen | None:
         """What the round is made of, read once: it never changes, and the caches do not hold it."""
@@ -175,15 +193,25 @@ class Observer:
             yield found
 
 
-class _Memory(OrderedDict[Hashable, T]):
-    """What was made of an input that never changes; the oldest is forgotten."""
+class _Memory(Generic[T]):
+    """What was made of an input that never changes; what was not used for longest is forgotten."""
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:  # type: ignore[override]
-        if key not in self:
-            self[key] = make()
-            while len(self) > _MAX_REMEMBERED:
-                self.popitem(last=False)
-        return self[key]
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is known of the key, or is made of it now."""
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        made = make()  # which may take a request
+        with self._lock:
+            self._known[key] = made
+            while len(self._known) > _MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        return made
 
 
 def _endpoint(slices: Sequence[Object], job: str) -> Endpoint | None:

@@ -30,7 +30,7 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
         **_of_the_run(seen, old),
         **({"restarts": restarts} if restarts else {}),
         "restartCount": sum(restarts.values()),
-        "hosts": _hosts(seen, state),
+        "hosts": _hosts(seen, state, old),
     }
     return write_state(state, seen.generation) | known
 
@@ -160,7 +160,8 @@ def _told_restarts(seen: Observed) -> Mapping[str, int] | None:
     return seen.poll.status.get("restarts") if seen.poll and seen.poll.status else None
 
 
-def _hosts(seen: Observed, state: State) -> dict[str, Any]:
+def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, Any]:
     alive = [pod for pod in seen.pods if pod.key != PLAN and not pod.ended]
     ready = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
-    return {"ready": ready, "of": len(seen.hosts), "summary": f"{ready}/{len(seen.hosts)}"}
+    of = len(seen.hosts) if seen.made_of else old.get("hosts", {}).get("of", 0)  # of a finished job nobody looks
+    return {"ready": ready, "of": of, "summary": f"{ready}/{of}"}

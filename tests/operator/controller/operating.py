@@ -217,7 +217,7 @@ class Place:
         """The kubelet's part: the container has ended."""
         terminated = {"exitCode": code, "reason": reason, "message": last.dumps() if last else ""}
         container = {
-            "name": "agent",
+            "name": "plan" if "-plan-" in pod else "agent",
             "state": {"terminated": terminated},
             "image": "",
             "imageID": "",

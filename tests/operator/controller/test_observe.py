@@ -3,12 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tests.operator.building import NOW, SETTINGS, UID, classes, frozen, manifest, seen
+from tests.operator.building import NOW, SETTINGS, UID, begun, classes, frozen, manifest, seen
 
+from shardwise_operator.apply import Outcome
+from shardwise_operator.decide import decide
 from shardwise_operator.observe import Observer
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, SERVICES, Kind, Object
 from shardwise_operator.runtime.transport import Page
+from shardwise_operator.state import Phase, write_state
+from shardwise_operator.status import compose
 
 
 class _Cluster:
@@ -56,3 +60,18 @@ def test_what_two_passes_made_is_remembered() -> None:
     assert found.frozen == made_of.made_of
     assert cluster.asked == []
     assert observer.remembers(UID)
+
+
+def test_a_finished_job_costs_nothing() -> None:
+    """Its pods may be gone with their nodes; nobody asks for them, nor for what the round was made of."""
+    cluster = _Cluster(configmaps=[_made(CONFIG_MAPS, "job-shardwise-0")[1]])
+    hosts = {"ready": 0, "of": 2, "summary": "0/2"}
+    state = begun(Phase.COMPLETE, completed_at=NOW - 60)
+    old = write_state(state, 1) | {"restartCount": 0, "hosts": hosts, "progress": {"step": 100}}
+
+    found = Observer(cluster, cluster, SETTINGS).observe(_job(**old), None, NOW)
+    plan = decide(found, SETTINGS, NOW)
+
+    assert cluster.asked == []
+    assert (plan.steps, plan.again_seconds) == ((), None)
+    assert compose(found, plan, Outcome(), old, NOW) == old
