@@ -2,6 +2,9 @@
 
 The controller says whom to ask, and reads what is published. A change of phase is published at once, and brings the
 job's next pass; mere progress shares a budget over all jobs, for each publication is a write to the API server.
+
+Who does not answer takes a thread for seconds. So those that did not the last time have threads of their own, and a job
+that waits for its turn is not silent: many that cannot be reached make nobody else's word stale.
 """
 
 import heapq
@@ -20,6 +23,7 @@ from shardwise_operator.runtime.pace import Limiter
 Key = tuple[str, str]
 
 _WORKERS = 16
+_WORKERS_OF_SILENT = 8
 _MAX_POLLS_PER_SECOND = 100.0
 _MAX_PROGRESS_PER_SECOND = 20.0
 _SPREAD = (0.75, 1.25)
@@ -63,6 +67,11 @@ class _Asked:
         self.heard_at = 0.0
         self.error = ""
         self.said_silent = False
+        self.due_at: float | None = None  # while it waits for its turn, in monotonic seconds
+
+    def waits_seconds(self) -> float:
+        """For how long it has waited for its turn, which is not its fault."""
+        return 0.0 if self.due_at is None else max(0.0, time.monotonic() - self.due_at)
 
 
 class Poller:
@@ -79,6 +88,7 @@ class Poller:
         self._closed = False
         self._progress = Limiter(_MAX_PROGRESS_PER_SECOND, int(_MAX_PROGRESS_PER_SECOND))
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="poll")
+        self._silent_pool = ThreadPoolExecutor(_WORKERS_OF_SILENT, thread_name_prefix="poll silent")
         self._thread = threading.Thread(target=self._run, name="polls", daemon=True)
 
     def __enter__(self) -> Self:
@@ -90,7 +100,8 @@ class Poller:
             self._closed = True
             self._lock.notify()
         self._thread.join()
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._pool, self._silent_pool):
+            pool.shutdown(cancel_futures=True)
 
     def follow(self, key: Key, target: Target) -> None:
         """Ask this job's host 0 from now on."""
@@ -116,7 +127,7 @@ class Poller:
                 return None
             return Poll(
                 heard_at=asked.heard_at,
-                fresh_seconds=self._fresh_seconds(),
+                fresh_seconds=self._fresh_seconds() + asked.waits_seconds(),
                 status=asked.published,
                 error=asked.error,
             )
@@ -141,8 +152,12 @@ class Poller:
                     self._lock.wait(self._due[0][0] - time.monotonic() if self._due else None)
                 if self._closed:
                     return
-                _, key = heapq.heappop(self._due)
-            self._pool.submit(self._poll, key)
+                due_at, key = heapq.heappop(self._due)
+                asked = self._asked.get(key)
+                if asked:
+                    asked.due_at = due_at
+            pool = self._silent_pool if asked and asked.error else self._pool
+            pool.submit(self._poll, key)
 
     def _poll(self, key: Key) -> None:
         with self._lock:
@@ -150,7 +165,7 @@ class Poller:
             if asked is None:
                 self._rhythm.discard(key)
                 return
-            self._began[key] = time.monotonic()
+            self._began[key], asked.due_at = time.monotonic(), None
         try:
             status, error = self._agents.status(asked.target), ""
         except AgentError as failed:

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.operator.controller.operating import StandInAgents, told
 
-from shardwise_operator.agents import Target
+from shardwise_operator.agents import AgentError, Target
 from shardwise_operator.job_metrics import JobMetrics
 from shardwise_operator.poll import Poller
 
@@ -134,6 +134,33 @@ def test_a_poll_that_stands_still_is_told(
     lets.set()
     time.sleep(0.2)
     assert poller.stuck() == []
+
+
+def test_many_that_cannot_be_reached_make_nobody_stale(agents: StandInAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take long to fail, on threads of their own; the word of a job that waits for its turn does not age."""
+
+    def status(target: Target) -> dict[str, object]:
+        if target.pod != "well":
+            time.sleep(0.4)
+            raise AgentError("cannot be reached")
+        return told()
+
+    monkeypatch.setattr(agents, "status", status)
+    monkeypatch.setattr("shardwise_operator.poll._MAX_POLLS_PER_SECOND", 10_000.0)
+    with Poller(agents, 0.25, lambda _: None) as poller:
+        poller.follow(KEY, Target(pod="well", address="192.0.2.1", token="secret"))  # noqa: S106  a test's
+        for number in range(200):
+            lost = Target(pod=str(number), address="192.0.2.2", token="secret")  # noqa: S106  a test's
+            poller.follow(("default", f"lost-{number}"), lost)
+        time.sleep(0.5)
+        stale = 0
+        for _ in range(60):
+            time.sleep(0.05)
+            poll = poller.published(KEY)
+            assert poll is not None
+            stale += not poll.fresh(time.time())
+
+    assert stale == 0
 
 
 def test_another_host_0_starts_anew(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
