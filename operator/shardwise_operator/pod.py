@@ -30,6 +30,8 @@ class Pod:
         selector: the labels that its node must have.
         image_id: what its container's image is, as its node says; "" before it runs.
         address: its IP; None before it has one.
+        placed_at: when it was bound to its node.
+        started_at: when its container began to run; None while it does not.
         ready: its host's trainer has joined the gang.
         gates: the scheduling gates that keep it from a node, those of others too.
         deleting_at: when it is to be gone, if it is being deleted.
@@ -56,6 +58,8 @@ class Pod:
     selector: Mapping[str, str] = field(default_factory=dict)
     image_id: str = ""
     address: str | None = None
+    placed_at: float | None = None
+    started_at: float | None = None
     ready: bool = False
     gates: tuple[str, ...] = ()
     deleting_at: float | None = None
@@ -124,6 +128,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         selector=raw["spec"].get("nodeSelector", {}),
         image_id=container.get("imageID", ""),
         address=status.get("podIP"),
+        placed_at=seconds_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        started_at=seconds_of(container.get("state", {}).get("running", {}).get("startedAt")),
         ready=conditions.get("Ready", {}).get("status") == "True",
         gates=tuple(gate["name"] for gate in raw["spec"].get("schedulingGates", [])),
         deleting_at=seconds_of(metadata.get("deletionTimestamp")),

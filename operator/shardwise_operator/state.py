@@ -95,6 +95,7 @@ class State:
         save_asked_at: when that was last asked for.
         image: the image of this round by its digest; "" while nobody knows it, or where it has none.
         started_at: when the round began.
+        ran_at: when all of its pods ran for the first time; None before.
         completed_at: when the job finished.
         not_before: no pod is made before this.
         stop_asked_at: when a save and a stop were first asked for; None while nobody asks.
@@ -119,6 +120,7 @@ class State:
     save_asked_at: float | None = None
     image: str = ""
     started_at: float | None = None
+    ran_at: float | None = None
     completed_at: float | None = None
     not_before: float | None = None
     stop_asked_at: float | None = None
@@ -183,6 +185,7 @@ def read_state(status: Mapping[str, Any]) -> State:
         save_asked_at=seconds_of(status.get("saveTime")),
         image=status.get("image", ""),
         started_at=seconds_of(status.get("startTime")),
+        ran_at=seconds_of(status.get("runTime")),
         completed_at=seconds_of(status.get("completionTime")),
         not_before=seconds_of(status.get("notBefore")),
         stop_asked_at=seconds_of(status.get("stopTime")),
@@ -213,6 +216,7 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         "saveTime": timestamp(state.save_asked_at),
         "image": state.image,
         "startTime": timestamp(state.started_at),
+        "runTime": timestamp(state.ran_at),
         "completionTime": timestamp(state.completed_at),
         "notBefore": timestamp(state.not_before),
         "stopTime": timestamp(state.stop_asked_at),

@@ -18,7 +18,7 @@ from shardwise_operator.views import Caches
 # What of a status is for its readers alone, or can be found again; all else is decided by, and written at once.
 _CAN_WAIT = (
     *("phase", "reason", "message", "conditions", "hosts", "observedGeneration"),
-    *("progress", "checkpoint", "goodput", "image", "pods"),
+    *("progress", "checkpoint", "goodput", "image", "pods", "runTime"),
 )
 _CALM_SECONDS = 2.0
 # Of many jobs that start together each says how its pods come up more rarely; its phase is said as soon as ever.

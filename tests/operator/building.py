@@ -88,13 +88,14 @@ def seen(state: State | None = None, *pods: Pod, made_of: Frozen | None = None, 
 
 
 def begun(phase: Phase = Phase.RUNNING, *, hosts: tuple[str, ...] = ("0-0", "0-1"), **fields: Any) -> State:
-    """The state of a round that began a minute ago, with all pods made."""
+    """The state of a round that began, and ran if it does, a minute ago, with all pods made."""
     state = State(
         phase=phase,
         round=0,
         attempts=dict.fromkeys(hosts, 0),
         pods={host: f"uid-{host}-0" for host in hosts},
         started_at=NOW - 60,
+        ran_at=None if phase == Phase.PENDING else NOW - 60,
     )
     return replace(state, **fields)
 

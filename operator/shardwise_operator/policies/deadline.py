@@ -1,6 +1,7 @@
 """`spec.deadline`: a round that takes longer is asked to save, waited for within the grace period, and has failed.
 
-The launcher keeps the same deadline by itself; this one also ends a round that never came to run.
+It counts from when all pods first ran: a job may wait for its hosts for longer than it trains. The launcher keeps the
+same deadline by itself, from its first incarnation; this one also ends a round whose hosts were lost since.
 """
 
 from dataclasses import replace
@@ -13,12 +14,11 @@ from shardwise_operator.words import DEADLINE
 
 def decide(seen: Observed, now: float) -> Plan | None:
     """The next step of ending a round that has passed its deadline."""
-    started_at = seen.state.started_at
-    if seen.deadline_seconds is None or started_at is None or now < started_at + seen.deadline_seconds:
+    if not passed(seen, now):
         return None
     since = seen.state.stop_asked_at
     if all_ended(seen, now):
-        words = f"not complete {seen.deadline_seconds:g} s after the round began"
+        words = f"not complete {seen.deadline_seconds:g} s after its pods first ran"
         left = left_behind(seen, now)
         return failed(seen, DEADLINE, f"{words}; {left}" if left else words, now)
     state = seen.state if since is not None else replace(seen.state, reason=DEADLINE, stop_asked_at=now)
@@ -26,8 +26,13 @@ def decide(seen: Observed, now: float) -> Plan | None:
     return Plan(state=state, steps=steps, again_seconds=ASK_AGAIN_SECONDS)
 
 
+def passed(seen: Observed, now: float) -> bool:
+    """Whether the round is past its deadline."""
+    return remaining_seconds(seen, now) == 0.0
+
+
 def remaining_seconds(seen: Observed, now: float) -> float | None:
-    """The time until the deadline; None without one."""
-    if seen.deadline_seconds is None or seen.state.started_at is None:
+    """The time until the deadline; None without one, and while it does not count yet."""
+    if seen.deadline_seconds is None or seen.state.ran_at is None:
         return None
-    return max(0.0, seen.state.started_at + seen.deadline_seconds - now)
+    return max(0.0, seen.state.ran_at + seen.deadline_seconds - now)

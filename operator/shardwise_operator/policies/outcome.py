@@ -10,7 +10,7 @@ from shardwise.job.contract import ExitCode
 from shardwise.job.pods import LastRecord
 from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Event, Plan
-from shardwise_operator.policies import endings, patience, rounds
+from shardwise_operator.policies import deadline, endings, patience, rounds
 from shardwise_operator.policies.ladder import not_whole
 from shardwise_operator.state import Phase
 from shardwise_operator.words import COMPLETE, DEADLINE, GIVEN_BACK, SAVED_UNASKED, TRAINED, TRUE, Lost
@@ -48,7 +48,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
 
 def _goes_on(seen: Observed, record: LastRecord, now: float) -> Plan:
     """Another round, for the run has not come to its end; nobody has asked for that, or a host was missing."""
-    if _deadline_passed(seen, now):
+    if deadline.passed(seen, now):
         return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)
     if record.code == ExitCode.HOSTS_MISSING:
         wait = patience.wait_seconds(seen)
@@ -77,8 +77,3 @@ def _complete(seen: Observed, record: LastRecord, now: float) -> Plan:
 def _reason(record: LastRecord) -> str:
     cause = record.cause or "failure"
     return _REASONS.get(record.code or 0, cause[0].upper() + cause[1:])  # type: ignore[call-overload,no-any-return]
-
-
-def _deadline_passed(seen: Observed, now: float) -> bool:
-    started_at = seen.state.started_at
-    return seen.deadline_seconds is not None and started_at is not None and now >= started_at + seen.deadline_seconds

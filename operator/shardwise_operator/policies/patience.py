@@ -1,5 +1,8 @@
 """`recovery.startWithin`: pods that do not all run by then are given back, all of them, and tried again later.
 
+It counts from when the first of them has a node: before that nothing is held, and another try would only lose the place
+in a queue.
+
 So of two jobs that hold half of what each needs, one gets its whole: they wait for different times, which their UIDs
 decide. Of a run that has begun the launcher waits for lost hosts (`recovery.replaceWithin`), and gives the others back
 itself (`outcome.py`); where host 0 is missing there is no launcher, and that is done here. The pods themselves are
@@ -59,7 +62,10 @@ def remaining_seconds(seen: Observed, now: float) -> float | None:
         return None
     recovery = seen.made_of.job.spec.recovery
     bound = recovery.replace_within if _leaderless(seen) else recovery.start_within
-    return max(0.0, max(state.started_at, state.not_before or 0.0) + bound.seconds - now)
+    placed = [pod.placed_at or state.started_at for pod in seen.current_pods() if pod.node]
+    if not placed:  # nothing is held that others could use
+        return None
+    return max(0.0, max(min(placed), state.not_before or 0.0) + bound.seconds - now)
 
 
 def _leaderless(seen: Observed) -> bool:

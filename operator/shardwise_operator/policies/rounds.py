@@ -45,6 +45,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         leaving={},
         image="",
         started_at=now,
+        ran_at=None,
         not_before=None,
         stop_asked_at=None,
     )

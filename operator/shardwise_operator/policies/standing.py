@@ -25,6 +25,7 @@ def stand(seen: Observed, now: float) -> State:
     if len(pods) < len(seen.hosts) or any(not pod.running for pod in pods):
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
         return _ready(_in(state, phase, reason, words), FALSE, reason, words, now)
+    state = replace(state, ran_at=state.ran_at or max((pod.started_at for pod in pods if pod.started_at), default=now))
     poll = seen.poll
     if poll is None or poll.status is None or not poll.fresh(now):
         phase = state.phase if state.phase in _HAS_RUN else Phase.STARTING

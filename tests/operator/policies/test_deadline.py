@@ -4,16 +4,30 @@ from tests.operator.building import NOW, begun, pod, seen
 
 from shardwise_operator.plan import AskStop, Delete
 from shardwise_operator.policies import deadline
+from shardwise_operator.policies.standing import stand
 from shardwise_operator.state import Phase
 
 
 def test_before_it_nothing_happens() -> None:
-    """The round began a minute ago."""
+    """The round ran a minute ago."""
     observed = seen(begun(), pod(), pod("0-1"), deadline_seconds=100.0)
 
     assert deadline.decide(observed, NOW) is None
     assert deadline.remaining_seconds(observed, NOW) == 40.0
     assert deadline.decide(seen(begun(), pod()), NOW) is None
+
+
+def test_queue_time_is_not_run_time() -> None:
+    """It counts from when all pods ran, by the last one's kubelet, and goes on when they are lost."""
+    waiting = pod("0-1", phase="Pending", node=None)
+    running = pod(started_at=NOW - 40), pod("0-1", started_at=NOW - 10)
+    pending = stand(seen(begun(Phase.PENDING), pod(started_at=NOW - 40), waiting), NOW)
+    started = stand(seen(begun(Phase.PENDING), *running), NOW)
+    recovering = stand(seen(started, pod(started_at=NOW), waiting), NOW)
+
+    assert deadline.decide(seen(begun(Phase.PENDING), waiting, deadline_seconds=1.0), NOW) is None
+    assert (pending.ran_at, started.ran_at, recovering.ran_at) == (None, NOW - 10, NOW - 10)
+    assert deadline.remaining_seconds(seen(recovering, deadline_seconds=60.0), NOW) == 50.0
 
 
 def test_a_save_first() -> None:
@@ -34,8 +48,8 @@ def test_patience_has_an_end() -> None:
 
 
 def test_then_it_has_failed() -> None:
-    """When no pod can do anything any more; also where none ever ran."""
-    plan = deadline.decide(seen(begun(Phase.PENDING, pods={}), deadline_seconds=60.0), NOW)
+    """When no pod can do anything any more."""
+    plan = deadline.decide(seen(begun(Phase.PENDING, pods={}, ran_at=NOW - 60), deadline_seconds=60.0), NOW)
 
     assert plan is not None
     assert plan.state.phase == Phase.FAILED

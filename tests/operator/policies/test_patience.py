@@ -76,10 +76,20 @@ def test_hosts_that_wait_for_host_0_have_no_launcher() -> None:
 
 def test_a_round_of_which_nothing_runs_has_no_launcher() -> None:
     """So it is given back as at its start, counted from the last loss."""
-    state = begun(Phase.RECOVERING, **LATE, pods={}, not_before=NOW - 1700)
+    state = begun(Phase.RECOVERING, **LATE, not_before=NOW - 1700)
+    starting = pod(phase="Pending"), WAITING
 
-    assert patience.remaining_seconds(seen(state), NOW) == 100.0
-    assert patience.decide(seen(state), NOW + 101) is not None
+    assert patience.remaining_seconds(seen(state, *starting), NOW) == 100.0
+    assert patience.decide(seen(state, *starting), NOW + 101) is not None
+
+
+def test_what_holds_nothing_is_not_given_back() -> None:
+    """Time in a queue is nobody's loss; it counts from the first pod that has a node."""
+    state = begun(Phase.PENDING, **LATE)
+    first = pod(placed_at=NOW - 100)
+
+    assert patience.remaining_seconds(seen(state, WAITING), NOW) is None
+    assert patience.remaining_seconds(seen(state, first, WAITING), NOW) == 1700.0
 
 
 def test_a_place_that_never_became_whole_is_left() -> None:

@@ -107,6 +107,9 @@ class JobStatus(SpecModel):
     goodput: Annotated[_Figure | None, Field(description="The share of the time that went into kept steps.")] = None
     digest: Annotated[str | None, Field(max_length=128, description="The digest of the final weights.")] = None
     start_time: Annotated[_Time | None, Field(description="When this round began.")] = None
+    run_time: Annotated[
+        _Time | None, Field(description="When all pods of this round first ran; the deadline counts from it.")
+    ] = None
     completion_time: Annotated[_Time | None, Field(description="When the job ended.")] = None
     round: Annotated[_Number | None, Field(description="How often the job was resumed.")] = None
     preflight: Annotated[Preflight | None, Field(description="The plan that comes before the pods.")] = None

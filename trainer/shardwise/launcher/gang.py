@@ -111,7 +111,8 @@ class Gang:
             return None
         running = Incarnation(await asyncio.to_thread(next_incarnation, self._directory), self._means)
         self._standing.begin(running)
-        fresh, deadline = self._standing.record.fresh, self._means.deadline_seconds
+        record = self._standing.record
+        fresh, deadline = record.fresh, self._means.deadline_seconds(record.began_at)
         try:
             await running.give_orders(
                 fork=self._config.fork and fresh, step=self._config.step if fresh else None, deadline_seconds=deadline

@@ -23,7 +23,7 @@ async def hosts_are_there(means: Means, standing: Standing) -> LastWord | None:
     while not means.stop.is_set():
         if means.host.leaving.is_set():
             return None
-        if means.deadline_seconds == 0.0:
+        if means.deadline_seconds(standing.record.began_at) == 0.0:
             return saved("the deadline has passed")
         now = time.monotonic()
         stuck = means.stuck

@@ -57,8 +57,13 @@ class Means:
         others = self.members.stuck().items()
         return own + [Stuck(host=host, address=member.address, words=member.stuck) for host, member in others]
 
-    @property
-    def deadline_seconds(self) -> float | None:
-        """What is left of the job's deadline; None without one."""
+    def deadline_seconds(self, began_at: float | None) -> float | None:
+        """What is left of the job's deadline; None without one.
+
+        In a cluster, where hosts wait in queues, it counts from `began_at`, the first incarnation of the run.
+        """
         deadline = self.job.spec.deadline
-        return max(0.0, deadline.seconds - (time.time() - self.config.started_at)) if deadline else None
+        if deadline is None:
+            return None
+        since = self.config.started_at if self.config.one_machine else began_at
+        return deadline.seconds if since is None else max(0.0, deadline.seconds - (time.time() - since))

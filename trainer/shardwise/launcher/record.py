@@ -28,9 +28,10 @@ class GangRecord:
 
     `run` is the command's life that it belongs to; `restarts` count over the life of the run directory, `used` over
     that of the command. `fresh` says that no checkpoint was committed under this command yet, so what its command line
-    asked of the start still holds. `led` is False where the leader has gone away in good order. `goodput` is the wall
-    time up to `written_at` (seconds since the epoch), lost steps not yet told apart; `metrics_offset` is where the
-    metrics of this command begin. `code` is the last word, None before it, and `word` all of it.
+    asked of the start still holds. `began_at` is when its first incarnation did, in seconds since the epoch. `led` is
+    False where the leader has gone away in good order. `goodput` is the wall time up to `written_at` (seconds since the
+    epoch), lost steps not yet told apart; `metrics_offset` is where the metrics of this command begin. `code` is the
+    last word, None before it, and `word` all of it.
     """
 
     run: str
@@ -39,6 +40,7 @@ class GangRecord:
     port: int
     started_at: float
     written_at: float = 0.0
+    began_at: float | None = None
     incarnation: int | None = None
     epoch: int = 0
     running: bool = False

@@ -49,7 +49,7 @@ class Standing:
         self.running = incarnation
         self.phase = RunPhase.STARTING if self.ended_at is None else RunPhase.RECOVERING
         self.reason = ""
-        self.note(incarnation=incarnation.number, running=True)
+        self.note(incarnation=incarnation.number, running=True, began_at=self.record.began_at or time.time())
         self._ledger.began(time.time())
 
     def end(self, *, well: bool) -> None:

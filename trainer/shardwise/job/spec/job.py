@@ -66,7 +66,10 @@ class JobSpec(SpecModel):
     recovery: Annotated[Recovery, Field(description="What happens when something ends that should not.")] = Recovery()
     deadline: Annotated[
         Duration | None,
-        Field(description="Time after which the job is saved and stopped, from above 0s to 3650d."),
+        Field(
+            description="Time after which the job is saved and stopped, from above 0s to 3650d; "
+            "in clusters it counts from when all hosts run."
+        ),
         Unit("duration"),
     ] = None
     suspend: Annotated[bool, Field(description="Saves, then gives the pods back until false; for clusters.")] = False

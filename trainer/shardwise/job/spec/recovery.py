@@ -54,7 +54,11 @@ class Recovery(SpecModel):
         Duration, Field(description="Time without any progress after which the processes are ended."), Unit("duration")
     ] = Duration("5m")
     start_within: Annotated[
-        Duration, Field(description="Time within which all hosts must be there at first."), Unit("duration")
+        Duration,
+        Field(
+            description="Time within which all hosts must be there at first; in clusters it counts from the first one."
+        ),
+        Unit("duration"),
     ] = Duration("30m")
     replace_within: Annotated[
         Duration, Field(description="Time within which a lost host must be back."), Unit("duration")
