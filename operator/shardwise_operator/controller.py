@@ -13,6 +13,7 @@ from shardwise_operator.apply import Applier
 from shardwise_operator.catalog import CATALOG_KEY, Catalog
 from shardwise_operator.config import Settings
 from shardwise_operator.decide import decide
+from shardwise_operator.milestones import milestones
 from shardwise_operator.observe import CHILDREN, RECENT_SECONDS, Observer
 from shardwise_operator.observed import LEADER, Observed
 from shardwise_operator.plan import Plan
@@ -59,7 +60,7 @@ class JobController:
         self._cache, self._settings = cache, settings
         self._observer, self._applier = observer, applier
         self._poller, self._recorder, self._catalog = poller, recorder, catalog
-        self._statuses = StatusWrites(cache, api)
+        self._statuses = StatusWrites(cache, api, self._written)
 
     @property
     def watches(self) -> Sequence[Watch]:
@@ -100,6 +101,10 @@ class JobController:
         if due_seconds > 0.0:
             return due_seconds if again_seconds is None else min(due_seconds, again_seconds)
         return again_seconds
+
+    def _written(self, job: Object, before: Object, after: Object) -> None:
+        for event in milestones(before, after):
+            self._recorder.record(job, event.type, event.reason, event.message)
 
     def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
         """Have host 0 asked while there is one that may answer; its first word often comes before the status is due."""

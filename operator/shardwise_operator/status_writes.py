@@ -46,9 +46,16 @@ class _Held:
 class StatusWrites:
     """The statuses of all jobs, as far as this process is ahead of its cache."""
 
-    def __init__(self, cache: Caches, api: Writer, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is written yet."""
-        self._cache, self._api, self._clock = cache, api, clock
+    def __init__(
+        self,
+        cache: Caches,
+        api: Writer,
+        written: Callable[[Object, Object, Object], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is written yet; of each write `written` is told the job, its status before and the one since."""
+        self._cache, self._api, self._tell, self._clock = cache, api, written, clock
         self._written: dict[Key, Object] = {}
         self._held: dict[Key, _Held] = {}
         self._calm_since: dict[Key, float] = {}
@@ -113,6 +120,7 @@ class StatusWrites:
     def _write(self, key: Key, job: Object, told: Object, status: Object) -> None:
         self._written[key] = self._api.replace_status(TRAINING_JOBS, {**job, "status": status})
         self.wait(key)
+        self._tell(job, told, status)
         if (status.get("phase"), status.get("reason")) != (told.get("phase"), told.get("reason")):
             _log.info("%s/%s: %s: %s", *key, status.get("phase"), status.get("reason"))
 

@@ -43,7 +43,7 @@ def care(seen: Observed, settings: Settings, now: float) -> Plan:
 
 
 def _events(before: State, after: State) -> Iterator[Event]:
-    """What is not right. That all is well is in the conditions: an event of every job would cost a request."""
+    """What is not right, by a condition of its own; what else there is to tell follows from the status."""
     for kind in (STALLED, NOTICE_TOO_SHORT):
         known, said = before.condition(kind), after.condition(kind)
         if said and said.status == TRUE and not (known and known.status == TRUE):

@@ -23,7 +23,7 @@ WARNING = "Warning"
 
 _REMEMBERED = 4096
 _SAME_EVENT_SECONDS = 600.0
-_BURST = 25  # of one object, then one in five minutes
+_BURST = 25  # of one object and severity, then one in five minutes
 _QPS = 1 / 300
 _MESSAGE_CHARACTERS = 1024  # the API server refuses more
 
@@ -49,14 +49,14 @@ class Recorder:
         self._component = component
         self._lock = threading.Lock()
         self._sent: OrderedDict[tuple[str, ...], _Sent] = OrderedDict()
-        self._limiters: OrderedDict[str, Limiter] = OrderedDict()
+        self._limiters: OrderedDict[tuple[str, ...], Limiter] = OrderedDict()
 
     def record(self, about: Object, severity: str, reason: str, message: str) -> None:
         """Say `reason` (one word) and `message` about an object; `severity` is NORMAL or WARNING."""
         message = message[:_MESSAGE_CHARACTERS]
         key = (about["metadata"]["uid"], severity, reason, message)
         with self._lock:
-            if not self._limiter(key[0]).taken():
+            if not self._limiter(key[:2]).taken():
                 self._metrics.events.labels("dropped").inc()
                 return
             earlier = self._sent.get(key)
@@ -73,9 +73,10 @@ class Recorder:
         else:
             self._metrics.events.labels("sent").inc()
 
-    def _limiter(self, uid: str) -> Limiter:
-        limiter = self._limiters.pop(uid, None) or Limiter(_QPS, _BURST)
-        self._limiters[uid] = limiter
+    def _limiter(self, whose: tuple[str, ...]) -> Limiter:
+        """Of one object and severity: however much goes well, there is room for a warning."""
+        limiter = self._limiters.pop(whose, None) or Limiter(_QPS, _BURST)
+        self._limiters[whose] = limiter
         if len(self._limiters) > _REMEMBERED:
             self._limiters.popitem(last=False)
         return limiter

@@ -120,11 +120,13 @@ class Operator:
         )
         self._thread = threading.Thread(target=self._manager.run, args=(self._controller, self._stop), name="operator")
 
-    def requests(self, verb: str, *, but: str = "") -> int:
-        """How often the API server was asked so, but for one kind."""
+    def requests(self, verb: str, *, but: tuple[str, ...] = ()) -> int:
+        """How often the API server was asked so, but for some kinds."""
         (family,) = [each for each in self.metrics.registry.collect() if each.name == "shardwise_operator_api_requests"]
         counted = [each for each in family.samples if each.name.endswith("_total")]
-        return round(sum(each.value for each in counted if each.labels["verb"] == verb and each.labels["kind"] != but))
+        return round(
+            sum(each.value for each in counted if each.labels["verb"] == verb and each.labels["kind"] not in but)
+        )
 
     def __enter__(self) -> Self:
         self._poller.__enter__()

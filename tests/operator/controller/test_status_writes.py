@@ -58,7 +58,7 @@ def server() -> _Server:
 @pytest.fixture
 def writes(server: _Server) -> StatusWrites:
     """Return what is tested."""
-    return StatusWrites(server, server, clock=lambda: server.now)
+    return StatusWrites(server, server, lambda *_: None, clock=lambda: server.now)
 
 
 def _keep(writes: StatusWrites, status: Object, name: str = "job", **fields: Any) -> float:
@@ -161,3 +161,17 @@ def test_what_could_not_be_written_is_not_lost(server: _Server, writes: StatusWr
 
     assert newest is not None
     assert newest["status"] == MADE
+
+
+def test_what_is_written_is_told(server: _Server) -> None:
+    """With what the API server had before: passes that made no write between are no part of it."""
+    told: list[tuple[Object, Object]] = []
+    writes = StatusWrites(
+        server, server, lambda _, before, after: told.append((before, after)), clock=lambda: server.now
+    )
+
+    _keep(writes, BEGUN)
+    _keep(writes, {**BEGUN, "phase": "Starting"})
+    _keep(writes, RUNNING)
+
+    assert told == [({}, BEGUN), (BEGUN, RUNNING)]

@@ -70,3 +70,15 @@ def test_events_never_fail_their_caller(scripted_api: Api, script: ScriptedServe
         recorder.record(configmap("a", 1), NORMAL, "Step", f"step {n}")
 
     assert results(metrics) == {"failed": 25, "dropped": 15}
+
+
+def test_there_is_always_room_for_a_warning(api: Api, namespace: str, about: Object, metrics: Metrics) -> None:
+    """However often something went well: the limits of the two are apart."""
+    recorder = Recorder(api, metrics, component="shardwise-operator")
+    for step in range(40):
+        recorder.record(about, NORMAL, "Saved", f"step {step}")
+    recorder.record(about, WARNING, "Restarted", "host 1 was lost")
+
+    reasons = [event["reason"] for page in api.pages(EVENTS, namespace) for event in page.items]
+    assert reasons.count("Restarted") == 1
+    assert reasons.count("Saved") < 40
