@@ -1,15 +1,19 @@
 """Carries a plan out. Every write has a precondition, so one that was decided on an old view is refused or harmless.
 
 An object is only ever made under a name that nobody has. Where somebody has it, and it is not this job's, nothing is
-touched and the rest of the plan waits: the status says whose name is in the way.
+touched and the rest of the plan waits: the status says whose name is in the way. The pods of a job are made several at
+a time, first one, then twice as many each time: where the first is refused, so would be the others.
 """
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from shardwise_operator.agents import Target
 from shardwise_operator.asks import Asks
 from shardwise_operator.observed import Observed
-from shardwise_operator.plan import Apply, AskSave, AskStop, Create, Delete, Event, Patch, Plan
+from shardwise_operator.plan import Apply, AskSave, AskStop, Create, Delete, Event, Patch, Plan, Step
 from shardwise_operator.poll import Key
 from shardwise_operator.render.names import controller_of
 from shardwise_operator.render.secret import Tokens
@@ -17,6 +21,8 @@ from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, Kind, Object
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.words import NAME_CONFLICT, QUOTA, REFUSED
+
+_MOST_AT_ONCE = 16
 
 
 @dataclass
@@ -44,6 +50,7 @@ class Applier:
     def __init__(self, api: Api, asks: Asks, tokens: Tokens) -> None:
         """Write through `api`, and ask host 0 through `asks`."""
         self._api, self._asks, self._tokens = api, asks, tokens
+        self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="pods")
 
     def apply(self, seen: Observed, plan: Plan) -> Outcome:
         """Carry the steps out, in their order, up to one that is refused.
@@ -54,24 +61,8 @@ class Applier:
 
         """
         outcome = Outcome()
-        for step in plan.steps:
-            match step:
-                case Create():
-                    self._create(seen, step, outcome)
-                case Apply():
-                    self._api.apply(step.kind, dict(step.manifest))
-                case Patch():
-                    self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
-                case Delete():
-                    self._api.delete(
-                        step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds
-                    )
-                case AskStop():
-                    self._ask(seen, step)
-                case AskSave():
-                    if self._ask(seen, step):
-                        outcome.leaving.update(step.leaving)
-                        outcome.events.append(step.heard)
+        for _, steps in groupby(plan.steps, _is_of_a_pod):
+            self._carry_out_all(seen, list(steps), outcome)
             if outcome.reason:
                 break
         return outcome
@@ -79,6 +70,48 @@ class Applier:
     def forget(self, key: Key) -> None:
         """The job is gone, or another's."""
         self._asks.forget(key)
+
+    def _carry_out_all(self, seen: Observed, steps: Sequence[Step], outcome: Outcome) -> None:
+        pods = [step for step in steps if isinstance(step, Create) and _is_of_a_pod(step)]
+        if pods:
+            self._create_all(seen, pods, outcome)
+            return
+        for step in steps:
+            self._carry_out(seen, step, outcome)
+            if outcome.reason:
+                return
+
+    def _carry_out(self, seen: Observed, step: Step, outcome: Outcome) -> None:
+        match step:
+            case Create():
+                self._create(seen, step, outcome)
+            case Apply():
+                self._api.apply(step.kind, dict(step.manifest))
+            case Patch():
+                self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+            case Delete():
+                self._api.delete(step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds)
+            case AskStop():
+                self._ask(seen, step)
+            case AskSave():
+                if self._ask(seen, step):
+                    outcome.leaving.update(step.leaving)
+                    outcome.events.append(step.heard)
+
+    def _create_all(self, seen: Observed, steps: Sequence[Create], outcome: Outcome) -> None:
+        """Make objects that do not depend on each other, up to those that are refused."""
+        begin, many = 0, 1
+        while begin < len(steps) and not outcome.reason:
+            batch = [(step, Outcome()) for step in steps[begin : begin + many]]
+            made = [self._pool.submit(self._create, seen, step, own) for step, own in batch[1:]]
+            self._create(seen, *batch[0])  # in the pass's own thread, by which it is known to get on
+            for each in made:
+                each.result()
+            for _, own in batch:
+                outcome.made += own.made
+                if own.reason:
+                    outcome.reason, outcome.message = own.reason, own.message
+            begin, many = begin + many, min(2 * many, _MOST_AT_ONCE)
 
     def _create(self, seen: Observed, step: Create, outcome: Outcome) -> None:
         try:
@@ -110,3 +143,7 @@ class Applier:
         """Whether host 0 has taken the request, which takes a pass or more."""
         target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
         return self._asks.ask((seen.namespace, seen.name), target, step)
+
+
+def _is_of_a_pod(step: Step) -> bool:
+    return isinstance(step, Create) and step.kind == PODS

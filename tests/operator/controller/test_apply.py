@@ -1,0 +1,68 @@
+"""A plan carried out: the pods of a job several at a time, and none more once one is refused."""
+
+import threading
+from typing import Any, cast
+
+from tests.operator.building import begun, seen
+
+from shardwise_operator.agents import Agents
+from shardwise_operator.apply import Applier
+from shardwise_operator.asks import Asks
+from shardwise_operator.plan import Create, Plan
+from shardwise_operator.render.secret import Tokens
+from shardwise_operator.runtime.errors import ForbiddenError
+from shardwise_operator.runtime.kinds import PODS, SERVICES, Kind, Object
+from shardwise_operator.runtime.transport import Api
+
+
+class _Server:
+    """Makes what it is asked for, as many at a time as come."""
+
+    def __init__(self, *, refuses: str = "") -> None:
+        self._refuses, self._lock = refuses, threading.Lock()
+        self.made: list[str] = []
+        self.most = self._now = 0
+
+    def create(self, _kind: Kind, obj: Object) -> Object:
+        name = obj["metadata"]["name"]
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self.made.append(name)
+        threading.Event().wait(0.02)
+        with self._lock:
+            self._now -= 1
+        if name == self._refuses:
+            raise ForbiddenError(403, "Forbidden", "exceeded quota: pods")
+        return obj
+
+
+def _apply(server: _Server) -> Any:
+    pods = [Create(PODS, {"metadata": {"name": f"pod-{number}"}}) for number in range(100)]
+    steps = (Create(SERVICES, {"metadata": {"name": "service"}}), *pods)
+    with Asks(Agents(), lambda _: None) as asks:
+        applier = Applier(cast("Api", server), asks, Tokens(b"0" * 32))
+        return applier.apply(seen(begun()), Plan(state=begun(), steps=steps))
+
+
+def test_pods_are_made_several_at_a_time() -> None:
+    """All of them, bounded, after what they need; the outcome has them in their order."""
+    server = _Server()
+
+    outcome = _apply(server)
+
+    assert server.made[0] == "service"
+    assert [pod["metadata"]["name"] for pod in outcome.pods] == [f"pod-{number}" for number in range(100)]
+    assert len(server.made) == 101
+    assert 4 < server.most <= 16
+
+
+def test_a_quota_is_not_run_against_by_all() -> None:
+    """The first pod that is refused is asked for alone; later ones with the few of their batch."""
+    first, later = _Server(refuses="pod-0"), _Server(refuses="pod-5")
+
+    refused, partly = _apply(first), _apply(later)
+
+    assert (first.made, refused.reason) == (["service", "pod-0"], "QuotaExceeded")
+    assert sorted(later.made) == ["pod-0", "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6", "service"]
+    assert (partly.reason, len(partly.pods)) == ("QuotaExceeded", 6)
