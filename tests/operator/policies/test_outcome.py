@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.operator.building import NOW, begun, frozen, manifest, pod, record, seen
 
+from shardwise.job.contract import ExitCode
 from shardwise_operator.policies import outcome
 from shardwise_operator.state import Phase
 from shardwise_operator.words import SAVED_UNASKED, Lost
@@ -49,7 +50,7 @@ def test_failed(code: int, cause: str | None, reason: str) -> None:
 
 def test_a_host_that_is_not_back_in_time_ends_no_job() -> None:
     """The others are given back, and all are tried again in a new round, after a wait, at the cost of one hostLost."""
-    last = record(84, message="host 1 missing for 600 s")
+    last = record(ExitCode.HOSTS_MISSING, message="host 1 missing for 600 s")
     pods = pod(phase="Failed", record=last), pod("0-1", 1, phase="Pending")
 
     plan = outcome.decide(seen(begun(Phase.RECOVERING, attempts={"0-0": 0, "0-1": 1}), *pods), NOW)
@@ -67,7 +68,7 @@ def test_a_host_that_is_not_back_in_time_ends_no_job() -> None:
 def test_hosts_that_are_given_back_have_a_budget_and_a_deadline() -> None:
     """Where they are used up, the job fails by their name."""
     made_of = frozen(manifest(recovery={"restarts": {"hostLost": 1}}))
-    last = pod(phase="Failed", record=record(84, checkpoint_step=None)), pod("0-1")
+    last = pod(phase="Failed", record=record(ExitCode.HOSTS_MISSING, checkpoint_step=None)), pod("0-1")
 
     spent = outcome.decide(seen(begun(charged={"hostLost": 1}), *last, made_of=made_of), NOW)
     late = outcome.decide(seen(begun(), *last, deadline_seconds=60.0), NOW)
