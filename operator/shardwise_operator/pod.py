@@ -32,6 +32,8 @@ class Pod:
         address: its IP; None before it has one.
         placed_at: when it was bound to its node.
         started_at: when its container began to run; None while it does not.
+        others_run: containers run in it that are not ours. A pod can be Running without any: the kubelet says that the
+            last one has ended some time before it says so of the pod.
         ready: its host's trainer has joined the gang.
         gates: the scheduling gates that keep it from a node, those of others too.
         deleting_at: when it is to be gone, if it is being deleted.
@@ -60,6 +62,7 @@ class Pod:
     address: str | None = None
     placed_at: float | None = None
     started_at: float | None = None
+    others_run: bool = False
     ready: bool = False
     gates: tuple[str, ...] = ()
     deleting_at: float | None = None
@@ -91,8 +94,8 @@ class Pod:
 
     @property
     def lingers(self) -> bool:
-        """Whether its container has ended and the pod has not: somebody has put others into it, such as a mesh's."""
-        return self.ended and self.phase not in _ENDED
+        """Whether its container has ended and others, which somebody has put into the pod, such as a mesh's, go on."""
+        return self.ended and self.others_run
 
     @property
     def running(self) -> bool:
@@ -111,7 +114,9 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     metadata, status = raw["metadata"], raw.get("status", {})
     labels = metadata["labels"]
     containers = {each["name"]: each for each in status.get("containerStatuses", [])}
-    container: Mapping[str, Any] = containers.get(PLAN if PLAN_LABEL in labels else AGENT, {})
+    own = PLAN if PLAN_LABEL in labels else AGENT
+    container: Mapping[str, Any] = containers.get(own, {})
+    others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
     ended = container.get("state", {}).get("terminated", {})
     waiting = container.get("state", {}).get("waiting", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
@@ -130,6 +135,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         address=status.get("podIP"),
         placed_at=seconds_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         started_at=seconds_of(container.get("state", {}).get("running", {}).get("startedAt")),
+        others_run=any("running" in each.get("state", {}) for each in others),
         ready=conditions.get("Ready", {}).get("status") == "True",
         gates=tuple(gate["name"] for gate in raw["spec"].get("schedulingGates", [])),
         deleting_at=seconds_of(metadata.get("deletionTimestamp")),

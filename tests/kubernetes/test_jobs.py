@@ -69,6 +69,7 @@ def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> Non
     job.until("the other pod of host 0", lambda: "cpu-two-hosts-0-0-1" in job.pods)
     assert job.pods["cpu-two-hosts-0-1-1"] == left["cpu-two-hosts-0-1-1"]
     job.until_phase("Complete", 600)
+    job.until("the last pod's end", lambda: job.status["hosts"]["ready"] == 0)
     finished, ended = job.status, Ended(job.status["digest"], job.losses)
     assert ended == here(example)
     assert (finished["restartCount"], finished["restarts"]["failure"]) == (3, 1)

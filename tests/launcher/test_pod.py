@@ -139,7 +139,7 @@ def test_host_missing(pods: Pods) -> None:
 
     assert pods.wait(0) == ExitCode.HOSTS_MISSING
     record = pods.record(0)
-    assert (record.code, record.cause, record.message) == (84, None, "host 1 missing for 1 s")
+    assert (record.code, record.cause, record.message) == (ExitCode.HOSTS_MISSING, None, "host 1 missing for 1 s")
     assert pods.summary["status"] == "stopped"
     pods.run = f"{UID}-1"
     pods.make(0)

@@ -34,13 +34,14 @@ def test_the_agent_is_known_by_its_name() -> None:
     assert found.record == record(83)
     assert found.ended
     assert found.lingers
+    assert not _read(_ended(0)).lingers, "the kubelet says it of the pod in a moment"
     assert not _read(sidecar, {"name": "agent", "state": {"running": {}}}).ended
     assert _read(sidecar).exit_code is None
 
 
 def test_a_run_is_over_when_its_agents_are() -> None:
     """A container that goes on keeps no job from being Complete, and its pod is deleted after a while."""
-    pods = [pod(key, exit_code=0, record=record(0)) for key in ("0-0", "0-1")]
+    pods = [pod(key, exit_code=0, others_run=True, record=record(0)) for key in ("0-0", "0-1")]
 
     state = decide(seen(begun(), *pods), SETTINGS, NOW).state
     then = decide(seen(state, *pods), SETTINGS, NOW + 31)
@@ -51,7 +52,7 @@ def test_a_run_is_over_when_its_agents_are() -> None:
 
 def test_a_host_whose_agent_has_ended_is_lost() -> None:
     """Its pod holds a node for nothing, so it goes; one that has ended whole would be kept, with its log."""
-    pods = pod(), pod("0-1", exit_code=1)
+    pods = pod(), pod("0-1", exit_code=1, others_run=True)
 
     plan = losses.decide(seen(begun(), *pods), NOW)
 

@@ -291,6 +291,21 @@ def test_one_rank_describes_the_arrays(toy: Toy) -> None:
     assert list(toy.folder(1).rglob("c.*"))
 
 
+def test_a_rank_that_holds_only_copies_has_nothing_to_write(toy: Toy) -> None:
+    """Of a second replica, say; it may come to its save before the first rank has made a folder."""
+    told: list[str] = []
+
+    def exchange(_: str, text: str) -> list[str]:
+        told.append(json.loads(text)["words"])
+        return [text]
+
+    processes = SimpleNamespace(writes=False, count=2, exchange=exchange, agree=ALONE.agree)
+    writer = toy.writer(processes=processes)
+    writer.save(1, {}, digester=Digester({}), identity={})
+    writer.wait()
+    assert told == ["", "", ""]
+
+
 def test_what_retention_cannot_delete_harms_nothing(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
     """It is told, the other ones go, and it goes after the next save."""
     heard = Heard()

@@ -259,8 +259,10 @@ class CheckpointWriter:
 
     def _put(self, save: _Save) -> bool:
         describes = self._processes.writes
+        has_files = describes or bool(save.parts)  # another rank may not have made the folder yet
         put(self._store, save.step, save.abstract, save.layouts, save.parts, describes=describes, moved=self._moved)
-        self._store.flush(save.step, [ARRAYS])
+        if has_files:
+            self._store.flush(save.step, [ARRAYS])
         return True
 
     def _commit(self, save: _Save, digests: Mapping[str, str]) -> bool:
