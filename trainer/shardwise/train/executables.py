@@ -82,7 +82,12 @@ class Executables:
         if not self._shares:
             return self._make(path, lower)
         with _alone(path.with_suffix(".lock")):
-            return _load(path, self._key, devices) or self._make(path, lower)
+            if kept := _load(path, self._key, devices):
+                return kept
+            made = self._make(path, lower)
+            # XLA may order the collectives of what it has just compiled differently from what was kept, which the other
+            # processes load: then each waits for ever for a sum that the others are not at.
+            return _load(path, self._key, devices) or made
 
     def _make(self, path: Path, lower: Callable[[], Lowered]) -> Compiled:
         compiled = lower().compile()

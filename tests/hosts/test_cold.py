@@ -1,0 +1,26 @@
+"""The first start of a job, of which no program is kept."""
+
+from pathlib import Path
+
+from tests.cli.running import Shell
+
+
+def test_the_rank_that_compiles_runs_what_the_others_load(tmp_path: Path) -> None:
+    """Without a tensor axis and with one sequence a device the sums of a program just compiled are in another order."""
+    shell = Shell(
+        tmp_path,
+        tmp_path / "cache",
+        (
+            "hardware.topology=2x2",
+            "training.mesh.tensor=1",
+            "training.batch.sequences=4",
+            "training.steps=3",
+            "recovery.hangAfter=20s",
+        ),
+        {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "executables")},
+    )
+    summary = shell.finish("first")
+    shell.close()
+    shell.remove()
+
+    assert (summary["restarts"], summary["incarnations"]) == ({}, 1)
