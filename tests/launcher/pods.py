@@ -49,6 +49,7 @@ class Pods:
         self._network = f"127.{1 + os.getpid() % 250}.{next(_networks) % 250}"
         self._attempts = itertools.count()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._all: list[subprocess.Popen[bytes]] = []
         self.addresses: dict[int, str] = {}
         self.options: dict[str, Any] = {}
         self.run, self.job = f"{UID}-0", ""
@@ -63,22 +64,25 @@ class Pods:
             self.make(host)
 
     def make(self, host: int, *, directory: Path | None = None) -> None:
-        """Make a pod for a host, with a new address and an empty scratch."""
-        root = self.roots / str(host)
-        shutil.rmtree(root, ignore_errors=True)
+        """Make a pod for a host, with a new address and an empty scratch; one that it has is left to itself."""
+        attempt = next(self._attempts)
+        root, link = self.roots / f"{host}-{attempt}", self.roots / str(host)
         for mount in ("job_mount", "token_mount", "scratch_mount"):
             (root / mount).mkdir(parents=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(root)
         (root / "job_mount" / pods.JOB_KEY).write_text(self.job)
         built_in = Path(accelerators.__file__).parent / "classes" / "cpu-sim.yaml"
         shutil.copy(built_in, root / "job_mount" / pods.CLASS_KEY)
         (root / "token_mount" / pods.GANG_TOKEN_KEY).write_text(GANG)
         (root / "token_mount" / pods.STATUS_TOKEN_KEY).write_text(STATUS)
-        self.addresses[host] = f"{self._network}.{1 + next(self._attempts)}"
+        self.addresses[host] = f"{self._network}.{1 + attempt}"
         if host == 0:
             replace_file(self._names, json.dumps({NAME: self.addresses[0]}), durable=False)  # others read it meanwhile
         variables = {
             pods.ADDRESS_VARIABLE: self.addresses[host],
             pods.RANK_VARIABLE: str(host),
+            pods.ATTEMPT_VARIABLE: str(attempt),
             pods.LEADER_VARIABLE: f"{NAME}:{pods.AGENT_PORT}",
             pods.RUN_VARIABLE: self.run,
             pods.STARTED_VARIABLE: str(time.time()),
@@ -91,6 +95,7 @@ class Pods:
             self.processes[host] = subprocess.Popen(
                 command, env=os.environ | variables, stdout=output, stderr=output, start_new_session=True
             )
+        self._all.append(self.processes[host])
 
     def kill(self, host: int) -> None:
         """Take a pod away as a node's power failure does: all of its processes at once."""
@@ -178,7 +183,7 @@ class Pods:
 
     def close(self) -> list[str]:
         """End what a failed test has left running; what is left that should not be."""
-        for process in self.processes.values():
+        for process in self._all:
             if process.poll() is None:
                 processes.end_tree(process.pid)
                 process.wait()

@@ -28,8 +28,8 @@ def led_by(directory: Path, run: str, **more: object) -> None:
 
 
 def test_held(tmp_path: Path) -> None:
-    """A directory whose lock is held is refused by its name, and free again afterwards."""
-    with hold(tmp_path), pytest.raises(RunDirectoryError, match="lock still stands"), claimed(tmp_path, "uid-0"):
+    """A lock that stands ends this pod alone: its holder may be this job's, on a lost node. Afterwards it is free."""
+    with hold(tmp_path), pytest.raises(StorageError, match="another host 0"), claimed(tmp_path, "uid-0"):
         pass
     with claimed(tmp_path, "uid-0"), pytest.raises(RunDirectoryError, match="live run"), hold(tmp_path):
         pass

@@ -5,12 +5,13 @@ from typing import Any
 from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members
 
 
-def poll(host: int, agent: str, *, sees: str = "own", leaving: bool = False) -> dict[str, Any]:
+def poll(host: int, agent: str, *, sees: str = "own", leaving: bool = False, attempt: int = 0) -> dict[str, Any]:
     """Return a follower's poll."""
     address = f"10.0.0.{host}"
     return {
         "host": host,
         "agentId": agent,
+        "attempt": attempt,
         "address": address,
         "sees": sees,
         "leaving": leaving,
@@ -62,6 +63,18 @@ def test_replaced() -> None:
     members.polled(poll(2, "c"), 11.0)
     assert members.replaced(before) == [2]
     assert members.replaced(members.agent_ids()) == []
+
+
+def test_two_agents_of_one_host() -> None:
+    """The later one is the host's, whichever was heard last: a node that the cluster has lost may run the other on."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    members.polled(poll(2, "c", attempt=1), 11.0)
+    known = members.agent_ids()
+    members.polled(poll(2, "b"), 12.0)
+    assert members.replaced(known) == []
+    assert members.superseded(poll(2, "b"))
+    assert not members.superseded(poll(2, "c", attempt=1))
+    assert not members.superseded(poll(2, "d", attempt=1))  # where nobody counts
 
 
 def test_pardon() -> None:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from tests.launcher.conftest import LIMIT_SECONDS
 from tests.launcher.pods import GANG, STATUS, UID, Pods
 
 from shardwise.job.contract import ExitCode
@@ -69,6 +70,20 @@ def test_killed(pods: Pods, host: int) -> None:
     assert after["hosts"][other]["agentPid"] == before["hosts"][other]["agentPid"]
     assert pods.record(other).restarts == pods.record(host).restarts == {"hostLost": 1}
     assert [event["fromStep"] for event in pods.events("running")] == [0, 5]
+
+
+def test_two_pods_of_one_host(pods: Pods) -> None:
+    """The later one is the host's, which costs one restart; one that goes on where no kubelet ends it leaves."""
+    pods.start(faults=[HELD, HELD_AGAIN])
+    pods.until_step(7)
+    first = pods.processes[1]
+    pods.make(1)
+    pods.until_step(12, incarnation=1)
+    assert first.wait(LIMIT_SECONDS) == LEFT
+    pods.go_on("further")
+
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert pods.record(0).restarts == {"hostLost": 1}
 
 
 @pytest.mark.parametrize("host", [0, 1])

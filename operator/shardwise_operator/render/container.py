@@ -7,6 +7,7 @@ from shardwise.job.load import as_data
 from shardwise.job.pods import (
     ADDRESS_VARIABLE,
     AGENT_PORT,
+    ATTEMPT_VARIABLE,
     DIRECTORY_VARIABLE,
     LEADER_VARIABLE,
     RANK_VARIABLE,
@@ -60,6 +61,7 @@ def _env(seen: Observed, frozen: Frozen, host: str) -> list[dict[str, Any]]:
     assert started_at is not None
     ours = {
         RANK_VARIABLE: str(frozen.rank(host)),
+        ATTEMPT_VARIABLE: str(seen.state.attempts[host]),
         LEADER_VARIABLE: f"{service_name(seen.name)}.{seen.namespace}.svc:{AGENT_PORT}",
         RUN_VARIABLE: f"{seen.uid}-{seen.state.round}",
         STARTED_VARIABLE: f"{started_at:.0f}",

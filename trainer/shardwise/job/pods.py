@@ -43,6 +43,7 @@ AGENT_PORT = 8490
 ADDRESS_VARIABLE = "SHARDWISE_POD_ADDRESS"  # the pod's own ip
 RANK_VARIABLE = "SHARDWISE_POD_RANK"  # slice x hosts of a slice + host
 LEADER_VARIABLE = "SHARDWISE_POD_LEADER"  # "name:port" of host 0
+ATTEMPT_VARIABLE = "SHARDWISE_POD_ATTEMPT"  # as the label of that name
 RUN_VARIABLE = "SHARDWISE_POD_RUN"  # names one round of one job
 STARTED_VARIABLE = "SHARDWISE_POD_STARTED_AT"  # of the round, in seconds since the epoch
 DIRECTORY_VARIABLE = "SHARDWISE_POD_DIRECTORY"  # the run directory, on a volume that all hosts see

@@ -54,6 +54,7 @@ class Board:
             "rayAddress": reach.address if reach.agent_ids.get(poll["host"]) == poll["agentId"] else "",
             "over": self._standing.over,
             "mayGo": self._standing.running is None,
+            "superseded": self._means.members.superseded(poll),
             "done": self._standing.code,
         }
 

@@ -29,7 +29,8 @@ class AgentConfig:
     """One host's part in a run.
 
     `run` names one life of the command, or one round of a job in a cluster: a successor of a lost host 0 goes on with
-    what its predecessor used up of the budgets, a new command does not. `leader` is "name:port" of host 0's HTTP,
+    what its predecessor used up of the budgets, a new command does not. `attempt` counts the agents that the host had
+    before, where it is known: of two that live the later one is the host's. `leader` is "name:port" of host 0's HTTP,
     `listen` "ip:port" of this host's own, `address` this host's ip. `started_at` is the command's start in seconds
     since the epoch. `fork` and `step` are what the command line asked. `one_machine` says that all hosts are this
     one, so that nobody can take the place of a host that is stuck.
@@ -49,6 +50,7 @@ class AgentConfig:
     started_at: float
     fork: bool
     step: int | None
+    attempt: int = 0
     one_machine: bool = False
     trainer_command: list[str] = field(default_factory=lambda: list(TRAINER))
 

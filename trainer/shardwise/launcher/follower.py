@@ -54,6 +54,8 @@ class Follower:
                 self._answered_at, code, may_go = time.monotonic(), answer["done"], answer["mayGo"]
             if code is not None:
                 return int(code)
+            if answer and answer["superseded"]:  # the cluster has lost sight of this host, and made another
+                return LEFT
             if leaving and may_go:
                 return LEFT
             if answer:
@@ -91,6 +93,7 @@ class Follower:
         body = {
             "host": self._config.host,
             "agentId": self._host.agent_id,
+            "attempt": self._config.attempt,
             "address": self._config.address,
             "sees": self._sees,
             "leaving": leaving,

@@ -16,13 +16,15 @@ LOST_SECONDS = 10.0
 class Member:
     """One host's agent.
 
-    Its id is not its process's number, which in a pod is always 1. `came_at`, `polled_at` (its own last word) and
+    Its id is not its process's number, which in a pod is always 1; `attempt` counts the agents before it, where that is
+    known. `came_at`, `polled_at` (its own last word) and
     `heard_at` (that, or a hand's) are in the leader's monotonic seconds. `address` is its host's ip; `sees` is what it
     reads in the run directory (`shared.py`); `leaving` says that its host is about to go away; `stuck` why it can start
     no trainer; `epoch` is the one that its Ray node belongs to.
     """
 
     agent_id: str
+    attempt: int = 0
     came_at: float
     polled_at: float
     heard_at: float
@@ -42,12 +44,20 @@ class Members:
         self._own = Member(agent_id=own_id, came_at=0.0, polled_at=0.0, heard_at=0.0, sees=own_id)
         self._members: dict[int, Member] = {}
 
+    def superseded(self, poll: Mapping[str, Any]) -> bool:
+        """Whether this is the word of an agent whose host has a later one: a lost node may go on running the first."""
+        member = self._members.get(int(poll["host"]))
+        return member is not None and member.agent_id != poll["agentId"] and member.attempt > int(poll["attempt"])
+
     def polled(self, poll: Mapping[str, Any], now: float) -> None:
         """A follower has said that it is there."""
+        if self.superseded(poll):
+            return
         host, agent_id = int(poll["host"]), str(poll["agentId"])
         before = self._members.get(host)
         self._members[host] = Member(
             agent_id=agent_id,
+            attempt=int(poll["attempt"]),
             came_at=before.came_at if before and before.agent_id == agent_id else now,
             polled_at=now,
             heard_at=now,

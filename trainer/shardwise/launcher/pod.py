@@ -87,6 +87,7 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
     return AgentConfig(
         run=variables[pods.RUN_VARIABLE],
         host=int(variables[pods.RANK_VARIABLE]),
+        attempt=int(variables.get(pods.ATTEMPT_VARIABLE, 0)),  # an operator of before does not say it
         num_hosts=num_hosts(load(job_file).spec.hardware),
         job_file=str(job_file),
         directory=variables[pods.DIRECTORY_VARIABLE],
