@@ -43,8 +43,10 @@ class Board:
         """Pass on a "save" or a "stop"; from any thread."""
         asyncio.run_coroutine_threadsafe(self._requested(word), self._loop)
 
-    def heard(self, poll: dict[str, Any]) -> dict[str, Any]:
-        """Take a follower's word, and answer it; from any thread."""
+    def heard(self, poll: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a follower's word, and answer it; None where it is of another round. From any thread."""
+        if poll["run"] != self._means.config.run:
+            return None
         self._loop.call_soon_threadsafe(self._means.members.polled, poll, time.monotonic())
         reach = self._means.reach
         return {

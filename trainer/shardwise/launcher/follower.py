@@ -90,7 +90,8 @@ class Follower:
     def _poll(self, *, leaving: bool) -> dict[str, Any]:
         if self._leader is None or self._sees != self._leader:
             self._sees = read_word(Path(self._config.directory))
-        body = {
+        words = {
+            "run": self._config.run,
             "host": self._config.host,
             "agentId": self._host.agent_id,
             "attempt": self._config.attempt,
@@ -100,4 +101,4 @@ class Follower:
             "stuck": self._host.stuck,
             "epoch": self._epoch if self._node else None,
         }
-        return self._asked.request("POST", "/gang", body)
+        return self._asked.poll(words)

@@ -5,19 +5,22 @@
     POST /save     save, and go on                   POST /stop     save, then stop
     POST /gang     a follower says that it is there, and hears which epoch to join
 
-The last asks for the gang's token, the four before it for the status token. Called by `agent.py`. It runs in threads
+The last is signed with the gang's token, and so is its answer (`signature.py`); the four before it ask for the status
+token. Called by `agent.py`. It runs in threads
 of its own, so a slow reader delays nothing; it holds no state, and answers from what the leader last made known.
 """
 
 import hmac
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, Self
 
+from shardwise.launcher.client import POLL_PATH, SIGNATURE
 from shardwise.launcher.config import Tokens
+from shardwise.launcher.signature import answer_signature, poll_signature, same
 
 _MAX_BODY_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 10.0
@@ -35,8 +38,8 @@ class Board(Protocol):
     def request(self, word: str) -> None:
         """Pass on a "save" or a "stop"."""
 
-    def heard(self, poll: dict[str, Any]) -> dict[str, Any]:
-        """Take a follower's word, and answer it."""
+    def heard(self, poll: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a follower's word, and answer it; None where it is none of this run's."""
 
 
 class Server:
@@ -98,8 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {_MAX_BODY_BYTES} bytes")
             return
         body = self.rfile.read(length)
-        tokens = self.server.tokens
-        if not self._allowed(tokens.gang if self.path == "/gang" else tokens.status):
+        if self.path == POLL_PATH:
+            self._poll(body)
+            return
+        if not self._allowed(self.server.tokens.status):
             return
         match self.path, self.server.board:
             case _, None:
@@ -107,8 +112,6 @@ class _Handler(BaseHTTPRequestHandler):
             case ("/save" | "/stop") as path, board:
                 board.request(path[1:])
                 self._json({}, HTTPStatus.ACCEPTED)
-            case "/gang", board:
-                self._gang(board, body)
             case _:
                 self._refuse(HTTPStatus.NOT_FOUND, "there are /save and /stop")
 
@@ -121,13 +124,19 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"joining\n")
 
-    def _gang(self, board: Board, body: bytes) -> None:
-        try:
-            poll = json.loads(body)
-        except ValueError:
-            self._refuse(HTTPStatus.BAD_REQUEST, "expected a JSON object")
-            return
-        self._json(board.heard(poll))
+    def _poll(self, body: bytes) -> None:
+        token, board = self.server.tokens.gang, self.server.board
+        signature = poll_signature(token, body)
+        if not same(self.headers.get(SIGNATURE, ""), signature):
+            self._refuse(HTTPStatus.UNAUTHORIZED, "expected a signature with the gang's token")
+        elif board is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
+        elif (answer := board.heard(json.loads(body))) is None:
+            self._refuse(HTTPStatus.CONFLICT, "this is another run")
+        else:
+            raw = json.dumps(answer).encode()
+            signed = {SIGNATURE: answer_signature(token, signature, raw)}
+            self._send(HTTPStatus.OK, "application/json", raw, signed)
 
     def _allowed(self, token: str) -> bool:
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
@@ -142,9 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _json(self, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
         self._send(status, "application/json", json.dumps(content).encode())
 
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

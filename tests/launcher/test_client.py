@@ -1,0 +1,103 @@
+"""shardwise.launcher.client: a follower believes its leader alone, and tells nobody else what it could be known by."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from shardwise.launcher.client import SIGNATURE, NoLeaderError, poll, request
+from shardwise.launcher.config import Tokens
+from shardwise.launcher.ports import free_port
+from shardwise.launcher.server import Server
+from shardwise.launcher.signature import answer_signature, poll_signature
+
+TOKENS = Tokens(gang="gang-secret", status="status-secret")
+DONE = b'{"done": 0}'
+
+
+class Board:
+    """The board of a run whose followers are of the round "run-0"."""
+
+    def status(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def metrics(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def request(self, word: str) -> None:
+        """Is not asked."""
+        raise AssertionError(word)
+
+    def heard(self, poll: dict[str, Any]) -> dict[str, Any] | None:
+        """The same to each, but to another round nothing."""
+        return {"done": None, "host": poll["host"]} if poll["run"] == "run-0" else None
+
+
+@contextmanager
+def stranger(body: bytes, status: int = 200, signature: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Another pod at the leader's address, which gives this answer; its address, and what it was told."""
+    told: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(f"{self.headers}{self.rfile.read(int(self.headers['Content-Length'])).decode()}")
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header(SIGNATURE, signature)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the standard library's
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", told
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_leader_is_believed() -> None:
+    """Who has the gang's token is heard and answers; another round's follower, or another token, is refused."""
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    with Server(address, TOKENS, lambda: True, Board()):
+        assert poll(address, TOKENS.gang, {"host": 3, "run": "run-0"}) == {"done": None, "host": 3}
+        with pytest.raises(NoLeaderError, match="another run"):
+            poll(address, TOKENS.gang, {"host": 3, "run": "run-1"})
+        with pytest.raises(NoLeaderError, match="token"):
+            poll(address, TOKENS.status, {"host": 3, "run": "run-0"})
+        with pytest.raises(NoLeaderError, match="there are"):
+            request(address, TOKENS.status, "POST", "/elsewhere")
+
+
+@pytest.mark.parametrize("signature", ["", "0" * 64, "\u00ff"])
+def test_a_stranger_ends_no_run(signature: str) -> None:
+    """A pod that has the address of a lost host 0 cannot say that the run is done, and is told no token."""
+    with stranger(DONE, signature=signature) as (address, told), pytest.raises(NoLeaderError, match="else"):
+        poll(address, TOKENS.gang, {"host": 1, "run": "run-0"})
+
+    assert len(told) == 1
+    assert TOKENS.gang not in told[0]
+
+
+def test_an_answer_answers_one_poll() -> None:
+    """What the leader said to an earlier poll is not said to this one."""
+    earlier = answer_signature(TOKENS.gang, poll_signature(TOKENS.gang, b'{"host": 1}'), DONE)
+    with stranger(DONE, signature=earlier) as (address, _), pytest.raises(NoLeaderError, match="somebody else"):
+        poll(address, TOKENS.gang, {"host": 1, "run": "run-0"})
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"[]"), (500, b"[1]"), (200, b"no JSON"), (404, b"{}")])
+def test_what_is_no_answer(status: int, body: bytes) -> None:
+    """Whatever listens there, the follower goes on looking for its leader."""
+    with stranger(body, status) as (address, _), pytest.raises(NoLeaderError):
+        poll(address, TOKENS.gang, {"host": 1, "run": "run-0"})
