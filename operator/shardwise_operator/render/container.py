@@ -75,11 +75,16 @@ def _env(seen: Observed, frozen: Frozen, host: str) -> list[dict[str, Any]]:
 
 
 def _resources(frozen: Frozen) -> dict[str, dict[str, str]]:
-    """What the job asks for, and the class's devices, of which a pod gets what it asks for and no more."""
+    """What the job asks for, and the class's devices, of which a pod gets what it asks for and no more.
+
+    Devices do not count for a pod's quality of service: one that asks for neither cpu nor memory is the first that a
+    kubelet evicts and that the kernel kills, so the class asks for some where the job does not.
+    """
     asked = frozen.pod.resources
     machine = host_resources(frozen.machine, frozen.topology)
+    least = {name: amount for name, amount in frozen.machine.spec.requests.items() if name not in asked.limits}
     parts = {
-        "requests": {**{name: str(amount) for name, amount in asked.requests.items()}, **machine},
+        "requests": {**{name: str(amount) for name, amount in {**least, **asked.requests}.items()}, **machine},
         "limits": {**{name: str(amount) for name, amount in asked.limits.items()}, **machine},
     }
     return {name: amounts for name, amounts in parts.items() if amounts}

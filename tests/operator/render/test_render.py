@@ -194,7 +194,29 @@ def test_devices_are_the_class_s() -> None:
 
     resources = pod_manifest(observed, "0-0", Place())["spec"]["containers"][0]["resources"]
 
-    assert resources == {"requests": {"google.com/tpu": "4"}, "limits": {"google.com/tpu": "4"}}
+    least = {"cpu": "8", "memory": "16Gi"}
+    assert resources == {"requests": {**least, "google.com/tpu": "4"}, "limits": {"google.com/tpu": "4"}}
+
+
+@pytest.mark.parametrize("accelerator", sorted(_TOPOLOGIES.keys() - {"cpu-sim"}))
+def test_no_pod_with_devices_is_the_first_to_be_killed(accelerator: str) -> None:
+    """A kubelet and a kernel count cpu and memory alone: a pod that asks for neither goes before all others."""
+    made = pod_manifest(_two_slices(accelerator), "0-0", Place())
+
+    assert {"cpu", "memory"} <= made["spec"]["containers"][0]["resources"]["requests"].keys()
+
+
+def test_a_job_s_resources_win_over_what_its_class_asks_for_at_least() -> None:
+    """Also where the job says a limit alone: a request above it would be refused."""
+    job = manifest(hardware={"accelerator": "tpu-v5e", "topology": "4x4"})
+    job["spec"]["pod"]["resources"] = {"requests": {"cpu": "2"}, "limits": {"memory": "4Gi"}}
+    made_of = frozen(job)
+
+    made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "0-0", Place())
+
+    resources = made["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == {"cpu": "2", "google.com/tpu": "4"}
+    assert resources["limits"] == {"memory": "4Gi", "google.com/tpu": "4"}
 
 
 def test_followers_wait_for_their_slice() -> None:

@@ -161,6 +161,14 @@ class AcceleratorSpec(SpecModel):
     resources: Annotated[
         Quantities, Field(default_factory=dict, max_length=32, description="Further resources of each host's pod.")
     ]
+    requests: Annotated[
+        Quantities,
+        Field(
+            default_factory=dict,
+            max_length=32,
+            description="What each host's pod asks for at least, such as cpu and memory; a job's come first.",
+        ),
+    ]
     node_selector: Annotated[
         dict[MarkKey, LabelValue],
         Field(
