@@ -1,7 +1,7 @@
 """What follows from the classes: the AcceleratorCatalog, all of them in one object, and the watches of their nodes.
 
-The admission policy looks things up in the catalogue. Called by the controller when a class changes. It knows the
-cluster's classes only, and no job.
+The admission policy looks things up in the catalogue. Called by the controller when a class changes, or the catalogue
+itself, which others may edit or delete. It knows the cluster's classes only, and no job.
 """
 
 import logging
@@ -9,7 +9,6 @@ import logging
 from shardwise_operator.api.catalog import catalog_of
 from shardwise_operator.node_watch import NodeWatch
 from shardwise_operator.runtime.cache import Cache
-from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES
 from shardwise_operator.runtime.transport import Api
 
@@ -30,10 +29,12 @@ class Catalog:
         """Make the catalogue say what the classes say, and watch their nodes."""
         self._nodes.reconcile()
         wanted = catalog_of(self._cache.list(ACCELERATOR_CLASSES))
-        try:
-            found = self._api.get(ACCELERATOR_CATALOGS, "", wanted["metadata"]["name"])
-        except NotFoundError:
-            found = {}
-        if found.get("spec") != wanted["spec"]:
-            self._api.apply(ACCELERATOR_CATALOGS, wanted)
-            _log.info("the catalogue holds %d classes", len(self._cache.list(ACCELERATOR_CLASSES)))
+        found = self._cache.get(ACCELERATOR_CATALOGS, "", wanted["metadata"]["name"])
+        if found is None:
+            self._api.create(ACCELERATOR_CATALOGS, wanted)
+        elif found.get("spec") != wanted["spec"]:  # as a whole: an applied list would keep what somebody has added
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            self._api.replace(ACCELERATOR_CATALOGS, {**wanted, "metadata": {**wanted["metadata"], **version}})
+        else:
+            return
+        _log.info("the catalogue holds %d classes", len(wanted["spec"]["classes"]))

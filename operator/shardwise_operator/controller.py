@@ -22,6 +22,7 @@ from shardwise_operator.poll import Key, Poller
 from shardwise_operator.render.names import OURS
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.kinds import (
+    ACCELERATOR_CATALOGS,
     ACCELERATOR_CLASSES,
     ENDPOINT_SLICES,
     PODS,
@@ -69,6 +70,7 @@ class JobController:
         return [
             Watch(kind=TRAINING_JOBS, keys=lambda job: [_key(job)]),
             Watch(kind=ACCELERATOR_CLASSES, keys=self._concerned),
+            Watch(kind=ACCELERATOR_CATALOGS, keys=lambda _: [CATALOG_KEY]),
             *made,
         ]
 

@@ -127,6 +127,25 @@ def test_an_unknown_class_is_said_and_healed(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("operator")
+def test_a_catalogue_that_goes_or_changes_is_mended(place: Place) -> None:
+    """Admission believes it, and no class has changed."""
+    catalogues = "/apis/shardwise.dev/v1alpha1/acceleratorcatalogs"
+    path = f"{catalogues}/shardwise"
+
+    def names() -> list[str]:
+        listed = place.client.request("GET", catalogues)["items"]
+        return [entry["name"] for each in listed for entry in each["spec"]["classes"]]
+
+    place.until("the catalogue", lambda: "cpu-sim" in names())
+    place.client.request("DELETE", path)
+    place.until("another", lambda: "cpu-sim" in names())
+    edited = {"spec": {"classes": [{"name": "abacus", "kernels": ["plain"]}]}}
+    place.client.request("PATCH", path, edited, "application/merge-patch+json")
+
+    place.until("the edit's end", lambda: "abacus" not in names() and "cpu-sim" in names())
+
+
+@pytest.mark.usefixtures("operator")
 def test_a_running_job_is_frozen(place: Place, agents: StandInAgents) -> None:
     """A replaced pod is like the one before it, though its class has changed since."""
     name = f"{place.namespace}-frozen"

@@ -36,11 +36,11 @@
   verbs: [list, watch]
 - apiGroups: [shardwise.dev]
   resources: [acceleratorcatalogs]
-  verbs: [create]
+  verbs: [list, watch, create]
 - apiGroups: [shardwise.dev]
   resources: [acceleratorcatalogs]
   resourceNames: [shardwise]
-  verbs: [get, patch]
+  verbs: [update]  # what somebody else has changed in it
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch]  # of a host: its place, whether it is still there, and notice of its end
