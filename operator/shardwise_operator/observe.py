@@ -16,7 +16,7 @@ from shardwise.job.quantity import Duration
 from shardwise_operator.config import Settings
 from shardwise_operator.frozen import Frozen, freeze, thaw
 from shardwise_operator.nodes import Nodes
-from shardwise_operator.observed import Endpoint, Observed
+from shardwise_operator.observed import Endpoint, Guard, Observed
 from shardwise_operator.pod import read_pod
 from shardwise_operator.poll import Poll
 from shardwise_operator.render.names import config_map_name, controller_of, pod_name, service_name
@@ -110,6 +110,7 @@ class Observer:
                 f"{kind.kind}/{child['metadata']['name']}" for kind in CHILDREN for child in children[kind]
             ),
             endpoint=_endpoint(children[ENDPOINT_SLICES], metadata["name"]),
+            guard=_guard(children[NETWORK_POLICIES], metadata["name"]),
             nodes=self._nodes.known(pods),
             pools=dict(self._nodes.pools(frozen, state, pods)),
             gone_nodes=gone,
@@ -219,6 +220,14 @@ def _endpoint(slices: Sequence[Object], job: str) -> Endpoint | None:
         if each["metadata"]["name"] == service_name(job):
             addresses = [address for endpoint in each["endpoints"] for address in endpoint["addresses"]]
             return Endpoint(addresses[0] if addresses else "", each["metadata"]["uid"])
+    return None
+
+
+def _guard(policies: Sequence[Object], job: str) -> Guard | None:
+    for each in policies:
+        metadata = each["metadata"]
+        if metadata["name"] == service_name(job):
+            return Guard(metadata["uid"], frozenset(owner["uid"] for owner in metadata["ownerReferences"]))
     return None
 
 

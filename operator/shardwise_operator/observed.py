@@ -24,6 +24,14 @@ class Endpoint:
     uid: str
 
 
+@dataclass(frozen=True)
+class Guard:
+    """A job's NetworkPolicy: its UID, and those of its owners."""
+
+    uid: str
+    owners: frozenset[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observed:
     """One job and what is its own.
@@ -47,6 +55,7 @@ class Observed:
         pods: all its pods, of earlier rounds too.
         children: "<Kind>/<name>" of its own other objects.
         endpoint: its EndpointSlice; None where there is none.
+        guard: its NetworkPolicy; None where there is none.
         nodes: the watched nodes that its pods are on, by name.
         pools: by slice, the place that its bound pods are in; only of slices with a pod that still needs one.
         gone_places: slices with a pod that waits for a node of a place that has none any more.
@@ -74,6 +83,7 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     children: frozenset[str] = frozenset()
     endpoint: Endpoint | None = None
+    guard: Guard | None = None
     nodes: Mapping[str, Node] = field(default_factory=dict)
     pools: Mapping[int, str] = field(default_factory=dict)
     gone_places: frozenset[int] = frozenset()

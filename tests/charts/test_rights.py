@@ -46,8 +46,12 @@ class Right:
         return self == replace(request, namespace=namespace, name=name)
 
 
-# No request of its own: a plugin of the API server looks for it at each that makes an object of a job (the last test).
-CHECKED = Right(ACCOUNT, "shardwise.dev", "trainingjobs/finalizers", "update")
+# No requests of their own: a plugin of the API server looks for one at each that makes an object of a job (the last
+# test), for the other where an object gets another owner.
+CHECKED = {
+    Right(ACCOUNT, "shardwise.dev", "trainingjobs/finalizers", "update"),
+    Right(ACCOUNT, "networking.k8s.io", "networkpolicies", "delete"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +80,7 @@ def test_every_right_is_used(helm: Helm, events: list[Object]) -> None:
 
     idle = {right for right in _granted(helm.render("shardwise")) if not any(map(right.allows, requests))}
 
-    assert idle == {CHECKED}
+    assert idle == CHECKED
 
 
 def test_nothing_else_is_asked_for(events: list[Object]) -> None:
@@ -103,6 +107,7 @@ def _release_lives(server: ApiServer, folders: list[Path]) -> None:
     one, other, hooks = folders
     with replica_runs(client, one, NAMESPACE, "shardwise") as first:
         wait("the first operator's catalogue", lambda: client.answers(CATALOG))
+        _catalogue_is_edited(client)
         with replica_runs(client, other, NAMESPACE, "shardwise"):
             _from_start_to_removal(place)
             _a_slice_lands(place)
@@ -116,6 +121,12 @@ def _release_lives(server: ApiServer, folders: list[Path]) -> None:
     _upgrade_brings_a_crd(client, admin, hooks)
     with hooks_run(client, hooks, NAMESPACE):
         admin("uninstall", "shardwise", "--namespace", NAMESPACE)
+
+
+def _catalogue_is_edited(client: Client) -> None:
+    """By somebody who has the right to."""
+    client.request("PATCH", CATALOG, {"spec": {"classes": []}}, "application/merge-patch+json")
+    wait("the edit's end", lambda: bool(client.request("GET", CATALOG)["spec"]["classes"]))
 
 
 def _from_start_to_removal(place: Place) -> None:

@@ -52,23 +52,26 @@ def metadata(*, namespace: str, job: str, uid: str, name: str) -> dict[str, Any]
             "app.kubernetes.io/instance": job,
             JOB_LABEL: job,
         },
-        "ownerReferences": [
-            {
-                "apiVersion": TRAINING_JOBS.api_version,
-                "kind": TRAINING_JOBS.kind,
-                "name": job,
-                "uid": uid,
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
-        ],
+        "ownerReferences": [owner(job, uid)],
+    }
+
+
+def owner(job: str, uid: str) -> dict[str, Any]:
+    """The job as the one that its objects belong to."""
+    return {
+        "apiVersion": TRAINING_JOBS.api_version,
+        "kind": TRAINING_JOBS.kind,
+        "name": job,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
     }
 
 
 def controller_of(manifest: Mapping[str, Any]) -> str | None:
     """The UID of the object's controller; None where it has none."""
     owners = manifest["metadata"].get("ownerReferences", [])
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+    return next((each["uid"] for each in owners if each.get("controller")), None)
 
 
 def host_of(pod: Mapping[str, Any]) -> str:

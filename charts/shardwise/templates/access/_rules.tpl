@@ -26,7 +26,7 @@
   verbs: [get, list, watch, create, patch]  # patch: host 0's address changes
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, watch, create]
+  verbs: [get, list, watch, create, patch, delete]  # patch: host 0 becomes an owner; delete: some clusters ask for it there
 {{- end }}
 
 {{/* What it does with objects of no namespace. */}}
