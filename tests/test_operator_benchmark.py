@@ -9,7 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks.operator.costs import Reading  # noqa: E402  the folder is a script's, found by path
+from benchmarks.operator.__main__ import watched_seconds  # noqa: E402  the folder is a script's, found by path
+from benchmarks.operator.costs import Reading  # noqa: E402
 from benchmarks.operator.crowd import job  # noqa: E402
 
 from shardwise.job.document import Document  # noqa: E402
@@ -19,6 +20,12 @@ from shardwise.job.load import check  # noqa: E402
 def test_its_jobs_are_jobs() -> None:
     """Each is a job that the models take, of as many hosts as were asked for."""
     assert check(Document(data=job(7, 4), places={})).spec.hardware.topology == "4x4"
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [(1, 30.0), (100, 30.0), (1000, 100.0)])
+def test_running_jobs_are_watched_for_long_enough(jobs: int, seconds: float) -> None:
+    """A thousand jobs write their progress every 50 s each: a shorter look would miss the writes."""
+    assert watched_seconds(jobs) == seconds
 
 
 def test_a_share_of_the_passes_is_found_within_its_bucket() -> None:

@@ -80,12 +80,13 @@ def _costs(runs: list[Mapping[str, Any]]) -> Table:
         ["operator's CPU a job, ms", *(f"{1e3 * run['cpu_seconds']['operator'] / run['jobs']:.0f}" for run in runs)],
         ["requests a job", *(f"{sum(run['requests'].values()) / run['jobs']:.1f}" for run in runs)],
         *([f"- {name}", *(_share(run, name) for run in runs)] for name in runs[-1]["requests"]),
+        ["running: watched for, s", *(f"{run['steady_seconds']:.0f}" for run in runs)],
         ["running: writes a second", *(f"{_rate(run, 'steady_requests'):.1f}" for run in runs)],
         ["running: operator's cores", *(f"{_cores(run, 'operator'):.2f}" for run in runs)],
         ["running: API server's cores", *(f"{_cores(run, 'kube-apiserver'):.2f}" for run in runs)],
         ["before: API server's cores", *(f"{run['idle_cores']['kube-apiserver']:.2f}" for run in runs)],
     ]
-    columns = ["until all say Running, then for half a minute", *(f"{run['jobs']:,} jobs" for run in runs)]
+    columns = ["until all say Running, then while they run", *(f"{run['jobs']:,} jobs" for run in runs)]
     note = "Polls, watches and their answers are in the CPU; the requests leave out lists, watches and the lease."
     return Table(title="Operator: what a job costs", columns=columns, rows=rows, notes=[note, *map(_measured, runs)])
 

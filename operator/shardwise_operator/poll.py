@@ -25,7 +25,7 @@ Key = tuple[str, str]
 _WORKERS = 16
 _WORKERS_OF_SILENT = 8
 _MAX_POLLS_PER_SECOND = 100.0
-_MAX_PROGRESS_PER_SECOND = 20.0
+MAX_PROGRESS_PER_SECOND = 20.0
 _SPREAD = (0.75, 1.25)
 # Host 0 may miss this many polls before what it said no longer counts.
 _MISSED_POLLS = 4
@@ -86,7 +86,7 @@ class Poller:
         self._rhythm: set[Key] = set()  # keys that are due some time, or being asked: each once
         self._began: dict[Key, float] = {}  # the polls that run
         self._closed = False
-        self._progress = Limiter(_MAX_PROGRESS_PER_SECOND, int(_MAX_PROGRESS_PER_SECOND))
+        self._progress = Limiter(MAX_PROGRESS_PER_SECOND, int(MAX_PROGRESS_PER_SECOND))
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="poll")
         self._silent_pool = ThreadPoolExecutor(_WORKERS_OF_SILENT, thread_name_prefix="poll silent")
         self._thread = threading.Thread(target=self._run, name="polls", daemon=True)
@@ -203,7 +203,7 @@ class Poller:
         return max(self._poll_seconds, len(self._asked) / _MAX_POLLS_PER_SECOND)
 
     def _progress_seconds(self) -> float:
-        return max(self._poll_seconds, len(self._asked) / _MAX_PROGRESS_PER_SECOND)
+        return max(self._poll_seconds, len(self._asked) / MAX_PROGRESS_PER_SECOND)
 
     def _fresh_seconds(self) -> float:
         return _MISSED_POLLS * self._period_seconds()
