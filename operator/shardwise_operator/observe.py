@@ -20,6 +20,7 @@ from shardwise_operator.observed import Endpoint, Guard, Observed
 from shardwise_operator.pod import read_pod
 from shardwise_operator.poll import Poll
 from shardwise_operator.render.names import config_map_name, controller_of, pod_name, service_name
+from shardwise_operator.rivals import Rivals
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import (
     ACCELERATOR_CLASSES,
@@ -61,7 +62,7 @@ class Observer:
     def __init__(self, caches: Caches, api: Reader, settings: Settings) -> None:
         """Read from `caches`, and from `api` what a cache must not be trusted with."""
         self._caches, self._api, self._settings = caches, api, settings
-        self._nodes = Nodes(caches, api)
+        self._nodes, self._rivals = Nodes(caches, api), Rivals(caches)
         self._frozen = _Memory[Frozen]()
         self._asked = _Memory[Frozen | str]()
         self._lock = threading.Lock()
@@ -117,7 +118,8 @@ class Observer:
             silent_nodes=silent,
             poll=poll,
         )
-        return replace(seen, gone_places=self._nodes.gone_places(seen))
+        elder = self._rivals.elder(metadata, seen.current_pods()) if state.phase == Phase.PENDING else ""
+        return replace(seen, gone_places=self._nodes.gone_places(seen), elder=elder)
 
     def _observe_finished(self, metadata: Mapping[str, Any], spec: Mapping[str, Any], state: State) -> Observed:
         """A job that has finished: nothing but its pods in the cache and its time to live decide what follows.

@@ -61,6 +61,7 @@ class Observed:
         gone_places: slices with a pod that waits for a node of a place that has none any more.
         gone_nodes: nodes of its pods that are no more.
         silent_nodes: nodes of its pods whose kubelet says nothing.
+        elder: the older job that lacks places of which this one holds a part, as "namespace/name"; "" without one.
         poll: what host 0 last said of itself.
 
     """
@@ -89,6 +90,7 @@ class Observed:
     gone_places: frozenset[int] = frozenset()
     gone_nodes: frozenset[str] = frozenset()
     silent_nodes: frozenset[str] = frozenset()
+    elder: str = ""
     poll: Poll | None = None
 
     @cached_property

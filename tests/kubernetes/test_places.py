@@ -143,11 +143,13 @@ def test_two_jobs_of_one_slice_each_have_a_pool_of_their_own(pools: Pools, apply
 
 
 def test_of_two_jobs_with_half_each_one_gets_all_and_then_the_other(pools: Pools, apply: Apply) -> None:
-    """Each holds one of the two pools that it needs, until `startWithin`: what one gives back, the other may take."""
+    """Each holds one of the two pools that it needs: the younger gives its own back long before `startWithin`."""
     pools.hold("a", "left")
     pools.hold("b", "right")
     with ThreadPoolExecutor() as threads:
-        left, right = threads.map(apply, [pools.job("left", 2), pools.job("right", 2)])
+        patient = {"recovery": {"startWithin": "1h"}}
+        jobs = [pools.job(name, 2) for name in ("left", "right")]
+        left, right = threads.map(apply, [{**job, "spec": {**job["spec"], **patient}} for job in jobs])
     left.until("half of it", lambda: pools.slices(left) == ["a"], 60)
     right.until("half of it", lambda: pools.slices(right) == ["b"], 60)
     pools.open("a")

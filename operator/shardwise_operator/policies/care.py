@@ -56,6 +56,7 @@ def _again_seconds(seen: Observed, now: float) -> float | None:
     times = [
         deadline.remaining_seconds(seen, now),
         patience.remaining_seconds(seen, now),
+        patience.look_again_seconds(seen),
         preflight.remaining_seconds(seen, now),
         maintenance.wait_seconds(seen, now),
         vanished.wait_seconds(seen),

@@ -3,11 +3,11 @@
 It counts from when the first of them has a node: before that nothing is held, and another try would only lose the place
 in a queue.
 
-So of two jobs that hold half of what each needs, one gets its whole: they wait for different times, which their UIDs
-decide. Of a run that has begun the launcher waits for lost hosts (`recovery.replaceWithin`), and gives the others back
-itself (`outcome.py`); where host 0 is missing there is no launcher, and that is done here. The pods themselves are
-deleted by the next pass (`sweeping.py`). Where an image cannot be had, that is charged to its budget; other waits have
-no end.
+Of jobs that hold a part each of what all of them need, the youngest gives way at once (`rivals.py`). Where that would
+not help, they wait for different times, which their UIDs decide. Of a run that has begun the launcher waits for lost
+hosts (`recovery.replaceWithin`), and gives the others back itself (`outcome.py`); where host 0 is missing there is no
+launcher, and that is done here. The pods themselves are deleted by the next pass (`sweeping.py`). Where an image cannot
+be had, that is charged to its budget; other waits have no end.
 """
 
 from dataclasses import replace
@@ -19,15 +19,22 @@ from shardwise_operator.policies.budgets import budget, charge
 from shardwise_operator.policies.endings import failed
 from shardwise_operator.policies.ladder import not_whole
 from shardwise_operator.policies.pending import waits_for_image
-from shardwise_operator.state import Phase, next_attempts
+from shardwise_operator.state import Phase, State, next_attempts
 from shardwise_operator.words import GIVEN_BACK, Lost
 
 _FIRST_WAIT_SECONDS = 10.0
 _MAX_DOUBLINGS = 5
+# What another job lacks makes no event of this one's.
+_LOOK_AGAIN_SECONDS = 15.0
 
 
 def decide(seen: Observed, now: float) -> Plan | None:
     """Give back the pods of a round that has not come to run in time; None while there is time."""
+    if seen.elder:
+        # The scheduler tries the other job's pods again after ten seconds at the most.
+        wait = _FIRST_WAIT_SECONDS + wait_seconds(seen)
+        words = f"{_named(seen)} is older, and lacks what this job holds a part of"
+        return _given_back(seen, seen.state, words, wait, now)
     left = remaining_seconds(seen, now)
     if left is None or left > 0.0:
         return None
@@ -38,10 +45,20 @@ def decide(seen: Observed, now: float) -> Plan | None:
             words = f"{_words(seen)}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
             return failed(seen, GIVEN_BACK, words, now)
         state = charged
-    wait = wait_seconds(seen)
-    words = f"{_words(seen)}; all are given back, and tried again in {wait:.0f} s"
+    return _given_back(seen, not_whole(seen, state), _words(seen), wait_seconds(seen), now)
+
+
+def look_again_seconds(seen: Observed) -> float | None:
+    """When to look whether there is somebody to give way to; None where this job holds nothing, or lacks nothing."""
+    pods = seen.current_pods()
+    part = any(pod.node for pod in pods) and any(pod.unschedulable for pod in pods)
+    return _LOOK_AGAIN_SECONDS if part and seen.state.phase == Phase.PENDING else None
+
+
+def _given_back(seen: Observed, state: State, why: str, wait: float, now: float) -> Plan:
+    words = f"{why}; all are given back, and tried again in {wait:.0f} s"
     state = replace(
-        not_whole(seen, state),
+        state,
         phase=Phase.PENDING,
         reason=GIVEN_BACK,
         message=words,
@@ -66,6 +83,12 @@ def remaining_seconds(seen: Observed, now: float) -> float | None:
     if not placed:  # nothing is held that others could use
         return None
     return max(0.0, max(min(placed), state.not_before or 0.0) + bound.seconds - now)
+
+
+def _named(seen: Observed) -> str:
+    """The older job, in words that tell nobody what others have in their namespaces."""
+    namespace, name = seen.elder.split("/")
+    return f"job {name}" if namespace == seen.namespace else "a job of another namespace"
 
 
 def _leaderless(seen: Observed) -> bool:

@@ -146,6 +146,27 @@ def test_a_catalogue_that_goes_or_changes_is_mended(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("operator")
+def test_of_two_jobs_with_half_each_the_younger_gives_way(place: Place) -> None:
+    """Once, and at once; the older one keeps what it holds."""
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+    jobs = [place.apply(manifest(name))["metadata"] for name in ("left", "right")]
+    older, younger = (each["name"] for each in sorted(jobs, key=lambda job: (job["creationTimestamp"], job["uid"])))
+    for job in (older, younger):
+        place.until_pods(f"{job}-0-0-0", f"{job}-0-1-0", job=job)
+        place.bind(f"{job}-0-0-0")
+        place.report(f"{job}-0-1-0", conditions=[unschedulable])
+
+    place.until("one to give way", lambda: place.status(younger).get("reason") == "GivenBack")
+    place.until("its pods' end", lambda: list(place.pods(younger)) == [f"{younger}-0-0-0"])
+    place.remove(f"{younger}-0-0-0")
+    place.until_pods(job=younger)
+
+    assert place.status(younger)["attempts"] == {"0-0": 1, "0-1": 1}
+    assert f"job {older} is older" in place.status(younger)["message"]
+    assert place.status(older)["attempts"] == {"0-0": 0, "0-1": 0}
+
+
+@pytest.mark.usefixtures("operator")
 def test_a_running_job_is_frozen(place: Place, agents: StandInAgents) -> None:
     """A replaced pod is like the one before it, though its class has changed since."""
     name = f"{place.namespace}-frozen"

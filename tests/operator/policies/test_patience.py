@@ -92,6 +92,32 @@ def test_what_holds_nothing_is_not_given_back() -> None:
     assert patience.remaining_seconds(seen(state, first, WAITING), NOW) == 1700.0
 
 
+def test_a_job_gives_way_to_an_older_one_at_once() -> None:
+    """Which has the time to take the place; the place itself is as good as before. Others' names are nobody's."""
+    plan = patience.decide(seen(begun(Phase.PENDING), BOUND, WAITING, elder="default/old"), NOW)
+    other = patience.decide(seen(begun(Phase.PENDING), BOUND, WAITING, elder="theirs/secret"), NOW)
+
+    assert plan is not None
+    assert (plan.state.pods, plan.state.attempts) == ({}, {"0-0": 1, "0-1": 1})
+    assert (plan.state.avoid, plan.state.lost_at, plan.state.charged) == ({}, {}, {})
+    assert plan.state.not_before is not None
+    assert plan.state.not_before - NOW >= 15.0
+    assert "job old is older" in plan.state.message
+    assert other is not None
+    assert "secret" not in other.state.message
+
+
+def test_who_holds_a_part_looks_for_older_ones() -> None:
+    """For no event of its own tells it of them; who holds nothing, or lacks nothing, need not."""
+    lacking = pod("0-1", phase="Pending", node=None, address=None, unschedulable="no node")
+    held = pod(phase="Pending", address=None)
+
+    assert patience.look_again_seconds(seen(begun(Phase.PENDING), held, lacking)) == 15.0
+    assert patience.look_again_seconds(seen(begun(Phase.PENDING), held, WAITING)) is None
+    assert patience.look_again_seconds(seen(begun(Phase.PENDING), lacking)) is None
+    assert patience.look_again_seconds(seen(begun(Phase.RECOVERING), held, lacking)) is None
+
+
 def test_a_place_that_never_became_whole_is_left() -> None:
     """A pool with a node too few would be the emptiest again; that of a slice that was whole is as good as it was."""
     made_of = frozen(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}))
