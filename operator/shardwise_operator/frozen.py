@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from shardwise.job.accelerators import class_of, loads_checked_class, offering
-from shardwise.job.document import Document, shown, write_document
+from shardwise.job.document import Document, parse_document, shown, write_document
 from shardwise.job.errors import JobError, Problem
 from shardwise.job.load import as_data, check, dump, loads_checked
 from shardwise.job.pods import CLASS_KEY, JOB_KEY
@@ -22,13 +22,21 @@ from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import Topology, parse_topology
 from shardwise.job.words import any_of
 
+RESOLVED_KEY = "resolved.yaml"  # of the ConfigMap, beside what `job/pods.py` names for the pods
+
 
 @dataclass(frozen=True)
 class Frozen:
-    """A resolved job that goes with its class, its image filled in."""
+    """A resolved job that goes with its class, its image filled in, and the job as its author wrote it.
+
+    The pods read what the author wrote: their image may be of an older release, to which a default that this one fills
+    in would be an unknown field, while one that the author wrote is refused there in words. The operator, which may be
+    another tomorrow, goes by what was resolved when the round began.
+    """
 
     job: TrainingJob
     machine: AcceleratorClass
+    written: Mapping[str, Any]
 
     @cached_property
     def pod(self) -> Pod:
@@ -75,7 +83,11 @@ class Frozen:
     @property
     def data(self) -> dict[str, str]:
         """What a ConfigMap holds of it; writing YAML takes longer than a pass."""
-        return {JOB_KEY: dump(self.job), CLASS_KEY: write_document(as_data(self.machine))}
+        return {
+            JOB_KEY: write_document(self.written),
+            RESOLVED_KEY: dump(self.job),
+            CLASS_KEY: write_document(as_data(self.machine)),
+        }
 
 
 def freeze(raw: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]], *, image: str) -> Frozen:
@@ -98,16 +110,24 @@ def freeze(raw: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]], *, 
     if pod is None:
         raise JobError([Problem(path="spec.pod", expected="a pod section with a directory, which a cluster needs")])
     filled = pod.model_copy(update={"image": pod.image or machine.spec.image or image})
-    return Frozen(job.model_copy(update={"spec": job.spec.model_copy(update={"pod": filled})}), machine)
+    resolved = job.model_copy(update={"spec": job.spec.model_copy(update={"pod": filled})})
+    return Frozen(resolved, machine, _for_pods(raw))
 
 
 def thaw(data: Mapping[str, str]) -> Frozen:
     """The inverse of `Frozen.data`, which an older or a newer release may have written: the pods run by it already."""
     machine = loads_checked_class(data[CLASS_KEY], source=CLASS_KEY)
-    return Frozen(loads_checked(data[JOB_KEY], source=JOB_KEY), machine)
+    written = parse_document(data[JOB_KEY], source=JOB_KEY).data
+    return Frozen(loads_checked(data[RESOLVED_KEY], source=RESOLVED_KEY), machine, written)
 
 
 def _as_file(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The job as its author wrote it, without what the API server added."""
     kept = {key: raw["metadata"][key] for key in ("name", "namespace", "labels") if key in raw["metadata"]}
     return {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "metadata": kept, "spec": raw["spec"]}
+
+
+def _for_pods(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The job as its author wrote it, without the section about the pods, which they do not read."""
+    file = _as_file(raw)
+    return {**file, "spec": {name: value for name, value in file["spec"].items() if name != "pod"}}

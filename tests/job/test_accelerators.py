@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from shardwise.job import pods
 from shardwise.job.accelerators import (
     BUILT_IN,
     CLASS_VARIABLE,
@@ -150,6 +152,22 @@ def test_a_file_adds_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert offered()["cpu-sim"].spec.description == "chips of our own"
     assert set(offered()) == set(BUILT_IN)
+
+
+def test_a_class_that_a_newer_operator_has_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it knows more is about pods, and left out; a person's mistake is refused all the same."""
+    for folder in ("mount", "home"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "class.yaml").write_text(OWN.replace("spec:", "spec:\n  colour: red"))
+    monkeypatch.setattr(pods, "JOB_MOUNT", str(tmp_path / "mount"))
+    monkeypatch.setenv(CLASS_VARIABLE, str(tmp_path / "mount" / "class.yaml"))
+    assert offered()["own"].spec.description == "chips of our own"
+    manifest = yaml.safe_load((tmp_path / "mount" / "class.yaml").read_text())
+    assert class_of(manifest) == offered()["own"]
+
+    monkeypatch.setenv(CLASS_VARIABLE, str(tmp_path / "home" / "class.yaml"))
+    with pytest.raises(JobError, match="colour"):
+        offered()
 
 
 @pytest.mark.parametrize(

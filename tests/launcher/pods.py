@@ -25,7 +25,6 @@ from shardwise.job.contract import LOGS, SUMMARY
 from shardwise.job.files import replace_file
 from shardwise.job.load import dump, loads
 from shardwise.job.pods import LastRecord
-from shardwise.job.resolve import resolve
 from shardwise.launcher import processes
 from shardwise.launcher.client import NoLeaderError, request
 
@@ -52,13 +51,13 @@ class Pods:
         self._all: list[subprocess.Popen[bytes]] = []
         self.addresses: dict[int, str] = {}
         self.options: dict[str, Any] = {}
-        self.run, self.job = f"{UID}-0", ""
+        self.run, self.job, self.contract = f"{UID}-0", "", pods.CONTRACT
 
     def start(self, *, hosts: int = 2, recovery: str = "", **plan: Any) -> None:
         """Make the pods of a job whose trainers follow the plan."""
         text = JOB.read_text().replace("1x8", f"{hosts}x2").replace("fsdp: true", "fsdp: false")
         text = text.replace("tensor: 2", "tensor: 1").replace("sequences: 16", "sequences: 12")
-        self.job = dump(resolve(loads(text + f"  recovery: {{{recovery}}}\n")))
+        self.job = dump(loads(text + f"  recovery: {{{recovery}}}\n"))
         (self.directory / "fake.json").write_text(json.dumps({"steps": 30, "saveEvery": 5, **plan}))
         for host in range(hosts):
             self.make(host)
@@ -81,6 +80,7 @@ class Pods:
             replace_file(self._names, json.dumps({NAME: self.addresses[0]}), durable=False)  # others read it meanwhile
         variables = {
             pods.ADDRESS_VARIABLE: self.addresses[host],
+            pods.CONTRACT_VARIABLE: self.contract,
             pods.RANK_VARIABLE: str(host),
             pods.ATTEMPT_VARIABLE: str(attempt),
             pods.LEADER_VARIABLE: f"{NAME}:{pods.AGENT_PORT}",

@@ -225,6 +225,18 @@ def test_job_refused(pods: Pods) -> None:
     assert "abacus" in pods.record(0).message
 
 
+def test_an_operator_of_another_contract(pods: Pods) -> None:
+    """What the operator and the image agree on has changed between them: that is said, and which image would do."""
+    pods.start(hosts=1)
+    pods.kill(0)
+    pods.contract = "7"
+    pods.make(0)
+
+    assert pods.wait(0) == ExitCode.BAD_INPUT
+    assert "contract 7" in pods.record(0).message
+    assert "spec.pod.image" in pods.record(0).message
+
+
 def test_directory_cannot_be_made(pods: Pods, tmp_path: Path) -> None:
     """A volume that the pod may not write to ends it with words, on whatever host."""
     pods.start(hosts=1)

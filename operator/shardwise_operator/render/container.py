@@ -8,6 +8,8 @@ from shardwise.job.pods import (
     ADDRESS_VARIABLE,
     AGENT_PORT,
     ATTEMPT_VARIABLE,
+    CONTRACT,
+    CONTRACT_VARIABLE,
     DIRECTORY_VARIABLE,
     LEADER_VARIABLE,
     RANK_VARIABLE,
@@ -60,6 +62,7 @@ def _env(seen: Observed, frozen: Frozen, host: str) -> list[dict[str, Any]]:
     started_at = seen.state.started_at
     assert started_at is not None
     ours = {
+        CONTRACT_VARIABLE: CONTRACT,
         RANK_VARIABLE: str(frozen.rank(host)),
         ATTEMPT_VARIABLE: str(seen.state.attempts[host]),
         LEADER_VARIABLE: f"{service_name(seen.name)}.{seen.namespace}.svc:{AGENT_PORT}",

@@ -10,6 +10,9 @@ from tests.conftest import Golden
 from tests.operator.building import SETTINGS, UID, begun, classes, frozen, manifest, seen
 
 from shardwise.job.errors import JobError
+from shardwise.job.load import loads
+from shardwise.job.pods import CONTRACT
+from shardwise.job.resolve import resolve
 from shardwise_operator.config import read_key
 from shardwise_operator.frozen import thaw
 from shardwise_operator.observed import Observed
@@ -274,6 +277,11 @@ def test_ranks_are_unique_and_in_order() -> None:
     assert ranks == [str(rank) for rank in range(8)]
 
 
+def test_pods_know_which_contract_they_are_made_by() -> None:
+    """By a variable, so that an image that knows another one can say so."""
+    assert {"name": "SHARDWISE_POD_CONTRACT", "value": CONTRACT} in _env(_two_slices("cpu-sim"), "0-1")
+
+
 def test_a_round_is_frozen_as_it_was() -> None:
     """What is read back from the ConfigMap is what the round was made of."""
     for accelerator in _TOPOLOGIES:
@@ -287,16 +295,26 @@ def test_what_another_release_has_frozen_is_read() -> None:
     """Fields that it has added are left out, and its rules were others: the pods of the round run by it already."""
     made_of = _two_slices("tpu-v5p").made_of
     assert made_of is not None
-    job, machine = made_of.data["job.yaml"], made_of.data["class.yaml"]
+    job, machine = made_of.data["resolved.yaml"], made_of.data["class.yaml"]
     newer = {
-        "job.yaml": job.replace("  training:\n", "  weather: {sun: 1}\n  training:\n    mood: good\n"),
+        **made_of.data,
+        "resolved.yaml": job.replace("  training:\n", "  weather: {sun: 1}\n  training:\n    mood: good\n"),
         "class.yaml": machine.replace("spec:\n", "spec:\n  colour: red\n"),
     }
     bent = job.replace("sequences: 1024", "sequences: 1023")
 
-    assert newer["job.yaml"].count("mood") == newer["class.yaml"].count("colour") == 1
+    assert newer["resolved.yaml"].count("mood") == newer["class.yaml"].count("colour") == 1
     assert thaw(newer) == made_of
-    assert thaw({"job.yaml": bent, "class.yaml": machine}).job.spec.training.batch.sequences == 1023
+    assert thaw({**newer, "resolved.yaml": bent}).job.spec.training.batch.sequences == 1023
+
+
+def test_the_pods_read_what_the_author_wrote() -> None:
+    """A default that this release adds would be an unknown field to an older image, and so would a field of `pod`."""
+    job = manifest(deadline="7d")
+    written = yaml.safe_load(frozen(job).data["job.yaml"])
+
+    assert written["spec"] == {name: value for name, value in job["spec"].items() if name != "pod"}
+    assert resolve(loads(frozen(job).data["job.yaml"])).spec.training == frozen(job).job.spec.training
 
 
 def test_tokens_differ_by_use_and_job() -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shardwise.job import pods
 from shardwise.job.class_rules import class_problems
 from shardwise.job.document import Document, located, parse_document, read_document
 from shardwise.job.errors import JobError
@@ -91,18 +92,24 @@ def loads_checked_class(text: str, *, source: str) -> AcceleratorClass:
 
 
 def class_of(manifest: Mapping[str, Any]) -> AcceleratorClass:
-    """The class in an object of a cluster; what the cluster added to it is left out."""
+    """The class in an object of a cluster; what the cluster added to it, or a newer CRD lets it say, is left out."""
     kept = {key: manifest[key] for key in ("apiVersion", "kind", "spec") if key in manifest}
-    return _checked(Document(data={**kept, "metadata": {"name": manifest["metadata"]["name"]}}, places={}))
+    document = Document(data={**kept, "metadata": {"name": manifest["metadata"]["name"]}}, places={})
+    return _ruled(validate_known(AcceleratorClass, document), document)
 
 
 @cache
 def _read(path: Path) -> AcceleratorClass:
+    if path.parent == Path(pods.JOB_MOUNT):  # the operator has checked it, and may know more of classes
+        return loads_checked_class(path.read_text(encoding="utf-8"), source=str(path))
     return load_class(path)
 
 
 def _checked(document: Document) -> AcceleratorClass:
-    accelerator = validate_as(AcceleratorClass, document)
+    return _ruled(validate_as(AcceleratorClass, document), document)
+
+
+def _ruled(accelerator: AcceleratorClass, document: Document) -> AcceleratorClass:
     problems = class_problems(accelerator)
     if problems:
         raise JobError([located(problem, document) for problem in problems])

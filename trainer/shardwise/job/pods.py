@@ -30,7 +30,7 @@ SLICE_GATE = "shardwise.dev/slice"
 JOB_MOUNT = "/etc/shardwise/job"
 TOKEN_MOUNT = "/etc/shardwise/tokens"  # noqa: S105  a folder
 SCRATCH_MOUNT = "/sw"
-JOB_KEY = "job.yaml"  # the resolved job
+JOB_KEY = "job.yaml"  # the job as its author wrote it, but for `pod`
 CLASS_KEY = "class.yaml"  # its accelerator class
 GANG_TOKEN_KEY = "gang"  # noqa: S105  a file: what Ray and the agents know each other by; never leaves the pods
 STATUS_TOKEN_KEY = "status"  # noqa: S105  a file: what reads and asks at host 0; the operator knows it too
@@ -39,7 +39,12 @@ TERMINATION_LOG = "/dev/termination-log"
 # Where the agent of host 0 serves /status, /metrics, POST /save and POST /stop, and the others' polls.
 AGENT_PORT = 8490
 
+# What this module says, as a number: another one where something changes its meaning, not where something is added.
+# What is added has a default on the other side, so that an operator works with images of the release before its own.
+CONTRACT = "1"
+
 # Variables of the agent's container.
+CONTRACT_VARIABLE = "SHARDWISE_POD_CONTRACT"  # by which number the pod was made
 ADDRESS_VARIABLE = "SHARDWISE_POD_ADDRESS"  # the pod's own ip
 RANK_VARIABLE = "SHARDWISE_POD_RANK"  # slice x hosts of a slice + host
 LEADER_VARIABLE = "SHARDWISE_POD_LEADER"  # "name:port" of host 0

@@ -16,6 +16,7 @@ from typing import Any
 
 from shardwise.job.contract import ExitCode
 from shardwise.job.load import load
+from shardwise.job.resolve import resolve
 from shardwise.launcher import hand, processes
 from shardwise.launcher.config import AgentConfig
 from shardwise.launcher.follower import Follower
@@ -61,7 +62,7 @@ async def serve(config: AgentConfig, orphaned: "asyncio.Future[Any]", *, asked_t
     """
     processes.become_subreaper()
     processes.end_marked(Path(config.directory), config.host)
-    job = load(Path(config.job_file))
+    job = resolve(load(Path(config.job_file)))
     host = Host(config, job)
     host.tidy()
     for number in (signal.SIGTERM, signal.SIGINT):

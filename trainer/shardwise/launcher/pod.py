@@ -23,7 +23,7 @@ from rich.console import Console
 from shardwise.job import pods
 from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.contract import CACHE_VARIABLE, LOGS, PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
-from shardwise.job.errors import RunDirectoryError, ShardwiseError, StorageError
+from shardwise.job.errors import JobError, Problem, RunDirectoryError, ShardwiseError, StorageError
 from shardwise.job.load import load
 from shardwise.job.pods import LastRecord
 from shardwise.job.storage import in_words
@@ -81,7 +81,11 @@ def _use_own_folders(directory: Path) -> None:
 
 
 def _config(variables: Mapping[str, str]) -> AgentConfig:
-    """What this pod's variables and mounts say; JobError where the job or its class is refused."""
+    """What this pod's variables and mounts say; JobError where the job, its class or the contract is refused."""
+    if (contract := variables.get(pods.CONTRACT_VARIABLE, pods.CONTRACT)) != pods.CONTRACT:
+        given = f"an image that knows contract {pods.CONTRACT}"
+        expected = f"one of the operator's release, which made this pod by contract {contract}"
+        raise JobError([Problem(path="spec.pod.image", given=given, expected=expected)])
     job_file, tokens = Path(pods.JOB_MOUNT) / pods.JOB_KEY, Path(pods.TOKEN_MOUNT)
     address = variables[pods.ADDRESS_VARIABLE]
     return AgentConfig(

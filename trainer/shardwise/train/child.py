@@ -30,6 +30,7 @@ from shardwise.job.contract import ExitCode  # noqa: E402
 from shardwise.job.errors import ShardwiseError  # noqa: E402
 from shardwise.job.load import load  # noqa: E402
 from shardwise.job.orders import STACKS_SIGNAL, wait_for_orders, wait_for_the_agents_end  # noqa: E402
+from shardwise.job.resolve import resolve  # noqa: E402
 from shardwise.job.storage import passing_over  # noqa: E402
 from shardwise.train.main import run  # noqa: E402
 
@@ -61,7 +62,7 @@ def main() -> None:
     _write_stacks_when_asked(Path(orders.stacks))
     threading.Thread(target=_end_with_the_agent, daemon=True, name="rope").start()
     try:
-        code = run(load(Path(orders.job_file)), orders, Console(width=_COLUMNS), spent=spent)
+        code = run(resolve(load(Path(orders.job_file))), orders, Console(width=_COLUMNS), spent=spent)
     except ShardwiseError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         code = error.exit_code
