@@ -95,7 +95,6 @@ class Observer:
             name=metadata["name"],
             uid=uid,
             generation=metadata.get("generation", 1),
-            labels=metadata.get("labels", {}),
             deleting="deletionTimestamp" in metadata,
             suspend=bool(spec.get("suspend")),
             preflight=spec.get("preflight") == "plan",

@@ -41,7 +41,6 @@ class Observed:
         name: of the job.
         uid: of the job.
         generation: of the job's spec.
-        labels: of the job.
         deleting: it is being deleted; the garbage collector takes its children.
         suspend: it is asked to be suspended.
         preflight: it is asked to be planned before its pods are made.
@@ -70,7 +69,6 @@ class Observed:
     name: str
     uid: str
     generation: int = 1
-    labels: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     suspend: bool = False
     preflight: bool = False

@@ -11,6 +11,10 @@ from shardwise.job.pods import ATTEMPT_LABEL, PLAN, PLAN_LABEL, ROUND_LABEL, SLI
 from shardwise_operator.render.names import AGENT, host_of
 from shardwise_operator.state import seconds_of
 
+# Kueue's marks of a group: its name, and "false" on any pod of one that gets no further pods.
+GROUP = "kueue.x-k8s.io/pod-group-name"
+UNFOLLOWED = "kueue.x-k8s.io/retriable-in-group"
+
 _ENDED = ("Succeeded", "Failed")
 _READ = ("nodeName", "nodeSelector", "schedulingGates")  # of the spec
 
@@ -47,6 +51,8 @@ class Pod:
         exit_code: what its container ended with; None while it has not.
         words: what its container left at its end.
         record: the same, of an agent.
+        group: the group in which a queue admits it; "" where there is none.
+        unfollowed: the queue knows by this pod that its group gets no further ones.
 
     """
 
@@ -76,6 +82,8 @@ class Pod:
     exit_code: int | None = None
     words: str = ""
     record: LastRecord | None = None
+    group: str = ""
+    unfollowed: bool = False
 
     @property
     def slice(self) -> int:
@@ -149,6 +157,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         exit_code=ended.get("exitCode"),
         words=ended.get("message", ""),
         record=LastRecord.loads(ended.get("message", "")) if ended else None,
+        group=labels.get(GROUP, ""),
+        unfollowed=metadata.get("annotations", {}).get(UNFOLLOWED) == "false",
     )
 
 

@@ -16,6 +16,7 @@ from shardwise_operator.policies import (
     pinning,
     placement,
     preflight,
+    queueing,
     stranded,
     sweeping,
     vanished,
@@ -31,6 +32,7 @@ def care(seen: Observed, settings: Settings, now: float) -> Plan:
     """The writes that bring the round to what its state says, and how it stands."""
     steps: tuple[Step, ...] = (
         *maintenance.steps(seen, now),
+        *queueing.steps(seen),
         *sweeping.steps(seen, now),
         *creation.steps(seen, settings, now),
         *placement.steps(seen),

@@ -5,6 +5,7 @@ Its ended pods stay, with their logs, until the job goes.
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Delete, Event, Plan, Step
+from shardwise_operator.policies import queueing
 from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
 from shardwise_operator.words import EXPIRED
 
@@ -29,4 +30,4 @@ def decide(seen: Observed, now: float) -> Plan | None:
         waits.append(completed_at + LINGER_SECONDS - now)
     else:
         steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in lingering)
-    return Plan(state=seen.state, steps=steps, again_seconds=min(waits, default=None))
+    return Plan(state=seen.state, steps=(*queueing.steps(seen), *steps), again_seconds=min(waits, default=None))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Delete, Event, Plan
+from shardwise_operator.policies import queueing
 from shardwise_operator.policies.endings import ASK_AGAIN_SECONDS, all_ended, left_behind, stopping
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase
@@ -17,7 +18,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     """The next step towards Suspended; None where nobody asks for it."""
     phase = seen.state.phase
     if phase == Phase.SUSPENDED:
-        return Plan(state=seen.state) if seen.suspend else None
+        return Plan(state=seen.state, steps=tuple(queueing.steps(seen))) if seen.suspend else None
     if not seen.suspend and phase != Phase.SUSPENDING:
         return None
     if all_ended(seen, now):

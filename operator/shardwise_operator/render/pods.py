@@ -13,6 +13,7 @@ from shardwise.job.pods import ATTEMPT_LABEL, HOST_LABEL, JOB_LABEL, ROUND_LABEL
 from shardwise.job.topology import node_labels
 from shardwise_operator.frozen import Frozen
 from shardwise_operator.observed import Observed
+from shardwise_operator.pod import GROUP
 from shardwise_operator.render.container import container
 from shardwise_operator.render.names import host_name, metadata, pod_name, service_name
 from shardwise_operator.render.security import pod_security
@@ -55,10 +56,12 @@ def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
         uid=seen.uid,
         name=pod_name(seen.name, host, seen.state.attempts[host]),
     )
-    meta["labels"] = {**frozen.pod.labels, **_queue_labels(seen), **meta["labels"], **_labels(seen, host)}
+    queue = frozen.job.metadata.labels.get(_QUEUE_LABEL)
+    queue_labels = _queue_labels(seen, queue) if queue else {}
+    meta["labels"] = {**frozen.pod.labels, **queue_labels, **meta["labels"], **_labels(seen, host)}
     meta["annotations"] = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-        **_queue_annotations(seen),
+        **(_queue_annotations(seen) if queue else {}),
         **frozen.pod.annotations,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, frozen, host, place)}
@@ -136,13 +139,15 @@ def _elsewhere(node: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _queue_labels(seen: Observed) -> dict[str, str]:
-    """Kueue's marks of a group of pods, where the job names one of its queues."""
-    if _QUEUE_LABEL not in seen.labels:
-        return {}
+def _queue_labels(seen: Observed, queue: str) -> dict[str, str]:
+    """Kueue's marks of a group of pods: one for each round, all of one queue."""
     group = f"{seen.name}-{seen.uid[:8]}-{seen.state.round}"
-    return {_QUEUE_LABEL: seen.labels[_QUEUE_LABEL], "kueue.x-k8s.io/pod-group-name": group}
+    return {_QUEUE_LABEL: queue, GROUP: group}
 
 
 def _queue_annotations(seen: Observed) -> dict[str, str]:
-    return {"kueue.x-k8s.io/pod-group-total-count": str(len(seen.hosts))} if _QUEUE_LABEL in seen.labels else {}
+    """How many they are, and that they ask for the same: by their affinities alone Kueue would tell them apart.
+
+    A group has eight roles at most, and a pod of a role that its group did not have is never let in.
+    """
+    return {"kueue.x-k8s.io/pod-group-total-count": str(len(seen.hosts)), "kueue.x-k8s.io/role-hash": "host"}

@@ -45,10 +45,10 @@ def _two_slices(accelerator: str) -> Observed:
     return seen(begun(hosts=made_of.hosts), made_of=made_of)
 
 
-def _pod(host: str = "0-0", place: Place = Place(), *, labels: dict[str, str] | None = None, **pod: Any) -> Any:  # noqa: B008  frozen
+def _pod(host: str = "0-0", place: Place = Place(), **pod: Any) -> Any:  # noqa: B008  frozen
     job = manifest()
     job["spec"]["pod"] |= pod
-    return pod_manifest(seen(begun(), made_of=frozen(job), labels=labels or {}), host, place)
+    return pod_manifest(seen(begun(), made_of=frozen(job)), host, place)
 
 
 def test_every_class_has_its_topology() -> None:
@@ -258,11 +258,38 @@ def test_a_node_that_failed_twice_is_avoided() -> None:
 
 
 def test_a_queue_gets_its_marks() -> None:
-    """With Kueue's label on the job its pods are one group of their number."""
-    made = _pod(labels={"kueue.x-k8s.io/queue-name": "team"})
+    """With Kueue's label on the job its pods are one group of their number, and one role, though no two are alike."""
+    job = manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2})
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    made_of = frozen(job)
+    observed = seen(begun(hosts=made_of.hosts), made_of=made_of)
+    pods = [pod_manifest(observed, host, Place(pool="a", avoid_pool="b")) for host in made_of.hosts]
+
+    marks = [{name: value for part in ("labels", "annotations") for name, value in each["metadata"][part].items()
+              if "kueue" in name} for each in pods]  # fmt: skip
+    assert (
+        marks
+        == [
+            {
+                "kueue.x-k8s.io/queue-name": "team",
+                "kueue.x-k8s.io/pod-group-name": f"job-{UID[:8]}-0",
+                "kueue.x-k8s.io/pod-group-total-count": "4",
+                "kueue.x-k8s.io/role-hash": "host",
+            }
+        ]
+        * 4
+    )
+
+
+def test_a_round_keeps_its_queue() -> None:
+    """A label that is edited meanwhile would make a group of two queues, which Kueue refuses."""
+    job = manifest()
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    thawed = thaw(frozen(job).data)
+
+    made = pod_manifest(seen(begun(), made_of=thawed), "0-0", Place())
 
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-    assert made["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
 
 
 def test_ranks_are_unique_and_in_order() -> None:
