@@ -74,15 +74,34 @@ def test_same_rights_everywhere(helm: Helm) -> None:
     ]
 
 
-def test_people(helm: Helm) -> None:
-    """Jobs are for those who may edit a namespace; nothing is added to the role view."""
-    objects = helm.render("shardwise")
-    added = {label for item in objects for label in item["metadata"]["labels"] if "aggregate-to" in label}
+NOT_AGGREGATED = ("--set", "userRoles.aggregate=false")
 
-    assert added == {f"rbac.authorization.k8s.io/aggregate-to-{role}" for role in ("admin", "edit")}
-    assert not any(
-        "aggregate-to" in str(item) for item in helm.render("shardwise", "--set", "userRoles.aggregate=false")
-    )
+
+def test_people(helm: Helm) -> None:
+    """Jobs are for those who may edit a namespace; the role view may read them, as it may read pods."""
+    objects = helm.render("shardwise")
+    label = "rbac.authorization.k8s.io/aggregate-to-"
+    verbs: dict[str, set[str]] = {}
+    for item in objects:
+        for role in (each.removeprefix(label) for each in item["metadata"]["labels"] if each.startswith(label)):
+            (rule,) = item["rules"]
+            assert rule["resources"] == ["trainingjobs"]
+            verbs[role] = {*verbs.get(role, ()), *rule["verbs"]}
+
+    assert verbs["view"] == {"get", "list", "watch"}
+    assert verbs["edit"] == verbs["admin"] > {"create", "update", "patch", "delete"}
+    assert not any("aggregate-to" in str(item) for item in helm.render("shardwise", *NOT_AGGREGATED))
+
+
+def test_everybody_sees_the_machines(helm: Helm) -> None:
+    """A job names one, and the notes of the chart say how to look at them; classes hold no secret."""
+    objects = helm.render("shardwise")
+    (binding,) = [item for item in objects if item["kind"] == "ClusterRoleBinding" and "Group" in str(item["subjects"])]
+
+    assert binding["subjects"][0]["name"] == "system:authenticated"
+    (rule,) = named(objects, "ClusterRole", binding["roleRef"]["name"])["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["acceleratorclasses"], ["get", "list", "watch"])
+    assert "system:authenticated" not in str(helm.render("shardwise", *NOT_AGGREGATED))
 
 
 @variants

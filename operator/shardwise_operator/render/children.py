@@ -16,6 +16,7 @@ from shardwise_operator.render.names import (
 )
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, SERVICES, Kind
 
+_OPERATOR = {"app.kubernetes.io/name": "shardwise", "app.kubernetes.io/component": "operator"}  # as the chart's pods
 _PORT = {"name": "agent", "port": AGENT_PORT, "protocol": "TCP"}
 
 
@@ -83,9 +84,12 @@ def endpoint_slice(seen: Observed, address: str) -> dict[str, Any]:
 
 
 def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
-    """The job's pods hear each other, and the operator's namespace on the agent's port; nobody else."""
+    """The job's pods hear each other, and the operator's pods on the agent's port; nobody else."""
     own = {"matchLabels": {JOB_LABEL: seen.name, MANAGED_BY_LABEL: MANAGER}}
-    operator = {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}}
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
+        "podSelector": {"matchLabels": _OPERATOR},
+    }
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -95,7 +99,7 @@ def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": [{"podSelector": own}]},
-                {"from": [{"namespaceSelector": operator}], "ports": [{"port": AGENT_PORT, "protocol": "TCP"}]},
+                {"from": [operator], "ports": [{"port": AGENT_PORT, "protocol": "TCP"}]},
             ],
         },
     }

@@ -20,6 +20,7 @@ from shardwise_operator.render.children import children, endpoint_slice
 from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
 from shardwise_operator.render.secret import Tokens, secret_manifest
+from shardwise_operator.runtime.kinds import NETWORK_POLICIES
 
 # Of each class a topology of several hosts, where it has one.
 _TOPOLOGIES = {
@@ -290,6 +291,19 @@ def test_a_round_keeps_its_queue() -> None:
     made = pod_manifest(seen(begun(), made_of=thawed), "0-0", Place())
 
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+
+
+def test_of_the_operator_s_namespace_only_its_pods_come_in() -> None:
+    """Others may share it; the chart's pods carry these labels, whatever the release is called."""
+    (policy,) = [child.manifest for child in children(seen(begun()), "shared") if child.kind == NETWORK_POLICIES]
+
+    (operator,) = policy["spec"]["ingress"][1]["from"]
+    assert operator == {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shared"}},
+        "podSelector": {
+            "matchLabels": {"app.kubernetes.io/name": "shardwise", "app.kubernetes.io/component": "operator"}
+        },
+    }
 
 
 def test_ranks_are_unique_and_in_order() -> None:
