@@ -232,6 +232,8 @@ def _granted(objects: list[Object]) -> Iterator[Right]:
             role = named(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
             namespace = binding["metadata"].get("namespace", "")
             for subject in binding["subjects"]:
+                if subject["kind"] != "ServiceAccount":
+                    continue
                 account = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
                 for rule in role["rules"]:
                     yield from _of_rule(account, namespace, rule)
