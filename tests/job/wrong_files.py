@@ -208,6 +208,12 @@ RULES = [
     ),
     ("training.evaluation.everySteps=5", "spec.training.evaluation.everySteps", ["data.heldOut is 0"]),
     (
+        "training.badSteps.nonFinite=rollBack",
+        "spec.training.badSteps.nonFinite",
+        ["recovery.restarts.nonfinite is 0"],
+    ),
+    ("training.badSteps.lossSpike=rollBack", "spec.training.badSteps.lossSpike", ["set", "such as 10"]),
+    (
         "training.checkpoint.keep.everySteps=30",
         "spec.training.checkpoint.keep.everySteps",
         ["checkpoint.everySteps 20", "take 20 or 40"],

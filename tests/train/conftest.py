@@ -1,9 +1,11 @@
 """Small jobs for the trainer's tests: a GPT that compiles in seconds and still has every part."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import jax
 import pytest
+from jax._src import compilation_cache
 
 from shardwise.job import storage
 from shardwise.job.load import loads
@@ -46,6 +48,18 @@ def make_program() -> MakeProgram:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what storage stops tried again, twice, without a wait."""
     monkeypatch.setattr(storage, "WAITS_SECONDS", (0.0, 0.0))
+
+
+@pytest.fixture
+def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep programs and tokens of whole runs in this process apart; JAX's own cache is off, as in a trainer."""
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 def _below_training(overrides: Sequence[str]) -> list[str]:

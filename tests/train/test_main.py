@@ -2,13 +2,11 @@
 
 import errno
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-from jax._src import compilation_cache
 from rich.console import Console
 from tests.train.conftest import SMALL
 
@@ -24,18 +22,6 @@ from shardwise.train.checkpoint.store import Store
 from shardwise.train.metrics import records
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
-
-
-@pytest.fixture
-def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep programs and tokens of whole runs in this process apart; JAX's own cache is off, as in a trainer."""
-    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
 
 
 def _run(directory: Path, *overrides: str, fork: bool = False, step: int | None = None) -> ExitCode:

@@ -181,6 +181,16 @@ _TRAINING_RULES = (
         message="expected documents to evaluate on, and data.heldOut is 0; set data.heldOut, such as 0.01",
         field=".evaluation.everySteps",
     ),
+    *(
+        Rule(
+            at="spec",
+            holds=f"self.training.?badSteps.?{name}.orValue('stop') != 'rollBack' "
+            "|| self.?recovery.?restarts.?nonfinite.orValue(0) > 0",
+            message="expected restarts to go back by, and recovery.restarts.nonfinite is 0; set it, such as 10",
+            field=f".training.badSteps.{name}",
+        )
+        for name in ("nonFinite", "lossSpike")
+    ),
 )
 
 

@@ -10,7 +10,7 @@
     |-- DeviceError               85   devices that are not those that the job asks for, or that have failed
     |-- PeerError                 86   another process of the run is gone, or did not answer in time
     |-- CompilerError             81   a program that cannot be compiled as the job asks
-    |-- NonFiniteError            82   a loss or gradient that is not a number
+    |-- NonFiniteError            82   a loss or gradient that is not a number, or a spike of the loss
     `-- OutOfMemoryError          83   a device or the host has no memory left
 
 The texts say what was given, what was expected, and what to do.  Nothing here reads a file or prints.
@@ -120,7 +120,7 @@ class PeerError(ShardwiseError):
 
 
 class NonFiniteError(ShardwiseError):
-    """The loss or the gradient norm stopped being a number."""
+    """The loss or the gradient norm is not a number, or the loss is a spike (`training.badSteps`)."""
 
     exit_code = ExitCode.NONFINITE
 

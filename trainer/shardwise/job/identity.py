@@ -8,6 +8,8 @@ from the old weights instead.  The table below covers every leaf of the job file
 - The schedule counts as written.  With `decaySteps` left out a cosine or linear fall ends at the last step, so a run
   that goes on with more `steps` follows the longer curve from there.
 - `attention`, `remat`, mesh and microbatches change the order of sums, and so the last bits, but not the run.
+- `badSteps` says what happens when something is wrong, and a run that ended there may go on with another word. What
+  it leaves out by itself is kept with the checkpoints; `data.leaveOut` is the author's.
 - `xlaFlags` count where they may change bits; those that only schedule are free (`job/flags.py` knows them).
 """
 
@@ -29,6 +31,7 @@ FINGERPRINT = "dataFingerprint"
 
 _TOKENIZER = "spec.training.data.tokenizer"
 _XLA_FLAGS = "spec.training.xlaFlags"
+_LEAVE_OUT = "spec.training.data.leaveOut"
 
 # By group: the fields that are part of the identity, and those that are free to change.
 _TABLE: Mapping[str, tuple[str, str]] = {
@@ -68,7 +71,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "preset remat attention",
     ),
     "spec.training.model.dropout": ("embed residual attention", ""),
-    "spec.training.data": ("tokenizer attendAcross heldOut", ""),
+    "spec.training.data": ("tokenizer attendAcross heldOut leaveOut", ""),
     "spec.training.data.train.*": ("name weight textField", "paths"),
     "spec.training.mesh": ("", "tensor fsdp replica dataInner context pipeline"),
     "spec.training.batch": ("sequences", "microbatches"),
@@ -82,6 +85,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.checkpoint": ("", "path every everySteps"),
     "spec.training.checkpoint.keep": ("", "last everySteps"),
     "spec.training.evaluation": ("", "everySteps batches"),
+    "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
     "spec.training.tracking": ("", "tensorboard wandbProject"),
 }
 
@@ -123,6 +127,7 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     if result[_TOKENIZER] != BYTE_TOKENIZER:
         result[_TOKENIZER] = "file"
     result[_XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
+    result[_LEAVE_OUT] = " ".join(map(str, sorted(job.spec.training.data.leave_out))) or None
     return {**result, FINGERPRINT: data_fingerprint}
 
 

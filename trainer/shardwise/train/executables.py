@@ -37,10 +37,11 @@ from jax.stages import Compiled, Lowered
 import shardwise
 from shardwise.job.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE, cache_directory
 from shardwise.job.spec import TrainingJob
+from shardwise.train.bad_steps import Judge
 from shardwise.train.config import GptConfig
 from shardwise.train.optimizer import falls_to_the_last_step
 
-_CHANGES_NO_PROGRAM = {"data", "checkpoint", "evaluation", "tracking"}
+_CHANGES_NO_PROGRAM = {"data", "checkpoint", "evaluation", "tracking", "bad_steps"}
 _TRACING = {"equinox", "jmp", "marin-haliax", "numpy", "optax"}
 _COMPILING = ("jax", "libtpu", "nvidia-")
 _KEEP = 64
@@ -176,6 +177,7 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
         },
         "hardware": job.spec.hardware.model_dump(),
         "training": training.model_dump(exclude=changes_no_program) | {"attend": training.data.attend_across},
+        "skips": Judge(training.bad_steps).skips,
         "model": repr(config),
         "rank": rank,
     }

@@ -5,7 +5,7 @@ only the rows of its own devices.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
@@ -20,18 +20,31 @@ Rows = Callable[[np.ndarray], sequences.Batch]
 
 
 class Loader:
-    """Global batches of `sequences` rows, from a function that reads rows by sample number."""
+    """Global batches of `sequences` rows, from a function that reads rows by sample number.
 
-    def __init__(self, rows: Rows, layout: Layout, *, sequences: int, seq_len: int) -> None:
+    `left_out` are numbers of batches, counted from 0, that no step gets.
+    """
+
+    def __init__(
+        self, rows: Rows, layout: Layout, *, sequences: int, seq_len: int, left_out: Collection[int] = ()
+    ) -> None:
         """Read nothing yet."""
+        self._left_out = sorted(left_out)
         self._rows = rows
         self._sharding = layout.batch
         self._shape = (sequences, seq_len)
         self.waited_seconds = 0.0
 
+    def number(self, step: int) -> int:
+        """The number of a step's batch: the step, counted from 0, and one for each batch left out before it."""
+        number = step
+        for other in self._left_out:
+            number += other <= number
+        return number
+
     def batch(self, step: int) -> Batch:
-        """The batch of one step: samples step x sequences onwards."""
-        first = step * self._shape[0]
+        """The batch of one step: samples number x sequences onwards."""
+        first = self.number(step) * self._shape[0]
 
         @cache
         def read(start: int, stop: int) -> sequences.Batch:

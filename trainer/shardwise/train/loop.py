@@ -5,8 +5,8 @@ wait for Python; a step counts as completed when its loss has reached this host.
 for is therefore done one step later, and at the same step on every process.
 """
 
-import math
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from shardwise.job.contract import Control, Phase
 from shardwise.job.errors import NonFiniteError
-from shardwise.train.checkpoint import CheckpointWriter, SaveTicket
+from shardwise.train.bad_steps import Judge, Verdict
+from shardwise.train.checkpoint import NO_HISTORY, CheckpointWriter, History, SaveTicket
 from shardwise.train.control import Controls
 from shardwise.train.digest import combine, to_hex
 from shardwise.train.loader import Loader, Rows
@@ -23,6 +24,7 @@ from shardwise.train.phases import Phases
 from shardwise.train.probe import Probe
 from shardwise.train.processes import Processes
 from shardwise.train.report import Report
+from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Start
 from shardwise.train.state import State, flat
 from shardwise.train.step import Metrics
@@ -53,6 +55,7 @@ class Loop:
 
     Args:
         start: programs, data and the state to start from.
+        directory: where it is kept which batches the next start leaves out.
         controls: what signals and clocks ask for.
         phases: where time is counted and progress recorded.
         report: what is told of it.
@@ -66,6 +69,7 @@ class Loop:
         self,
         start: Start,
         *,
+        directory: RunDirectory,
         controls: Controls,
         phases: Phases,
         report: Report,
@@ -75,8 +79,11 @@ class Loop:
     ) -> None:
         """Nothing runs yet."""
         self._start, self._controls, self._phases = start, controls, phases
+        history = start.restored_from.history if start.restored_from else NO_HISTORY
+        self._judge, self._num_skipped = Judge(start.job.spec.training.bad_steps, history.losses), 0
         self._probe = Probe(start.kept)
         self._report, self._writer, self._processes = report, writer, processes
+        self._directory = directory
         self._mfu = mfu_of_one_token_a_second
         self._program = start.program
         self._state: State = start.state
@@ -89,12 +96,12 @@ class Loop:
         """Train to the last step, or to an agreed stop; the last state is saved either way.
 
         Raises:
-            NonFiniteError: a loss or gradient norm is not a number; nothing of that step is saved.
+            NonFiniteError: a step is not to be trained on; nothing of it is saved.
             StorageError, CheckpointError: saves failed for too long; the checkpoints before them are untouched.
 
         """
         training = self._start.job.spec.training
-        loader = self._loader(self._start.data.train.rows)
+        loader = self._training_loader()
         self._controls.stepping()
         self._phases.be(Phase.STEP)
         self._completed_at = time.perf_counter()
@@ -102,7 +109,7 @@ class Loop:
         stopped = False
         for batch in loader.ahead(self._start.first_step, training.steps):
             number = (previous.number if previous else self._start.first_step) + 1
-            self._state, metrics = self._start.step(self._state, batch, self._words())
+            self._state, metrics = self._start.step(self._state, batch, self._words(), *self._limit(number))
             self._phases.dispatched(number)
             self._phases.seconds["wait"] = loader.waited_seconds
             asked = self._complete(previous)
@@ -149,15 +156,26 @@ class Loop:
                 self._saved_step = None
                 time.sleep(waits_seconds.pop(0))
 
-    def _loader(self, rows: Rows) -> Loader:
-        sequences = self._program.training.batch.sequences
-        return Loader(rows, self._program.layout, sequences=sequences, seq_len=self._program.config.seq_len)
+    def _training_loader(self) -> Loader:
+        left_out = {*self._program.training.data.leave_out, *self._start.left_out}
+        return self._loader(self._start.data.train.rows, left_out)
+
+    def _loader(self, rows: Rows, left_out: Collection[int] = ()) -> Loader:
+        sequences, seq_len = self._program.training.batch.sequences, self._program.config.seq_len
+        return Loader(rows, self._program.layout, sequences=sequences, seq_len=seq_len, left_out=left_out)
 
     def _words(self) -> jax.Array:
         """This process's control word on each of its devices."""
         sharding = self._program.layout.words
         word = np.full(1, self._controls.word(), np.int32)
         return jax.make_array_from_callback((self._program.layout.mesh.size,), sharding, lambda _: word)
+
+    def _limit(self, number: int) -> list[jax.Array]:
+        """The step program's last argument, in a job whose program has one."""
+        if not self._judge.skips:
+            return []
+        limit = self._judge.limit_of_updates(number)
+        return [jax.make_array_from_callback((), self._program.layout.replicated, lambda _: limit)]
 
     def _due(self, number: int, every: int | None) -> bool:
         return every is not None and number % every == 0
@@ -169,15 +187,36 @@ class Loop:
         values = {name: float(value) for name, value in jax.device_get(step.metrics)._asdict().items()}
         now = time.perf_counter()
         seconds, self._completed_at = now - self._completed_at, now
-        if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
-            self._report.event(
-                {"event": "nonfinite", "step": step.number, "loss": values["loss"], "gradNorm": values["grad_norm"]}
-            )
-            raise NonFiniteError(_nonfinite(step.number, values))
-        self._loss = values["loss"]
+        verdict = self._judge.judge(step.number, values["loss"], values["grad_norm"])
+        if verdict is not None:
+            self._bad(step.number, values, verdict)
         self._phases.completed(step.number, seconds)
-        self._tell(step.number, values, seconds)
+        if verdict is None:
+            self._loss = values["loss"]
+            self._tell(step.number, values, seconds)
         return Control(int(values["control"]))
+
+    def _bad(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
+        """Return where the step is skipped, which its program has done."""
+        batch = self._training_loader().number(number - 1)
+        self._num_skipped += verdict.then == "skip"
+        spent = self._num_skipped > self._program.training.bad_steps.max_skips
+        event = {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}["stop" if spent else verdict.then]
+        numbers = {"loss": values["loss"], "gradNorm": values["grad_norm"]}
+        said = f"step {number}: {verdict.words}"
+        self._report.event({"event": event, "step": number, "batch": batch, "reason": said, **numbers})
+        if event == "skipped":
+            return
+        if event == "rolledBack":
+            if self._processes.writes:
+                self._directory.leave_out(batch)
+            self._processes.exchange("leave out", "")  # whoever ends first ends the others, and rank 0 has to write
+            raise NonFiniteError(f"{said}. The run goes back to its newest checkpoint, and leaves out batch {batch}")
+        skipped = f", and {self._num_skipped - 1} were skipped since the last save" if spent else ""
+        raise NonFiniteError(
+            f"{said}{skipped}. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
+            "look at the data, or set training.badSteps, and run again"
+        )
 
     def _tell(self, number: int, values: dict[str, float], seconds: float) -> None:
         rate = self._program.training.batch.sequences * self._program.config.seq_len / seconds
@@ -229,10 +268,11 @@ class Loop:
                 flat(self._state),
                 digester=self._start.digester,
                 identity=self._start.identity,
+                history=History(left_out=self._start.left_out, losses=self._judge.losses),
                 overwrite=self._start.forked or number in self._start.refused,
                 beat=self._phases.beat,
             )
-        self._saved_step = number
+        self._saved_step, self._num_skipped = number, 0
 
     def _digest(self) -> str:
         """The digest of the last state, as the save of it found it or, where there was nothing to save, computed."""
@@ -240,11 +280,3 @@ class Loop:
             return self._ticket.digest
         digests = self._start.digester(flat(self._state))
         return combine(to_hex(digests, partial(self._processes.agree, "last")))
-
-
-def _nonfinite(number: int, values: dict[str, float]) -> str:
-    return (
-        f"step {number}: the loss is {values['loss']} and the gradient norm {values['grad_norm']}; "
-        "expected finite numbers. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
-        "or look at the data, and run again"
-    )

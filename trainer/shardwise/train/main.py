@@ -160,6 +160,7 @@ def _run(
         stack.callback(writer.close)
         loop = Loop(
             began,
+            directory=directory,
             controls=controls,
             phases=phases,
             report=report,

@@ -21,6 +21,7 @@ from shardwise.train.view import View
 _SAID = {
     "saveFailed": "{reason}. Training goes on, and the next save is tried ({inARow} failed in a row)",
     "setAside": "going back to step {step}: the checkpoints of the steps {steps} are set aside",
+    "skipped": "{reason}. Its update is held back, and training goes on",
     "retentionFailed": "old checkpoints stay until after the next save: {reason}",
 }
 

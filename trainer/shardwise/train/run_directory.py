@@ -28,6 +28,7 @@ from shardwise.job.takeover import commit_of
 Json = Mapping[str, Any]
 IDENTITY = "identity.json"
 PEAK = "peak.json"
+LEFT_OUT = "left-out.json"
 ID = ".run-id"
 
 
@@ -84,6 +85,15 @@ class RunDirectory:
     def write_summary(self, summary: Json) -> None:
         """Replace the summary."""
         replace_file(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n", durable=True)
+
+    def read_left_out(self) -> list[int]:
+        """The numbers of the batches that the run has left out by itself, ascending."""
+        return [int(number) for number in _read_json(self.logs / LEFT_OUT).get("batches", [])]
+
+    def leave_out(self, batch: int) -> None:
+        """Keep that the next start leaves a batch out."""
+        batches = sorted({*self.read_left_out(), batch})
+        replace_file(self.logs / LEFT_OUT, json.dumps({"batches": batches}) + "\n", durable=True)
 
     def read_identity(self) -> dict[str, Any]:
         """What the run in this directory is (`shardwise.job.identity`), empty before its first start."""

@@ -4,6 +4,7 @@ Called by `shardwise.train.main`. All processes of a run take the same way here,
 compiles in threads while data are prepared and a checkpoint is read, since none of them needs the others.
 """
 
+import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -58,6 +59,8 @@ class Start:
     """Steps of the checkpoints that the run has gone back from; known to the process that writes."""
     initial_digest: str | None
     forked: bool
+    left_out: tuple[int, ...]
+    """Batches that the run has left out by itself, ascending; those of the job are beside them."""
     refused: frozenset[int]
     """Steps whose checkpoints were damaged, so that saving them again replaces them."""
 
@@ -166,8 +169,15 @@ def start(
         set_aside=aside,
         initial_digest=initial_digest,
         forked=forked,
+        left_out=_left_out(run, restored, processes),
         refused=frozenset(step for step, _ in restored.refused) if restored else frozenset(),
     )
+
+
+def _left_out(run: RunDirectory, restored: Restored | None, processes: Processes) -> tuple[int, ...]:
+    """As the directory says, where the last attempt wrote it, or the checkpoint, which may be in another one now."""
+    own = {*run.read_left_out(), *(restored.manifest.history.left_out if restored else ())} if processes.writes else ()
+    return tuple(json.loads(processes.exchange("left out", json.dumps(sorted(own)))[0]))
 
 
 def _same_data(data: Dataset, processes: Processes) -> None:

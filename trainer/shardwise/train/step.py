@@ -14,6 +14,7 @@ import optax
 from jax.extend.core import Jaxpr
 from jax.sharding import PartitionSpec as P
 
+from shardwise.train.bad_steps import Judge
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
 from shardwise.train.mesh import DATA
@@ -56,17 +57,22 @@ class Metrics(NamedTuple):
 
 
 def lower_step(program: Program) -> jax.stages.Lowered:
-    """The step, lowered: (state, batch, control words) -> (state, metrics); the state is donated."""
+    """The step, lowered: (state, batch, control words) -> (state, metrics); the state is donated.
+
+    In a job that skips bad steps a fourth argument is the limit of the loss, float32, and above it the update is held
+    back: the step counts, and moves nothing.
+    """
     layout, shardings = program.layout, program.shardings()
+    limit = [Abstract((), jnp.float32, sharding=layout.replicated)] if Judge(program.training.bad_steps).skips else []
     with program.lowering():
         jitted = jax.jit(
             partial(_step, program),
-            in_shardings=(shardings, layout.batch, layout.words),
+            in_shardings=(shardings, layout.batch, layout.words, *(one.sharding for one in limit)),
             out_shardings=(shardings, layout.replicated),
             donate_argnums=0,
             compiler_options=program.compiler_options(),
         )
-        return jitted.lower(program.abstract(), abstract_batch(program), _abstract_words(program))
+        return jitted.lower(program.abstract(), abstract_batch(program), _abstract_words(program), *limit)
 
 
 def trace_step(program: Program) -> Jaxpr:
@@ -115,7 +121,9 @@ def _abstract_words(program: Program) -> Abstract:
     return Abstract((program.layout.mesh.size,), jnp.int32, sharding=program.layout.words)
 
 
-def _step(program: Program, state: State, batch: Batch, words: Array) -> tuple[State, Metrics]:
+def _step(
+    program: Program, state: State, batch: Batch, words: Array, limit: Array | None = None
+) -> tuple[State, Metrics]:
     rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
     sums, grads = _over_replicas(program, _gradients)(state["params"], batch, rows, state["step"])
     mean = jax.tree.map(lambda g: g / sums.weight, grads)
@@ -131,7 +139,11 @@ def _step(program: Program, state: State, batch: Batch, words: Array) -> tuple[S
         learning_rate=jnp.asarray(rate, jnp.float32),
         control=words.max(),
     )
-    return {"step": state["step"] + 1, "params": params, "optimizer": optimizer}, metrics
+    new = {"params": params, "optimizer": optimizer}
+    if limit is not None:
+        good = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.grad_norm) & (metrics.loss <= limit)
+        new = jax.tree.map(partial(jnp.where, good), new, {name: state[name] for name in new})
+    return {"step": state["step"] + 1, **new}, metrics
 
 
 def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:

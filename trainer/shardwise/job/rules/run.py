@@ -31,4 +31,17 @@ def evaluation_has_text(job: TrainingJob) -> Iterator[Problem]:
         )
 
 
-RULES = (kept_checkpoints_are_made, evaluation_has_text)
+def going_back_is_a_restart(job: TrainingJob) -> Iterator[Problem]:
+    """Who goes back to a checkpoint starts again, which is what the budget is of."""
+    bad_steps, budget = job.spec.training.bad_steps, job.spec.recovery.restarts.nonfinite
+    for name, then in (("nonFinite", bad_steps.non_finite), ("lossSpike", bad_steps.loss_spike)):
+        if then == "rollBack" and budget == 0:
+            yield Problem(
+                path=f"spec.training.badSteps.{name}",
+                given="rollBack",
+                expected="restarts to go back by, and recovery.restarts.nonfinite is 0",
+                hint="set recovery.restarts.nonfinite, such as 10, or take skip",
+            )
+
+
+RULES = (kept_checkpoints_are_made, evaluation_has_text, going_back_is_a_restart)

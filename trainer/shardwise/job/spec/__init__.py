@@ -20,6 +20,7 @@ from shardwise.job.spec.pod import (
 )
 from shardwise.job.spec.recovery import Recovery, Restarts
 from shardwise.job.spec.training import (
+    BadSteps,
     Batch,
     Checkpoint,
     Evaluation,
@@ -41,6 +42,7 @@ from shardwise.job.spec.volumes import (
 )
 
 __all__ = [
+    "BadSteps",
     "Batch",
     "Checkpoint",
     "ClaimVolume",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import Label, PathText, SpecModel, Unit
+from shardwise.job.spec.base import MAX_INT32, Label, PathText, SpecModel, Unit
 
 
 class Source(SpecModel):
@@ -39,3 +39,7 @@ class Data(SpecModel):
     held_out: Annotated[
         float, Field(ge=0, le=0.5, description="Documents kept out of training for evaluation."), Unit("share")
     ] = 0.0
+    leave_out: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...],
+        Field(strict=False, max_length=256, description="Batches, counted from 0, that are not trained on."),
+    ] = ()

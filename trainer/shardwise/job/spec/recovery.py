@@ -19,7 +19,7 @@ class Restarts(SpecModel):
     failure: Annotated[
         _Budget, Field(description="A trainer that ended with an error or by a signal."), Unit("times")
     ] = 3
-    nonfinite: Annotated[_Budget, Field(description="A loss or gradient that is not finite."), Unit("times")] = 0
+    nonfinite: Annotated[_Budget, Field(description="A step that training.badSteps ends it for."), Unit("times")] = 0
     hang: Annotated[_Budget, Field(description="No progress for hangAfter."), Unit("times")] = 3
     out_of_memory: Annotated[_Budget, Field(description="A trainer without memory."), Unit("times")] = 1
     storage: Annotated[

@@ -70,6 +70,31 @@ class Loss(SpecModel):
     ] = 2048
 
 
+_AfterBadStep = Literal["stop", "skip", "rollBack"]
+
+
+class BadSteps(SpecModel):
+    """What becomes of a step whose loss or gradient is not a number, or whose loss is far above those before it."""
+
+    non_finite: Annotated[
+        _AfterBadStep, Field(description="After a loss or gradient that is not a number: end, go on without, or back.")
+    ] = "stop"
+    loss_spike: Annotated[
+        _AfterBadStep | None, Field(description="The same after a spike; left out, none is looked for.")
+    ] = None
+    sigmas: Annotated[
+        float,
+        Field(gt=0, le=1000, description="Standard deviations above the mean at which a loss is a spike."),
+        Unit("ratio"),
+    ] = 6.0
+    window: Annotated[
+        int, Field(ge=4, le=4096, description="Steps that the mean is of; there must be half of them."), Unit("steps")
+    ] = 128
+    max_skips: Annotated[
+        int, Field(ge=1, le=100000, description="Steps that are skipped at most between two saves."), Unit("steps")
+    ] = 10
+
+
 class Keep(SpecModel):
     """Which checkpoints stay."""
 
@@ -134,6 +159,9 @@ class Training(SpecModel):
     checkpoint: Annotated[Checkpoint, Field(description="Where and when the run is saved.")] = Checkpoint()
     evaluation: Annotated[Evaluation, Field(description="Loss on held-out documents.")] = Evaluation()
     tracking: Annotated[Tracking, Field(description="Where metrics go besides metrics.jsonl.")] = Tracking()
+    bad_steps: Annotated[BadSteps, Field(description="What becomes of steps that are not to be trained on.")] = (
+        BadSteps()
+    )
     xla_flags: Annotated[
         tuple[XlaFlag, ...],
         Field(strict=False, max_length=64, description="Options of XLA's compiler; they win over the accelerator's."),

@@ -58,6 +58,18 @@ class ArrayEntry(_Model):
         return self
 
 
+class History(_Model):
+    """What the steps after a checkpoint depend on, besides its arrays, in a job with `training.badSteps`."""
+
+    left_out: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=100_000)] = ()
+    """Batches, counted from 0, that the run has left out by itself, ascending."""
+    losses: Annotated[tuple[tuple[int, float], ...], Field(max_length=10_000)] = ()
+    """(step, loss) of the last steps, ascending: what a spike would be one above."""
+
+
+NO_HISTORY = History()
+
+
 class Manifest(_Model):
     """What a checkpoint holds. `kind` "weights" has parameters only; `identity` is what the run is, flat."""
 
@@ -69,6 +81,7 @@ class Manifest(_Model):
     created: AwareDatetime
     identity: Annotated[dict[_Text, IdentityValue | _Text], Field(max_length=10_000)]
     arrays: Annotated[dict[ArrayPath, ArrayEntry], Field(min_length=1, max_length=MAX_ARRAYS)]
+    history: History = NO_HISTORY
 
 
 def array_directory(path: str) -> str:
@@ -78,7 +91,9 @@ def array_directory(path: str) -> str:
 
 def encode(manifest: Manifest) -> tuple[bytes, bytes]:
     """The bytes of the manifest and of its marker."""
-    text = manifest.model_dump_json().encode()
+    # Left out where there is none, so that releases which know no history read the checkpoints of other jobs.
+    unsaid = {"history"} if manifest.history == NO_HISTORY else None
+    text = manifest.model_dump_json(exclude=unsaid).encode()
     if len(text) > MAX_MANIFEST_BYTES:
         raise CheckpointError(f"the manifest has {len(text)} bytes; at most {MAX_MANIFEST_BYTES} can be read back")
     marker = {"format_version": FORMAT_VERSION, "manifest_sha256": hashlib.sha256(text).hexdigest()}

@@ -33,7 +33,9 @@ from shardwise.train.checkpoint.manifest import (
     ARRAYS,
     MANIFEST,
     MARKER,
+    NO_HISTORY,
     ArrayEntry,
+    History,
     IdentityValue,
     Kind,
     Manifest,
@@ -79,6 +81,7 @@ class _Save:
     overwrite: bool
     started: float
     identity: Mapping[str, IdentityValue]
+    history: History
     abstract: Mapping[str, jax.ShapeDtypeStruct]
     layouts: Mapping[str, layout.Layout]
     digests: Mapping[str, jax.Array]
@@ -164,6 +167,7 @@ class CheckpointWriter:
         digester: Digester,
         identity: Mapping[str, IdentityValue],
         kind: Kind = "state",
+        history: History = NO_HISTORY,
         overwrite: bool = False,
         beat: Callable[[], None] = lambda: None,
     ) -> SaveTicket:
@@ -185,6 +189,7 @@ class CheckpointWriter:
             overwrite=overwrite,
             started=started,
             identity=dict(identity),
+            history=history,
             abstract={path: jax.ShapeDtypeStruct(a.shape, a.dtype) for path, a in arrays.items()},
             layouts=layouts,
             digests=digester(arrays),
@@ -337,6 +342,7 @@ class CheckpointWriter:
             incarnation=self._incarnation,
             created=datetime.now(UTC).replace(microsecond=0),
             identity=dict(save.identity),
+            history=save.history,
             arrays=entries,
         )
 

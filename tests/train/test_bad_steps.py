@@ -1,0 +1,225 @@
+"""Steps that are not to be trained on: which they are, and that what becomes of them can be repeated bit for bit."""
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.train.conftest import SMALL
+
+from shardwise.job.contract import ExitCode
+from shardwise.job.errors import JobError, NonFiniteError
+from shardwise.job.load import loads
+from shardwise.job.orders import Orders
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import BadSteps
+from shardwise.job.takeover import next_incarnation
+from shardwise.train import main
+from shardwise.train.bad_steps import Judge
+from shardwise.train.checkpoint import read_manifest
+from shardwise.train.loader import Loader
+from shardwise.train.metrics import records
+
+_BAD_BATCH = 4
+_SPIKE = BadSteps(loss_spike="skip", sigmas=3.0, window=8)
+
+
+def _judged(losses: list[float], settings: BadSteps = _SPIKE) -> list[bool]:
+    judge = Judge(settings)
+    return [judge.judge(step, loss, 1.0) is not None for step, loss in enumerate(losses, 1)]
+
+
+def test_a_spike_lies_far_above_the_losses_before_it() -> None:
+    """Far is in standard deviations; it is not looked for before half a window is known, and a fall is none."""
+    steady = [2.0, 2.1, 1.9, 2.0, 2.1, 1.9]
+
+    assert _judged([*steady, 2.2, 3.0, 0.5, 2.0]) == [False] * 7 + [True, False, False]
+    assert _judged([2.0, 2.1, 9.0]) == [False] * 3
+    assert _judged([*steady, 3.0], BadSteps()) == [False] * 7
+
+
+def test_a_spike_is_no_measure_of_the_next_one() -> None:
+    """The second of two in a row lies as far above the good losses as the first."""
+    assert _judged([2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 5.0, 5.0, 2.0])[6:] == [True, True, False]
+
+
+def test_what_is_no_number_is_bad_whatever_was_before() -> None:
+    """Of the loss as of the gradient, at the first step too."""
+    judge = Judge(BadSteps(non_finite="skip"))
+
+    for loss, norm in ((math.nan, 1.0), (math.inf, 1.0), (2.0, math.nan), (2.0, math.inf)):
+        verdict = judge.judge(1, loss, norm)
+        assert verdict is not None
+        assert verdict.then == "skip"
+    assert judge.judge(1, 2.0, 1.0) is None
+
+
+def test_the_limit_of_a_step_does_not_depend_on_when_it_is_asked_for() -> None:
+    """The step before may be known by then, after a save, or not; and another judge goes on from what is kept."""
+    judge = Judge(_SPIKE)
+    for step in range(1, 40):
+        before = judge.limit(step + 1)
+        judge.judge(step, 2.0 + 0.01 * math.sin(step), 1.0)
+        assert judge.limit(step + 1) == before
+        assert judge.limit(step + 2) == Judge(_SPIKE, judge.losses).limit(step + 2)
+    assert math.isfinite(judge.limit(40))
+
+
+def test_going_back_wants_a_budget() -> None:
+    """Without one the first bad step would end the run all the same."""
+    words = "training.badSteps.nonFinite=rollBack"
+    with pytest.raises(JobError, match=r"recovery.restarts.nonfinite is 0"):
+        resolve(loads(SMALL, [words]))
+    resolve(loads(SMALL, [words, "recovery.restarts.nonfinite=2"]))
+
+
+class Run:
+    """A run on one text in which one batch is poisoned, in this process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
+        self._text = folder / "text.txt"
+        self._text.write_text("".join(f"{number} green bottles, and no more. " for number in range(1500)))
+        batch = Loader.batch
+
+        def poisoned(loader: Loader, step: int) -> Any:
+            made = batch(loader, step)
+            return made._replace(weights=made.weights * math.nan) if loader.number(step) == _BAD_BATCH else made
+
+        monkeypatch.setattr(Loader, "batch", poisoned)
+
+    def __call__(self, name: str, *overrides: str, steps: int = 8) -> ExitCode:
+        """Start it, or go on with it."""
+        directory = self._folder / name
+        (directory / "logs").mkdir(parents=True, exist_ok=True)
+        job = (
+            "training.model.layers=1",
+            f"training.data.train.0.paths=[{self._text}]",
+            "training.checkpoint.everySteps=2",
+            "training.checkpoint.keep.last=10",
+            f"training.steps={steps}",
+            "recovery.restarts.nonfinite=2",
+        )
+        orders = Orders(
+            job_file="",
+            directory=str(directory),
+            progress=str(directory / "progress.json"),
+            stacks="",
+            rank=0,
+            num_processes=1,
+            coordinator="",
+            incarnation=next_incarnation(directory),
+            fork=False,
+            step=None,
+            deadline_seconds=None,
+        )
+        return main.run(resolve(loads(SMALL, [*job, *overrides])), orders, Console(file=io.StringIO()), spent={})
+
+    def digests(self, name: str, step: int) -> dict[str, str]:
+        """What a checkpoint's arrays are, but for the count of steps."""
+        manifest = read_manifest(str(self._folder / name / "checkpoints"), step)
+        return {path: entry.digest for path, entry in manifest.arrays.items() if path != "step"}
+
+    def losses(self, name: str) -> list[float]:
+        """The loss of each step."""
+        return [one["loss"] for one in records(self._folder / name / "metrics.jsonl") if "event" not in one]
+
+    def events(self, name: str) -> list[tuple[str, int]]:
+        """What the run says of bad steps."""
+        found = records(self._folder / name / "metrics.jsonl")
+        return [(one["event"], one["batch"]) for one in found if "event" in one and "batch" in one]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which the programs of all these runs are kept: they are few."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_programs: None, programs: Path) -> Run:  # noqa: ARG001
+    """Return the run of this test."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(programs))
+    return Run(tmp_path, monkeypatch)
+
+
+def test_a_run_ends_at_a_step_that_is_no_number(run: Run, tmp_path: Path) -> None:
+    """That is the default; what was saved before stays, and the same run goes on with another word."""
+    with pytest.raises(NonFiniteError, match=r"step 5: the loss is nan .* set training.badSteps"):
+        run("one")
+    assert run.events("one") == [("nonfinite", _BAD_BATCH)]
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["status"] == "nonfinite"
+
+    assert run("one", "training.badSteps.nonFinite=skip") == ExitCode.OK
+
+
+def test_a_skipped_step_moves_nothing(run: Run) -> None:
+    """Weights and moments are the same bits before and after it, and the run goes on; an interrupted one, the same."""
+    skip = ("training.badSteps.nonFinite=skip", "training.checkpoint.everySteps=1")
+
+    assert run("whole", *skip) == ExitCode.OK
+    assert run.events("whole") == [("skipped", _BAD_BATCH)]
+    assert run.digests("whole", 5) == run.digests("whole", 4)
+    assert run.digests("whole", 6) != run.digests("whole", 5)
+    assert run("parts", *skip, steps=5) == ExitCode.OK
+    assert run("parts", *skip) == ExitCode.OK
+    assert run.digests("parts", 8) == run.digests("whole", 8)
+
+
+def test_a_run_without_bad_steps_is_the_same_whether_it_would_skip_them(run: Run) -> None:
+    """But for last bits: the programs are two, and the compiler orders their sums differently."""
+    clean = f"training.data.leaveOut=[{_BAD_BATCH}]"
+    assert run("skips", clean, "training.badSteps={nonFinite: skip, lossSpike: skip, window: 4}") == ExitCode.OK
+    assert run("stops", clean) == ExitCode.OK
+
+    assert run.events("skips") == []
+    assert run.losses("skips") == pytest.approx(run.losses("stops"), rel=2e-6)
+
+
+def test_more_skips_than_allowed_end_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count from the last save on."""
+    monkeypatch.setattr(Loader, "number", lambda _loader, step: _BAD_BATCH if step >= 2 else step)
+    with pytest.raises(NonFiniteError, match=r"step 6: .*, and 3 were skipped since the last save"):
+        run("one", "training.badSteps={nonFinite: skip, maxSkips: 3}", "training.checkpoint.everySteps=100")
+
+
+def test_who_goes_back_leaves_the_batch_out(run: Run, tmp_path: Path) -> None:
+    """The next start goes on from the newest checkpoint, in the order of a fresh run of a job without that batch."""
+    back = "training.badSteps.nonFinite=rollBack"
+    with pytest.raises(NonFiniteError, match=rf"goes back to its newest checkpoint, and leaves out batch {_BAD_BATCH}"):
+        run("one", back)
+    assert run("one", back) == ExitCode.OK
+    assert run.events("one") == [("rolledBack", _BAD_BATCH)]
+    assert run("fresh", f"training.data.leaveOut=[{_BAD_BATCH}]") == ExitCode.OK
+    assert run.digests("one", 8) == run.digests("fresh", 8)
+
+    # Wherever the checkpoints are gone on with, they know what was left out: the directory's own note may be lost.
+    (tmp_path / "one" / "logs" / "left-out.json").unlink()
+    assert run("one", back, steps=10) == ExitCode.OK
+    assert run("fresh", f"training.data.leaveOut=[{_BAD_BATCH}]", steps=10) == ExitCode.OK
+    assert run.digests("one", 10) == run.digests("fresh", 10)
+
+
+def test_a_run_stopped_before_a_spike_judges_it_like_one_that_was_not(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the limit is made of is in the checkpoint."""
+    spike = "training.badSteps={lossSpike: skip, window: 4, sigmas: 3}"
+    number = Loader.number
+    batch = Loader.batch
+    monkeypatch.setattr(Loader, "number", lambda loader, step: number(loader, step) + (step >= _BAD_BATCH))
+
+    def noisy(loader: Loader, step: int) -> Any:
+        made = batch(loader, step)
+        return made._replace(targets=(made.targets * 7 + 31) % 250) if step == 8 else made
+
+    monkeypatch.setattr(Loader, "batch", noisy)
+    for name, pieces in (("whole", [12]), ("parts", [8, 12])):
+        for steps in pieces:
+            assert run(name, spike, "training.optimizer.learningRate=1e-2", steps=steps) == ExitCode.OK
+    assert [event for event, _ in run.events("whole")] == ["skipped"]
+    assert run.events("parts") == run.events("whole")
+    assert run.digests("parts", 12) == run.digests("whole", 12)
