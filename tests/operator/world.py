@@ -1,0 +1,476 @@
+"""A cluster in simulated time: what a job's operator sees of API server, scheduler, kubelets, nodes and launcher.
+
+Stand-ins, and named so: `World` for the API server (objects in memory, caches that never lag), `Cluster` for scheduler,
+kubelets and the cloud's node pools, `Launcher` for the agents and trainers of one run. The operator's observing,
+deciding and writing and the launcher's budgets are the real ones. A month takes a minute.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.operator.building import NOW, classes
+
+from shardwise.job.contract import Cause, ExitCode
+from shardwise.job.pods import LastRecord
+from shardwise.job.spec import Recovery
+from shardwise.launcher import budgets
+from shardwise_operator.render.names import controller_of, host_of
+from shardwise_operator.runtime.errors import ConflictError, NotFoundError, error_of
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, TRAINING_JOBS, Kind, Object
+from shardwise_operator.runtime.transport import Page
+from shardwise_operator.state import timestamp
+
+_POOL = "cloud.google.com/gke-nodepool"
+_LEAVING = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
+_START_SECONDS, _JOIN_SECONDS, _RESTORE_SECONDS, _GRACE_SECONDS = 45.0, 30.0, 60.0, 20.0
+_NODE_LOST_SECONDS = 40.0 + 30.0  # until its pods are deleted: what the cluster takes to notice, and what they tolerate
+_SILENT_SECONDS, _HANG_SECONDS = 10.0, 300.0
+_GONE_SECONDS = 300.0
+
+
+class World:
+    """The API server and its caches, and a clock with what is still to happen."""
+
+    def __init__(self) -> None:
+        """It holds the built-in classes."""
+        self.now = NOW
+        self.changed = True
+        self._objects: dict[str, dict[str, Object]] = {}
+        self._numbers = itertools.count(1)
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        for name, each in classes().items():
+            self.put(ACCELERATOR_CLASSES, {**deepcopy(dict(each)), "metadata": {"name": name}})
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something in a while."""
+        heapq.heappush(self._due, (self.now + seconds, next(self._numbers), act))
+
+    def pass_time(self, until: float) -> None:
+        """Go on to the next thing that happens, but no further than `until`."""
+        if not self._due or self._due[0][0] > until:
+            self.now = max(self.now, until)
+            return
+        self.now, _, act = heapq.heappop(self._due)
+        act()
+        while self._due and self._due[0][0] <= self.now:
+            heapq.heappop(self._due)[2]()
+
+    def put(self, kind: Kind, obj: Object) -> Object:
+        """An object as it is from now on."""
+        number = str(next(self._numbers))
+        metadata = {"uid": f"uid-{number}", **obj["metadata"], "resourceVersion": number}
+        kept: dict[str, Any] = {**obj, "metadata": metadata}
+        self._objects.setdefault(kind.kind, {})[metadata["name"]] = kept
+        self.changed = True
+        return kept
+
+    def remove(self, kind: Kind, name: str) -> None:
+        """An object that is gone."""
+        self._objects.get(kind.kind, {}).pop(name, None)
+        self.changed = True
+
+    def find(self, kind: Kind, name: str) -> Any:
+        """An object that may be there."""
+        return self._objects.get(kind.kind, {}).get(name)
+
+    def list(self, kind: Kind) -> Sequence[Object]:
+        """Every object of a kind."""
+        return [*self._objects.get(kind.kind, {}).values()]
+
+    def by_owner(self, kind: Kind, owner_uid: str) -> Sequence[Object]:
+        """Those that one object controls."""
+        return [obj for obj in self.list(kind) if controller_of(obj) == owner_uid]
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Any:  # noqa: ARG002  one namespace is enough
+        """One object; of the caches' kinds None where there is none."""
+        found = self.find(kind, name)
+        if found is None and kind not in (NODES, TRAINING_JOBS):
+            raise NotFoundError(404, "NotFound", name)
+        return found
+
+    def pages(self, kind: Kind, namespace: str = "", *, labels: str = "") -> Iterator[Page]:  # noqa: ARG002
+        """The objects with a label."""
+        key, _, value = labels.partition("=")
+        yield Page([each for each in self.list(kind) if each["metadata"]["labels"].get(key) == value], "0")
+
+    def create(self, kind: Kind, manifest: Object) -> Object:
+        """Make an object under a name that nobody has."""
+        if self.find(kind, manifest["metadata"]["name"]):
+            raise error_of(409, {"reason": "AlreadyExists"})
+        return self.put(kind, {**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}})
+
+    def apply(self, kind: Kind, manifest: Object) -> None:
+        """Write over an object of this UID."""
+        self.put(kind, {**manifest, "metadata": {**self._of(kind, manifest["metadata"])["metadata"]}})
+
+    def patch(self, kind: Kind, _: str, name: str, patch: Object, *, uid: str) -> None:
+        """Merge into the object of this UID."""
+        found = self._of(kind, {"name": name, "uid": uid})
+        self.put(kind, {**found, **{part: {**found[part], **patch[part]} for part in patch}})
+
+    def delete(self, kind: Kind, _: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
+        """Have a pod end, in its time."""
+        pod = self._of(kind, {"name": name, "uid": uid})
+        seconds = _GRACE_SECONDS if grace_seconds is None else float(grace_seconds)
+        self.put(kind, {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": timestamp(self.now + seconds)}})
+        self.later(seconds, lambda: self._end(kind, name, uid))
+
+    def _end(self, kind: Kind, name: str, uid: str) -> None:
+        found = self.find(kind, name)
+        if found and found["metadata"]["uid"] == uid and not _on_a_dead_node(self, found):
+            self.remove(kind, name)
+
+    def _of(self, kind: Kind, metadata: Mapping[str, Any]) -> Object:
+        found: Any = self.find(kind, metadata["name"])
+        if found is None:
+            raise NotFoundError(404, "NotFound", metadata["name"])
+        if found["metadata"]["uid"] != metadata["uid"]:
+            raise ConflictError(409, "Conflict", metadata["name"])
+        return dict(found)
+
+
+def _on_a_dead_node(world: World, pod: Mapping[str, Any]) -> bool:
+    node = world.find(NODES, pod["spec"].get("nodeName", ""))
+    return node is not None and node["metadata"]["annotations"]["stand-in"] == "dead"
+
+
+class Cluster:
+    """Node pools of one slice each, and what becomes of pods on their nodes."""
+
+    def __init__(self, world: World, labels: Mapping[str, str], pools: int, hosts: int) -> None:
+        """All nodes are well."""
+        self.world, self._labels, self.hosts = world, labels, hosts
+        self.pools = [f"pool-{number}" for number in range(pools)]
+        self._addresses = itertools.count(1)
+        for pool in self.pools:
+            self.come(pool)
+
+    def nodes(self, pool: str) -> list[str]:
+        """The names of a pool's nodes."""
+        return [f"{pool}-{number}" for number in range(self.hosts)]
+
+    def come(self, pool: str) -> None:
+        """The nodes of a pool that are not there."""
+        for node in self.nodes(pool):
+            if self.world.find(NODES, node) is None:
+                self.set_node(node, "well", pool=pool)
+
+    def set_node(self, node: str, how: str, *, pool: str = "") -> None:
+        """How a node is: well, leaving, dead."""
+        pool = pool or self.pool_of(node)
+        metadata = {"name": node, "labels": {**self._labels, _POOL: pool}, "annotations": {"stand-in": how}}
+        ready = {"type": "Ready", "status": "Unknown" if how == "dead" else "True"}
+        taints = [_LEAVING] if how == "leaving" else []
+        self.world.put(NODES, {"metadata": metadata, "spec": {"taints": taints}, "status": {"conditions": [ready]}})
+
+    def pool_of(self, node: str) -> str:
+        """The pool of a node."""
+        return node.rpartition("-")[0]
+
+    def is_well(self, node: str) -> bool:
+        """Whether it is there and runs what is on it."""
+        found = self.world.find(NODES, node)
+        return found is not None and found["metadata"]["annotations"]["stand-in"] != "dead"
+
+    def pods_on(self, node: str) -> list[dict[str, Any]]:
+        """The pods that have not ended there."""
+        pods = self.world.list(PODS)
+        return [
+            dict(pod)
+            for pod in pods
+            if pod["spec"].get("nodeName") == node and pod["status"]["phase"] in ("Pending", "Running")
+        ]
+
+    def used(self) -> list[str]:
+        """The pools in which pods run."""
+        return [pool for pool in self.pools if any(self.pods_on(node) for node in self.nodes(pool))]
+
+    def schedule(self) -> None:
+        """Bind what can be bound; each pod takes a node."""
+        taken = {
+            pod["spec"].get("nodeName")
+            for pod in self.world.list(PODS)
+            if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        }
+        for each in self.world.list(PODS):
+            new = {**each, "status": {"phase": "Pending", "conditions": []}}
+            pod = each if "status" in each else self.world.put(PODS, new)
+            spec = pod["spec"]
+            if "nodeName" in spec or spec.get("schedulingGates") or "deletionTimestamp" in pod["metadata"]:
+                continue
+            fitting = [node for node in self._fitting(pod) if node not in taken]
+            if fitting:
+                taken.add(fitting[0])
+                self._bind(pod, fitting[0])
+            elif not pod["status"]["conditions"]:
+                self._report(pod, conditions=[self._scheduled("False", reason="Unschedulable", message="no node fits")])
+
+    def _fitting(self, pod: Object) -> list[str]:
+        """Nodes with its labels: of a slice's first host in a pool of its own, rather not an avoided one."""
+        wanted = pod["spec"].get("nodeSelector", {})
+        affinity = pod["spec"].get("affinity", {})
+        found = []
+        for node in self.world.list(NODES):
+            labels = node["metadata"]["labels"]
+            well = node["metadata"]["annotations"]["stand-in"] == "well"
+            if well and all(labels.get(key) == value for key, value in wanted.items()):
+                found.append((node["metadata"]["name"], labels[_POOL]))
+        if "podAntiAffinity" in affinity:
+            own = pod["metadata"]["labels"]["shardwise.dev/slice"]
+            others = {
+                self.pool_of(each["spec"]["nodeName"])
+                for each in self.world.list(PODS)
+                if "nodeName" in each["spec"]
+                and each["metadata"]["labels"]["shardwise.dev/slice"] != own
+                and each["status"]["phase"] in ("Pending", "Running")
+            }
+            found = [(node, pool) for node, pool in found if pool not in others]
+        avoided = str(affinity.get("nodeAffinity", {}))
+        found.sort(key=lambda each: (f"'{each[1]}'" in avoided, each))
+        return [node for node, _ in found]
+
+    def _scheduled(self, status: str, **words: str) -> dict[str, Any]:
+        return {"type": "PodScheduled", "status": status, "lastTransitionTime": timestamp(self.world.now), **words}
+
+    def _bind(self, pod: Object, node: str) -> None:
+        bound = self.world.put(PODS, {**pod, "spec": {**pod["spec"], "nodeName": node}})
+        self._report(bound, conditions=[self._scheduled("True")])
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        self.world.later(_START_SECONDS, lambda: self._run(name, uid))
+
+    def _run(self, name: str, uid: str) -> None:
+        pod = self.world.find(PODS, name)
+        if pod is None or pod["metadata"]["uid"] != uid or not self.is_well(pod["spec"]["nodeName"]):
+            return
+        if pod["status"]["phase"] != "Pending" or "deletionTimestamp" in pod["metadata"]:
+            return
+        running = {"name": "agent", "imageID": "", "state": {"running": {"startedAt": timestamp(self.world.now)}}}
+        number = next(self._addresses)
+        address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+        ready = [*pod["status"]["conditions"], {"type": "Ready", "status": "True"}]
+        self._report(pod, phase="Running", podIP=address, containerStatuses=[running], conditions=ready)
+
+    def end(self, pod: Object, code: int | None, record: LastRecord | None = None, **status: Any) -> None:
+        """A pod's container has ended."""
+        terminated = {"exitCode": code or 0, "reason": "Error", "message": record.dumps() if record else ""}
+        container = {"name": "agent", "imageID": "", "state": {"terminated": terminated}}
+        self._report(pod, phase="Failed" if code else "Succeeded", containerStatuses=[container], **status)
+
+    def _report(self, pod: Object, **status: Any) -> None:
+        self.world.put(PODS, {**pod, "status": {**pod["status"], **status}})
+
+    # What goes wrong.
+
+    def kill_node(self, node: str, repair_seconds: float) -> None:
+        """A machine that is silent from now on: its pods are deleted, it is replaced, and comes back mended."""
+        self.set_node(node, "dead")
+        self.world.later(_NODE_LOST_SECONDS, lambda: self._taint_manager(node))
+        self.world.later(_GONE_SECONDS, lambda: self._take(node))
+        self.world.later(repair_seconds, lambda: self.come(self.pool_of(node)))
+
+    def _taint_manager(self, node: str) -> None:
+        for pod in self.pods_on(node):
+            target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+            gone = timestamp(self.world.now + _GRACE_SECONDS)
+            pod["metadata"] = {**pod["metadata"], "deletionTimestamp": gone}
+            self._report(pod, conditions=[*pod["status"]["conditions"], target])
+
+    def _take(self, node: str) -> None:
+        self.world.remove(NODES, node)
+        for pod in self.world.list(PODS):
+            if pod["spec"].get("nodeName") == node:
+                self.world.remove(PODS, pod["metadata"]["name"])
+
+    def preempt(self, pool: str, back_seconds: float, notice_seconds: float = 30.0) -> None:
+        """The machines of a whole slice are taken, after a notice."""
+        for node in self.nodes(pool):
+            if self.is_well(node):
+                self.set_node(node, "leaving")
+        self.world.later(notice_seconds, lambda: self._shut_down(pool))
+        self.world.later(notice_seconds + back_seconds, lambda: self.come(pool))
+
+    def _shut_down(self, pool: str) -> None:
+        for node in self.nodes(pool):
+            for pod in self.pods_on(node):
+                self.end(pod, 137, reason="Terminated")
+            self.world.remove(NODES, node)
+
+
+@dataclass
+class Launcher:
+    """The agents and trainers of one run, as far as the operator hears of them."""
+
+    cluster: Cluster
+    recovery: Recovery
+    steps: int
+    step_seconds: float
+    save_seconds: float
+    saved: int = 0
+    used: budgets.Used = field(default_factory=budgets.Used)
+    restarts: dict[str, int] = field(default_factory=dict)
+    incarnation: int = -1
+    storage_is_well: bool = True
+    done: bool = False
+    _phase: str = "starting"
+    _members: dict[str, str] = field(default_factory=dict)
+    _began: float | None = None
+    _epoch: int = 0
+
+    @property
+    def world(self) -> World:
+        """Where it all is."""
+        return self.cluster.world
+
+    def step(self) -> int:
+        """The step that it is at."""
+        if self._began is None:
+            return self.saved
+        return min(self.steps, self.saved + int((self.world.now - self._began) / self.step_seconds))
+
+    def alive(self, job: Object) -> dict[str, dict[str, Any]]:
+        """The pods whose agents answer, by host."""
+        state = job.get("status", {})
+        return {
+            host_of(pod): dict(pod)
+            for pod in self.world.list(PODS)
+            if pod["status"]["phase"] == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+            and state.get("pods", {}).get(host_of(pod)) == pod["metadata"]["uid"]
+            and self.cluster.is_well(pod["spec"]["nodeName"])
+        }
+
+    def look(self, job: Object, hosts: int) -> None:
+        """What the leader notices."""
+        alive = {host: pod["metadata"]["uid"] for host, pod in self.alive(job).items()}
+        if self.done:
+            return
+        if self._members and any(alive.get(host) != uid for host, uid in self._members.items()):
+            self._members, self._epoch = {}, self._epoch + 1
+            self._phase, self._began = "recovering", None
+            if "0-0" in alive:
+                epoch = self._epoch
+                self.world.later(_SILENT_SECONDS, lambda: self._lost(epoch, job["metadata"]["name"]))
+                self.world.later(
+                    self.recovery.replace_within.seconds, lambda: self._give_up(epoch, job["metadata"]["name"])
+                )
+        if not self._members and len(alive) == hosts:
+            self._members, self._epoch = alive, self._epoch + 1
+            self._start(wait_seconds=0.0)
+
+    def status(self) -> dict[str, Any]:
+        """What host 0 says."""
+        progress = {"step": self.step(), "of": self.steps, "loss": 2.5, "stepSeconds": self.step_seconds}
+        return {
+            "name": "job",
+            "phase": self._phase,
+            "reason": "",
+            "incarnation": max(0, self.incarnation),
+            "restarts": dict(self.restarts),
+            "slowestHost": None,
+            "progress": progress,
+            "goodput": {"step": 1.0},
+            **({"checkpoint": {"step": self.saved}} if self.saved else {}),
+        }
+
+    def fault(self, cause: Cause) -> None:
+        """A trainer ends; the gang starts again in place."""
+        if self._phase == "running":
+            detected = _HANG_SECONDS if cause == Cause.HANG else 1.0
+            self._end_trainers()
+            epoch = self._epoch
+            self.world.later(detected, lambda: self._again(epoch, cause))
+
+    def save(self) -> None:
+        """Commit a checkpoint, if there is anything new and the storage lets it."""
+        if self._began is not None and self.storage_is_well and self._phase == "running":
+            step = self.step()
+            self._began += (step - self.saved) * self.step_seconds
+            self.saved = step
+
+    def _start(self, *, wait_seconds: float) -> None:
+        self.incarnation += 1
+        self._phase = "recovering" if self.incarnation else "starting"
+        epoch = self._epoch
+        self.world.later(wait_seconds + _JOIN_SECONDS + _RESTORE_SECONDS, lambda: self._step(epoch))
+        self.world.changed = True
+
+    def _step(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            return
+        if not self.storage_is_well:
+            self._again(epoch, Cause.STORAGE)
+            return
+        self._phase, self._began = "running", self.world.now
+        self.world.later(self.save_seconds, lambda: self._save_due(epoch))
+        left = (self.steps - self.saved) * self.step_seconds
+        self.world.later(left, lambda: self._complete(epoch))
+        self.world.changed = True
+
+    def _save_due(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            self.save()
+            self.world.later(self.save_seconds, lambda: self._save_due(epoch))
+            self.world.changed = True
+
+    def _end_trainers(self) -> None:
+        self._began, self._phase, self._epoch = None, "recovering", self._epoch + 1
+        self.world.changed = True
+
+    def _charge(self, cause: Cause) -> float:
+        charged = budgets.charge(self.used, cause, restarts=self.recovery.restarts, committed=self.saved or -1)
+        assert charged is not None, f"the budget for {cause} is used up: {self.used}"
+        self.used, self.restarts[cause] = charged, self.restarts.get(cause, 0) + 1
+        return budgets.wait_seconds(charged, cause, self.recovery.backoff.seconds)
+
+    def _again(self, epoch: int, cause: Cause) -> None:
+        if epoch == self._epoch and self._members:
+            self._end_trainers()
+            self._start(wait_seconds=self._charge(cause))
+
+    def _lost(self, epoch: int, job: str) -> None:
+        if epoch == self._epoch and "0-0" in self.alive(self.world.find(TRAINING_JOBS, job)):
+            self._charge(Cause.HOST_LOST)
+
+    def _give_up(self, epoch: int, job: str) -> None:
+        """Hosts were missing for too long: all agents end."""
+        alive = self.alive(self.world.find(TRAINING_JOBS, job))
+        if epoch != self._epoch or self._members or "0-0" not in alive:
+            return
+        for pod in alive.values():
+            self.cluster.end(pod, ExitCode.HOSTS_MISSING, self._record(ExitCode.HOSTS_MISSING, "a host is missing"))
+        self._epoch += 1
+
+    def _complete(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            return
+        if not self.storage_is_well:
+            self.world.later(60.0, lambda: self._complete(epoch))
+            return
+        self.saved, self.done = self.steps, True
+        self._epoch += 1
+        for uid in self._members.values():
+            (pod,) = (each for each in self.world.list(PODS) if each["metadata"]["uid"] == uid)
+            self.cluster.end(pod, 0, self._record(ExitCode.OK, "complete"))
+
+    def _record(self, code: ExitCode, words: str) -> LastRecord:
+        return LastRecord(
+            code=code,
+            host=0,
+            incarnation=self.incarnation,
+            step=self.saved,
+            steps=self.steps,
+            loss="2.5",
+            checkpoint_step=self.saved or None,
+            digest="d" * 16 if code == ExitCode.OK else None,
+            restarts=dict(self.restarts),
+            goodput={"step": 1.0},
+            cause=None,
+            rank=None,
+            exit=None,
+            message=words,
+            tail="",
+        )
