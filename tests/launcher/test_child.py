@@ -237,3 +237,19 @@ def test_a_process_that_does_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert not trainer.alive
 
     with_trainer(tmp_path, IMPORTING, look)
+
+
+def test_an_agent_that_leaves_touches_no_other_s_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host may have another pod by then; one that begins removes what those before it have left."""
+    (tmp_path / LOGS).mkdir()
+    own = Standby(tmp_path, 0)
+    monkeypatch.setattr(child, "_AGENT", "another")
+    other = Standby(tmp_path, 0)
+    left = [*(tmp_path / LOGS).iterdir()]
+
+    child.remove_standby_logs(tmp_path, 0, of_others=False)
+    assert [log for log in left if not log.exists()] == [log for log in left if "another" in log.name]
+    child.remove_standby_logs(tmp_path, 0)
+    assert not [*(tmp_path / LOGS).iterdir()]
+    asyncio.run(own.end())
+    asyncio.run(other.end())

@@ -64,11 +64,11 @@ async def serve(config: AgentConfig, orphaned: "asyncio.Future[Any]", *, asked_t
     processes.end_marked(Path(config.directory), config.host)
     job = resolve(load(Path(config.job_file)))
     host = Host(config, job)
-    host.tidy()
+    host.tidy(of_others=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_end, host)
     async with AsyncExitStack() as stack:
-        stack.callback(host.tidy)
+        stack.callback(host.tidy, of_others=False)
         stack.push_async_callback(host.close)
         opened = await hand.serve(config.socket, host.answer)
         stack.callback(opened.close)

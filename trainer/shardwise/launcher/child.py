@@ -8,6 +8,7 @@ orders are given: a file cannot be moved to another disk while it is written.
 
 import asyncio
 import os
+import secrets
 import select
 import signal
 import socket
@@ -35,6 +36,7 @@ _LOOK_SECONDS = 0.05
 _STACKS_SECONDS = 2.0
 _USED = slice(11, 13)  # utime and stime, where the state is 0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_AGENT = secrets.token_hex(4)  # which one of a host: their pods have the same process numbers
 _WORDS = {"stop": STOP_SIGNAL, "save": SAVE_SIGNAL}
 
 
@@ -50,7 +52,7 @@ class Standby:
 
     def __init__(self, directory: Path, host: int) -> None:
         """No process yet."""
-        log, name = tempfile.mkstemp(prefix=_standby_prefix(host), suffix=".log", dir=directory / LOGS)
+        log, name = tempfile.mkstemp(prefix=f"{_standby_prefix(host)}{_AGENT}-", suffix=".log", dir=directory / LOGS)
         os.fchmod(log, 0o644)
         self._log = Path(name)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -219,9 +221,12 @@ class Trainer:
         _signal(self._handle, number)
 
 
-def remove_standby_logs(directory: Path, host: int) -> None:
-    """Remove the logs of standby trainers that nobody could tidy up after."""
-    for log in (directory / LOGS).glob(f"{_standby_prefix(host)}*"):
+def remove_standby_logs(directory: Path, host: int, *, of_others: bool = True) -> None:
+    """Remove the logs of standby trainers that nobody could tidy up after.
+
+    An agent that leaves may have a successor already, so it removes its own alone: without `of_others`.
+    """
+    for log in (directory / LOGS).glob(f"{_standby_prefix(host)}{'' if of_others else _AGENT}*"):
         log.unlink(missing_ok=True)
 
 

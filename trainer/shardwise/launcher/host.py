@@ -146,9 +146,9 @@ class Host:
             self._trainer.close()
             self._trainer = None
 
-    def tidy(self) -> None:
-        """Remove what an agent that was killed left beside the logs."""
-        remove_standby_logs(self._directory, self._config.host)
+    def tidy(self, *, of_others: bool) -> None:
+        """Remove what this agent has left beside the logs; `of_others`: also what one that was killed has."""
+        remove_standby_logs(self._directory, self._config.host, of_others=of_others)
 
     def report(self) -> Report:
         """This host now."""
