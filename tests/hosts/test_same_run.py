@@ -75,7 +75,7 @@ DISTURBED: dict[str, tuple[str, int, int, tuple[Kill, ...]]] = {
         (
             trainer(in_phase(Phase.STEP, rank=1, further=5)),
             host(in_phase(Phase.SAVE, rank=0)),
-            trainer(in_phase(Phase.RESTORE, rank=1), SIGSTOP),
+            trainer(in_phase(Phase.STEP, rank=1, further=1), SIGSTOP),
         ),
     ),
 }
