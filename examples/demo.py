@@ -280,7 +280,8 @@ def _memory_table(directory: Path) -> Table:
             held.setdefault(written, []).append(row["device"])
         for written, devices in held.items():
             alike = devices[0] if len(devices) == 1 else f"{len(devices)} alike"
-            table.add_row(f"{event['mesh']['data']} x {event['mesh']['tensor']}", alike, *written)
+            mesh = event["mesh"]
+            table.add_row(f"{mesh['data_outer'] * mesh['data_inner']} x {mesh['tensor']}", alike, *written)
     return table
 
 

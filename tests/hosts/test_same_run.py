@@ -1,7 +1,9 @@
 """However many hosts and slices its four devices are on, a job is the same run."""
 
 import json
+import runpy
 import shutil
+from pathlib import Path
 from signal import SIGSTOP
 
 import pytest
@@ -11,6 +13,7 @@ from tests.hosts.disturbing import Kill, agent, disturb, host, in_phase, trainer
 
 from shardwise.job.contract import METRICS, Phase, checkpoint_name
 
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 SOME = 12
 """Steps of the runs that are compared."""
 TOLERANCE = 2e-6
@@ -126,6 +129,13 @@ def test_text_of_two_hosts(shell: Shell, undisturbed: Run) -> None:
     """A command is one process, which has not the devices of two hosts: it makes text with their model all the same."""
     made = shell.call("generate", undisturbed.directory.name, "--prompt", "1 times ", "--tokens", "8")
     assert (made.returncode, made.stdout.startswith("1 times ")) == (0, True)
+
+
+def test_the_demo_s_table_of_memory(undisturbed: Run) -> None:
+    """It reads what a run says of its devices: a row for each kind, with the mesh as data x tensor."""
+    table = runpy.run_path(str(DEMO))["_memory_table"](undisturbed.directory)
+
+    assert [next(iter(column.cells)) for column in table.columns[:2]] == ["2 x 2", "4 alike"]
 
 
 def test_only_the_first_host_writes_what_is_written_once(undisturbed: Run) -> None:
