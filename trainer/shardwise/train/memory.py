@@ -35,7 +35,8 @@ def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[Devic
     params = _bytes_by_device(flat(state["params"]))
     moments = _bytes_by_device(flat(state["optimizer"]))
     rows = _bytes_by_device(batch)
-    temporary = _temporary_bytes(compiled)
+    platform = program.layout.mesh.devices.flat[0].platform
+    temporary = _temporary_bytes(compiled, platform)
     return [
         DeviceMemory(
             device=str(device),
@@ -48,16 +49,18 @@ def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[Devic
     ]
 
 
-def _temporary_bytes(compiled: jax.stages.Compiled) -> int:
+def _temporary_bytes(compiled: jax.stages.Compiled, platform: str) -> int:
     """What the program holds at most beside its arguments.
 
-    Where the compiler says its peak that is meant: its sum of temporaries counts memory twice that two of them share.
+    By the compiler's peak: its sum of temporaries counts memory twice that two of them share. A CPU's compiler leaves
+    them out of its peak.
     """
     analysis = compiled.memory_analysis()
     if analysis is None:
         return 0
-    peak: int = getattr(analysis, "peak_memory_in_bytes", 0)
-    return max(0, peak - analysis.argument_size_in_bytes) if peak else int(analysis.temp_size_in_bytes)
+    if platform == "cpu":
+        return int(analysis.temp_size_in_bytes)
+    return max(0, int(analysis.peak_memory_in_bytes) - int(analysis.argument_size_in_bytes))
 
 
 def _bytes_by_device(leaves: Mapping[str, Abstract]) -> dict[jax.Device, int]:

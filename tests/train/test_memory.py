@@ -1,0 +1,19 @@
+"""What a run says of its devices: also what a step works with, which is most of a small model's memory."""
+
+import pytest
+from tests.train.conftest import MakeProgram
+
+from shardwise.train.memory import device_memory
+from shardwise.train.step import lower_step
+
+
+def test_a_device_holds_what_a_step_works_with(make_program: MakeProgram) -> None:
+    """On CPUs the compiler's peak leaves it out. Twice the sequences are twice the activations, nearly."""
+    rows = []
+    for sequences in (16, 32):
+        program = make_program(f"batch.sequences={sequences}", num_devices=2)
+        rows.append(device_memory(program, lower_step(program).compile())[0])
+
+    assert rows[0].temporary_bytes > 0.5 * rows[0].params_bytes
+    assert rows[1].temporary_bytes == pytest.approx(2 * rows[0].temporary_bytes, rel=0.3)
+    assert rows[0].total_bytes > rows[0].params_bytes + rows[0].optimizer_bytes + rows[0].temporary_bytes
