@@ -1,15 +1,21 @@
 """Small jobs for the trainer's tests: a GPT that compiles in seconds and still has every part."""
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 import pytest
 from jax._src import compilation_cache
+from rich.console import Console
 
 from shardwise.job import storage
+from shardwise.job.contract import ExitCode
 from shardwise.job.load import loads
+from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
+from shardwise.job.takeover import next_incarnation
+from shardwise.train import main
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
 from shardwise.train.state import Program
@@ -60,6 +66,24 @@ def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     yield
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
+
+
+def run_here(directory: Path, *overrides: str, fork: bool = False, step: int | None = None) -> ExitCode:
+    """Start the small job's run, or go on with it, in this process; its folder of logs is there."""
+    orders = Orders(
+        job_file="",
+        directory=str(directory),
+        progress=str(directory / "progress.json"),
+        stacks="",
+        rank=0,
+        num_processes=1,
+        coordinator="",
+        incarnation=next_incarnation(directory),
+        fork=fork,
+        step=step,
+        deadline_seconds=None,
+    )
+    return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=io.StringIO()), spent={})
 
 
 def _below_training(overrides: Sequence[str]) -> list[str]:

@@ -1,23 +1,18 @@
 """Steps that are not to be trained on: which they are, and that what becomes of them can be repeated bit for bit."""
 
-import io
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from tests.train.conftest import SMALL
+from tests.train.conftest import SMALL, run_here
 
 from shardwise.job.contract import ExitCode
 from shardwise.job.errors import JobError, NonFiniteError
 from shardwise.job.load import loads
-from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import BadSteps
-from shardwise.job.takeover import next_incarnation
-from shardwise.train import main
 from shardwise.train.bad_steps import Judge
 from shardwise.train.checkpoint import read_manifest
 from shardwise.train.loader import Loader
@@ -103,20 +98,7 @@ class Run:
             f"training.steps={steps}",
             "recovery.restarts.nonfinite=2",
         )
-        orders = Orders(
-            job_file="",
-            directory=str(directory),
-            progress=str(directory / "progress.json"),
-            stacks="",
-            rank=0,
-            num_processes=1,
-            coordinator="",
-            incarnation=next_incarnation(directory),
-            fork=False,
-            step=None,
-            deadline_seconds=None,
-        )
-        return main.run(resolve(loads(SMALL, [*job, *overrides])), orders, Console(file=io.StringIO()), spent={})
+        return run_here(directory, *job, *overrides)
 
     def digests(self, name: str, step: int) -> dict[str, str]:
         """What a checkpoint's arrays are, but for the count of steps."""

@@ -1,44 +1,21 @@
 """What a person is told when the machine, not the job, is at fault."""
 
 import errno
-import io
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-from rich.console import Console
-from tests.train.conftest import SMALL
+from tests.train.conftest import run_here
 
 from shardwise.job.contract import ExitCode
 from shardwise.job.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError, StorageError
-from shardwise.job.load import loads
-from shardwise.job.orders import Orders
-from shardwise.job.resolve import resolve
-from shardwise.job.takeover import next_incarnation
 from shardwise.train import loop, main
 from shardwise.train.checkpoint import put, read_manifest, steps, writer
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.metrics import records
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
-
-
-def _run(directory: Path, *overrides: str, fork: bool = False, step: int | None = None) -> ExitCode:
-    orders = Orders(
-        job_file="",
-        directory=str(directory),
-        progress=str(directory / "progress.json"),
-        stacks="",
-        rank=0,
-        num_processes=1,
-        coordinator="",
-        incarnation=next_incarnation(directory),
-        fork=fork,
-        step=step,
-        deadline_seconds=None,
-    )
-    return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=io.StringIO()), spent={})
 
 
 def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +26,7 @@ def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(RunDirectory, "write_summary", full)
     with pytest.raises(StorageError, match=r"No space left on device.*same command again"):
-        _run(tmp_path)
+        run_here(tmp_path)
 
 
 @pytest.mark.usefixtures("at_once", "own_programs")
@@ -76,7 +53,7 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
         "training.checkpoint.everySteps=2",
         f"training.data.train.0.paths=[{text}]",
     )
-    assert _run(directory, *overrides) == ExitCode.OK
+    assert run_here(directory, *overrides) == ExitCode.OK
     events = [record for record in records(directory / "metrics.jsonl") if "event" in record]
     assert [event["step"] for event in events if event["event"] == "saved"] == [2, 6, 8]
     assert [(event["step"], event["inARow"]) for event in events if event["event"] == "saveFailed"] == [
@@ -97,11 +74,11 @@ def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "run" / "logs").mkdir(parents=True)
     overrides = [f"training.data.train.0.paths=[{text}]", "training.data.heldOut=0.5"]
     overrides += ["training.evaluation={everySteps: 2, batches: 2}", "training.model.layers=1"]
-    assert _run(tmp_path / "run", *overrides, "training.steps=2") == ExitCode.OK
+    assert run_here(tmp_path / "run", *overrides, "training.steps=2") == ExitCode.OK
     assert "data" in beats
     assert beats.count("evaluate") == 2
     assert "restore" not in beats
-    assert _run(tmp_path / "run", *overrides, "training.steps=4") == ExitCode.OK
+    assert run_here(tmp_path / "run", *overrides, "training.steps=4") == ExitCode.OK
     assert "restore" in beats
 
 
@@ -115,12 +92,12 @@ def test_going_back_leaves_the_later_checkpoints_behind(tmp_path: Path) -> None:
     overrides = ["training.model.layers=1", "training.checkpoint={everySteps: 2, keep: {last: 9}}"]
     overrides += [f"training.data.train.0.paths=[{text}]"]
     root = str(directory / "checkpoints")
-    assert _run(directory, *overrides, "training.steps=8") == ExitCode.OK
+    assert run_here(directory, *overrides, "training.steps=8") == ExitCode.OK
     before = {step: read_manifest(root, step).arrays for step in steps(root)}
     lower = [*overrides, "training.optimizer.learningRate=1e-4"]
-    assert _run(directory, *lower, "training.steps=5", fork=True, step=4) == ExitCode.OK
+    assert run_here(directory, *lower, "training.steps=5", fork=True, step=4) == ExitCode.OK
     assert steps(root) == [2, 4, 5]
-    assert _run(directory, *lower, "training.steps=8") == ExitCode.OK
+    assert run_here(directory, *lower, "training.steps=8") == ExitCode.OK
     after = {step: read_manifest(root, step).arrays for step in steps(root)}
     assert list(after) == [2, 4, 5, 6, 8]
     assert [step for step in before if before[step] != after[step]] == [6, 8]
@@ -136,7 +113,7 @@ def test_a_directory_that_cannot_be_written_is_for_a_person(tmp_path: Path, monk
 
     monkeypatch.setattr(RunDirectory, "write_summary", read_only)
     with pytest.raises(RunDirectoryError, match="Read-only file system"):
-        _run(tmp_path)
+        run_here(tmp_path)
 
 
 def test_no_memory_has_an_exit_code_and_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +124,7 @@ def test_no_memory_has_an_exit_code_and_advice(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(main, "start", exhausted)
     with pytest.raises(OutOfMemoryError, match=r"allocating 99 bytes\.. Raise batch\.microbatches") as raised:
-        _run(tmp_path)
+        run_here(tmp_path)
 
     assert raised.value.exit_code == ExitCode.OUT_OF_MEMORY
     assert "out of memory" in (tmp_path / "summary.json").read_text()
@@ -168,7 +145,7 @@ def test_a_peer_that_is_gone_is_called_that(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(main, "start", lost)
     with pytest.raises(PeerError) as raised:
-        _run(tmp_path)
+        run_here(tmp_path)
 
     assert str(raised.value) == f"another process of the run is gone: {words}"
     assert raised.value.exit_code == ExitCode.PEER
@@ -192,7 +169,7 @@ def test_a_device_that_failed_is_no_failure_of_the_program(
 
     monkeypatch.setattr(main, "start", failed)
     with pytest.raises(DeviceError, match=r"a device of \S+ has failed: ") as raised:
-        _run(tmp_path)
+        run_here(tmp_path)
 
     assert raised.value.exit_code == ExitCode.DEVICE
 
@@ -205,4 +182,4 @@ def test_a_fault_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(main, "start", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
-        _run(tmp_path)
+        run_here(tmp_path)

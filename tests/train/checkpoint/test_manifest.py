@@ -1,5 +1,6 @@
 """The manifest: it comes back as it was, and refuses what could lead out of the checkpoint or is not understood."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 
 from shardwise.job.errors import CheckpointError
 from shardwise.train.checkpoint import manifest as manifests
-from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest, decode, encode
+from shardwise.train.checkpoint.manifest import ArrayEntry, History, Manifest, decode, encode
 
 
 def _entry(**changes: Any) -> ArrayEntry:
@@ -31,6 +32,15 @@ def _manifest(path: str = "params.kernel") -> Manifest:
 def test_round_trip() -> None:
     """Every field survives, the types of identity's values included."""
     assert decode(*encode(_manifest()), 3) == _manifest()
+
+
+def test_history() -> None:
+    """What later steps depend on comes back bit for bit; without any, older releases read the manifest too."""
+    history = History(left_out=(3, 44), losses=((7, 0.1), (9, 2.5000000000000004)))
+    manifest = _manifest().model_copy(update={"history": history})
+
+    assert decode(*encode(manifest), 3).history == history
+    assert "history" not in json.loads(encode(_manifest())[0])
 
 
 @pytest.mark.parametrize(

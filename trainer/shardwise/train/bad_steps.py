@@ -39,7 +39,6 @@ class Judge:
         """Nothing has been judged."""
         self._settings = settings
         self._losses = deque(losses, maxlen=settings.window + _DISPATCHED_AHEAD)
-        self._looks_back = settings.loss_spike is not None
 
     @property
     def skips(self) -> bool:
@@ -54,7 +53,7 @@ class Judge:
     def limit(self, step: int) -> np.float32:
         """The loss above which a step is a spike; a function of the losses up to two steps before it."""
         known = [loss for number, loss in self._losses if number <= step - _DISPATCHED_AHEAD][-self._settings.window :]
-        if not self._looks_back or 2 * len(known) < self._settings.window:
+        if self._settings.loss_spike is None or 2 * len(known) < self._settings.window:
             return np.float32(math.inf)
         mean = math.fsum(known) / len(known)  # exact sums, the same on every machine
         deviation = math.sqrt(math.fsum((loss - mean) ** 2 for loss in known) / len(known))
@@ -69,10 +68,11 @@ class Judge:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             words = f"the loss is {loss} and the gradient norm {grad_norm}; expected finite numbers"
             return Verdict(then=self._settings.non_finite, words=words)
+        if self._settings.loss_spike is None:
+            return None
         limit = self.limit(step)
-        if self._settings.loss_spike is not None and loss > limit:
+        if loss > limit:
             words = f"the loss is {loss:.4f}; expected at most {limit:.4f} after the steps before it"
             return Verdict(then=self._settings.loss_spike, words=words)
-        if self._looks_back:
-            self._losses.append((step, loss))
+        self._losses.append((step, loss))
         return None

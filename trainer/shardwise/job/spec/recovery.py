@@ -13,7 +13,7 @@ _Budget = Annotated[int, Field(ge=0, le=1_000_000)]
 class Restarts(SpecModel):
     """How often each cause may end the processes of a run before the run itself fails; eviction and on in clusters.
 
-    A new checkpoint fills the budgets of trainers and hosts again; those of pods are for one round.
+    A new checkpoint fills all of these budgets again.
     """
 
     failure: Annotated[
