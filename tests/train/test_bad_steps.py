@@ -166,6 +166,7 @@ def test_more_skips_than_allowed_end_the_run(run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr(Loader, "number", lambda _loader, step: _BAD_BATCH if step >= 2 else step)
     with pytest.raises(NonFiniteError, match=r"step 6: .*, and 3 were skipped since the last save"):
         run("one", "training.badSteps={nonFinite: skip, maxSkips: 3}", "training.checkpoint.everySteps=100")
+    assert run("other", "training.badSteps={nonFinite: skip, maxSkips: 3}") == ExitCode.OK
 
 
 def test_who_goes_back_leaves_the_batch_out(run: Run, tmp_path: Path) -> None:
