@@ -92,6 +92,19 @@ def test_the_smaller_operand_is_copied(a_width: int, b_width: int) -> None:
     assert copied == "4x16xf32"
 
 
+def test_of_two_of_one_size_the_activations_are_copied() -> None:
+    """For a weight that narrows: a copy of the gradient would be fused with all that makes the gradient."""
+
+    def gradient(activations: Array, weight: Array) -> Array:
+        made: Array = jax.grad(lambda w: jnp.sin(product(activations, w, (((1,), (1,)), NO_BATCH))).sum())(weight)
+        return made
+
+    text = jax.jit(gradient).lower(jnp.ones((16, 8)), jnp.ones((8, 8))).as_text()
+
+    # What is transposed and kept by the barrier is the argument itself, not the cosine that is the gradient.
+    assert re.findall(r"transpose (%\w+), dims = \[1, 0\] : \(tensor<16x8xf32>\)", text) == ["%arg0"]
+
+
 def test_products_that_are_kept_are_not_computed_again(make_program: MakeProgram) -> None:
     """With remat `dots` the backward pass makes attention's products again, with `full` the layers' too."""
     made = {

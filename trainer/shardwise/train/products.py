@@ -157,7 +157,9 @@ def contract(
         return out
 
     def on_cpu(a: Array, b: Array) -> Array:
-        if _size(a, num_batch, of_a) <= _size(b, num_batch, of_b):
+        # Of two of one size the second: for a weight that narrows it is the activations, which are in memory as they
+        # are. XLA fuses a copy of the other, the residual's gradient, with all that makes it, and that fusion is slow.
+        if _size(a, num_batch, of_a) < _size(b, num_batch, of_b):
             return copied(a, b, of_a, of_b)
         out = copied(b, a, of_b, of_a)  # [batch, the other axes of b, those of a]
         split = out.ndim - len(_others(a.ndim, num_batch, of_a))
