@@ -41,4 +41,4 @@ class Row:
     phases: tuple[str, ...]
     """Each is one run, and one row of the table."""
     measure: Callable[[str], Outcome]
-    """Put the fault to a run in that phase, wait for its end, and tell; an `AssertionError` where a promise is broken."""
+    """Put the fault to a run in that phase, wait for its end, and tell; fail where a promise is broken."""
