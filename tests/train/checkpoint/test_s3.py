@@ -210,6 +210,23 @@ def test_a_listing_asks_for_folders_and_markers_alone(
     assert store.steps() == {3: True, 4: False, 20: True}
 
 
+def test_an_object_of_one_chunk_is_one_request(bucket: Bucket, remote: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to a bucket costs tens of milliseconds, so the index and its chunk come together."""
+    remote.save(remote.writer(), 1)
+    objects = {key for key in bucket.keys(prefix(remote)) if not key.endswith("zarr.json")}
+    asked: list[str] = []
+    read = Store.read
+
+    def counted(store: Store, step: int, name: str, *part: slice) -> bytes | None:
+        asked.append(name)
+        return read(store, step, name, *part)
+
+    monkeypatch.setattr(Store, "read", counted)
+    remote.restore()
+
+    assert sorted(place(remote, 1, name) for name in asked) == sorted(objects - {f"{prefix(remote)}/LEASE"})
+
+
 def test_nothing_saved_yet_is_not_an_error(remote: Toy) -> None:
     """A fresh run finds an empty prefix and starts."""
     assert remote.restore() is None

@@ -68,19 +68,24 @@ class _LocalFile:
 
 
 class _Object:
-    """In a bucket: a request for each range."""
+    """In a bucket: a request for each range, or one for the whole where a single chunk is all that it holds."""
 
-    def __init__(self, store: Store, step: int, name: str) -> None:
+    def __init__(self, store: Store, step: int, name: str, *, whole: bool) -> None:
         self._store, self._step, self._name = store, step, name
+        self._content = self._get(slice(None)) if whole else None
 
     def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
-        stop = start + memory.size + _CHECKSUM_BYTES
-        content = self._store.read(self._step, self._name, slice(start, stop or None))
+        part = slice(start, start + memory.size + _CHECKSUM_BYTES or None)
+        content = self._get(part) if self._content is None else self._content[part]
+        values = np.frombuffer(content[: memory.size], np.uint8)
+        memory[: values.size] = values
+        return google_crc32c.value(values), bytes(content[memory.size :])
+
+    def _get(self, part: slice) -> memoryview:
+        content = self._store.read(self._step, self._name, part)
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._name)
-        values = np.frombuffer(content, np.uint8)[: memory.size]
-        memory[: values.size] = values
-        return google_crc32c.value(values), content[memory.size :]
+        return memoryview(content)
 
 
 def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell: Cell, memory: np.ndarray) -> None:
@@ -95,7 +100,7 @@ def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell:
     for place, count in zip(cell, per_file, strict=True):
         number = number * count + place % count
     index = np.empty(_PLACE.size * math.prod(per_file), np.uint8)
-    with _opened(store, step, f"{directory}/{name}") as file:
+    with _opened(store, step, f"{directory}/{name}", whole=len(index) == _PLACE.size) as file:
         _fill(file, -index.size - _CHECKSUM_BYTES, index, f"the index of {name}")
         start, length = _PLACE.unpack_from(index.data, _PLACE.size * number)
         if length != memory.size + _CHECKSUM_BYTES:
@@ -106,11 +111,11 @@ def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell:
 
 
 @contextmanager
-def _opened(store: Store, step: int, name: str) -> Iterator[_File]:
+def _opened(store: Store, step: int, name: str, *, whole: bool) -> Iterator[_File]:
     path = store.local_file(step, name)
     try:
         if path is None:
-            yield _Object(store, step, name)
+            yield _Object(store, step, name, whole=whole)
         else:
             descriptor = os.open(path, os.O_RDONLY)
             try:
