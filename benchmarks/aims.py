@@ -32,6 +32,8 @@ def aims(results: Results) -> Iterator[Aim]:
         yield from _step(results["step"])
     if "checkpoint" in results:
         yield from _checkpoint(results["checkpoint"])
+    if "bucket" in results:
+        yield from _bucket(results["bucket"])
     if "recovery" in results:
         yield from _recovery(results["recovery"])
 
@@ -59,6 +61,12 @@ def _checkpoint(part: Results) -> Iterator[Aim]:
     soak = part["soak"]
     grown = soak["last_bytes"] - soak["early_bytes"]
     yield _bytes_at_most(f"resident memory after {soak['saves']} saves, above that after 5", SOAK_MEMORY_BYTES, grown)
+
+
+def _bucket(part: Results) -> Iterator[Aim]:
+    ratio = part["savers"][SHARDWISE]["ratio"]
+    yield _at_most("save into a bucket, times a client's bytes alone", 1.3, ratio["durable_seconds"])
+    yield _at_most("restore from a bucket, the same", 1.3, ratio["restore_seconds"])
 
 
 def _recovery(part: Results) -> Iterator[Aim]:

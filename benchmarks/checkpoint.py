@@ -8,7 +8,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,18 +52,27 @@ def _round(pythons: Pythons, folder: Path, number: int, tree: str) -> dict[str, 
     rows = {}
     for name in order:
         root = folder / name
-        row = _said(pythons, name, "save", tree, root, *SAVED_ON)
+        python = pythons.peers if name == ORBAX else pythons.own
+        row = said(python, name, "save", tree, root, *SAVED_ON)
         for key, mesh in (("restore", SAVED_ON), ("other_mesh", OTHER)):
-            restored = _said(pythons, name, "restore", tree, root, *mesh)
+            restored = said(python, name, "restore", tree, root, *mesh)
             row |= {f"{key}_{what}": value for what, value in restored.items()}
         rows[name] = row
         shutil.rmtree(root)
     return rows
 
 
-def _said(pythons: Pythons, name: str, verb: str, tree: str, root: Path, *rest: str) -> dict[str, Any]:
-    python = pythons.peers if name == ORBAX else pythons.own
-    with Worker(python, "checkpoint", name, verb, tree, str(root), *rest) as worker:
+def said(
+    python: str,
+    name: str,
+    verb: str,
+    tree: str,
+    root: str | Path,
+    *rest: str,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What a saver's process measured, for as long as which it lives."""
+    with Worker(python, "checkpoint", name, verb, tree, str(root), *rest, environment=environment) as worker:
         return worker.facts
 
 
@@ -76,8 +85,8 @@ def _figures(rows: Sequence[dict[str, Row]], name: str) -> dict[str, Any]:
 
 def _soak(pythons: Pythons, folder: Path, saves: int, tree: str) -> dict[str, float]:
     """Resident memory after the fifth save and after the last."""
-    said = _said(pythons, SHARDWISE, "soak", tree, folder / "soak", *SAVED_ON, str(saves))
+    figures = said(pythons.own, SHARDWISE, "soak", tree, folder / "soak", *SAVED_ON, str(saves))
     shutil.rmtree(folder / "soak")
-    resident = said["resident_bytes"]
+    resident = figures["resident_bytes"]
     early = resident[min(4, saves - 1)]
-    return {"saves": saves, "tree_bytes": said["tree_bytes"], "early_bytes": early, "last_bytes": resident[-1]}
+    return {"saves": saves, "tree_bytes": figures["tree_bytes"], "early_bytes": early, "last_bytes": resident[-1]}

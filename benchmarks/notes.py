@@ -36,6 +36,12 @@ Resident memory above what the process held before, at most and when the save is
 tree itself in it. Files of one checkpoint.
 """
 
+BUCKET = """
+The bucket is an S3 server of this machine (Versity's, over a folder), which shares the two cores with who talks to it.
+Client: obstore, from Rust; an object for each shard, sixteen requests at once, and the bytes left as they come: nothing
+is checked, and no array is made of them. A save ends when all is durable and committed. Memory as below.
+"""
+
 RECOVERY = """
 Seconds from `kill -9` (or from the command) until the next step's line stands in metrics.jsonl; the run goes on from
 its newest checkpoint. What is unavoidable: a bare process with a trainer's imports, joining, restoring, loading the

@@ -9,7 +9,7 @@ from typing import Any
 
 import rich.box
 import rich.table
-from benchmarks import checkpoint, notes, recovery, start
+from benchmarks import bucket, checkpoint, notes, recovery, start
 from benchmarks.aims import aims
 
 AIMS = "Aims"
@@ -44,7 +44,7 @@ class Table:
 
 def tables(results: Results) -> list[Table]:
     """The tables of the parts that were measured, the aims first."""
-    found = [_aims(results)] if results.keys() & {"step", "checkpoint", "recovery"} else []
+    found = [_aims(results)] if results.keys() & {"step", "checkpoint", "bucket", "recovery"} else []
     for part, make in _MAKERS.items():
         if part in results:
             found += make(results[part])
@@ -141,6 +141,26 @@ def _checkpoint(part: Results) -> Iterator[Table]:
     )
 
 
+def _bucket(part: Results) -> Iterator[Table]:
+    savers = part["savers"]
+    tree = savers[checkpoint.SHARDWISE]["tree_bytes"]["median"] / 2**30
+    names = dict(zip(bucket.TIMES, ("save", "restore", "restore on data 2 x tensor 4"), strict=True))
+    rows = [
+        [
+            name,
+            *(_timed(figures, key) for key in names),
+            *(f"{figures[key]['median'] / 2**30:.2f}" for key in ("grown_bytes", "restore_grown_bytes")),
+        ]
+        for name, figures in savers.items()
+    ]
+    yield Table(
+        title=f"Checkpoint in a bucket: {tree:.2f} GiB over 8 devices (data 4 x tensor 2)",
+        columns=["seconds (times the client)", *names.values(), "save + GiB", "restore + GiB"],
+        rows=rows,
+        notes=[notes.paragraph(notes.BUCKET), _measured(part, part["rounds"])],
+    )
+
+
 def _recovery(part: Results) -> Iterator[Table]:
     rows = [
         [what, _spread(spread), _spread(part["ratio"][what]) if what in part["ratio"] else ""]
@@ -173,6 +193,7 @@ _MAKERS: Mapping[str, Callable[[Results], Iterator[Table]]] = {
     "step": _step,
     "start": _start,
     "checkpoint": _checkpoint,
+    "bucket": _bucket,
     "recovery": _recovery,
 }
 

@@ -1,7 +1,8 @@
 """One saver in a process of its own: `SAVER save|restore|soak TREE FOLDER DATA TENSOR [SAVES]`.
 
 `save` saves twice (the second one is the usual one: imports and thread pools are there) and leaves the second behind;
-`restore` reads that one after the file cache has forgotten it, and compares every bit outside of the clock.
+`restore` reads that one after the file cache has forgotten it, and compares every bit outside of the clock. FOLDER
+may be a bucket's, too.
 """
 
 import os
@@ -53,7 +54,7 @@ def main() -> None:
     name, verb, tree, folder, data, tensor, *rest = sys.argv[1:]
     like = abstract(TREES[tree], int(data), int(tensor))
     root = Path(folder)
-    saver = SAVERS[name](root)
+    saver = SAVERS[name](folder)
     if isinstance(saver, Shardwise):
         saver.prepare(like)
     match verb:

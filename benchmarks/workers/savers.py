@@ -1,4 +1,4 @@
-"""The ways to save a tree that are compared: the disk itself, plain TensorStore, Orbax, and Shardwise.
+"""The ways to save a tree that are compared: the disk itself, a bucket's client, TensorStore, Orbax, and Shardwise.
 
 Each has `save(step, tree)`, which returns when training could go on, as a `Saving`, and `restore(step, like)`.
 """
@@ -6,14 +6,18 @@ Each has `save(step, tree)`, which returns when training could go on, as a `Savi
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import jax
 import numpy as np
 import tensorstore as ts
 from benchmarks.workers.tree import Abstract, Arrays
+
+REQUESTS_AT_ONCE = 16
 
 
 class Saving(NamedTuple):
@@ -33,18 +37,13 @@ class Saver(Protocol):
 class Raw:
     """The limit: a copy in host memory, then one plain file and fsync; the same file read back."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: str) -> None:
         """Write below `root`."""
-        self._root = root
+        self._root = Path(root)
 
     def save(self, step: int, tree: Arrays) -> Saving:
         """Copy, then write in a thread."""
-        copies = [
-            np.array(shard.data)
-            for array in tree.values()
-            for shard in array.addressable_shards
-            if shard.replica_id == 0
-        ]
+        copies = _copies(tree)
 
         def write() -> None:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -65,12 +64,51 @@ class Raw:
                 at += read
 
 
+class Client:
+    """The limit in a bucket: an object for each shard, by a client in Rust; no metadata, no checksum, no arrays."""
+
+    def __init__(self, root: str) -> None:
+        """Write below `root`, with the address and the key that the environment has."""
+        import obstore  # noqa: PLC0415  only the peers' environment has it
+
+        self._obstore = obstore
+        self._store = obstore.store.from_url(root, client_options={"allow_http": True})
+
+    def save(self, step: int, tree: Arrays) -> Saving:
+        """Copy, then put all in a thread."""
+        objects = {f"{step}/{number}": copy.data.cast("B") for number, copy in enumerate(_copies(tree))}
+
+        def put(name: str) -> None:
+            self._obstore.put(self._store, name, objects[name], use_multipart=False)
+
+        def write() -> None:
+            with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+                list(pool.map(put, objects))
+
+        return _in_a_thread(write)
+
+    def restore(self, step: int, like: Abstract) -> None:  # noqa: ARG002
+        """Get all into memory, whatever the mesh."""
+        names = [found["path"] for page in self._obstore.list(self._store, f"{step}/") for found in page]
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            list(pool.map(lambda name: self._obstore.get(self._store, name).bytes(), names))
+
+
 class TensorStore:
     """TensorStore as its manual shows it: zarr3, a chunk a shard, crc32c; nothing of ours."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: str) -> None:
         """Write below `root`."""
-        self._root = root
+        url = urlsplit(root)
+        self._base: dict[str, Any] = {"driver": "file", "path": root}
+        if url.scheme:
+            self._base = {
+                "driver": url.scheme,
+                "bucket": url.netloc,
+                "path": url.path.strip("/"),
+                "endpoint": os.environ["AWS_ENDPOINT_URL"],
+                "aws_credentials": {"type": "environment"},
+            }
 
     def save(self, step: int, tree: Arrays) -> Saving:
         """Copy, then write every shard at once in a thread."""
@@ -105,7 +143,7 @@ class TensorStore:
     def _spec(self, step: int, path: str, array: jax.Array | None = None) -> dict[str, Any]:
         spec: dict[str, Any] = {
             "driver": "zarr3",
-            "kvstore": {"driver": "file", "path": f"{self._root}/{step}/{path}/"},
+            "kvstore": {**self._base, "path": f"{self._base['path']}/{step}/{path}/"},
         }
         if array is None:
             return spec
@@ -119,13 +157,13 @@ class TensorStore:
 class Orbax:
     """Orbax's CheckpointManager with its defaults, asynchronous."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: str) -> None:
         """Write below `root`."""
         import orbax.checkpoint as ocp  # noqa: PLC0415  only this peer's environment has it
 
         self._ocp = ocp
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=True, max_to_keep=2)
-        self._manager = ocp.CheckpointManager(root, options=options)
+        self._manager = ocp.CheckpointManager(Path(root), options=options)
 
     def save(self, step: int, tree: Arrays) -> Saving:
         """Its own save."""
@@ -141,19 +179,21 @@ class Orbax:
 class Shardwise:
     """The trainer's own writer and reader, called as the loop and the start call them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: str) -> None:
         """Write below `root`."""
         from shardwise.job.spec import Keep  # noqa: PLC0415  only Shardwise's environment has it
         from shardwise.train.checkpoint import CheckpointWriter  # noqa: PLC0415
 
-        self._root = str(root)
+        self._root = root
         self._writer = CheckpointWriter(self._root, keep=Keep(last=2), run="bench", incarnation=0, fence=nullcontext)
         self._digester: Any = None
 
     def prepare(self, like: Abstract) -> None:
-        """Compile the digest, which the trainer does beside other work at its start."""
+        """Compile the digest and import what lists a bucket, which the trainer does beside other work at its start."""
+        from shardwise.train.checkpoint import import_lister  # noqa: PLC0415  only Shardwise's environment has it
         from shardwise.train.digest import Digester  # noqa: PLC0415
 
+        import_lister(self._root)
         self._digester = Digester(like)
 
     def save(self, step: int, tree: Arrays) -> Saving:
@@ -170,12 +210,19 @@ class Shardwise:
         return dict(restored.arrays)
 
 
-SAVERS: dict[str, Callable[[Path], Saver]] = {
+SAVERS: dict[str, Callable[[str], Saver]] = {
     "raw": Raw,
+    "client": Client,
     "TensorStore": TensorStore,
     "Orbax": Orbax,
     "Shardwise": Shardwise,
 }
+
+
+def _copies(tree: Arrays) -> list[np.ndarray[Any, Any]]:
+    """A copy of each shard, once."""
+    shards = (shard for array in tree.values() for shard in array.addressable_shards if shard.replica_id == 0)
+    return [np.array(shard.data) for shard in shards]
 
 
 def _in_a_thread(write: Callable[[], None]) -> Saving:

@@ -20,7 +20,7 @@ from shardwise.job.contract import Phase, cache_directory, checkpoint_root
 from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError
 from shardwise.job.identity import Difference, differences, identity
 from shardwise.job.spec import TrainingJob
-from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, set_aside, steps
+from shardwise.train.checkpoint import Manifest, Restored, import_lister, read_manifest, restore, set_aside, steps
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.tokenizer import load_tokenizer
@@ -116,7 +116,10 @@ def start(
     """
     training = job.spec.training
     program = build(job, devices_of(job))
+    root = checkpoint_root(training.checkpoint.path, run.path)
     pool = ThreadPoolExecutor(2, thread_name_prefix="compile")
+    if processes.writes:
+        pool.submit(import_lister, root)
     try:
         with phases.entered(Phase.COMPILE):
             kept = Executables(job, program.config, processes.rank)
@@ -132,7 +135,6 @@ def start(
             )
         _same_data(data, processes)
         own = identity(job, data_fingerprint=data.fingerprint)
-        root = checkpoint_root(training.checkpoint.path, run.path)
         newest = _newest_manifest(root, processes)
         forked = _differs(run, root, newest, job.metadata.name, own, options)
         with phases.entered(Phase.COMPILE):

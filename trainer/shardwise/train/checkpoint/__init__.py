@@ -13,6 +13,7 @@ Used by the step loop and by the commands that read or import weights. It knows 
 from shardwise.train.checkpoint.lease import Lease
 from shardwise.train.checkpoint.manifest import NO_HISTORY, ArrayEntry, History, Manifest
 from shardwise.train.checkpoint.reader import Restored, load_numpy, read_manifest, restore, steps
+from shardwise.train.checkpoint.store import import_lister
 from shardwise.train.checkpoint.writer import CheckpointWriter, SaveTicket, set_aside
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Manifest",
     "Restored",
     "SaveTicket",
+    "import_lister",
     "load_numpy",
     "read_manifest",
     "restore",

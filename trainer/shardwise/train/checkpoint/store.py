@@ -29,6 +29,13 @@ _S3_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 """Where they are, nothing else is looked at: by itself TensorStore prints an error for each file that is not there."""
 
 
+def import_lister(root: str) -> None:
+    """Import what lists the bucket of a root, which takes a second and is for a thread to do beside other work."""
+    scheme = urlsplit(root).scheme
+    if scheme in _BUCKET_DRIVERS:
+        fsspec.get_filesystem_class(scheme)
+
+
 class Store:
     """The checkpoints below one root."""
 
