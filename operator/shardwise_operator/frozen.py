@@ -5,7 +5,7 @@ running job: a replaced pod is like the one it replaces.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -109,6 +109,8 @@ def freeze(raw: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]], *, 
     pod = job.spec.pod
     if pod is None:
         raise JobError([Problem(path="spec.pod", expected="a pod section with a directory, which a cluster needs")])
+    if problems := [*_not_allowed(job, machine)]:
+        raise JobError(problems)
     filled = pod.model_copy(update={"image": pod.image or machine.spec.image or image})
     resolved = job.model_copy(update={"spec": job.spec.model_copy(update={"pod": filled})})
     return Frozen(resolved, machine, _for_pods(raw))
@@ -119,6 +121,32 @@ def thaw(data: Mapping[str, str]) -> Frozen:
     machine = loads_checked_class(data[CLASS_KEY], source=CLASS_KEY)
     written = parse_document(data[JOB_KEY], source=JOB_KEY).data
     return Frozen(loads_checked(data[RESOLVED_KEY], source=RESOLVED_KEY), machine, written)
+
+
+def _not_allowed(job: TrainingJob, machine: AcceleratorClass) -> Iterator[Problem]:
+    """What keeps a job from a class: namespace and image decide who has root where its pods are privileged."""
+    allowed, pod = machine.spec.allowed, job.spec.pod
+    if allowed is None or pod is None:
+        return
+    namespace = job.metadata.namespace
+    if allowed.namespaces is not None and namespace not in allowed.namespaces:
+        yield Problem(
+            path="spec.hardware.accelerator",
+            given=f"{shown(machine.name)} in the namespace {shown(namespace)}",
+            expected=f"a class that this namespace may use; {machine.name} is for {any_of(allowed.namespaces)}"
+            if allowed.namespaces
+            else f"another class; {machine.name} is for no namespace",
+        )
+    image = pod.image
+    if allowed.images is not None and image is not None and not any(_begins(image, each) for each in allowed.images):
+        expected = f"an image that {machine.name} allows: {any_of(allowed.images)}" if allowed.images else "no image"
+        hint = f"left out, the job gets the image that {machine.name} brings, or the operator's"
+        yield Problem(path="spec.pod.image", given=shown(image), expected=expected, hint=hint)
+
+
+def _begins(image: str, allowed: str) -> bool:
+    """Whether an image is one of those: `registry/team` allows `registry/team/trainer`, and not `registry/team2`."""
+    return image == allowed or image.startswith(tuple(f"{allowed.rstrip('/')}{end}" for end in "/:@"))
 
 
 def _as_file(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,6 +127,24 @@ class HostPath(SpecModel):
     read_only: Annotated[bool, Field(description="Whether the container may not write to it.")] = True
 
 
+class Allowed(SpecModel):
+    """Which jobs may use a class: one whose pods are privileged is worth root on its nodes."""
+
+    namespaces: Annotated[
+        tuple[Label, ...] | None,
+        Field(strict=False, max_length=256, description="The namespaces of jobs; left out, all."),
+    ] = None
+    images: Annotated[
+        tuple[Image, ...] | None,
+        Field(
+            strict=False,
+            max_length=64,
+            description="Images that a job may name itself, each whole or as the beginning up to a '/', ':' or '@'; "
+            "left out, all. With none in the list it is the class's image or the operator's.",
+        ),
+    ] = None
+
+
 class AcceleratorSpec(SpecModel):
     """What the machines are, and how pods come to run on them."""
 
@@ -198,6 +216,7 @@ class AcceleratorSpec(SpecModel):
         Quantity | None, Field(description="The most that /dev/shm holds, in bytes; left out, half of the memory.")
     ] = None
     image: Annotated[Image | None, Field(description="The trainer's image, where it is not the operator's.")] = None
+    allowed: Annotated[Allowed | None, Field(description="Which jobs may use the class; left out, all.")] = None
 
 
 class AcceleratorClass(SpecModel):
