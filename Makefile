@@ -112,6 +112,10 @@ bench-operator: $(READY) ## what 100 jobs x 4 hosts cost the operator and the co
 bench-apply: $(READY) ## from kubectl apply to the first step by phase, beside shardwise run, on the bare cluster
 	$(BIN)/python -m benchmarks.apply $(ARGS)
 
+.PHONY: chaos
+chaos: $(READY) ## put faults to runs and jobs and measure what becomes of them (ARGS=--write writes docs/faults.md)
+	$(BIN)/python -m benchmarks.faults $(ARGS)
+
 .PHONY: plans
 plans: $(PLAN_READY) ## compile the plans of forty jobs and compare them with docs/plans.md, half an hour (ARGS="7B-tpu-v5p" for some)
 	$(BIN)/python -m tests.plan.plans $(ARGS)

@@ -1,0 +1,110 @@
+"""docs/faults.md, from the results of `__main__.py`. It measures nothing."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from benchmarks import notes
+from benchmarks.faults.outcome import Place, Row
+from benchmarks.turns import ROOT
+
+DOCUMENT = ROOT / "docs" / "faults.md"
+COLUMNS = (
+    "fault",
+    "phase",
+    "detected after s",
+    "cause",
+    "charged",
+    "steps lost",
+    "next step after s",
+    "bits equal",
+    "note",
+)
+Results = Mapping[str, Mapping[str, Any]]
+"""By `key`: "outcome", as a dict, or the words of what has "failed"; "machine" and "seconds"."""
+
+_OPENING = """# Faults
+
+What was put to runs and jobs, in which phase, and what became of them. `make chaos` (`benchmarks/faults/`) measures
+it, `make chaos ARGS="--only 'trainer killed' --place local"` a part of it, and `make chaos ARGS=--write` writes this
+page. What causes and budgets are is in [many hosts](many-hosts.md) and [Kubernetes](kubernetes.md).
+"""
+_LEGEND = """
+Detected: from the fault to the first record of it. Cause: as status and events name it. Charged: restarts, by budget.
+Steps lost: taken twice. Next step: from the fault to the next completed step, then by phase. Bits equal: whether the
+state at the end is that of the run without the fault. A dash: there was nothing to measure, and the note says why.
+"""
+_PLACES = {
+    "local": "On one machine: `shardwise run` on simulated hosts",
+    "cluster": "In a cluster: a job in pods",
+    "control plane": "The operator, and what it speaks to",
+}
+
+
+def key(row: Row, phase: str) -> str:
+    """What a result is kept under."""
+    return f"{row.place}: {row.fault}, {phase}"
+
+
+def text(rows: Iterable[Row], results: Results, not_shown: Iterable[str]) -> str:
+    """The page; a row without a result is left out."""
+    known = [(row, phase) for row in rows for phase in row.phases if key(row, phase) in results]
+    tables = [line for place in get_args(Place) for line in _table(place, known, results)]
+    gaps = ["## What could not be shown\n", *(f"- {one}" for one in not_shown)]
+    return "\n".join([_OPENING, f"{notes.paragraph(_LEGEND)}\n", *tables, *gaps, ""])
+
+
+def said(result: Mapping[str, Any]) -> str:
+    """A result in one line, for the terminal."""
+    if "failed" in result:
+        return f"FAILED: {result['failed']} ({result['seconds']:.0f} s)"
+    cells = _outcome(result["outcome"])
+    return f"{', '.join(': '.join(pair) for pair in zip(COLUMNS[2:], cells, strict=True))} ({result['seconds']:.0f} s)"
+
+
+def _table(place: Place, known: Sequence[tuple[Row, str]], results: Results) -> Iterator[str]:
+    here = [(row, phase) for row, phase in known if row.place == place]
+    if here:
+        of_place = [results[key(row, phase)] for row, phase in here]
+        rows = [[row.fault, phase, *_cells(result)] for (row, phase), result in zip(here, of_place, strict=True)]
+        lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+        yield f"## {_PLACES[place]}\n"
+        yield from (f"| {' | '.join(line)} |" for line in lines)
+        yield f"\n{_machines(of_place)}\n"
+
+
+def _cells(result: Mapping[str, Any]) -> list[str]:
+    if "failed" in result:
+        return [*["-"] * 5, "**no**", f"**failed**: {_plain(result['failed'])}"]
+    return _outcome(result["outcome"])
+
+
+def _outcome(outcome: Mapping[str, Any]) -> list[str]:
+    detected, phases = outcome["detected_seconds"], outcome["next_step_seconds"]
+    parts = " + ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
+    cells = [
+        "-" if detected is None else f"{detected:.2f}",
+        outcome["cause"],
+        outcome["charged"],
+        str(outcome["steps_lost"]),
+        f"{sum(phases.values()):.1f}{f' = {parts}' if len(phases) > 1 else ''}" if phases else "-",
+        outcome["equal"],
+        outcome["note"],
+    ]
+    return [_plain(cell) or "-" for cell in cells]
+
+
+def _plain(cell: str) -> str:
+    """Without what would end a cell of a table."""
+    return " ".join(cell.replace("|", "/").split())
+
+
+def _machines(results: Sequence[Mapping[str, Any]]) -> str:
+    machines = [result["machine"] for result in results]
+    days, loads = sorted({machine["date"] for machine in machines}), sorted(machine["load"] for machine in machines)
+    one = machines[-1]
+    return (
+        f"{len(results)} runs, {sum(result['seconds'] for result in results) / 60:.0f} minutes, on "
+        f"{' and '.join(dict.fromkeys((days[0], days[-1])))}: {one['cores']} cores ({one['processor']}), "
+        f"{one['memory_gib']:.0f} GiB, load at the start of a run {loads[0]:.1f} to {loads[-1]:.1f}; "
+        f"Python {one['python']}, JAX {one['jax']}."
+    )

@@ -1,0 +1,9 @@
+"""Every row of docs/faults.md, by place, and what cannot be shown on the machine that measures them."""
+
+from collections.abc import Sequence
+
+from benchmarks.faults import local
+from benchmarks.faults.outcome import Row
+
+ROWS: Sequence[Row] = (*local.ROWS,)
+NOT_SHOWN: Sequence[str] = (*local.NOT_SHOWN,)
