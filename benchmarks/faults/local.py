@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
+from benchmarks.faults import kills
 from benchmarks.faults.outcome import Row
 
-ROWS: Sequence[Row] = ()
+ROWS: Sequence[Row] = (*kills.ROWS,)
 NOT_SHOWN: Sequence[str] = ()

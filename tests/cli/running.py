@@ -172,13 +172,18 @@ class Shell:
     """A folder with a job and its data, and `shardwise run` in it."""
 
     def __init__(
-        self, folder: Path, cache: Path, changes: Iterable[str] = (), variables: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        cache: Path,
+        changes: Iterable[str] = (),
+        variables: Mapping[str, str] | None = None,
+        command: Iterable[str] = COMMAND,
     ) -> None:
         self.folder = folder
         # The path of unix sockets is bounded, and pytest's folders are deep.
         self._temporary = Path(tempfile.mkdtemp(prefix="swt-", dir="/tmp"))
         self._environment = {**person(cache), **(variables or {}), "TMPDIR": str(self._temporary)}
-        self._command = [*COMMAND, "run", "job.yaml", *_set((*CHANGES, *changes))]
+        self._command = [*command, "run", "job.yaml", *_set((*CHANGES, *changes))]
         self._runs: list[Run] = []
         (folder / "job.yaml").write_bytes(QUICKSTART.read_bytes())
         text = "".join(f"{n} times {n + 1} is {n * (n + 1)}.\n" for n in range(2000))

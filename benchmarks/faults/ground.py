@@ -1,0 +1,264 @@
+"""Runs that are disturbed, on two simulated hosts: their folder, what is seen of them, and what becomes of that.
+
+The clock is this process's: a record counts from when it can be read. Called by the modules of the faults.
+"""
+
+import atexit
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.disturbed import MODULE
+from benchmarks.faults.outcome import EQUAL, Outcome
+from benchmarks.faults.plan import Fault, Plan, go, were_put
+from benchmarks.turns import ROOT
+from tests.cli.conftest import COMMAND
+from tests.cli.running import LIMIT_SECONDS, Run, Shell
+from tests.hosts.conftest import CHANGES
+
+from shardwise.job.contract import LOGS, METRICS, Cause, ExitCode, Phase, checkpoint_name
+
+RESTORED_STEP = 12
+"""Of the checkpoint that a run goes on from which is disturbed while it restores."""
+_LOOK_SECONDS = 0.005
+_USUAL = frozenset({"epoch", "incarnation", "running", "done", "save", "left", "started", "restored"})
+_USUAL_METRICS = _USUAL | {"evaluated", "saved", "stopped", "complete", None}
+_WAY_BACK = (Phase.JOIN, Phase.DATA, Phase.RESTORE, Phase.INIT, Phase.COMPILE)
+
+
+class BrokenPromiseError(Exception):
+    """A run did not end as it must; the message says how it ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A record of the launcher or of the trainers, and when it could be read, in seconds since the epoch."""
+
+    at: float
+    file: str
+    record: Mapping[str, Any]
+
+    @property
+    def event(self) -> str | None:
+        """Its kind; None for a step."""
+        return self.record.get("event")
+
+    @property
+    def unusual(self) -> bool:
+        """Whether a run without a fault would not say it."""
+        return self.event not in (_USUAL_METRICS if self.file == METRICS else _USUAL)
+
+
+class Watch:
+    """Reads what a run says as it says it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Begin with what is said from now on."""
+        self.told: list[Told] = []
+        self._files = {METRICS: directory / METRICS, "launcher.jsonl": directory / LOGS / "launcher.jsonl"}
+        self._read = {name: path.stat().st_size if path.exists() else 0 for name, path in self._files.items()}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Read the rest."""
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    def _follow(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        for name, path in self._files.items():
+            try:
+                with path.open("rb") as file:
+                    file.seek(self._read[name])
+                    text = file.read()
+            except OSError:  # not there yet, or on a volume that fails at the moment
+                continue
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[name] += len(whole)
+            now = time.time()
+            self.told += [Told(at=now, file=name, record=json.loads(line)) for line in whole.splitlines()]
+
+
+class Disturbed:
+    """A run to which something is done."""
+
+    def __init__(self, ground: "Ground", name: str, plan: Plan, changes: Sequence[str]) -> None:
+        """Start it."""
+        self._ground, self._name, self._changes = ground, name, changes
+        self.directory = ground.shell.folder / name
+        plan.write(self.directory)
+        self.watch = Watch(self.directory)
+        self.run: Run = ground.shell.begin(name, *changes)
+        self._put_at: float | None = None
+
+    def until_held(self) -> None:
+        """Wait until a trainer waits, as it was planned."""
+        self.run.until(lambda: bool(were_put(self.directory)))
+
+    def let_go(self) -> None:
+        """Have the trainer that waits go on."""
+        go(self.directory).touch()
+
+    def put_now(self) -> None:
+        """Say that the fault is put at this moment, from outside."""
+        self._put_at = time.time()
+
+    def again(self) -> None:
+        """Give the same command once more."""
+        self.run = self._ground.shell.begin(self._name, *self._changes)
+
+    def until_told(self, wanted: Callable[[Told], bool]) -> Told:
+        """Wait until the run says it; what it said."""
+        found: list[Told] = []
+
+        def there() -> bool:
+            found.extend(told for told in [*self.watch.told] if wanted(told))
+            return bool(found)
+
+        self.run.until(there)
+        return found[0]
+
+    def outcome(
+        self,
+        *,
+        charged: Mapping[str, int],
+        cause: str | None = None,
+        code: ExitCode = ExitCode.OK,
+        like: Sequence[str] | None = (),
+        note: str = "",
+    ) -> Outcome:
+        """Wait for the end, hold it against what was promised, and tell.
+
+        Args:
+            charged: restarts by cause.
+            cause: why the run has failed, or what is told though nothing is charged.
+            code: the exit code of the command.
+            like: the changes of the job whose undisturbed run must end with the same bits; None where it ends early.
+            note: see `Outcome`.
+
+        """
+        ended = self.run.command.wait(LIMIT_SECONDS)
+        self.watch.end()
+        if ended != code:
+            raise BrokenPromiseError(f"the command has ended with {ended}, not {code}: {_last_line(self.run.output)}")
+        summary = self.run.summary
+        if summary["restarts"] != charged:
+            raise BrokenPromiseError(f"charged {summary['restarts']}, not {dict(charged)}: {self._causes()}")
+        equal = "the run has ended" if like is None else EQUAL
+        if like is not None and summary["digest"] != self._ground.digest(*like):
+            raise BrokenPromiseError("the digest is not that of the run without the fault")
+        if left := self._ground.shell.remains():
+            raise BrokenPromiseError(f"left behind: {', '.join(left)}")
+        put_at = self._put_at or were_put(self.directory)[-1]["time"]
+        after = [told for told in self.watch.told if told.at >= put_at]
+        first = next((told for told in after if told.unusual), None)
+        return Outcome(
+            detected_seconds=first.at - put_at if first else None,
+            cause=cause or ", ".join(dict.fromkeys(self._causes())) or "none",
+            charged=", ".join(f"{name} {count}" for name, count in charged.items()) or "nothing",
+            steps_lost=self._steps_lost(),
+            next_step_seconds=_way_back(after, put_at, summary),
+            equal=equal,
+            note=note,
+        )
+
+    def _causes(self) -> list[str]:
+        return [str(told.record["cause"]) for told in self.watch.told if told.event == "ended"]
+
+    def _steps_lost(self) -> int:
+        taken = Counter(told.record["step"] for told in self.watch.told if told.file == METRICS and told.event is None)
+        return sum(count - 1 for count in taken.values())
+
+
+def _way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, then by phase."""
+    ended = next((told for told in after if told.event == "ended"), None)
+    steps = [told for told in after if told.file == METRICS and told.event is None]
+    if ended is None:
+        return {"step": steps[0].at - put_at} if steps else {}
+    steps = [told for told in steps if told.at > ended.at]
+    if not steps:
+        return {}
+    orders = [told for told in after if told.event == "incarnation" and ended.at <= told.at < steps[0].at][-1]
+    way = {"noticed": ended.at - put_at, "restart": orders.at - ended.at}
+    if summary["incarnations"] == orders.record["incarnation"] + 1:
+        own = summary["phases"]
+        way["imports"] = own.get("interpreter", 0.0) + own.get("imports", 0.0)
+        way |= {phase.value: own.get(phase, 0.0) for phase in _WAY_BACK}
+    way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
+    return {**way, "first step": steps[0].at - put_at - sum(way.values())}
+
+
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "it has said nothing"
+
+
+class Ground:
+    """The folder of the runs, and what those end with that nothing disturbs."""
+
+    def __init__(self) -> None:
+        """Make the folder; it goes away with this process."""
+        folder = Path(tempfile.mkdtemp(prefix="shardwise-chaos-", dir="/tmp"))
+        variables = {"PYTHONPATH": str(ROOT)}
+        command = (COMMAND[0], "-m", MODULE, "command")
+        self.shell = Shell(folder, folder / "cache", CHANGES, variables, command)
+        self._runs: dict[tuple[str, ...], Run] = {}
+        self._count = 0
+        atexit.register(self._close)
+
+    def undisturbed(self, *changes: str) -> Run:
+        """A run of the job without a fault, at its end."""
+        if changes not in self._runs:
+            run = self.shell.begin(f"undisturbed-{len(self._runs)}", *changes)
+            run.finish()
+            self._runs[changes] = run
+        return self._runs[changes]
+
+    def digest(self, *changes: str) -> str:
+        """What a run of the job must end with."""
+        return str(self.undisturbed(*changes).summary["digest"])
+
+    def start(self, plan: Plan, *changes: str, restores: bool = False) -> Disturbed:
+        """Start a run that is to be disturbed; where it `restores`, from a checkpoint of the one without a fault."""
+        self.undisturbed()  # before, so that programs are kept and nothing else runs meanwhile
+        self._count += 1
+        name = f"run-{self._count}"
+        if restores:
+            checkpoints = Path("checkpoints") / checkpoint_name(RESTORED_STEP)
+            shutil.copytree(self.undisturbed().directory / checkpoints, self.shell.folder / name / checkpoints)
+        return Disturbed(self, name, plan, changes)
+
+    def put(self, *faults: Fault, changes: Sequence[str] = (), restores: bool = False) -> Disturbed:
+        """Start a run whose trainers put these faults."""
+        return self.start(Plan(faults=faults), *changes, restores=restores)
+
+    def _close(self) -> None:
+        self.shell.close()
+        self.shell.remove()
+        shutil.rmtree(self.shell.folder, ignore_errors=True)
+
+
+@cache
+def ground() -> Ground:
+    """The one of this process."""
+    return Ground()
+
+
+def once(cause: Cause) -> Mapping[str, int]:
+    """One restart for a cause."""
+    return {cause.value: 1}

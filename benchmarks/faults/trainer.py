@@ -1,0 +1,157 @@
+"""The trainer of `shardwise run` as it is, but that it does what a plan (`plan.py`) says, at its moment.
+
+Started by agents in its place: `python -m benchmarks.faults.trainer`. A fault in the midst of a phase is put by the
+trainer itself: a signal from outside comes when the phase may be over.
+"""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Before all else: it says how JAX is to be imported.
+from shardwise.train import child  # isort: split
+
+import psutil
+from benchmarks.faults import disturbed
+from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan, go, put
+
+from shardwise.launcher import processes
+from shardwise.train.checkpoint.manifest import MARKER
+from shardwise.train.checkpoint.store import Store
+from shardwise.train.checkpoint.writer import CheckpointWriter
+from shardwise.train.loader import Loader
+from shardwise.train.phases import Phases
+
+_LOOK_SECONDS = 0.005
+_ASKED_BYTES = 1 << 40
+
+
+class _Trainer:
+    """What this process is to do wrong; nothing before it has its orders, which one that stands by has not."""
+
+    def __init__(self) -> None:
+        self._directory, self.rank, self._incarnation = Path(), 0, 0
+        self.plan, self._done = Plan(), set[Fault]()
+
+    def obey(self, orders: Any) -> None:
+        """Take the plan of the run that the orders are for."""
+        self._directory, self.rank, self._incarnation = Path(orders.directory), orders.rank, orders.incarnation
+        self.plan = Plan.read(self._directory)
+
+    def reached(self, moment: str, step: int, beat: Callable[[], None]) -> None:
+        """Do what is planned for this moment; `beat` keeps one that waits from looking hung."""
+        for fault in self.plan.faults:
+            here = (fault.moment, fault.rank, fault.incarnation) == (moment, self.rank, self._incarnation)
+            if here and step >= fault.step and fault not in self._done:
+                self._done.add(fault)
+                put(self._directory, fault, time.clock_gettime(time.CLOCK_REALTIME))
+                self._do(fault, beat)
+
+    def _do(self, fault: Fault, beat: Callable[[], None]) -> None:
+        match fault.does:
+            case Does.KILL | Does.STOP:
+                os.kill(os.getpid(), signal.SIGKILL if fault.does == Does.KILL else signal.SIGSTOP)
+            case Does.AGENT:
+                os.kill(os.getppid(), signal.SIGKILL)
+            case Does.HOST:
+                self._end_host()
+            case Does.RAISE:
+                raise RuntimeError("a fault that was put there")
+            case Does.MEMORY:
+                _ask_for_too_much()
+            case Does.STUCK:
+                _stand_still()
+            case Does.LATE:
+                time.sleep(fault.seconds)
+            case Does.HOLD:
+                while not go(self._directory).exists():
+                    beat()
+                    time.sleep(_LOOK_SECONDS)
+
+    def _end_host(self) -> NoReturn:
+        for process in processes.carrying(processes.mark(self._directory, self.rank)):
+            if process.pid != os.getpid():
+                os.kill(process.pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("it has survived SIGKILL")
+
+
+def _ask_for_too_much() -> NoReturn:
+    """As a process without memory does: it gets no more than it has, and asks."""
+    used = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
+    raise AssertionError(f"there were {len(bytearray(_ASKED_BYTES))} bytes")
+
+
+def _stand_still() -> NoReturn:
+    while True:
+        time.sleep(3600)
+
+
+def _in_phases(here: _Trainer) -> None:
+    """Each word of progress is a moment."""
+    write = Phases._write  # noqa: SLF001  where a trainer says what it does
+
+    def told(phases: Phases) -> None:
+        write(phases)
+        here.reached(phases._phase, phases.step, lambda: write(phases))  # noqa: SLF001  as above
+
+    setattr(Phases, "_write", told)  # noqa: B010  it is not to be typed
+
+
+def _in_saves(here: _Trainer) -> None:
+    """All ranks come before and after a commit; the one that writes the marker is after it as soon as that is there."""
+    together, write = CheckpointWriter._together, Store.write  # noqa: SLF001  as above
+
+    def agreed(writer: CheckpointWriter, save: Any, what: str, act: Callable[[], bool]) -> list[bool]:
+        if what == "commit":
+            here.reached(BEFORE_COMMIT, save.step, writer._moved)  # noqa: SLF001  as above
+        done = together(writer, save, what, act)
+        if what == "commit":
+            here.reached(AFTER_COMMIT, save.step, writer._moved)  # noqa: SLF001  as above
+        return done
+
+    def written(store: Store, step: int, name: str, content: bytes) -> None:
+        write(store, step, name, content)
+        if name == MARKER:
+            here.reached(AFTER_COMMIT, step, lambda: None)
+
+    setattr(CheckpointWriter, "_together", agreed)  # noqa: B010  as above
+    setattr(Store, "write", written)  # noqa: B010  as above
+
+
+def _in_batches(here: _Trainer) -> None:
+    """One batch may be no number, and all may come late."""
+    batch = Loader.batch
+
+    def made(loader: Loader, step: int) -> Any:
+        if here.plan.late_batches and here.rank == 1:
+            time.sleep(here.plan.late_batches)
+        rows = batch(loader, step)
+        bad = loader.number(step) == here.plan.bad_batch
+        return rows._replace(weights=rows.weights * float("nan")) if bad else rows
+
+    setattr(Loader, "batch", made)  # noqa: B010  as above
+
+
+def main() -> None:
+    """Be a trainer."""
+    disturbed.take_the_wrong_clock()
+    here, run = _Trainer(), vars(child)["run"]
+
+    def obeying(job: Any, orders: Any, *rest: Any, **named: Any) -> Any:
+        here.obey(orders)
+        return run(job, orders, *rest, **named)
+
+    vars(child)["run"] = obeying
+    for hook in (_in_phases, _in_saves, _in_batches):
+        hook(here)
+    child.main()
+
+
+if __name__ == "__main__":
+    main()
