@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from benchmarks.command import serve
 from benchmarks.faults import page
-from benchmarks.faults.outcome import Outcome, Row
+from benchmarks.faults.outcome import NotShownError, Outcome, Row
 from benchmarks.faults.rows import NOT_SHOWN, ROWS
 from benchmarks.machine import describe
 from benchmarks.turns import ROOT
@@ -72,6 +72,8 @@ def _measured(row: Row, phase: str) -> dict[str, Any]:
     machine, began = describe(), time.monotonic()
     try:
         outcome: Outcome = row.measure(phase)
+    except NotShownError as error:
+        return {"notShown": str(error), "machine": machine, "seconds": time.monotonic() - began}
     except Exception as error:  # noqa: BLE001  whatever it is, the other rows are measured, and this one is shown so
         traceback.print_exc()
         words = str(error).strip().partition("\n")[0] or type(error).__name__

@@ -6,6 +6,7 @@ The clock is this process's: a record counts from when it can be read. Called by
 import atexit
 import json
 import shutil
+import struct
 import tempfile
 import threading
 import time
@@ -16,15 +17,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults import bucket
 from benchmarks.faults.disturbed import MODULE
 from benchmarks.faults.outcome import EQUAL, Outcome
-from benchmarks.faults.plan import Fault, Plan, go, were_put
+from benchmarks.faults.plan import CLOCK_VARIABLE, Fault, Plan, go, were_put
 from benchmarks.turns import ROOT
 from tests.cli.conftest import COMMAND
 from tests.cli.running import LIMIT_SECONDS, Run, Shell
 from tests.hosts.conftest import CHANGES
 
-from shardwise.job.contract import LOGS, METRICS, Cause, ExitCode, Phase, checkpoint_name
+from shardwise.job.contract import CHECKPOINTS, LOGS, METRICS, Cause, ExitCode, Phase, checkpoint_name
+from shardwise.launcher.ports import free_port
 
 RESTORED_STEP = 12
 """Of the checkpoint that a run goes on from which is disturbed while it restores."""
@@ -105,9 +108,13 @@ class Disturbed:
         self.run: Run = ground.shell.begin(name, *changes)
         self._put_at: float | None = None
 
-    def until_held(self) -> None:
-        """Wait until a trainer waits, as it was planned."""
+    def until_put(self) -> None:
+        """Wait until a trainer has done what was planned; where that is to wait, it does."""
         self.run.until(lambda: bool(were_put(self.directory)))
+
+    def until_stepping(self) -> None:
+        """Wait until a step is complete."""
+        self.until_told(lambda told: told.file == METRICS and told.event is None)
 
     def let_go(self) -> None:
         """Have the trainer that waits go on."""
@@ -139,6 +146,7 @@ class Disturbed:
         cause: str | None = None,
         code: ExitCode = ExitCode.OK,
         like: Sequence[str] | None = (),
+        otherwise: str = "the run has ended",
         note: str = "",
     ) -> Outcome:
         """Wait for the end, hold it against what was promised, and tell.
@@ -147,7 +155,8 @@ class Disturbed:
             charged: restarts by cause.
             cause: why the run has failed, or what is told though nothing is charged.
             code: the exit code of the command.
-            like: the changes of the job whose undisturbed run must end with the same bits; None where it ends early.
+            like: the changes of the job whose undisturbed run must end with the same bits; None where there is none.
+            otherwise: why there is none.
             note: see `Outcome`.
 
         """
@@ -158,7 +167,7 @@ class Disturbed:
         summary = self.run.summary
         if summary["restarts"] != charged:
             raise BrokenPromiseError(f"charged {summary['restarts']}, not {dict(charged)}: {self._causes()}")
-        equal = "the run has ended" if like is None else EQUAL
+        equal = otherwise if like is None else EQUAL
         if like is not None and summary["digest"] != self._ground.digest(*like):
             raise BrokenPromiseError("the digest is not that of the run without the fault")
         if left := self._ground.shell.remains():
@@ -214,12 +223,20 @@ class Ground:
     def __init__(self) -> None:
         """Make the folder; it goes away with this process."""
         folder = Path(tempfile.mkdtemp(prefix="shardwise-chaos-", dir="/tmp"))
-        variables = {"PYTHONPATH": str(ROOT)}
+        self.clock = folder / "clock"
+        self.set_clock(0.0)
+        self.port = free_port("127.0.0.1")
+        variables = {"PYTHONPATH": str(ROOT), CLOCK_VARIABLE: str(self.clock), **bucket.variables(self.port)}
         command = (COMMAND[0], "-m", MODULE, "command")
         self.shell = Shell(folder, folder / "cache", CHANGES, variables, command)
         self._runs: dict[tuple[str, ...], Run] = {}
         self._count = 0
         atexit.register(self._close)
+
+    def set_clock(self, seconds: float) -> None:
+        """Have the wall clock of all runs be wrong by so much, from now on."""
+        with self.clock.open("r+b" if self.clock.exists() else "wb") as file:
+            file.write(struct.pack("d", seconds))
 
     def undisturbed(self, *changes: str) -> Run:
         """A run of the job without a fault, at its end."""
@@ -233,19 +250,32 @@ class Ground:
         """What a run of the job must end with."""
         return str(self.undisturbed(*changes).summary["digest"])
 
-    def start(self, plan: Plan, *changes: str, restores: bool = False) -> Disturbed:
-        """Start a run that is to be disturbed; where it `restores`, from a checkpoint of the one without a fault."""
-        self.undisturbed()  # before, so that programs are kept and nothing else runs meanwhile
+    def fresh_name(self) -> str:
+        """A name of no run before."""
         self._count += 1
-        name = f"run-{self._count}"
-        if restores:
-            checkpoints = Path("checkpoints") / checkpoint_name(RESTORED_STEP)
-            shutil.copytree(self.undisturbed().directory / checkpoints, self.shell.folder / name / checkpoints)
-        return Disturbed(self, name, plan, changes)
+        return f"run-{self._count}"
 
-    def put(self, *faults: Fault, changes: Sequence[str] = (), restores: bool = False) -> Disturbed:
+    def fresh_folder(self) -> Path:
+        """A folder that is there for one row."""
+        folder = self.shell.folder / f"for-{self.fresh_name()}"
+        folder.mkdir()
+        return folder
+
+    def start(self, plan: Plan, *changes: str, name: str | None = None) -> Disturbed:
+        """Start a run that is to be disturbed."""
+        self.undisturbed()  # before, so that programs are kept and nothing else runs meanwhile
+        return Disturbed(self, name or self.fresh_name(), plan, changes)
+
+    def put(self, *faults: Fault, changes: Sequence[str] = ()) -> Disturbed:
         """Start a run whose trainers put these faults."""
-        return self.start(Plan(faults=faults), *changes, restores=restores)
+        return self.start(Plan(faults=faults), *changes)
+
+    def put_to_restored(self, *faults: Fault, changes: Sequence[str] = (), root: Path | None = None) -> Disturbed:
+        """The same with a run that goes on from a checkpoint, of a run without a fault, which lies below `root`."""
+        name, checkpoint = self.fresh_name(), checkpoint_name(RESTORED_STEP)
+        there = root or self.shell.folder / name / CHECKPOINTS
+        shutil.copytree(self.undisturbed().directory / CHECKPOINTS / checkpoint, there / checkpoint)
+        return self.start(Plan(faults=faults), *changes, name=name)
 
     def _close(self) -> None:
         self.shell.close()

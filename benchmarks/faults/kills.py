@@ -1,12 +1,15 @@
-"""Rows of trainers, agents and hosts that end, fail, stand still or are late."""
+"""Rows of trainers, agents, hosts and Ray that end, fail, stand still, are late or slow."""
 
+import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from benchmarks.faults.ground import ground, once
 from benchmarks.faults.outcome import Outcome, Row
-from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault
+from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan
 from tests.cli.running import EVALUATED
+from tests.hosts.test_ray import both_step, part_of_ray
 
 from shardwise.job.contract import Cause, Phase
 
@@ -23,7 +26,9 @@ MOMENTS: Mapping[str, tuple[str, int]] = {
 }
 """What a phase of the table is to a trainer, and from which step on: checkpoints and evaluations are every 4 steps."""
 IMPATIENT = "recovery.hangAfter=10s"
-ALL = tuple(phase for phase in MOMENTS if phase != "join")
+SLICES = ("hardware.topology=1x2", "hardware.slices=2")
+_ALL = tuple(phase for phase in MOMENTS if phase != "join")
+_SLOW = Plan(late_seconds=(0.3, 0.3))
 
 
 def at(phase: str, does: Does, *, rank: int = 1, incarnation: int = 0, seconds: float = 0.0) -> Fault:
@@ -36,25 +41,115 @@ def _ends(
     phase: str, *, does: Does, charged: Cause, rank: int = 1, changes: Sequence[str] = (), note: str = ""
 ) -> Outcome:
     """What is charged once, and goes on."""
-    run = ground().put(at(phase, does, rank=rank), changes=(EVALUATED, *changes), restores=phase == "restore")
+    put = ground().put_to_restored if phase == "restore" else ground().put
+    run = put(at(phase, does, rank=rank), changes=(EVALUATED, *changes))
     return run.outcome(charged=once(charged), note=note)
 
 
 def _late(phase: str) -> Outcome:
-    """Of a rank that only comes later, nothing is to be noticed."""
-    run = ground().put(at(phase, Does.LATE, seconds=8.0), changes=(EVALUATED, "recovery.hangAfter=30s"))
-    return run.outcome(charged={}, note="8 s late")
+    """A rank that only comes later is no fault, and nothing is said of it."""
+    run = ground().put(at(phase, Does.LATE, seconds=4.0), changes=(EVALUATED, IMPATIENT))
+    return run.outcome(charged={}, note="4 s late: less than what is allowed before a stall is said")
+
+
+def _slow(_: str, *, plan: Plan, note: str) -> Outcome:
+    """A slow host is named, and never ended."""
+    run = ground().start(plan)
+    run.until_stepping()
+    run.put_now()
+    slow = run.until_told(lambda told: told.event == "slow")
+    return run.outcome(charged={}, cause="none", note=f"{note}; {slow.record['words']} (host {slow.record['host']})")
+
+
+def _of_ray(_: str, *, host: int, named: Callable[[str], bool]) -> Outcome:
+    """Losing a part of Ray stops no training and loses no step."""
+    run = ground().start(_SLOW)
+    run.run.until_status(both_step(1))
+    pid = part_of_ray(run.run, host, named)
+    run.put_now()
+    os.kill(pid, signal.SIGKILL)
+    return run.outcome(charged={}, note="training goes on meanwhile")
+
+
+def _twice(phase: str, *, does: Does, charged: Mapping[str, int]) -> Outcome:
+    """A second fault while the recovery from a killed trainer is in this phase; times are from the second."""
+    first, second = at("step", Does.KILL), at(phase, does, incarnation=1)
+    return ground().put(first, second).outcome(charged=charged, note="a trainer was killed in step 10 before")
+
+
+def _slice_again(_: str) -> Outcome:
+    """The slice is lost while a save commits, and its successor right after the next commit."""
+    faults = (at("save before commit", Does.HOST), at("save after commit", Does.HOST, incarnation=1))
+    run = ground().put(*faults, changes=SLICES)
+    note = "the first while step 8 commits, the second after it has; times are from the second"
+    return run.outcome(charged={Cause.HOST_LOST: 2}, like=SLICES, note=note)
 
 
 def _row(fault: str, phases: tuple[str, ...], measure: Callable[[str], Outcome]) -> Row:
     return Row(place="local", fault=fault, phases=phases, measure=measure)
 
 
+def _hangs(does: Does) -> Callable[[str], Outcome]:
+    return partial(_ends, does=does, charged=Cause.HANG, changes=[IMPATIENT], note="hangAfter is 10 s")
+
+
+_IN_A_SAVE = ("save before commit", "save after commit")
 ROWS = (
-    _row("trainer killed", ALL, partial(_ends, does=Does.KILL, charged=Cause.FAILURE)),
+    _row("trainer killed", _ALL, partial(_ends, does=Does.KILL, charged=Cause.FAILURE)),
     _row(
-        "trainer of rank 0 killed",
-        ("compile", "step", "save before commit", "save after commit"),
-        partial(_ends, does=Does.KILL, charged=Cause.FAILURE, rank=0),
+        "trainer of rank 0 killed", ("step", *_IN_A_SAVE), partial(_ends, does=Does.KILL, charged=Cause.FAILURE, rank=0)
     ),
+    _row(
+        "trainer raises",
+        ("data", "step", "save before commit", "evaluation"),
+        partial(_ends, does=Does.RAISE, charged=Cause.FAILURE),
+    ),
+    _row("out of memory", ("data", "step"), partial(_ends, does=Does.MEMORY, charged=Cause.OUT_OF_MEMORY)),
+    _row("SIGSTOP to a trainer", ("compile", "restore", "step", "save before commit", "evaluation"), _hangs(Does.STOP)),
+    _row("stuck before a collective", ("join", "step"), _hangs(Does.STUCK)),
+    _row("late rank", ("start", "step", "save before commit"), _late),
+    _row(
+        "slow rank: devices",
+        ("step",),
+        partial(
+            _slow,
+            plan=Plan(late_seconds=(0.8, 0.8), slow_products=3),
+            note="rank 1 is given 3 times the work where its own speed is measured",
+        ),
+    ),
+    _row(
+        "slow rank: data",
+        ("step",),
+        partial(_slow, plan=Plan(late_seconds=(0.0, 0.8)), note="rank 1's batches come 0.8 s late"),
+    ),
+    _row("Ray's head killed", ("step",), partial(_of_ray, host=0, named=lambda name: name.endswith("/gcs_server"))),
+    _row("Ray's node process killed", ("step",), partial(_of_ray, host=1, named=lambda name: name.endswith("/raylet"))),
+    _row("Ray's worker killed", ("step",), partial(_of_ray, host=1, named=lambda name: name.startswith("ray::"))),
+    _row("agent killed", ("start", "step", *_IN_A_SAVE), partial(_ends, does=Does.AGENT, charged=Cause.HOST_LOST)),
+    _row(
+        "agent killed that leads",
+        ("compile", "step", "save before commit"),
+        partial(_ends, does=Does.AGENT, charged=Cause.HOST_LOST, rank=0),
+    ),
+    _row(
+        "host killed",
+        ("data", "restore", "step", "save before commit", "evaluation"),
+        partial(_ends, does=Does.HOST, charged=Cause.HOST_LOST),
+    ),
+    _row(
+        "host killed that leads",
+        ("step", "save after commit"),
+        partial(_ends, does=Does.HOST, charged=Cause.HOST_LOST, rank=0),
+    ),
+    _row(
+        "trainer killed again while it recovers",
+        ("start", "restore", "compile"),
+        partial(_twice, does=Does.KILL, charged={Cause.FAILURE: 2}),
+    ),
+    _row(
+        "host killed while a trainer recovers",
+        ("start", "restore"),
+        partial(_twice, does=Does.HOST, charged={Cause.FAILURE: 1, Cause.HOST_LOST: 1}),
+    ),
+    _row("slice killed twice", ("save before and after commit",), _slice_again),
 )

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from benchmarks.faults import kills
+from benchmarks.faults import inputs, kills, storage
 from benchmarks.faults.outcome import Row
 
-ROWS: Sequence[Row] = (*kills.ROWS,)
+ROWS: Sequence[Row] = (*kills.ROWS, *inputs.ROWS, *storage.ROWS)
 NOT_SHOWN: Sequence[str] = ()

@@ -31,6 +31,10 @@ class Outcome:
     """What a reader must know beside it, in a few words."""
 
 
+class NotShownError(Exception):
+    """This machine cannot put the fault; the message says what it lacks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A fault, and the phases in which it is put to a run."""

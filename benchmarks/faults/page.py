@@ -20,7 +20,7 @@ COLUMNS = (
     "note",
 )
 Results = Mapping[str, Mapping[str, Any]]
-"""By `key`: "outcome", as a dict, or the words of what has "failed"; "machine" and "seconds"."""
+"""By `key`: "outcome", as a dict, or in words what has "failed", or why it is "notShown"; "machine" and "seconds"."""
 
 _OPENING = """# Faults
 
@@ -55,10 +55,8 @@ def text(rows: Iterable[Row], results: Results, not_shown: Iterable[str]) -> str
 
 def said(result: Mapping[str, Any]) -> str:
     """A result in one line, for the terminal."""
-    if "failed" in result:
-        return f"FAILED: {result['failed']} ({result['seconds']:.0f} s)"
-    cells = _outcome(result["outcome"])
-    return f"{', '.join(': '.join(pair) for pair in zip(COLUMNS[2:], cells, strict=True))} ({result['seconds']:.0f} s)"
+    cells = ", ".join(": ".join(pair) for pair in zip(COLUMNS[2:], _cells(result), strict=True))
+    return f"{cells} ({result['seconds']:.0f} s)"
 
 
 def _table(place: Place, known: Sequence[tuple[Row, str]], results: Results) -> Iterator[str]:
@@ -73,9 +71,10 @@ def _table(place: Place, known: Sequence[tuple[Row, str]], results: Results) -> 
 
 
 def _cells(result: Mapping[str, Any]) -> list[str]:
-    if "failed" in result:
-        return [*["-"] * 5, "**no**", f"**failed**: {_plain(result['failed'])}"]
-    return _outcome(result["outcome"])
+    if "outcome" in result:
+        return _outcome(result["outcome"])
+    words = f"**failed**: {result['failed']}" if "failed" in result else f"could not be shown: {result['notShown']}"
+    return [*["-"] * 5, "**no**" if "failed" in result else "-", _plain(words)]
 
 
 def _outcome(outcome: Mapping[str, Any]) -> list[str]:

@@ -27,6 +27,7 @@ class Does(StrEnum):
     STUCK = "it stands still"
     LATE = "it stands still for some seconds"
     HOLD = "it waits for whoever disturbs it"
+    BAD_BATCH = "a batch whose weights are no numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +48,16 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of a run directory. `bad_batch` has no weights that are numbers; `late_batches` come late on rank 1."""
+    """The plan of a run directory.
+
+    `late_seconds` is what each rank's batches come late, by rank; `slow_products` how many times the work is that rank
+    1 is given where its own speed is measured. `bad_batch` is the number of one whose weights are no numbers.
+    """
 
     faults: tuple[Fault, ...] = ()
+    late_seconds: tuple[float, ...] = ()
+    slow_products: int = 1
     bad_batch: int | None = None
-    late_batches: float = 0.0
 
     def write(self, directory: Path) -> None:
         """Before the run begins."""
@@ -66,7 +72,12 @@ class Plan:
             fields = json.loads((_folder(directory) / "plan.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return cls()
-        return cls(**fields | {"faults": tuple(Fault(**fault) for fault in fields["faults"])})
+        return cls(
+            faults=tuple(Fault(**fault) for fault in fields["faults"]),
+            late_seconds=tuple(fields["late_seconds"]),
+            slow_products=fields["slow_products"],
+            bad_batch=fields["bad_batch"],
+        )
 
 
 def put(directory: Path, fault: Fault, now: float) -> None:

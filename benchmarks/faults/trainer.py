@@ -25,9 +25,15 @@ from shardwise.train.checkpoint.store import Store
 from shardwise.train.checkpoint.writer import CheckpointWriter
 from shardwise.train.loader import Loader
 from shardwise.train.phases import Phases
+from shardwise.train.probe import Probe
 
 _LOOK_SECONDS = 0.005
 _ASKED_BYTES = 1 << 40
+_SIGNALS = {
+    Does.KILL: (os.getpid, signal.SIGKILL),
+    Does.STOP: (os.getpid, signal.SIGSTOP),
+    Does.AGENT: (os.getppid, signal.SIGKILL),
+}
 
 
 class _Trainer:
@@ -53,10 +59,9 @@ class _Trainer:
 
     def _do(self, fault: Fault, beat: Callable[[], None]) -> None:
         match fault.does:
-            case Does.KILL | Does.STOP:
-                os.kill(os.getpid(), signal.SIGKILL if fault.does == Does.KILL else signal.SIGSTOP)
-            case Does.AGENT:
-                os.kill(os.getppid(), signal.SIGKILL)
+            case Does.KILL | Does.STOP | Does.AGENT:
+                whom, number = _SIGNALS[fault.does]
+                os.kill(whom(), number)
             case Does.HOST:
                 self._end_host()
             case Does.RAISE:
@@ -65,6 +70,8 @@ class _Trainer:
                 _ask_for_too_much()
             case Does.STUCK:
                 _stand_still()
+            case Does.BAD_BATCH:
+                pass  # whoever makes the batch does it
             case Does.LATE:
                 time.sleep(fault.seconds)
             case Does.HOLD:
@@ -129,13 +136,24 @@ def _in_batches(here: _Trainer) -> None:
     batch = Loader.batch
 
     def made(loader: Loader, step: int) -> Any:
-        if here.plan.late_batches and here.rank == 1:
-            time.sleep(here.plan.late_batches)
+        time.sleep(dict(enumerate(here.plan.late_seconds)).get(here.rank, 0.0))
         rows = batch(loader, step)
-        bad = loader.number(step) == here.plan.bad_batch
-        return rows._replace(weights=rows.weights * float("nan")) if bad else rows
+        if loader.number(step) != here.plan.bad_batch:
+            return rows
+        here.reached(Does.BAD_BATCH, step, lambda: None)
+        return rows._replace(weights=rows.weights * float("nan"))
 
     setattr(Loader, "batch", made)  # noqa: B010  as above
+
+
+def _in_measurements(here: _Trainer) -> None:
+    """More work than the other rank's takes as much longer as slower devices do."""
+    run = Probe._run  # noqa: SLF001  what is timed
+
+    def slowly(probe: Probe) -> float:
+        return sum(run(probe) for _ in range(here.plan.slow_products if here.rank == 1 else 1))
+
+    setattr(Probe, "_run", slowly)  # noqa: B010  as above
 
 
 def main() -> None:
@@ -148,7 +166,7 @@ def main() -> None:
         return run(job, orders, *rest, **named)
 
     vars(child)["run"] = obeying
-    for hook in (_in_phases, _in_saves, _in_batches):
+    for hook in (_in_phases, _in_saves, _in_batches, _in_measurements):
         hook(here)
     child.main()
 
