@@ -7,13 +7,13 @@ from functools import partial
 
 from benchmarks.faults import bucket
 from benchmarks.faults.bucket import Bucket, Mood
-from benchmarks.faults.ground import Disturbed, ground
+from benchmarks.faults.ground import RESTORED_STEP, Disturbed, ground
 from benchmarks.faults.kills import at
 from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.plan import Does
 from benchmarks.faults.volume import Volume, mounted, system_calls
 
-from shardwise.job.contract import Cause
+from shardwise.job.contract import CHECKPOINTS, Cause, checkpoint_name
 
 _SAVE, _RESTORE = "save before commit", "restore"
 Trouble = Callable[[Volume, int], AbstractContextManager[None]]
