@@ -180,7 +180,7 @@ class Disturbed:
             cause=cause or ", ".join(dict.fromkeys(self._causes())) or "none",
             charged=", ".join(f"{name} {count}" for name, count in charged.items()) or "nothing",
             steps_lost=self._steps_lost(),
-            next_step_seconds=_way_back(after, put_at, summary),
+            next_step_seconds=way_back(after, put_at, summary),
             equal=equal,
             note=note,
         )
@@ -193,8 +193,8 @@ class Disturbed:
         return sum(count - 1 for count in taken.values())
 
 
-def _way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, then by phase."""
+def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, and as rank 0 says."""
     ended = next((told for told in after if told.event == "ended"), None)
     steps = [told for told in after if told.file == METRICS and told.event is None]
     if ended is None:
@@ -231,7 +231,7 @@ class Ground:
         self.shell = Shell(folder, folder / "cache", CHANGES, variables, command)
         self._runs: dict[tuple[str, ...], Run] = {}
         self._count = 0
-        atexit.register(self._close)
+        atexit.register(self.close)
 
     def set_clock(self, seconds: float) -> None:
         """Have the wall clock of all runs be wrong by so much, from now on."""
@@ -277,7 +277,8 @@ class Ground:
         shutil.copytree(self.undisturbed().directory / CHECKPOINTS / checkpoint, there / checkpoint)
         return self.start(Plan(faults=faults), *changes, name=name)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End and remove all of it."""
         self.shell.close()
         self.shell.remove()
         shutil.rmtree(self.shell.folder, ignore_errors=True)
