@@ -194,7 +194,7 @@ class Disturbed:
 
 
 def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, and as rank 0 says."""
+    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, as rank 0 says."""
     ended = next((told for told in after if told.event == "ended"), None)
     steps = [told for told in after if told.file == METRICS and told.event is None]
     if ended is None:
