@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from tests.train.s3_server import serving
 
+from shardwise.job import storage
 from shardwise.job.errors import CheckpointError, RunDirectoryError
 from shardwise.train.checkpoint import Lease, lease, steps
+from shardwise.train.checkpoint.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,21 @@ def test_the_same_run_goes_on_at_once(root: str) -> None:
         after.renew()
     with of(root, "other").held(silently) as other:
         other.renew()
+
+
+def test_a_folder_that_is_another_one_all_at_once(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the lease is gone, as when a volume is not mounted any more, nothing is committed; it may come back."""
+    monkeypatch.setattr(storage, "WAITS_SECONDS", ())
+    folder = Store(root).folder()
+    with of(root, "first").held(silently) as first:
+        held = folder.read(lease.LEASE).result().value
+        folder.write(lease.LEASE, None).result()
+        with pytest.raises(OSError, match="is gone") as gone:
+            first.renew()
+        assert storage.may_pass(gone.value)
+        assert folder.read(lease.LEASE).result().state == "missing"
+        folder.write(lease.LEASE, held).result()
+        first.renew()
 
 
 def test_a_run_that_was_killed_is_waited_for_and_followed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

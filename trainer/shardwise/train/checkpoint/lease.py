@@ -6,9 +6,11 @@ A run directory has a lock of its own (`shardwise.job.takeover`), but two of the
 no locks. So a run takes the folder's lease when it starts, renews it every few seconds and before each commit, and
 gives it back at its end. The run that is known by the same directory gets it at once, however the last start ended;
 another one waits to see whether the holder still renews it, by its own clock, so clocks need not agree. Each write
-says which content it replaces, where the store can hold it to that. Called by rank 0 and by the import of weights.
+says which content it replaces, where the store can hold it to that; a lease that is gone is not renewed. Called by
+rank 0 and by the import of weights.
 """
 
+import errno
 import json
 import secrets
 import threading
@@ -89,7 +91,7 @@ class Lease:
 
         Raises:
             RunDirectoryError: another run, or a newer start of this one, has taken the folder.
-            ValueError, OSError: the store has not answered for some time.
+            ValueError, OSError: the store has not answered for some time, or is not the one that was held.
 
         """
         patiently(partial(self._say, live=True))
@@ -119,10 +121,12 @@ class Lease:
         with self._lock:
             value, generation = self._read()
             holder = self._parsed(value)
-            ours = holder is None or holder.start == self._own.start
-            if not (ours and self._write(replace(self._own, live=live), generation)):
-                by = holder.words if holder else "another run"
-                raise RunDirectoryError(f"{self._root}: {by} has taken over these checkpoints; nothing was committed")
+            if holder is None:  # a volume that is not mounted any more leaves a folder that can be written to
+                raise OSError(errno.ESTALE, f"{self._root}/{LEASE} is gone, so this is not the folder that was held")
+            if not (holder.start == self._own.start and self._write(replace(self._own, live=live), generation)):
+                raise RunDirectoryError(
+                    f"{self._root}: {holder.words} has taken over these checkpoints; nothing was committed"
+                )
 
     def _keep(self) -> None:
         while not self._over.wait(RENEW_SECONDS):
