@@ -99,7 +99,8 @@ class FakeTrainer:
         ]
         self.step = self.dispatched = max((step for step in steps if step is not None), default=0)
         kind = "restored" if self.step else "started"
-        self.log({"event": kind, "step": self.step, "incarnation": self.orders.incarnation})
+        orders = self.orders
+        self.log({"event": kind, "step": self.step, "incarnation": orders.incarnation, "committed": orders.committed})
 
     def one_step(self) -> Control:
         """Hand a step out, wait for the others, complete it."""

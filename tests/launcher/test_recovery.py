@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.launcher.conftest import LIMIT_SECONDS, Run
 
-from shardwise.job.contract import LOGS, ExitCode
+from shardwise.job.contract import LOGS, METRICS, ExitCode
 
 HELD = {"incarnation": 0, "step": 7, "wait": "go"}
 
@@ -53,6 +53,9 @@ def test_trainer_killed(run: Run, rank: int) -> None:
         ("failure", rank, "signal SIGKILL")
     ]
     assert [event["fromStep"] for event in events(run, "running")] == [0, 5]
+    lines = map(json.loads, (run.directory / METRICS).read_text().splitlines())
+    begun = [record["committed"] for record in lines if record.get("event") in ("started", "restored")]
+    assert begun == [None, 5], "what is saved already is to be found again"
 
 
 def test_trainer_stopped(run: Run) -> None:

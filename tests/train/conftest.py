@@ -68,7 +68,9 @@ def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     compilation_cache.reset_cache()
 
 
-def run_here(directory: Path, *overrides: str, fork: bool = False, step: int | None = None) -> ExitCode:
+def run_here(
+    directory: Path, *overrides: str, fork: bool = False, step: int | None = None, committed: int | None = None
+) -> ExitCode:
     """Start the small job's run, or go on with it, in this process; its folder of logs is there."""
     orders = Orders(
         job_file="",
@@ -82,6 +84,7 @@ def run_here(directory: Path, *overrides: str, fork: bool = False, step: int | N
         fork=fork,
         step=step,
         deadline_seconds=None,
+        committed=committed,
     )
     return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=io.StringIO()), spent={})
 

@@ -65,6 +65,21 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("at_once", "own_programs")
+def test_checkpoints_that_are_not_there_any_more_are_waited_for(tmp_path: Path) -> None:
+    """Where the run is known to have saved some, it does not begin anew below a volume that is not mounted."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    directory = tmp_path / "run"
+    (directory / "logs").mkdir(parents=True)
+    overrides = ("training.model.layers=1", f"training.data.train.0.paths=[{text}]")
+    with pytest.raises(StorageError, match=r"holds no checkpoint, and this run has saved step 2"):
+        run_here(directory, *overrides, "training.steps=2", committed=2)
+
+    assert run_here(directory, *overrides, "training.steps=2") == ExitCode.OK
+    assert run_here(directory, *overrides, "training.steps=3", committed=2) == ExitCode.OK
+
+
 def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that are prepared, every batch of an evaluation and a state that is restored keep the watchdog quiet."""
     text = tmp_path / "text.jsonl"

@@ -33,6 +33,7 @@ class Orders:
     `job_file` is the resolved job, `directory` the run directory; `progress` and `stacks` are files on the host's own
     disk. `coordinator` is "host:port" of jax.distributed, which rank 0 serves; it is unused where `num_processes` is 1.
     `fork` and `step` are what the command line asked of the first incarnation. `deadline_seconds` is what is left.
+    `committed` is the newest step that the trainers before have saved under this command, None before the first.
     `variables` are to be in the environment before JAX looks for devices.
     """
 
@@ -47,6 +48,7 @@ class Orders:
     fork: bool
     step: int | None
     deadline_seconds: float | None
+    committed: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
 
     def dumps(self) -> str:

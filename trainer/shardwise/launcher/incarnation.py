@@ -70,6 +70,8 @@ class Incarnation:
         coordinator = f"{config.address}:{free_port(config.address)}"
         addresses, hardware = self._means.members.addresses(config.address), self._means.job.spec.hardware
         platform = offered()[hardware.accelerator].spec.platform
+        self._means.metrics.read()
+        committed = self._means.metrics.committed
 
         async def start(rank: int) -> None:
             orders = Orders(
@@ -84,6 +86,7 @@ class Incarnation:
                 fork=fork,
                 step=step,
                 deadline_seconds=deadline_seconds,
+                committed=committed if committed >= 0 else None,
                 variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank),
             )
             await self._means.reach.ask(rank, {"op": "start", "orders": asdict(orders)})

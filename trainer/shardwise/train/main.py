@@ -127,7 +127,7 @@ def _run(
         if summary:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    options = Options(fork=orders.fork, step=orders.step)
+    options = Options(fork=orders.fork, step=orders.step, committed=orders.committed)
     with ExitStack() as stack:
         fence = stack.enter_context(_fence(job, directory, phases, tell)) if summary else directory.commit
         began = start(job, directory, phases, options, processes, tell)

@@ -17,7 +17,7 @@ from jax.stages import Compiled
 
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.contract import Phase, cache_directory, checkpoint_root
-from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError
+from shardwise.job.errors import CheckpointError, DataError, RunDirectoryError, StorageError
 from shardwise.job.identity import Difference, differences, identity
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import Manifest, Restored, import_lister, read_manifest, restore, set_aside, steps
@@ -73,6 +73,8 @@ class Options:
     """Go on from the checkpoint though the run's identity differs."""
     step: int | None = None
     """The checkpoint to start from, by name; the newest usable one otherwise."""
+    committed: int | None = None
+    """The newest one that this very run is known to have; None where it may have none."""
 
 
 def build(job: TrainingJob, devices: list[jax.Device], *, tokenizer_size: int | None = None) -> Program:
@@ -271,6 +273,11 @@ def _state(
             beat=phases.beat,
         )
     if restored is None:
+        if options.committed is not None:
+            raise StorageError(
+                f"{root} holds no checkpoint, and this run has saved step {options.committed} there: its volume may "
+                "not be mounted. To begin anew where they were deleted, give the command again"
+            )
         with phases.entered(Phase.INIT):
             return _initial(program, kept), None
     if not restored.missing:
