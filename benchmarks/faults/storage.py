@@ -1,5 +1,7 @@
 """Rows of volumes that are full, read-only, gone, slow or in error, and of buckets that refuse, fail or are slow."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -53,6 +55,26 @@ def _volume(phase: str, *, trouble: Trouble, until: Until, note: str, storage: i
         return run.outcome(charged={Cause.STORAGE: storage} if storage else {}, note=note)
 
 
+def _gone_at_restart(_: str) -> Outcome:
+    """A trainer is killed, and the others find another folder where their checkpoints were."""
+    with mounted(ground().fresh_folder()) as volume:
+        changes = [_checkpoints(str(volume.folder / "checkpoints"))]
+        run = ground().put(at("step", Does.HOLD, rank=0), changes=changes)
+        run.until_put()
+        run.until_told(lambda told: told.event == "saved" and told.record["step"] == 8)
+        word = run.run.progress(1)
+        assert word is not None
+        with volume.gone():
+            run.put_now()
+            os.kill(word.pid, signal.SIGKILL)
+            run.let_go()
+            run.until_told(lambda told: told.event == "ended" and told.record["cause"] == Cause.STORAGE)
+        charged = {Cause.FAILURE: 1, Cause.STORAGE: 1}
+        return run.outcome(
+            charged=charged, note="and a trainer killed; the second restart waits 10 s, and finds it again"
+        )
+
+
 def _calls(calls: str, how: str) -> Trouble:
     return lambda _, pid: system_calls(pid, calls, how)
 
@@ -102,6 +124,7 @@ ROWS = (
     _row("volume full for 4 s", (_SAVE,), _passing(lambda volume, _: volume.full())),
     _row("volume read-only", (_SAVE,), _failed_save(lambda volume, _: volume.read_only())),
     _row("volume gone", (_SAVE,), _failed_save(lambda volume, _: volume.gone())),
+    _row("volume gone at a restart", ("start",), _gone_at_restart),
     _row("EIO of a flush", (_SAVE,), _failed_save(_calls(_FSYNC, "error=EIO"))),
     _row("ESTALE of a flush", (_SAVE,), _failed_save(_calls(_FSYNC, "error=ESTALE"))),
     _row("EIO of reads for 4 s", (_RESTORE,), _passing(_calls(_READ, "error=EIO"))),
