@@ -182,7 +182,7 @@ class Disturbed:
             steps_lost=self._steps_lost(),
             next_step_seconds=way_back(after, put_at, summary),
             equal=equal,
-            note=note,
+            note="; ".join(one for one in (note, _first_word(first)) if one),
         )
 
     def _causes(self) -> list[str]:
@@ -210,6 +210,11 @@ def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -
         way |= {phase.value: own.get(phase, 0.0) for phase in _WAY_BACK}
     way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
     return {**way, "first step": steps[0].at - put_at - sum(way.values())}
+
+
+def _first_word(first: Told | None) -> str:
+    """How a fault was told first, if not by an end."""
+    return "" if first is None or first.event == "ended" else f"told as `{first.event}`"
 
 
 def _last_line(output: str) -> str:

@@ -118,7 +118,7 @@ ROWS = (
             cause="none",
             like=None,
             otherwise="no other run skips that update",
-            note="told as `skipped`, with its batch",
+            note="the event has its batch",
         ),
     ),
     _row(

@@ -69,7 +69,7 @@ def _gone_at_restart(_: str) -> Outcome:
             os.kill(word.pid, signal.SIGKILL)
             run.let_go()
             run.until_told(lambda told: told.event == "ended" and told.record["cause"] == Cause.STORAGE)
-        charged = {Cause.FAILURE: 1, Cause.STORAGE: 1}
+        charged: dict[str, int] = {Cause.FAILURE: 1, Cause.STORAGE: 1}
         return run.outcome(
             charged=charged, note="and a trainer killed; the second restart waits 10 s, and finds it again"
         )
