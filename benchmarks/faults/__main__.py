@@ -5,6 +5,8 @@ that a part can be measured again; with --write, docs/faults.md is made of them 
 """
 
 import json
+import signal
+import sys
 import time
 import traceback
 from collections.abc import Iterable
@@ -82,4 +84,5 @@ def _measured(row: Row, phase: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started and mounted is tidied up
     serve(chaos, example="make chaos ARGS=\"--only 'trainer killed' --place local --write\"", error=ChosenError)
