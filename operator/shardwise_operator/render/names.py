@@ -17,8 +17,11 @@ AGENT = "agent"
 
 
 def service_name(job: str) -> str:
-    """The Service that names host 0; the EndpointSlice and the NetworkPolicy are called the same."""
-    return f"{job}-shardwise"
+    """The Service that names host 0; the EndpointSlice and the NetworkPolicy are called the same.
+
+    A job may be called 7b, but no Service begins with a digit.
+    """
+    return f"shardwise-{job}" if job[0].isdigit() else f"{job}-shardwise"
 
 
 def config_map_name(job: str, round_: int) -> str:

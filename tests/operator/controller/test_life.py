@@ -47,6 +47,14 @@ def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
     assert done["completionTime"]
 
 
+def test_a_name_may_begin_with_a_digit(place: Place) -> None:
+    """A job is called by its size as often as not; a Service may not be."""
+    place.apply(manifest("7b-2"))
+
+    place.until_pods("7b-2-0-0-0", "7b-2-0-1-0", job="7b-2")
+    assert place.there("services", "shardwise-7b-2")
+
+
 def test_a_status_write_changes_nothing_else(place: Place) -> None:
     """Neither the spec nor who has set which of its fields, though the operator sends none of it."""
     made = place.apply(manifest())
