@@ -1,8 +1,10 @@
 """shardwise.launcher.client: a follower believes its leader alone, and tells nobody else what it could be known by."""
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -96,8 +98,30 @@ def test_an_answer_answers_one_poll() -> None:
         poll(address, TOKENS.gang, {"host": 1, "run": "run-0"})
 
 
-@pytest.mark.parametrize(("status", "body"), [(200, b"[]"), (500, b"[1]"), (200, b"no JSON"), (404, b"{}")])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        *((200, b"[]"), (500, b"[1]"), (200, b"no JSON"), (404, b"{}"), (200, b"\xff\xfe"), (200, b"")),
+        *((200, b"[" * 200_000), (200, b'{"a":' * 200_000), (200, b" " * (17 << 20)), (200, b"9" * 5000)),
+    ],
+)
 def test_what_is_no_answer(status: int, body: bytes) -> None:
     """Whatever listens there, the follower goes on looking for its leader."""
     with stranger(body, status) as (address, _), pytest.raises(NoLeaderError):
         poll(address, TOKENS.gang, {"host": 1, "run": "run-0"})
+
+
+def test_an_answer_that_drips_is_none() -> None:
+    """Each byte comes in time, the answer never does: the follower asks again, elsewhere if need be."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_drip, args=(server,), daemon=True).start()
+        with pytest.raises(NoLeaderError, match="no whole answer within 2 s"):
+            poll(f"127.0.0.1:{server.getsockname()[1]}", TOKENS.gang, {"host": 1, "run": "run-0"})
+
+
+def _drip(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection, suppress(OSError):
+        while True:
+            connection.sendall(b"H")
+            time.sleep(0.2)

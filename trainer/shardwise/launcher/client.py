@@ -7,11 +7,13 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.job.exchange import Answer, exchange
 from shardwise.launcher.signature import answer_signature, poll_signature, same
 
 POLL_PATH = "/gang"
 SIGNATURE = "Shardwise-Signature"  # the header
 _SECONDS = 2.0
+_MOST_BYTES = 16 << 20  # the status of the largest gang is a twentieth of it
 
 
 class NoLeaderError(Exception):
@@ -19,37 +21,38 @@ class NoLeaderError(Exception):
 
 
 def request(leader: str, token: str, method: str, path: str) -> dict[str, Any]:
-    """The answer of the leader at "ip:port", bounded in time; NoLeaderError where there is none."""
-    return _exchange(leader, method, path, None, {"Authorization": f"Bearer {token}"})[0]
+    """The answer of the leader at "ip:port", bounded in time and size; NoLeaderError where there is none."""
+    return _read(leader, _exchange(leader, method, path, b"", {"Authorization": f"Bearer {token}"}))
 
 
 def poll(leader: str, token: str, words: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of the leader at "ip:port" to a follower's words; NoLeaderError where none comes that is its."""
     body = json.dumps({**words, "nonce": secrets.token_hex(16)}).encode()
     signature = poll_signature(token, body)
-    answer, raw, signed = _exchange(leader, "POST", POLL_PATH, body, {SIGNATURE: signature})
-    if not same(signed, answer_signature(token, signature, raw)):
+    answer = _exchange(leader, "POST", POLL_PATH, body, {SIGNATURE: signature})
+    read = _read(leader, answer)
+    if not same(answer.headers.get(SIGNATURE, ""), answer_signature(token, signature, answer.body)):
         raise NoLeaderError(f"{leader}: an answer of somebody else")
-    return answer
+    return read
 
 
-def _exchange(
-    leader: str, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-) -> tuple[dict[str, Any], bytes, str]:
-    """What comes back: read, as it came, and how it is signed."""
-    connection = http.client.HTTPConnection(leader, timeout=_SECONDS)
+def _exchange(leader: str, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    address, port = leader.rsplit(":", 1)
+    where = (address.strip("[]"), int(port))
     try:
-        connection.request(method, path, body, dict(headers))
-        response = connection.getresponse()
-        raw = response.read()
-        answer: Any = json.loads(raw)
+        return exchange(where, method, path, headers=headers, body=body, seconds=_SECONDS, most_bytes=_MOST_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise NoLeaderError(f"{leader}: {error}") from error
-    finally:
-        connection.close()
-    if response.status >= http.HTTPStatus.BAD_REQUEST or not isinstance(answer, dict):
-        raise NoLeaderError(f"{leader}: {answer.get('error') if isinstance(answer, dict) else response.status}")
-    return answer, raw, response.headers.get(SIGNATURE, "")
+
+
+def _read(leader: str, answer: Answer) -> dict[str, Any]:
+    try:
+        read: Any = json.loads(answer.body)
+    except (ValueError, RecursionError) as error:  # whoever has the address may answer, and as deeply as he likes
+        raise NoLeaderError(f"{leader}: an answer that is no JSON") from error
+    if answer.status >= http.HTTPStatus.BAD_REQUEST or not isinstance(read, dict):
+        raise NoLeaderError(f"{leader}: {read.get('error') if isinstance(read, dict) else answer.status}")
+    return read
 
 
 class Leader:
