@@ -31,7 +31,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 # A failure must come back on the next run, and a slow machine must not be one.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
-settings.load_profile("repeatable")
+# For a person who looks for more: other examples each time, and many; a failure prints how to have it again.
+settings.register_profile("thorough", deadline=None, database=None, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 Golden = Callable[[str, str], None]
 

@@ -19,6 +19,7 @@ from shardwise_operator.words import FALSE, NAME_CONFLICT, READY, SCHEDULED
 
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
+_MAX_COUNT = 2**31 - 1
 
 
 def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
         **_kept(old),
         **_of_the_run(seen, old),
         **({"restarts": restarts} if restarts else {}),
-        "restartCount": sum(restarts.values()),
+        "restartCount": min(_MAX_COUNT, sum(restarts.values())),
         "hosts": _hosts(seen, state, old),
     }
     return write_state(state, seen.generation) | known
@@ -150,7 +151,7 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
     else:
         own = {**told, Cause.HOST_LOST: max(0, told.get(Cause.HOST_LOST, 0) - sum(state.losses.values()))}
     counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
-    return {cause: count for cause, count in counts.items() if count}
+    return {cause: min(_MAX_COUNT, count) for cause, count in counts.items() if count}
 
 
 def _told_restarts(seen: Observed) -> Mapping[str, int] | None:

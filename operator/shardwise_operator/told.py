@@ -40,7 +40,7 @@ class _Told(TypedDict, total=False):
     phase: Required[Annotated[str, Field(pattern=r"^[A-Za-z]{1,32}$")]]
     reason: _Text
     incarnation: _Count | None
-    restarts: Annotated[dict[_Word, _Count], Field(max_length=32)]
+    restarts: Annotated[dict[_Word, _Count], Field(max_length=16)]  # the operator adds its own causes
     slowestHost: _Count | None
     progress: _Progress
     checkpoint: _Checkpoint | None

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from shardwise.job.words import size
 
@@ -61,6 +61,16 @@ _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]  # as in the CRD, which would
 _Word = Annotated[str, Field(max_length=63)]
 
 
+def _a_number(text: str) -> str:
+    """The text, ValueError where it is no number; "nan" is one."""
+    float(text)
+    return text
+
+
+_Number = Annotated[_Word, AfterValidator(_a_number)]
+_Seconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LastRecord:
     """What an agent says of its run when it ends, in the termination message of its container.
@@ -77,12 +87,12 @@ class LastRecord:
     incarnation: int
     step: _Count
     steps: _Count
-    loss: _Word | None
+    loss: _Number | None
     checkpoint_step: _Count | None
     digest: Annotated[str, Field(max_length=128)] | None
     restarts: Annotated[dict[_Word, _Count], Field(max_length=16)]
-    goodput: dict[str, float]
-    cause: str | None
+    goodput: dict[str, _Seconds]
+    cause: _Word | None
     rank: int | None
     exit: str | None
     message: str
