@@ -1,10 +1,13 @@
 """The manifest: it comes back as it was, and refuses what could lead out of the checkpoint or is not understood."""
 
+import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shardwise.job.errors import CheckpointError
@@ -94,4 +97,88 @@ def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPa
     with pytest.raises(CheckpointError, match="at most 100"):
         encode(_manifest())
     with pytest.raises(CheckpointError, match="at most 100"):
+        decode(content, marker, 3)
+
+
+_ABSURD = st.recursive(
+    st.one_of(
+        *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+        st.sampled_from([-1, 0, 2**31, 2**64, 10**400, "..", "../../etc", "/", "\0", "a" * 5000, [[]] * 20]),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place of a JSON value, the whole one too."""
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, each in below for place in _places(each, (*path, key)))]
+
+
+_WHOLE = json.loads(encode(_manifest())[0])
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> bytes:
+    """The manifest with other values, more of them, or fewer, in some of its places."""
+    value = json.loads(json.dumps({"manifest": _WHOLE}))
+    for _ in range(draw(st.integers(1, 3))):
+        *above, last = draw(st.sampled_from([place for place in _places(value) if place]))
+        node = value
+        for key in above:
+            node = node[key]
+        if draw(st.booleans()):
+            node[last] = draw(_ABSURD)
+        elif isinstance(node, dict) and len(above) and draw(st.booleans()):
+            node[draw(st.sampled_from(["more", "", last + "x", "../x"]))] = node.pop(last)
+    return json.dumps(value["manifest"]).encode()
+
+
+@st.composite
+def _damaged(draw: st.DrawFn) -> bytes:
+    """The manifest with bytes that are others, are missing, or were not there."""
+    content = bytearray(encode(_manifest())[0])
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(content)))
+        content[at : at + draw(st.integers(0, 40))] = draw(st.binary(max_size=9))
+    return bytes(content)
+
+
+@given(st.one_of(_mutated(), _damaged(), st.binary(max_size=50), st.just(b"")))
+@example(b"[" * 3_000)
+@example(b'{"format_version":' * 3_000)
+@example(b'{"format_version": ' + b"9" * 5000 + b"}")
+@example(b'{"format_version": 2, "arrays": ' + b'{"a":' * 3_000)
+@example(b'{"format_version": true}')
+@example("{}".encode("utf-16"))
+@example(b'{"format_version": 2, "run": "\\ud800"}')
+def test_a_committed_manifest_that_is_another(content: bytes) -> None:
+    """Whatever its marker vouches for is what it says, as a whole, or is refused by the name of the file."""
+    digest = hashlib.sha256(content).hexdigest()
+    try:
+        decoded = decode(content, json.dumps({"format_version": 2, "manifest_sha256": digest}).encode(), 3)
+    except CheckpointError as error:
+        assert str(error).startswith("manifest.json")  # noqa: PT017  not every drawn one is refused
+    else:
+        assert decoded == Manifest.model_validate_json(json.dumps(json.loads(content)))
+
+
+@given(st.one_of(st.binary(max_size=60), _ABSURD.map(lambda value: json.dumps(value).encode())))
+@example(b"[" * 4000)
+@example(b'{"a":' * 800)
+@example(b'{"format_version": 1e999}')
+def test_a_marker_that_is_another(content: bytes) -> None:
+    """No other marker vouches for a manifest, however it reads."""
+    assume(content != encode(_manifest())[1])
+    with pytest.raises(CheckpointError, match="COMMITTED"):
+        decode(encode(_manifest())[0], content, 3)
+
+
+@given(_damaged())
+def test_a_manifest_that_was_damaged_later(content: bytes) -> None:
+    """One changed byte is enough."""
+    whole, marker = encode(_manifest())
+    assume(content != whole)
+    with pytest.raises(CheckpointError, match=r"manifest\.json"):
         decode(content, marker, 3)

@@ -148,7 +148,7 @@ def _refuse_other(name: str, content: bytes) -> None:
 def _object(name: str, content: bytes) -> dict[str, object]:
     try:
         value = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # what is nested too deep is JSON, but nobody's manifest
         raise CheckpointError(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{name} is not a JSON object")
