@@ -12,10 +12,14 @@ of its own, so a slow reader delays nothing; it holds no state, and answers from
 
 import hmac
 import json
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR, socket
 from typing import Any, Protocol, Self
 
 from shardwise.launcher.client import POLL_PATH, SIGNATURE
@@ -23,7 +27,9 @@ from shardwise.launcher.config import Tokens
 from shardwise.launcher.signature import answer_signature, poll_signature, same
 
 _MAX_BODY_BYTES = 1 << 16
+_MAX_DIGITS = 9  # of a length; Python reads no number of thousands
 _TIMEOUT_SECONDS = 10.0
+_CONNECTION_SECONDS = 30.0  # of a whole connection: what drips is never silent for long
 
 
 class Board(Protocol):
@@ -62,12 +68,36 @@ class Server:
 
 
 class _Listener(ThreadingHTTPServer):
+    request_queue_size = 1024  # all followers of a large gang may come at once, and five would wait there by default
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, where: tuple[str, int], tokens: Tokens, ready: Callable[[], bool], board: Board | None) -> None:
         super().__init__(where, _Handler)
         self.tokens, self.ready, self.board = tokens, ready, board
+        self._began: dict[socket, float] = {}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, in a thread."""
+        self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Leave a connection."""
+        self._began.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End the connections that have lasted too long; called several times a second."""
+        least = time.monotonic() - _CONNECTION_SECONDS
+        for connection in [connection for connection, began in list(self._began.items()) if began < least]:
+            with suppress(OSError):  # it has just come to its end
+                connection.shutdown(SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a peer that has gone; an error of our own is a traceback in the log."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -95,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Take a request."""
         given = self.headers.get("Content-Length") or "0"
-        length = int(given) if given.isascii() and given.isdecimal() else _MAX_BODY_BYTES + 1
+        plain = given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS
+        length = int(given) if plain else _MAX_BODY_BYTES + 1
         if length > _MAX_BODY_BYTES:
             self.close_connection = True
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {_MAX_BODY_BYTES} bytes")
