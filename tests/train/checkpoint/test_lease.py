@@ -130,7 +130,7 @@ def test_only_one_of_many_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(got) == 1
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", "no"])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "no", "[" * 3000])
 def test_what_is_no_lease(tmp_path: Path, content: str) -> None:
     """It is said, and not taken for nothing; an empty file is what a full disk leaves."""
     (tmp_path / lease.LEASE).write_text(content)

@@ -143,6 +143,9 @@ def test_an_index_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"wte.weight": "../secret.safetensors"}}), encoding="utf-8")
     with pytest.raises(DataError, match=r"expected files of the same folder"):
         read(index)
+    index.write_text("[" * 3000, encoding="utf-8")
+    with pytest.raises(DataError, match="cannot be read"):
+        read(index)
 
 
 def test_masks_and_a_tied_head_are_not_weights(
@@ -191,7 +194,12 @@ def test_what_does_not_fit_is_refused_by_name(
         in_full(path)
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:40], lambda b: b[:0], lambda b: b"\xff" + b])
+def nested(_: bytes) -> bytes:
+    """A table that is far too deep."""
+    return (3000).to_bytes(8, "little") + b"[" * 3000
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:40], lambda b: b[:0], lambda b: b"\xff" + b, nested])
 def test_a_damaged_file_is_refused(
     damage: Callable[[bytes], bytes], published: Callable[[str], Weights], save: Callable[..., Path]
 ) -> None:

@@ -156,7 +156,7 @@ class Lease:
             # it without cutting it, so what was longer shows behind the content.
             content, _ = json.JSONDecoder().raw_decode(value.decode())
             return Holder(**content)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 f"{self._root}/{LEASE} says not whose checkpoints these are ({error}); if no run uses them, remove it"
             ) from error

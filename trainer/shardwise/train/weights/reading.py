@@ -140,7 +140,7 @@ def _published(path: Path) -> dict[str, Any] | None:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({error}); expected JSON: get the file anew") from error
     if not isinstance(value, dict):
         raise DataError(f"{path}: expected a JSON object; get the file anew")

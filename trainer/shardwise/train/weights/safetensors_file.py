@@ -58,7 +58,7 @@ def entries(path: Path) -> dict[str, TensorEntry]:
             return _entries(path, file)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; expected a safetensors file") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path}: is not a whole safetensors file ({error}); expected one from a finished download or export"
         ) from error
