@@ -1,4 +1,4 @@
-"""shardwise.launcher.server: what anybody may send to an agent. Without a token nothing is heard, and little is cost."""
+"""shardwise.launcher.server: what anybody may send to an agent. Without a token it is not heard, and costs little."""
 
 import http.client
 import json
