@@ -3,7 +3,7 @@
 python pod_process.py POD NAMES OPTIONS
 
 POD is a folder that stands for the pod's root, with its mounts below it. NAMES is a file of names and addresses: it
-stands for the cluster's DNS. OPTIONS is JSON: {"ray": bool, "sharedSeconds": float}.
+stands for the cluster's DNS. OPTIONS is JSON: {"ray": bool, "refusesRay": bool, "sharedSeconds": float}.
 """
 
 import json
@@ -15,7 +15,8 @@ from typing import Any
 from tests.launcher.stand_in_agent import StandInEpoch, stand_in
 
 from shardwise.job import pods
-from shardwise.launcher import config, gathering, pod
+from shardwise.launcher import config, gathering, pod, reach
+from shardwise.launcher.epoch import EpochError
 
 HERE = Path(__file__).parent
 
@@ -30,8 +31,16 @@ def main() -> None:
     if not options.get("ray"):
         stand_in()
         StandInEpoch.scratch_of = staticmethod(scratch_of)  # type: ignore[assignment]
+    if options.get("refusesRay"):
+        StandInEpoch.open = refused  # type: ignore[method-assign,assignment]
+        reach._BACKOFF_SECONDS = 0.01
     look_up_in(names)
     pod.main()
+
+
+async def refused(*_place: Any, **_epoch: Any) -> None:
+    """Ray does not start."""
+    raise EpochError("host 1 did not join Ray")
 
 
 def scratch_of(own: Path, host: int) -> Path:

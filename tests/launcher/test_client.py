@@ -125,3 +125,18 @@ def _drip(server: socket.socket) -> None:
         while True:
             connection.sendall(b"H")
             time.sleep(0.2)
+
+
+def test_hundreds_of_followers_that_come_at_once_find_a_place() -> None:
+    """They have all connected before the first is served: who found no place would try again a second later."""
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    server = Server(address, TOKENS, lambda: True, Board())
+    where = ("127.0.0.1", int(address.rsplit(":", 1)[1]))
+    connected = []
+    try:
+        connected.extend(socket.create_connection(where, timeout=0.5) for _ in range(300))
+        with server:
+            assert poll(address, TOKENS.gang, {"run": "run-0", "host": 1})["host"] == 1
+    finally:
+        for connection in connected:
+            connection.close()

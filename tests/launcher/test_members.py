@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members
+from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members, poll_seconds
 
 
 def poll(host: int, agent: str, *, sees: str = "own", leaving: bool = False, attempt: int = 0) -> dict[str, Any]:
@@ -36,6 +36,28 @@ def test_silent() -> None:
     assert members.silent(11.0, MISSED_SECONDS) == []
     assert members.silent(12.5, MISSED_SECONDS) == [1]
     assert members.silent(12.5, LOST_SECONDS) == []
+
+
+def test_hosts_of_a_big_gang_may_miss_as_many_polls() -> None:
+    """Each polls more rarely the more there are, at most 400 a second, and is missed later by as much."""
+    assert [poll_seconds(num_hosts) for num_hosts in (2, 100, 1000)] == [0.3, 0.3, 2.5]
+    few, many = Members(2, "own"), Members(1000, "own")
+    for members in (few, many):
+        members.polled(poll(1, "a"), 10.0)
+    assert few.missing(12.5) == [1]
+    assert 1 not in many.missing(17.0)
+    assert 1 in many.missing(18.0)
+
+
+def test_hosts_that_make_steps_are_not_lost() -> None:
+    """A step takes all hosts: while steps go on nobody is lost, however long the leader hears nothing of a host."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    members.stepped(25.0)
+    assert members.silent(30.0, LOST_SECONDS) == [1, 2]
+    assert members.lost(30.0) == []
+    members.stepped(24.0)
+    assert members.lost(34.9) == []
+    assert members.lost(35.0) == [1, 2]
 
 
 def test_an_answer_counts() -> None:

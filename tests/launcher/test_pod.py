@@ -163,6 +163,17 @@ def test_host_missing(pods: Pods) -> None:
     assert pods.record(0).restarts == {"hostLost": 1}
 
 
+def test_ray_does_not_start(pods: Pods) -> None:
+    """Hosts on which Ray does not start are given back: on others it may."""
+    pods.options = {"refusesRay": True}
+    pods.start()
+
+    assert pods.codes() == [ExitCode.HOSTS_MISSING] * 2
+    words = "Ray could not be started 5 times; the last time: host 1 did not join Ray"
+    assert (pods.record(0).cause, pods.record(0).message) == (None, words)
+    assert len(pods.events("epochFailed")) == 5
+
+
 def test_after_the_last_word(pods: Pods) -> None:
     """A pod that comes when host 0 has gone after its last word reads it in the run directory, and repeats it."""
     pods.start()

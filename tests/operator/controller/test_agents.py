@@ -10,6 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from shardwise.job.contract import Phase, Progress
+from shardwise.job.spec.job import MAX_HOSTS
+from shardwise.launcher.report import Report
+from shardwise.launcher.status import host_status
 from shardwise_operator.agents import AgentError, Agents, Target
 
 TARGET = Target(pod="uid", address="127.0.0.1", token="secret")  # noqa: S106  a test's
@@ -73,7 +77,7 @@ def test_status_and_stop(agent: _Agent, agents: Agents) -> None:
         b"{}",
         b'{"phase": 3}',
         b'{"phase": ""}',
-        b'{"phase": "' + b"x" * (1 << 20) + b'"}',
+        b'{"phase": "' + b"x" * (4 << 20) + b'"}',
         b"[" * (1 << 19),
         b'{"phase": "running", "restarts": [1]}',
         b'{"phase": "running", "progress": {"step": 1e400}}',
@@ -113,6 +117,43 @@ def test_what_a_newer_release_says_is_left_out(agent: _Agent, agents: Agents) ->
     agent.answer = json.dumps(said).encode()
 
     assert agents.status(TARGET) == {"phase": "running", "reason": "x" * 4096, "progress": {"step": 3}}
+
+
+def test_the_status_of_the_largest_gang_is_read(agent: _Agent, agents: Agents) -> None:
+    """It has a line for each host, with all that a host can say."""
+    seconds = dict.fromkeys([*Phase, "wait", "imports", "interpreter"], 12345.6789)
+    progress = Progress(
+        incarnation=9,
+        rank=MAX_HOSTS,
+        phase=Phase.EVALUATE,
+        step=1_000_000,
+        dispatched=1_000_000,
+        step_seconds=12.345678901234567,
+        monotonic_seconds=1e6,
+        pid=2**22,
+        seconds=seconds,
+        own_seconds=0.012345678901234567,
+        measured=99,
+    )
+    report = Report(
+        version=1,
+        host=MAX_HOSTS,
+        agent_id="0" * 16,
+        agent_pid=2**22,
+        trainer_pid=2**22,
+        incarnation=9,
+        progress=progress,
+        age_seconds=12345.678,
+        resting_seconds=0.0,
+        process_state="R",
+        exit=None,
+        standby=False,
+        stop_asked=False,
+    )
+    agent.answer = json.dumps(STATUS | {"hosts": [host_status(report)] * MAX_HOSTS}).encode()
+
+    assert len(agent.answer) > 1 << 20
+    assert agents.status(TARGET) == STATUS
 
 
 def test_a_dripping_answer_is_bounded_as_a_whole() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from shardwise.launcher import status
 from shardwise.launcher.means import Means, Stuck
-from shardwise.launcher.members import MISSED_SECONDS
 from shardwise.launcher.standing import Standing
 from shardwise.launcher.status import RunPhase
 from shardwise.launcher.stragglers import Slow
@@ -138,7 +137,7 @@ class Board:
             "checkpoint": _with_age(means.metrics.checkpoint, time.time()),
             "failedSaves": means.metrics.failed_saves,
             "goodput": self._standing.goodput(means.metrics.lost_seconds),
-            "missing": means.members.silent(time.monotonic(), MISSED_SECONDS),
+            "missing": means.members.missing(time.monotonic()),
             "stuck": [asdict(each) for each in means.stuck],
         }
 

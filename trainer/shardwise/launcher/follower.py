@@ -13,11 +13,11 @@ from shardwise.launcher.client import Leader, NoLeaderError
 from shardwise.launcher.config import AgentConfig
 from shardwise.launcher.host import Host
 from shardwise.launcher.last_word import LEFT
+from shardwise.launcher.members import poll_seconds
 from shardwise.launcher.ray_node import RayNode
 from shardwise.launcher.record import GangRecord
 from shardwise.launcher.shared import read_word
 
-_POLL_SECONDS = 0.3
 _LEADERLESS_SECONDS = 10.0  # how long a host that leaves waits for somebody to save the run
 
 
@@ -60,7 +60,7 @@ class Follower:
                 return LEFT
             if answer:
                 await self._heed(answer)
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(poll_seconds(self._config.num_hosts))
 
     def _said(self) -> int | None:
         """The leader's last word, from its record."""

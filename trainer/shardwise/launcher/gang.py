@@ -23,7 +23,7 @@ from shardwise.launcher.gathering import hosts_are_there
 from shardwise.launcher.hand import HandError
 from shardwise.launcher.host import Host
 from shardwise.launcher.incarnation import Incarnation
-from shardwise.launcher.last_word import LEFT, LastWord, complete_summary, read_summary, saved
+from shardwise.launcher.last_word import LEFT, LastWord, complete_summary, given_back, read_summary, saved
 from shardwise.launcher.means import Means
 from shardwise.launcher.members import Members, named
 from shardwise.launcher.metrics_tail import MetricsTail
@@ -81,7 +81,7 @@ class Gang:
         leading = asyncio.create_task(self._lead())
         try:
             done, _ = await asyncio.wait((leading, showing, reaching), return_when=asyncio.FIRST_COMPLETED)
-            word = leading.result() if leading in done else _unreachable(done.pop())
+            word = leading.result() if leading in done else self._unreachable(done.pop())
             return await self._end(word) if word else await self._leave()
         finally:
             await cancel(leading, showing, reaching)
@@ -175,6 +175,15 @@ class Gang:
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         await cancel(*waits)
 
+    def _unreachable(self, task: "asyncio.Task[Any]") -> LastWord:
+        """The last word where Ray cannot be had: on one machine it will not be later either, in a cluster elsewhere."""
+        try:
+            task.result()
+        except ReachError as error:
+            words = str(error)
+            return LastWord(code=ExitCode.FAILURE, words=words) if self._config.one_machine else given_back(words)
+        raise AssertionError("a task that never ends has ended")
+
     async def _end(self, word: LastWord) -> int:
         """Say the last word: to the run directory, to whoever asks, and to the followers."""
         record, means = self._standing.record, self._means
@@ -216,14 +225,6 @@ def _stopped_badly(ending: Ending, *, stepped: bool) -> LastWord:
     if ending.cause != Cause.BAD_INPUT and not stepped:
         return saved(f"stopped before the first step; {ending.words}")
     return LastWord(code=ending.exit_code, words=f"{ending.words}, when it was asked to stop", ending=ending)
-
-
-def _unreachable(task: "asyncio.Task[Any]") -> LastWord:
-    try:
-        task.result()
-    except ReachError as error:
-        return LastWord(code=ExitCode.FAILURE, words=str(error))
-    raise AssertionError("a task that never ends has ended")
 
 
 def _facts(ending: Ending) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from shardwise.job.contract import Cause
 from shardwise.launcher.board import LOOK_SECONDS
 from shardwise.launcher.last_word import LastWord, failed, given_back, saved
 from shardwise.launcher.means import Means
-from shardwise.launcher.members import MISSED_SECONDS, named
+from shardwise.launcher.members import named
 from shardwise.launcher.shared import SHARED_SECONDS
 from shardwise.launcher.standing import Standing
 
@@ -29,7 +29,7 @@ async def hosts_are_there(means: Means, standing: Standing) -> LastWord | None:
         stuck = means.stuck
         # A host that leaves, or is stuck, still answers, but only its successor can be given orders.
         gone = {*means.members.leaving(), *(each.host for each in stuck)}
-        missing = sorted({*means.members.silent(now, MISSED_SECONDS), *gone})
+        missing = sorted({*means.members.missing(now), *gone})
         means.reach.look()
         if not missing and not means.members.blind() and means.reach.ready.is_set():
             return None

@@ -20,7 +20,6 @@ from shardwise.launcher.decision import Action, Observed, decide
 from shardwise.launcher.devices import device_variables
 from shardwise.launcher.hand import Answer, HandError, Request
 from shardwise.launcher.means import Means
-from shardwise.launcher.members import LOST_SECONDS
 from shardwise.launcher.ports import free_port
 from shardwise.launcher.reach import ANSWER_SECONDS, Heard
 from shardwise.launcher.report import Exit
@@ -50,6 +49,7 @@ class Incarnation:
         self._stall: Stall | None = None
         self._writing_stacks: asyncio.Task[None] | None = None
         self._exits: dict[int, Exit] = {}
+        self._step = 0
         self.seconds: Mapping[str, float] = {}
 
     @property
@@ -147,18 +147,26 @@ class Incarnation:
             self._means.members.pardon(now - self._looked_at)
         self._looked_at = now
         self._means.metrics.read()
+        self._notice_step(now)
         for rank, heard in self._means.reach.reports.items():
             self._take(rank, heard)
         self._watch_over(now)
         return Observed(
             num_hosts=len(self._hosts),
             exits=self._exits,
-            lost=self._lost() | set(self._means.members.silent(now, LOST_SECONDS)),
+            lost=self._lost() | set(self._means.members.lost(now)),
             hung=self._stall is not None and self._stall.hung,
             stop_asked=self._means.stop.is_set() or bool(self._means.leaving),
             stopping=None if self._stop_told_at is None else now - self._stop_told_at,
             stepped=self.stepped,
         )
+
+    def _notice_step(self, now: float) -> None:
+        """A step of this host's trainer shows that all hosts live, though some may not be heard at the moment."""
+        report = self._means.host.report()
+        if report.incarnation == self.number and report.progress and report.progress.step > self._step:
+            self._step = report.progress.step
+            self._means.members.stepped(now - report.progress.step_seconds)
 
     def _take(self, rank: int, heard: Heard) -> None:
         report = heard.report

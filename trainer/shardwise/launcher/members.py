@@ -1,7 +1,8 @@
 """Which hosts are there, as the leader hears it: by their polls, and by their hands' answers.
 
 Called by the leader. Pure: it is given the time. A host that is silent may only be slow, so there are two bounds: the
-short one counts where something has failed already, and needs an explanation.
+short one counts where something has failed already, and needs an explanation. Of many hosts each polls more rarely, so
+that the leader answers as many polls a second as it can beside its work, and may be silent for longer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ from typing import Any
 
 MISSED_SECONDS = 2.0
 LOST_SECONDS = 10.0
+_POLL_SECONDS = 0.3
+_MOST_POLLS_PER_SECOND = 400.0
+_MISSED_POLLS = 3.0
 
 
 @dataclass(kw_only=True)
@@ -43,6 +47,7 @@ class Members:
         self._num_hosts = num_hosts
         self._own = Member(agent_id=own_id, came_at=0.0, polled_at=0.0, heard_at=0.0, sees=own_id)
         self._members: dict[int, Member] = {}
+        self._stepped_at = float("-inf")
 
     def superseded(self, poll: Mapping[str, Any]) -> bool:
         """Whether this is the word of an agent whose host has a later one: a lost node may go on running the first."""
@@ -72,6 +77,10 @@ class Members:
         """A hand has brought a host's answer."""
         if host in self._members and self._members[host].agent_id == agent_id:
             self._members[host].heard_at = now
+
+    def stepped(self, began_at: float) -> None:
+        """A step that began then is complete, and each takes all hosts."""
+        self._stepped_at = max(self._stepped_at, began_at)
 
     def pardon(self, seconds: float) -> None:
         """The leader itself stood still for so long and could not hear anybody."""
@@ -103,6 +112,14 @@ class Members:
         heard = {host for host, member in self._members.items() if now - member.heard_at < for_seconds}
         return [host for host in range(1, self._num_hosts) if host not in heard]
 
+    def missing(self, now: float) -> list[int]:
+        """The hosts that have missed their polls, and nothing else was heard of them."""
+        return self.silent(now, max(MISSED_SECONDS, _MISSED_POLLS * poll_seconds(self._num_hosts)))
+
+    def lost(self, now: float) -> list[int]:
+        """The hosts that are silent for so long that they count as gone; none while all of them still make steps."""
+        return [] if now - self._stepped_at < LOST_SECONDS else self.silent(now, LOST_SECONDS)
+
     def unheard_since(self, moment: float) -> list[int]:
         """The hosts that have not been heard after `moment`."""
         return [
@@ -120,6 +137,11 @@ class Members:
         """The hosts whose agent is another one than it was."""
         known = self.agent_ids()
         return [host for host, agent in sorted(agent_ids.items()) if known.get(host, agent) != agent]
+
+
+def poll_seconds(num_hosts: int) -> float:
+    """How long a follower waits from one poll to the next."""
+    return max(_POLL_SECONDS, num_hosts / _MOST_POLLS_PER_SECOND)
 
 
 def named(hosts: Sequence[int]) -> str:

@@ -14,17 +14,18 @@ from typing import Any
 from shardwise.launcher.config import AgentConfig
 from shardwise.launcher.epoch import Epoch, EpochError
 from shardwise.launcher.hand import Answer, HandError, Hands, OwnHand, Request
-from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members
+from shardwise.launcher.members import LOST_SECONDS, Members
 from shardwise.launcher.ray_node import RayNode
 from shardwise.launcher.record import Events
 from shardwise.launcher.report import Report
 from shardwise.launcher.tasks import cancel
 
 ANSWER_SECONDS = 5.0
-_JOIN_SECONDS = 60.0
+_JOIN_SECONDS, _JOIN_SECONDS_A_HOST = 60.0, 0.1
 _WATCH_SECONDS = 1.0
 _AGAIN_SECONDS = 0.2
 _MAX_FAILURES = 5
+_BACKOFF_SECONDS = 1.0
 
 
 class ReachError(Exception):
@@ -68,7 +69,7 @@ class Reach:
         """Keep the way open until cancelled; ReachError where it cannot be opened."""
         failures = 0
         while True:
-            while self._members.silent(time.monotonic(), MISSED_SECONDS):  # noqa: ASYNC110  time itself changes it
+            while self._members.missing(time.monotonic()):  # noqa: ASYNC110  time itself changes it
                 await asyncio.sleep(_AGAIN_SECONDS)
             async with AsyncExitStack() as stack:
                 try:
@@ -80,6 +81,7 @@ class Reach:
                         raise ReachError(
                             f"Ray could not be started {failures} times; the last time: {error}"
                         ) from error
+                    await asyncio.sleep(_BACKOFF_SECONDS * 2 ** (failures - 1))
                     continue
                 failures = 0
                 why = await self._until_lost(ends)
@@ -119,7 +121,7 @@ class Reach:
             )
             stack.push_async_callback(node.close)
             self.address = epoch.address
-            await epoch.all_joined(_JOIN_SECONDS)
+            await epoch.all_joined(_JOIN_SECONDS + _JOIN_SECONDS_A_HOST * self._config.num_hosts)
             self._hands = epoch
             ends.append(node.ended())
         stack.callback(self._closing)

@@ -68,7 +68,7 @@ class Server:
 
 
 class _Listener(ThreadingHTTPServer):
-    request_queue_size = 1024  # all followers of a large gang may come at once, and five would wait there by default
+    request_queue_size = 4096  # the followers of a big gang come all at once, and who finds no place waits a second
     daemon_threads = True
     block_on_close = False
 
