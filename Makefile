@@ -104,6 +104,10 @@ verify: golden crds ## rewrite what is generated and fail if that changes a file
 bench: $(READY) $(BENCH_READY) ## measure speed, memory and checkpoints against a hand-written limit and the peers
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+.PHONY: bench-gang
+bench-gang: $(READY) ## what a leader has to do with 64, 256 and 1,024 hosts, and how long Ray takes on a few real ones
+	$(BIN)/python -m benchmarks.gang $(ARGS)
+
 .PHONY: bench-operator
 bench-operator: $(READY) ## what 100 jobs x 4 hosts cost the operator and the control plane, on nodes that KWOK plays
 	$(BIN)/python -m benchmarks.operator $(ARGS)

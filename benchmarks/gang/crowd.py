@@ -1,0 +1,244 @@
+"""All hosts of a gang but the leader's, played by one process.
+
+Each polls the leader as a follower does, and answers it as an agent does whose trainer takes a step a second. Started by `stage.py` with its words as one line of JSON; prints a line of figures for each line on its standard input:
+the polls that were answered since the last, and the longest time that any one host waited for its next answer.
+It speaks to `leader.py` over a unix socket as Ray's driver does (`shardwise.launcher.ray_driver`).
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gang.leader import CROWD_SOCKET
+
+from shardwise.job.contract import Phase, Progress
+from shardwise.launcher import hand
+from shardwise.launcher.client import POLL_PATH, SIGNATURE
+from shardwise.launcher.config import socket_of
+from shardwise.launcher.members import poll_seconds
+from shardwise.launcher.report import Report
+from shardwise.launcher.shared import read_word
+from shardwise.launcher.signature import answer_signature, poll_signature
+
+STEP_SECONDS = 1.0
+_LINE_LIMIT_BYTES = 16 << 20
+_BEFORE_STEPS = (Phase.START, Phase.JOIN, Phase.DATA, Phase.INIT, Phase.COMPILE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """What the hosts are told when they start."""
+
+    run: str
+    num_hosts: int
+    leader: str
+    token: str
+    directory: str
+    scratch: str
+
+
+class StandIn:
+    """One host: its agent, and a trainer that does nothing but step."""
+
+    def __init__(self, host: int) -> None:
+        self.host, self.agent_id = host, secrets.token_hex(8)
+        self.answered_at: float | None = None
+        self._incarnation: int | None = None
+        self._ordered_at = 0.0
+        self._idle = _report(host, self.agent_id, None)
+        self._running = _report(host, self.agent_id, _progress(host))
+
+    def poll(self, gang: Gang, sees: str, epoch: int | None) -> dict[str, Any]:
+        """What the host says to the leader."""
+        return {
+            "run": gang.run,
+            "host": self.host,
+            "agentId": self.agent_id,
+            "attempt": 0,
+            "address": f"127.0.{self.host // 250}.{1 + self.host % 250}",
+            "sees": sees,
+            "leaving": False,
+            "stuck": "",
+            "epoch": epoch,
+            "nonce": secrets.token_hex(16),
+        }
+
+    async def answer(self, request: hand.Request) -> hand.Answer:
+        """What its agent answers."""
+        match request["op"]:
+            case "start":
+                self._incarnation, self._ordered_at = request["orders"]["incarnation"], time.monotonic()
+                return {"agentId": self.agent_id}
+            case "watch":
+                version, until = self._version()
+                if version == request["after"]:
+                    await asyncio.sleep(min(request["wait"], until))
+                return self._report()
+            case "end":
+                self._incarnation = None
+                return {"agentId": self.agent_id, "exit": None}
+            case "stacks":
+                return {"text": ""}
+            case _:
+                return {}
+
+    def _version(self) -> tuple[int, float]:
+        """A number for each step, and how long it still holds: all hosts step together."""
+        steps, into = divmod(time.monotonic(), STEP_SECONDS)
+        return (0, STEP_SECONDS) if self._incarnation is None else (1 + int(steps), STEP_SECONDS - into)
+
+    def _report(self) -> hand.Answer:
+        """What has changed since the orders, in what was made of them: the crowd has no core to spare."""
+        now = time.monotonic()
+        passed = int(now / STEP_SECONDS) - int(self._ordered_at / STEP_SECONDS)
+        step = max(0, passed - len(_BEFORE_STEPS))
+        changed = {"version": self._version()[0], "ageSeconds": now % STEP_SECONDS}
+        if self._incarnation is None:
+            return self._idle | changed
+        progress = self._running["progress"] | {
+            "phase": _BEFORE_STEPS[passed] if passed < len(_BEFORE_STEPS) else Phase.STEP,
+            "step": step,
+            "dispatched": step + 1,
+            "step_seconds": STEP_SECONDS if step else 0.0,
+            "monotonic_seconds": now,
+        }
+        return self._running | changed | {"incarnation": self._incarnation, "progress": progress}
+
+
+def _report(host: int, agent_id: str, progress: Progress | None) -> hand.Answer:
+    return Report(
+        version=0,
+        host=host,
+        agent_id=agent_id,
+        agent_pid=1,
+        trainer_pid=progress.pid if progress else None,
+        incarnation=progress.incarnation if progress else None,
+        progress=progress,
+        age_seconds=0.0,
+        resting_seconds=0.0,
+        process_state="R" if progress else "",
+        exit=None,
+        standby=True,
+        stop_asked=False,
+    ).as_json()
+
+
+def _progress(host: int) -> Progress:
+    return Progress(
+        incarnation=0,
+        rank=host,
+        phase=Phase.START,
+        step=0,
+        dispatched=0,
+        step_seconds=0.0,
+        monotonic_seconds=0.0,
+        pid=1000 + host,
+        seconds={**dict.fromkeys(_BEFORE_STEPS, 1.0), Phase.STEP: 1.0, "wait": 0.01},
+    )
+
+
+class Crowd:
+    """All of them, and the wire to the leader."""
+
+    def __init__(self, gang: Gang) -> None:
+        self._gang = gang
+        self._hosts = {host: StandIn(host) for host in range(1, gang.num_hosts)}
+        self._address, self._port = gang.leader.rsplit(":", 1)
+        self._epoch, self._wire = 0, asyncio.Event()
+        self._out: asyncio.StreamWriter | None = None
+        self._answered, self._longest = 0, 0.0
+
+    async def run(self) -> None:
+        """Play until the standard input ends."""
+        await asyncio.start_unix_server(
+            self._connected, Path(self._gang.scratch) / CROWD_SOCKET, limit=_LINE_LIMIT_BYTES
+        )
+        following = [asyncio.create_task(self._follow(host)) for host in self._hosts.values()]
+        words = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
+        print(json.dumps({"startedAt": time.time()}), flush=True)
+        while await words.readline():
+            print(json.dumps({"answered": self._answered, "longest": self._longest_wait()}), flush=True)
+            self._answered, self._longest = 0, 0.0
+        for task in following:
+            task.cancel()
+
+    def _longest_wait(self) -> float:
+        """Also of those that wait now."""
+        now = time.monotonic()
+        return max(self._longest, *(now - (host.answered_at or 0.0) for host in self._hosts.values()))
+
+    async def _follow(self, host: StandIn) -> None:
+        """The loop of `shardwise.launcher.follower`, with a connection for each poll as there."""
+        epoch: int | None = None
+        while True:
+            sees = read_word(Path(self._gang.directory))
+            try:
+                async with asyncio.timeout(2.0):
+                    answer = await self._poll(host.poll(self._gang, sees, epoch))
+            except (OSError, TimeoutError, ValueError):
+                answer = None
+            if answer:
+                now = time.monotonic()
+                if host.answered_at is not None:
+                    self._longest = max(self._longest, now - host.answered_at)
+                host.answered_at = now
+                self._answered += 1
+                if answer["rayAddress"] and answer["epoch"] != epoch:
+                    epoch = answer["epoch"]
+                    await self._wire.wait()
+                    self._say(joined=host.host)
+            await asyncio.sleep(poll_seconds(self._gang.num_hosts))
+
+    async def _poll(self, words: dict[str, Any]) -> dict[str, Any]:
+        body = json.dumps(words).encode()
+        signature = poll_signature(self._gang.token, body)
+        reader, writer = await asyncio.open_connection(self._address, int(self._port))
+        try:
+            writer.write(
+                f"POST {POLL_PATH} HTTP/1.1\r\nHost: {self._address}:{self._port}\r\nAccept-Encoding: identity\r\n"
+                f"{SIGNATURE}: {signature}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            headers = dict(line.split(": ", 1) for line in head.splitlines()[1:] if line)
+            answer = await reader.readexactly(int(headers["Content-Length"]))
+        finally:
+            writer.close()
+        if headers.get(SIGNATURE) != answer_signature(self._gang.token, signature, answer):
+            raise ValueError(head)
+        read: dict[str, Any] = json.loads(answer)
+        return read
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A new epoch: the leader asks over this wire from now on."""
+        self._out = writer
+        self._wire.set()
+        self._say(joined=0)
+        tasks = set()
+        while line := await reader.readline():
+            task = asyncio.create_task(self._ask(**json.loads(line)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _ask(self, *, id: int, host: int, request: hand.Request, timeout: float) -> None:  # noqa: A002, ASYNC109
+        if host:
+            answer = await self._hosts[host].answer(request)
+        else:
+            answer = await asyncio.wait_for(hand.ask(socket_of(Path(self._gang.scratch), 0), request), timeout)
+        self._say(id=id, answer=answer)
+
+    def _say(self, **message: Any) -> None:
+        assert self._out is not None
+        self._out.write(json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    os.sched_setaffinity(0, {int(sys.argv[2])})
+    asyncio.run(Crowd(Gang(**json.loads(sys.argv[1]))).run())
