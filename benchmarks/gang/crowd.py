@@ -1,8 +1,9 @@
 """All hosts of a gang but the leader's, played by one process.
 
-Each polls the leader as a follower does, and answers it as an agent does whose trainer takes a step a second. Started by `stage.py` with its words as one line of JSON; prints a line of figures for each line on its standard input:
-the polls that were answered since the last, and the longest time that any one host waited for its next answer.
-It speaks to `leader.py` over a unix socket as Ray's driver does (`shardwise.launcher.ray_driver`).
+Each polls the leader as a follower does, and answers it as an agent does whose trainer takes a step a second. Started
+by `stage.py` with its words as one line of JSON; for each line on its standard input it prints the polls that were
+answered since the last, and the longest time that any one host waited for its next answer. It speaks to `leader.py`
+over a unix socket as Ray's driver does (`shardwise.launcher.ray_driver`).
 """
 
 import asyncio
