@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.launcher.stand_in_agent import StandInNode
 
-from shardwise.launcher import agent, incarnation, reach
+from shardwise.launcher import agent, incarnation, reach, watchdog
 from shardwise.launcher.board import Board
 from shardwise.launcher.epoch import Epoch
 from shardwise.launcher.incarnation import Incarnation
@@ -73,7 +73,7 @@ def main() -> None:
     for module, name, other in (
         (reach, "Epoch", WireEpoch),
         (reach, "RayNode", StandInNode),
-        (incarnation, "judge", timed.timed(JUDGE, incarnation.judge)),
+        (incarnation, "judge", timed.timed(JUDGE, watchdog.judge)),
         (Incarnation, "_observe", timed.timed(LOOK, Incarnation._observe)),  # noqa: SLF001  what is timed
         (Board, "look", timed.timed(BOARD, Board.look)),
     ):

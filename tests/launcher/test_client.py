@@ -132,7 +132,7 @@ def test_hundreds_of_followers_that_come_at_once_find_a_place() -> None:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     server = Server(address, TOKENS, lambda: True, Board())
     where = ("127.0.0.1", int(address.rsplit(":", 1)[1]))
-    connected = []
+    connected: list[socket.socket] = []
     try:
         connected.extend(socket.create_connection(where, timeout=0.5) for _ in range(300))
         with server:
