@@ -8,6 +8,7 @@ from functools import partial
 from benchmarks.faults.ground import ground, once
 from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan
+from benchmarks.faults.volume import system_calls
 from tests.cli.running import EVALUATED
 from tests.hosts.test_ray import both_step, part_of_ray
 
@@ -44,6 +45,19 @@ def _ends(
     put = ground().put_to_restored if phase == "restore" else ground().put
     run = put(at(phase, does, rank=rank), changes=(EVALUATED, *changes))
     return run.outcome(charged=once(charged), note=note)
+
+
+def _stuck_in_collective(phase: str) -> Outcome:
+    """What one trainer sends to the other does not leave it: both have handed out the same step, and wait."""
+    run = ground().put(at(phase, Does.HOLD), changes=[IMPATIENT])
+    run.until_put()
+    word = run.run.progress(1)
+    assert word is not None
+    with system_calls(word.pid, "writev", "delay_enter=600s"):
+        run.put_now()
+        run.let_go()
+        run.until_told(lambda told: told.event == "ended")
+    return run.outcome(charged=once(Cause.HANG), note="what rank 1 sends does not leave it; hangAfter is 10 s")
 
 
 def _late(phase: str) -> Outcome:
@@ -107,6 +121,7 @@ ROWS = (
     _row("out of memory", ("data", "step"), partial(_ends, does=Does.MEMORY, charged=Cause.OUT_OF_MEMORY)),
     _row("SIGSTOP to a trainer", ("compile", "restore", "step", "save before commit", "evaluation"), _hangs(Does.STOP)),
     _row("stuck before a collective", ("join", "step"), _hangs(Does.STUCK)),
+    _row("stuck in a collective", ("step",), _stuck_in_collective),
     _row("late rank", ("start", "step", "save before commit"), _late),
     _row(
         "slow rank: devices",

@@ -9,13 +9,13 @@ from functools import partial
 
 from benchmarks.faults import bucket
 from benchmarks.faults.bucket import Bucket, Mood
-from benchmarks.faults.ground import RESTORED_STEP, Disturbed, ground
+from benchmarks.faults.ground import RESTORED_STEP, BrokenPromiseError, Disturbed, ground
 from benchmarks.faults.kills import at
 from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.plan import Does
 from benchmarks.faults.volume import Volume, mounted, system_calls
 
-from shardwise.job.contract import CHECKPOINTS, Cause, checkpoint_name
+from shardwise.job.contract import CHECKPOINTS, Cause, ExitCode, checkpoint_name
 
 _SAVE, _RESTORE = "save before commit", "restore"
 Trouble = Callable[[Volume, int], AbstractContextManager[None]]
@@ -102,6 +102,20 @@ def _bucket(phase: str, *, mood: Mood, until: Until, note: str) -> Outcome:
         return run.outcome(charged={}, note=note)
 
 
+def _forbidden(phase: str) -> Outcome:
+    """What only a person can change ends a run that has yet to read its checkpoint; the same command goes on."""
+    with _in_bucket(phase) as (served, run):
+        served.be(Mood.FORBIDDEN)
+        run.put_now()
+        run.let_go()
+        if (code := run.run.wait()) != ExitCode.BAD_INPUT:
+            raise BrokenPromiseError(f"without the right to read its checkpoints it has ended with {code}")
+        served.be(Mood.GOOD)
+        run.again()
+        note = "it ends, since a person must act; the same command goes on"
+        return run.outcome(charged={}, cause=Cause.BAD_INPUT, note=note)
+
+
 _FSYNC, _READ = "fsync,fdatasync", "pread64,preadv,preadv2"
 _UNTIL_FAILED = "until the save has failed; training goes on, and the next save is taken"
 _SHORT = "for 4 s: it is tried again, and nothing else happens"
@@ -159,6 +173,7 @@ ROWS = (
         ("start", _RESTORE, _SAVE),
         partial(_bucket, mood=Mood.SLOW, until=_seconds(10.0), note="each answer takes 0.5 s longer, for 10 s"),
     ),
+    _row("bucket says 403", ("start",), _forbidden),
     _row(
         "bucket says 403 after a while",
         (_SAVE,),
