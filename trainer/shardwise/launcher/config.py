@@ -33,7 +33,8 @@ class AgentConfig:
     before, where it is known: of two that live the later one is the host's. `leader` is "name:port" of host 0's HTTP,
     `listen` "ip:port" of this host's own, `address` this host's ip. `started_at` is the command's start in seconds
     since the epoch. `fork` and `step` are what the command line asked. `one_machine` says that all hosts are this
-    one, so that nobody can take the place of a host that is stuck.
+    one, so that nobody can take the place of a host that is stuck; `started_monotonic` is the command's start by its
+    monotonic clock.
     """
 
     run: str
@@ -52,6 +53,7 @@ class AgentConfig:
     step: int | None
     attempt: int = 0
     one_machine: bool = False
+    started_monotonic: float = 0.0
     trainer_command: list[str] = field(default_factory=lambda: list(TRAINER))
 
     def dumps(self) -> str:

@@ -88,7 +88,8 @@ class _Command:
         self._job, self._directory, self._scratch = job, directory, scratch
         self._console, self._errors = console, errors
         self._fork, self._step = fork, step
-        self._run, self._started_at = secrets.token_hex(8), time.time()
+        self._run = secrets.token_hex(8)
+        self._started_at, self._started_monotonic = time.time(), time.monotonic()
         self._leader = f"{ADDRESS}:{free_port(ADDRESS)}"
         self._tokens = Tokens(gang=secrets.token_urlsafe(32), status=secrets.token_urlsafe(32))
         self._agents: dict[int, asyncio.subprocess.Process] = {}
@@ -163,6 +164,7 @@ class _Command:
             fork=self._fork,
             step=self._step,
             one_machine=True,
+            started_monotonic=self._started_monotonic,
         )
         with self._agent_log(host).open("ab") as log:
             agent = await processes.start(

@@ -65,5 +65,6 @@ class Means:
         deadline = self.job.spec.deadline
         if deadline is None:
             return None
-        since = self.config.started_at if self.config.one_machine else began_at
-        return deadline.seconds if since is None else max(0.0, deadline.seconds - (time.time() - since))
+        if self.config.one_machine:
+            return max(0.0, deadline.seconds - (time.monotonic() - self.config.started_monotonic))
+        return deadline.seconds if began_at is None else max(0.0, deadline.seconds - (time.time() - began_at))

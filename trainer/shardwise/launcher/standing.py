@@ -31,6 +31,7 @@ class Standing:
         self._directory = Path(config.directory)
         self.record = _taken_over(config)
         self.predecessor_ran = self.record.running
+        self._epoch = time.time() - time.monotonic()
         known = self.record.written_at or config.started_at
         self._ledger = goodput.Ledger(self.record.goodput, known)
         self.running: Incarnation | None = None
@@ -42,35 +43,39 @@ class Standing:
     @property
     def since_end(self) -> float | None:
         """Seconds since the last bad end; None before the first."""
-        return None if self.ended_at is None else round(time.time() - self.ended_at, 3)
+        return None if self.ended_at is None else round(self._now() - self.ended_at, 3)
 
     def begin(self, incarnation: Incarnation) -> None:
         """An incarnation is about to get its orders."""
         self.running = incarnation
         self.phase = RunPhase.STARTING if self.ended_at is None else RunPhase.RECOVERING
         self.reason = ""
-        self.note(incarnation=incarnation.number, running=True, began_at=self.record.began_at or time.time())
-        self._ledger.began(time.time())
+        self.note(incarnation=incarnation.number, running=True, began_at=self.record.began_at or self._now())
+        self._ledger.began(self._now())
 
     def end(self, *, well: bool) -> None:
         """It is over, well or badly."""
         assert self.running is not None
-        self._ledger.ended(time.time(), self.running.seconds, well=well)
-        self.running, self.ended_at = None, time.time()
+        self._ledger.ended(self._now(), self.running.seconds, well=well)
+        self.running, self.ended_at = None, self._now()
         self.note(running=False)
 
     def note(self, **changes: Any) -> None:
         """Change the record, and keep it."""
-        total = self._ledger.total(time.time(), self._seconds())
+        total = self._ledger.total(self._now(), self._seconds())
         self.record = replace(self.record, goodput=total, **changes).write(self._directory)
 
     def goodput(self, lost_seconds: float) -> dict[str, float]:
         """The wall time by category, to the millisecond."""
-        split = goodput.with_lost(self._ledger.total(time.time(), self._seconds()), lost_seconds)
+        split = goodput.with_lost(self._ledger.total(self._now(), self._seconds()), lost_seconds)
         return {name: round(seconds, 3) for name, seconds in split.items()}
 
     def _seconds(self) -> Mapping[str, float]:
         return self.running.seconds if self.running else {}
+
+    def _now(self) -> float:
+        """Seconds since the epoch, as the wall clock said at first: one that is set meanwhile is no time."""
+        return self._epoch + time.monotonic()
 
 
 def _taken_over(config: AgentConfig) -> GangRecord:
