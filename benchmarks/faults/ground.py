@@ -206,8 +206,11 @@ def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -
     way = {"noticed": ended.at - put_at, "restart": orders.at - ended.at}
     if summary["incarnations"] == orders.record["incarnation"] + 1:
         own = summary["phases"]
-        way["imports"] = own.get("interpreter", 0.0) + own.get("imports", 0.0)
-        way |= {phase.value: own.get(phase, 0.0) for phase in _WAY_BACK}
+        phases = {phase.value: own.get(phase, 0.0) for phase in _WAY_BACK}
+        left = steps[0].at - put_at - sum((*way.values(), *phases.values()))
+        # What a process has imported before it had its orders is none of this time.
+        imports = min(left, own.get("interpreter", 0.0) + own.get("imports", 0.0))
+        way |= {"imports": imports, **phases}
     way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
     return {**way, "first step": steps[0].at - put_at - sum(way.values())}
 

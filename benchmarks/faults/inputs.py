@@ -14,6 +14,7 @@ from tests.cli.damaging import committed, damage
 from tests.hosts.test_killed import FILE_OF_RANK_1
 
 from shardwise.job.contract import Cause, ExitCode
+from shardwise.job.identity import FINGERPRINT
 
 _BAD_BATCH = 9
 _BAD = Plan(faults=(Fault(does=Does.BAD_BATCH, moment=Does.BAD_BATCH, rank=0),), bad_batch=_BAD_BATCH)
@@ -62,13 +63,14 @@ def _changed(_: str) -> Outcome:
     data.write_bytes(right.read_bytes().replace(b"1 times", b"2 times", 1))
     if (code := run.run.wait()) != ExitCode.BAD_INPUT:
         raise BrokenPromiseError(f"with other data it has ended with {code}")
-    said = run.run.summary["error"].partition("\n")[0]
+    if FINGERPRINT not in (said := run.run.summary["error"]):
+        raise BrokenPromiseError(f"it does not say that the data are others: {said}")
     shutil.copy(right, data)
     run.again()
     return run.outcome(
         charged=once(Cause.FAILURE),
         cause=f"{Cause.FAILURE}, {Cause.BAD_INPUT}",
-        note=f"and a trainer killed; refused ({said}); the same command goes on once the data are back",
+        note="and a trainer killed; refused by name, and the same command goes on once the data are back",
     )
 
 
