@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.faults.ground import ground, once
 from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan
-from benchmarks.faults.volume import system_calls
+from benchmarks.faults.volume import ended, system_calls
 from tests.cli.running import EVALUATED
 from tests.hosts.test_ray import both_step, part_of_ray
 
@@ -56,7 +56,7 @@ def _stuck_in_collective(phase: str) -> Outcome:
     with system_calls(word.pid, "writev", "delay_enter=600s"):
         run.put_now()
         run.let_go()
-        run.until_told(lambda told: told.event == "ended")
+        run.run.until(lambda: ended(word.pid))
     return run.outcome(charged=once(Cause.HANG), note="what rank 1 sends does not leave it; hangAfter is 10 s")
 
 

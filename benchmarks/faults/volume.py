@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from benchmarks.faults.outcome import NotShownError
 
 _SIZE = "64m"
@@ -94,7 +95,7 @@ def system_calls(pid: int, calls: str, how: str) -> Iterator[None]:
             _wait_until_traced(pid)
             yield
         finally:
-            tracer.terminate()
+            tracer.kill()  # a delay keeps it from hearing another signal; the traced go on by themselves
 
 
 def _wait_until_traced(pid: int) -> None:
@@ -103,6 +104,14 @@ def _wait_until_traced(pid: int) -> None:
         if time.monotonic() > end:
             raise NotShownError("strace did not attach to the trainer")
         time.sleep(_LOOK_SECONDS)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended, though who traces it may have to let go of it first."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _tracer(task: Path) -> int:
