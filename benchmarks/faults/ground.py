@@ -194,7 +194,10 @@ class Disturbed:
 
 
 def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, as rank 0 says."""
+    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, as rank 0 says.
+
+    What is left is the first step's: with the imports of a process that did not stand by, and all that nobody counts.
+    """
     ended = next((told for told in after if told.event == "ended"), None)
     steps = [told for told in after if told.file == METRICS and told.event is None]
     if ended is None:
@@ -205,12 +208,7 @@ def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -
     orders = [told for told in after if told.event == "incarnation" and ended.at <= told.at < steps[0].at][-1]
     way = {"noticed": ended.at - put_at, "restart": orders.at - ended.at}
     if summary["incarnations"] == orders.record["incarnation"] + 1:
-        own = summary["phases"]
-        phases = {phase.value: own.get(phase, 0.0) for phase in _WAY_BACK}
-        left = steps[0].at - put_at - sum((*way.values(), *phases.values()))
-        # What a process has imported before it had its orders is none of this time.
-        imports = min(left, own.get("interpreter", 0.0) + own.get("imports", 0.0))
-        way |= {"imports": imports, **phases}
+        way |= {phase.value: summary["phases"].get(phase, 0.0) for phase in _WAY_BACK}
     way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
     return {**way, "first step": steps[0].at - put_at - sum(way.values())}
 

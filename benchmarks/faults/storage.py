@@ -12,11 +12,12 @@ from benchmarks.faults.bucket import Bucket, Mood
 from benchmarks.faults.ground import RESTORED_STEP, BrokenPromiseError, Disturbed, ground
 from benchmarks.faults.kills import at
 from benchmarks.faults.outcome import Outcome, Row
-from benchmarks.faults.plan import Does
+from benchmarks.faults.plan import Does, Plan
 from benchmarks.faults.volume import Volume, mounted, system_calls
 
 from shardwise.job.contract import CHECKPOINTS, Cause, ExitCode, checkpoint_name
 
+_FULL_SECONDS = 20.0
 _SAVE, _RESTORE = "save before commit", "restore"
 Trouble = Callable[[Volume, int], AbstractContextManager[None]]
 """What a volume, or the storage calls of a trainer, does in the block."""
@@ -36,9 +37,14 @@ def _checkpoints(root: str) -> str:
     return f"training.checkpoint={{everySteps: 4, keep: {{last: 12}}, path: {root}}}"
 
 
+def _mounted() -> AbstractContextManager[Volume]:
+    folder = ground().fresh_folder()
+    return mounted(folder / "kept", folder / "volume")
+
+
 def _volume(phase: str, *, trouble: Trouble, until: Until, note: str, storage: int = 0) -> Outcome:
     """A trainer of rank 0 waits in the phase until its volume is in trouble."""
-    with mounted(ground().fresh_folder()) as volume:
+    with _mounted() as volume:
         root = volume.folder / "checkpoints"
         fault, changes = at(phase, Does.HOLD, rank=0), [_checkpoints(str(root))]
         if phase == _RESTORE:
@@ -57,7 +63,7 @@ def _volume(phase: str, *, trouble: Trouble, until: Until, note: str, storage: i
 
 def _gone_at_restart(_: str) -> Outcome:
     """A trainer is killed, and the others find another folder where their checkpoints were."""
-    with mounted(ground().fresh_folder()) as volume:
+    with _mounted() as volume:
         changes = [_checkpoints(str(volume.folder / "checkpoints"))]
         run = ground().put(at("step", Does.HOLD, rank=0), changes=changes)
         run.until_put()
@@ -73,6 +79,19 @@ def _gone_at_restart(_: str) -> Outcome:
         return run.outcome(
             charged=charged, note="and a trainer killed; the second restart waits 10 s, and finds it again"
         )
+
+
+def _of_the_run(phase: str) -> Outcome:
+    """Not the checkpoints alone are on it, but metrics, logs and what the leader keeps."""
+    name = ground().fresh_name()
+    with mounted(ground().fresh_folder() / "kept", ground().shell.folder / name) as volume:
+        run = ground().start(Plan(faults=(at(phase, Does.HOLD, rank=0),)), name=name)
+        run.until_put()
+        with volume.full():
+            run.put_now()
+            run.let_go()
+            time.sleep(_FULL_SECONDS)
+        return run.outcome(charged={}, note=f"for {_FULL_SECONDS:.0f} s; what happens is told when there is room again")
 
 
 def _calls(calls: str, how: str) -> Trouble:
@@ -136,6 +155,7 @@ def _passing(trouble: Trouble) -> Callable[[str], Outcome]:
 ROWS = (
     _row("volume full", (_SAVE,), _failed_save(lambda volume, _: volume.full())),
     _row("volume full for 4 s", (_SAVE,), _passing(lambda volume, _: volume.full())),
+    _row("volume of the whole run full", ("step", _SAVE), _of_the_run),
     _row("volume read-only", (_SAVE,), _failed_save(lambda volume, _: volume.read_only())),
     _row("volume gone", (_SAVE,), _failed_save(lambda volume, _: volume.gone())),
     _row("volume gone at a restart", ("start",), _gone_at_restart),

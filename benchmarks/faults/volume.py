@@ -23,9 +23,9 @@ _ATTACHED_WITHIN_SECONDS = 30.0
 class Volume:
     """A memory disk, mounted where it keeps its files, and from there where it is used."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, kept: Path, folder: Path) -> None:
         """Mount it."""
-        self._kept, self.folder = folder / "kept", folder / "volume"
+        self._kept, self.folder = kept, folder
         for place in (self._kept, self.folder):
             place.mkdir(parents=True)
         _as_root("mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "none", str(self._kept))
@@ -72,11 +72,11 @@ class Volume:
 
 
 @contextmanager
-def mounted(folder: Path) -> Iterator[Volume]:
-    """A volume below a folder that is not there yet."""
+def mounted(kept: Path, folder: Path) -> Iterator[Volume]:
+    """A volume that keeps its files in one folder and is used in another; neither is there yet."""
     if os.geteuid():
         raise NotShownError("to mount a volume takes root")
-    volume = Volume(folder)
+    volume = Volume(kept, folder)
     try:
         yield volume
     finally:
