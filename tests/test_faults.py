@@ -71,12 +71,14 @@ def test_the_way_back_adds_up() -> None:
     """What the launcher and rank 0 say of it is cut out of the time to the next step; the rest is the first step's."""
 
     def told(at: float, event: str | None, **more: Any) -> Told:
-        return Told(at=at, file="metrics.jsonl" if event is None else "launcher.jsonl", record={"event": event, **more})
+        file = "metrics.jsonl" if event in (None, "restored") else "launcher.jsonl"
+        return Told(at=at, file=file, record={"event": event, **more})
 
     after = [
         told(10.5, None, step=7),
         told(11.0, "ended"),
         told(13.0, "incarnation", incarnation=1),
+        told(19.0, "restored", incarnation=1),
         told(20.0, None, step=5),
     ]
     phases = {"imports": 9.0, "join": 1.0, "data": 0.01, "compile": 2.0, "step": 99.0}

@@ -199,18 +199,26 @@ def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -
     What is left is the first step's: with the imports of a process that did not stand by, and all that nobody counts.
     """
     ended = next((told for told in after if told.event == "ended"), None)
-    steps = [told for told in after if told.file == METRICS and told.event is None]
-    if ended is None:
-        return {"step": steps[0].at - put_at} if steps else {}
-    steps = [told for told in steps if told.at > ended.at]
-    if not steps:
-        return {}
-    orders = [told for told in after if told.event == "incarnation" and ended.at <= told.at < steps[0].at][-1]
+    incarnation, step = _next_step(after, begun_anew=ended is not None)
+    if ended is None or step is None:
+        return {"step": step.at - put_at} if step else {}
+    orders = next(told for told in after if told.event == "incarnation" and told.record["incarnation"] == incarnation)
     way = {"noticed": ended.at - put_at, "restart": orders.at - ended.at}
-    if summary["incarnations"] == orders.record["incarnation"] + 1:
+    if summary["incarnations"] == incarnation + 1:
         way |= {phase.value: summary["phases"].get(phase, 0.0) for phase in _WAY_BACK}
     way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
-    return {**way, "first step": steps[0].at - put_at - sum(way.values())}
+    return {**way, "first step": step.at - put_at - sum(way.values())}
+
+
+def _next_step(after: Sequence[Told], *, begun_anew: bool) -> tuple[int, Told | None]:
+    """The first step that is told, where it is `begun_anew` after a start of the trainers; and their incarnation."""
+    incarnation = -1
+    for told in after:
+        if told.file == METRICS and told.event in ("started", "restored"):
+            incarnation = told.record["incarnation"]
+        elif told.file == METRICS and told.event is None and (incarnation >= 0 or not begun_anew):
+            return incarnation, told
+    return incarnation, None
 
 
 def _first_word(first: Told | None) -> str:
