@@ -57,7 +57,8 @@ class ApiServer:
         self.kubeconfig = self.folder / "admin.kubeconfig"
         self.audit = self.folder / "audit.jsonl"
         self._admission = admission
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, Sequence[str]] = {}
 
     def start(self) -> None:
         """Start it and wait until it serves; compiles the programs first where they are missing.
@@ -83,6 +84,15 @@ class ApiServer:
         """End its processes and remove its folder."""
         self._end()
         shutil.rmtree(self.folder)
+
+    def kill(self, program: str) -> None:
+        """Kill one of its programs, as `etcd`."""
+        self._processes[program].kill()
+        self._processes[program].wait()
+
+    def start_again(self, program: str) -> None:
+        """Start a program that was killed, at the same address and with what it had stored."""
+        self._run(program, self._commands[program])
 
     def __enter__(self) -> Self:
         try:
@@ -151,9 +161,12 @@ class ApiServer:
         )
 
     def _launch(self, program: str, *words: str) -> None:
-        command = ("setpriv", "--pdeathsig", "KILL", str(programs() / program), *words)
+        self._commands[program] = ("setpriv", "--pdeathsig", "KILL", str(programs() / program), *words)
+        self._run(program, self._commands[program])
+
+    def _run(self, program: str, command: Sequence[str]) -> None:
         with (self.folder / f"{program}.log").open("ab") as log:
-            self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            self._processes[program] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _alive(self) -> bool:
         """Always true.
@@ -161,13 +174,13 @@ class ApiServer:
         Raises:
             ClusterError: a process has ended.
         """
-        for process in self._processes:
+        for process in self._processes.values():
             if process.poll() is not None:
                 raise ClusterError(f"{process.args!r} ended with {process.returncode}")
         return True
 
     def _end(self) -> None:
-        for process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             process.kill()
             process.wait()
         self._processes.clear()

@@ -1,0 +1,91 @@
+"""An operator that dies after each of its writes, through a job's whole life on a real API server."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.api_server import ApiServer
+from tests.operator.building import manifest
+from tests.operator.controller.living import Living, until
+from tests.operator.controller.operating import Operator, Place, StandInAgents
+from tests.operator.runtime.meddling import Asked, Meddler
+
+_SECONDS = 120.0
+
+
+class _Mortal(Meddler):
+    """Cuts an operator off before it hears of its first write."""
+
+    def __init__(self, server: ApiServer, writes: list[str]) -> None:
+        super().__init__(server)
+        self.struck = threading.Event()
+        self._writes = writes
+        self.written = self._strike
+
+    def _strike(self, asked: Asked) -> bool:
+        self.dead = True
+        self._writes.append(f"{asked.method} {asked.path}")
+        self.struck.set()
+        return False
+
+
+@contextmanager
+def _dying(server: ApiServer, namespace: str, agents: StandInAgents, folder: Path) -> Iterator[list[str]]:
+    """Operators, one after the other, that each die of their first write; all that they have written."""
+    writes, over, place = list[str](), threading.Event(), Place(server.client, namespace)
+    lease = ("leases", "shardwise", "apis/coordination.k8s.io/v1")
+
+    def live() -> None:
+        while not over.is_set():
+            between = _Mortal(server, writes)
+            through = between.kubeconfig(server.kubeconfig, folder)
+            with between, Operator(through, namespace, agents):
+                while not (between.struck.wait(0.05) or over.is_set()):
+                    pass
+                between.dead = True
+            if place.there(*lease):  # else the next one waits for its end
+                server.client.request("DELETE", place.path(*lease))
+
+    thread = threading.Thread(target=live, name="operators")
+    thread.start()
+    try:
+        yield writes
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_an_operator_killed_after_every_write(
+    place: Place, api_server: ApiServer, namespace: str, agents: StandInAgents, tmp_path: Path
+) -> None:
+    """The job loses a pod, is suspended, resumed and completes: each pod is made once, each loss is charged once."""
+    names: set[tuple[str, str]] = set()
+
+    def say(address: str, answer: dict[str, Any] | None) -> None:
+        del address
+        names.update((name, pod["metadata"]["uid"]) for name, pod in place.pods().items())
+        agents.answer = answer
+        hosts.stops = hosts.stops or bool(agents.stopped)
+        agents.stopped.clear()
+
+    hosts = Living(place, "job", say, steps_per_second=100.0)
+    hosts.holds_at = 40
+    with hosts, _dying(api_server, namespace, agents, tmp_path) as writes:
+        place.apply(manifest())
+        until("step 40", lambda: place.status().get("progress", {}).get("step") == 40, _SECONDS)
+        hosts.evict("job-0-0-0")
+        hosts.holds_at = 60
+        until("step 60", lambda: place.status()["progress"]["step"] == 60, _SECONDS)
+        place.change("job", suspend=True)
+        until("the suspend", lambda: place.status()["phase"] == "Suspended" and not place.pods(), _SECONDS)
+        hosts.holds_at = 101
+        place.change("job", suspend=False)
+        until("the end", lambda: place.status()["phase"] == "Complete", _SECONDS)
+        status = place.status()
+
+    assert status["restarts"] == {"eviction": 1}
+    assert status["attempts"] == {"0-0": 2, "0-1": 1}
+    assert sorted(name for name, _ in names) == ["job-0-0-0", "job-0-0-1", "job-0-0-2", "job-0-1-0", "job-0-1-1"]
+    assert len(writes) > 20, "the job's life had few writes, and so few deaths"
