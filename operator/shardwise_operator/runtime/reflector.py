@@ -23,7 +23,7 @@ from shardwise_operator.runtime.transport import Api
 _WATCH_SECONDS = 120.0
 _STABLE_SECONDS = 1.0  # a try that ended sooner counts as a failure, so nothing is asked more often than that
 _FIRST_BACKOFF_SECONDS = 0.5
-_MOST_BACKOFF_SECONDS = 30.0
+_MOST_BACKOFF_SECONDS = 8.0  # a new operator decides nothing before the last of its kinds is listed
 _STUCK_SECONDS = 600.0  # beyond what a slow list and the longest backoff take together
 
 _log = logging.getLogger(__name__)
