@@ -20,7 +20,7 @@ from shardwise_operator.runtime.store import Change, Changes, Store
 from shardwise_operator.runtime.stream import EventStream
 from shardwise_operator.runtime.transport import Api
 
-_WATCH_SECONDS = 120.0
+_WATCH_SECONDS = 30.0  # what is lost on a connection that is dead and open comes with the next one
 _STABLE_SECONDS = 1.0  # a try that ended sooner counts as a failure, so nothing is asked more often than that
 _FIRST_BACKOFF_SECONDS = 0.5
 _MOST_BACKOFF_SECONDS = 8.0  # a new operator decides nothing before the last of its kinds is listed

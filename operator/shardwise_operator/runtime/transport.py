@@ -30,7 +30,7 @@ from shardwise_operator.runtime.stream import EventStream
 FIELD_MANAGER = "shardwise"
 
 _PAGE_OBJECTS = 500
-_WATCH_MARGIN_SECONDS = 15.0
+_WATCH_MARGIN_SECONDS = 10.0
 _JSON = "application/json"
 # What the server has added to an object is all that is of use in its answer; the rest was sent to it.
 _METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

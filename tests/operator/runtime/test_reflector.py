@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from tests.operator.runtime.scripted_server import Answer, Ending, Events, ScriptedServer, configmap, event, listing
+from urllib3 import BaseHTTPResponse
 
 from shardwise_operator.runtime import reflector as module
+from shardwise_operator.runtime.connection import Connection
 from shardwise_operator.runtime.elector import Timing
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, Object
 from shardwise_operator.runtime.metrics import Metrics
@@ -185,6 +187,33 @@ def test_a_broken_server_is_asked_ever_less_often(
     assert pauses[:6] == [1, 2, 3, 4, 5, 6]
     assert reflector.alive
     assert metrics.registry.get_sample_value("shardwise_operator_lists_total", {"kind": "configmaps"}) == 1
+
+
+def test_a_silent_peer_is_given_up_within_a_minute(
+    scripted_api: Api,
+    metrics: Metrics,
+    script: ScriptedServer,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection that stays open and is dead looks like a calm one: no watch is asked to be calm for longer."""
+    asked: list[float] = []
+    send = Connection.send
+
+    def listen(connection: Connection, method: str, path: str, **words: Any) -> BaseHTTPResponse:
+        if words["query"].get("watch"):
+            asked.append(words["read_seconds"])
+        return send(connection, method, path, **words)
+
+    monkeypatch.setattr(Connection, "send", listen)
+    script.lists.append(listing(version=7))
+    script.watches.append(Events([], Ending.ORDERLY))
+    reflector = Reflector(scripted_api, metrics, CONFIG_MAPS, lambda _: None)
+    reflector.start()
+    eventually(lambda: len(asked) >= 2)
+    reflector.stop()
+
+    assert max(asked) < 60.0
 
 
 def test_no_server_is_no_reason_to_end(
