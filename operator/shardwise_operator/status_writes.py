@@ -21,7 +21,8 @@ _CAN_WAIT = (
     *("progress", "checkpoint", "goodput", "image", "pods", "runTime"),
 )
 _CALM_SECONDS = 2.0
-# Of many jobs that start together each says how its pods come up more rarely; its phase is said as soon as ever.
+# Of many jobs that start together each says more rarely how its pods come up, and that they are up, which soon is told
+# by that they train; any other phase is said as soon as ever.
 _MOST_DETAILS_PER_SECOND = 20.0
 
 _log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class StatusWrites:
         if not changed <= set(_CAN_WAIT) or ("phase" in changed and _all_run(status)):
             return 0.0
         calm = _CALM_SECONDS
-        if "phase" not in changed:
+        if "phase" not in changed or status.get("phase") == Phase.STARTING:
             calm = max(calm, len(self._held) / _MOST_DETAILS_PER_SECOND)
         return self._calm_since.get(key, float("-inf")) + calm - self._clock()
 

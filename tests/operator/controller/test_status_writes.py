@@ -115,7 +115,7 @@ def test_what_is_told_with_an_event_does_not_wait(server: _Server, writes: Statu
 
 
 def test_of_many_jobs_details_wait_longer_and_phases_do_not(server: _Server, writes: StatusWrites) -> None:
-    """A thousand jobs that start together cost as many writes a second as fifty."""
+    """A thousand jobs that start together cost as many writes a second as fifty; that a pod was lost is told soon."""
     names = [f"job-{number}" for number in range(200)]
     for name in names:
         server.add(name)
@@ -123,7 +123,22 @@ def test_of_many_jobs_details_wait_longer_and_phases_do_not(server: _Server, wri
     waits = [_keep(writes, MADE, name) for name in names]
 
     assert waits[0] < max(waits)
-    assert _keep(writes, {**MADE, "phase": "Starting"}, names[-1]) < waits[-1]
+    assert _keep(writes, {**MADE, "phase": "Recovering"}, names[-1]) < waits[-1]
+
+
+def test_of_many_jobs_that_start_each_is_written_twice(server: _Server, writes: StatusWrites) -> None:
+    """That its round has begun, and that it runs: that its pods are up in between is told by that, if it comes soon."""
+    names = [f"job-{number}" for number in range(200)]
+    for name in names:
+        server.add(name)
+        _keep(writes, BEGUN, name)
+    for name in names:
+        _keep(writes, MADE, name)
+        server.now += 0.01
+    assert _keep(writes, {**MADE, "phase": "Starting"}, names[-1]) > 5.0
+    assert _keep(writes, RUNNING, names[-1]) == 0.0
+
+    assert [status for name, status in server.told if name == names[-1]] == [BEGUN, RUNNING]
 
 
 def test_another_s_write_counts(server: _Server, writes: StatusWrites) -> None:
