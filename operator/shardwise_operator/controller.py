@@ -66,7 +66,10 @@ class JobController:
     @property
     def watches(self) -> Sequence[Watch]:
         """The jobs, the classes, and what the operator makes; the classes' nodes follow when the classes are known."""
-        made = [Watch(kind=kind, keys=_job_of, labels=OURS, keep=keep) for kind, keep in _MADE.items()]
+        made = [
+            Watch(kind=kind, keys=_job_of, labels=OURS, keep=keep, metadata_alone=keep is _metadata_alone)
+            for kind, keep in _MADE.items()
+        ]
         return [
             Watch(kind=TRAINING_JOBS, keys=lambda job: [_key(job)]),
             Watch(kind=ACCELERATOR_CLASSES, keys=self._concerned),

@@ -39,12 +39,14 @@ class Watch:
         keys: which keys to reconcile when this object appears, changes or goes; called for the old and the new object.
         labels: a label selector; empty for all objects.
         keep: what of an object is held in memory; all of it unless said otherwise.
+        metadata_alone: whether the API server shall send no more of an object than its metadata.
     """
 
     kind: Kind
     keys: Callable[[Object], Iterable[Key]]
     labels: str = ""
     keep: Callable[[Object], Object] = lambda obj: obj
+    metadata_alone: bool = False
 
 
 class Controller(Protocol):
@@ -116,6 +118,7 @@ class Manager:
                 namespace=self._namespace,
                 labels=watch.labels,
                 keep=watch.keep,
+                metadata_alone=watch.metadata_alone,
             )
             self._cache.add(reflector)
             reflector.start()  # before anybody sees it: one that has not begun would be taken for one that has ended

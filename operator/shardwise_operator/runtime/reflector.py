@@ -42,11 +42,12 @@ class Reflector:
         namespace: str = "",
         labels: str = "",
         keep: Callable[[Object], Object] = lambda obj: obj,
+        metadata_alone: bool = False,
         watch_seconds: float = _WATCH_SECONDS,
     ) -> None:
         """Take what to watch; `changed` hears of every change, in this reflector's thread, after the store has it.
 
-        `keep` is what the store holds of an object, and everybody sees.
+        `keep` is what the store holds of an object, and everybody sees; with `metadata_alone` no more is sent either.
         """
         self.kind = kind
         self.store = Store(keep)
@@ -54,7 +55,7 @@ class Reflector:
         self._metrics = metrics
         self._changed = changed
         self._namespace = namespace if kind.namespaced else ""
-        self._labels = labels
+        self._labels, self._metadata_alone = labels, metadata_alone
         self._watch_seconds = watch_seconds
         self._version = ""
         self._synced = threading.Event()
@@ -103,7 +104,9 @@ class Reflector:
     def _list(self) -> None:
         objects: Objects = []
         version = ""
-        for page in self._api.pages(self.kind, self._namespace, labels=self._labels):
+        for page in self._api.pages(
+            self.kind, self._namespace, labels=self._labels, metadata_alone=self._metadata_alone
+        ):
             objects += page.items
             version = page.resource_version
             self._turned_at = time.monotonic()
@@ -117,6 +120,7 @@ class Reflector:
             self.kind,
             self._namespace,
             labels=self._labels,
+            metadata_alone=self._metadata_alone,
             resource_version=self._version,
             timeout_seconds=self._watch_seconds * random.uniform(0.8, 1.2),  # noqa: S311  spreads load, guards nothing
         )

@@ -34,6 +34,7 @@ _WATCH_MARGIN_SECONDS = 10.0
 _JSON = "application/json"
 # What the server has added to an object is all that is of use in its answer; the rest was sent to it.
 _METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_ALONE_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _MERGE = "application/merge-patch+json"
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 
@@ -71,15 +72,18 @@ class Api:
         """One object; NotFoundError where there is none."""
         return self._read("get", kind, kind.path(namespace, name), {})
 
-    def pages(self, kind: Kind, namespace: str = "", *, labels: str = "") -> Iterator[Page]:
-        """All objects that `labels` selects, in pages of one consistent list.
+    def pages(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", metadata_alone: bool = False
+    ) -> Iterator[Page]:
+        """All objects that `labels` selects, in pages of one consistent list; with `metadata_alone` that of each.
 
         Raises:
             GoneError: the list took so long that the server forgot it; begin again.
         """
         query = {"limit": str(_PAGE_OBJECTS)} | ({"labelSelector": labels} if labels else {})
+        accept = _METADATA_ALONE_LIST if metadata_alone else _JSON
         while True:
-            answer = self._read("list", kind, kind.path(namespace), query)
+            answer = self._read("list", kind, kind.path(namespace), query, accept=accept)
             named = {"apiVersion": kind.api_version, "kind": kind.kind}  # which the server leaves out in a list
             items = [named | item for item in answer["items"]]
             yield Page(items, answer["metadata"]["resourceVersion"])
@@ -88,7 +92,14 @@ class Api:
             query["continue"] = token
 
     def watch(
-        self, kind: Kind, namespace: str = "", *, labels: str = "", resource_version: str, timeout_seconds: float
+        self,
+        kind: Kind,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        metadata_alone: bool = False,
+        resource_version: str,
+        timeout_seconds: float,
     ) -> EventStream:
         """Events since `resource_version`, for about `timeout_seconds`; silence beyond that ends it as unreachable.
 
@@ -101,9 +112,11 @@ class Api:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_seconds))),
         } | ({"labelSelector": labels} if labels else {})
-        limit = timeout_seconds + _WATCH_MARGIN_SECONDS
+        limit, accept = timeout_seconds + _WATCH_MARGIN_SECONDS, _METADATA_ALONE if metadata_alone else _JSON
         return EventStream(
-            self._send("watch", kind, "GET", kind.path(namespace), query, read_seconds=limit, stream=True)
+            self._send(
+                "watch", kind, "GET", kind.path(namespace), query, accept=accept, read_seconds=limit, stream=True
+            )
         )
 
     def create(self, kind: Kind, obj: Object) -> Object:
@@ -146,8 +159,8 @@ class Api:
         except NotFoundError:
             return
 
-    def _read(self, verb: str, kind: Kind, path: str, query: dict[str, str]) -> Object:
-        return _decoded(self._send(verb, kind, "GET", path, query).data)
+    def _read(self, verb: str, kind: Kind, path: str, query: dict[str, str], *, accept: str = _JSON) -> Object:
+        return _decoded(self._send(verb, kind, "GET", path, query, accept=accept).data)
 
     def _write(
         self,

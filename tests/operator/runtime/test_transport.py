@@ -63,6 +63,26 @@ def test_a_name_is_taken_once(api: Api, namespace: str) -> None:
     assert api.get(CONFIG_MAPS, namespace, "a")["data"] == {"text": "mine"}
 
 
+def test_who_looks_for_objects_alone_is_sent_no_more(api: Api, namespace: str) -> None:
+    """Of a list and of a watch: names, owners and versions are there, what an object holds is not."""
+    for name in ("one", "two"):
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name}}
+        api.create(CONFIG_MAPS, {**manifest, "data": {"text": name}})
+        if name == "one":
+            (page,) = api.pages(CONFIG_MAPS, namespace, metadata_alone=True)
+    stream = api.watch(
+        CONFIG_MAPS, namespace, metadata_alone=True, resource_version=page.resource_version, timeout_seconds=30.0
+    )
+    event = next(iter(stream))
+    stream.shut()
+
+    listed = {item["metadata"]["name"] for item in page.items}
+    assert ("one" in listed, "two" in listed) == (True, False)
+    assert not any("data" in item for item in page.items)
+    assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "two")
+    assert "data" not in event["object"]
+
+
 def test_replace_needs_the_version_it_was_decided_on(api: Api, namespace: str) -> None:
     """A status, or a whole object, that was decided on an older one is refused."""
     old = api.create(CONFIG_MAPS, configmap(namespace, n="1"))
