@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Reflector:
     """One kind, its store, and the thread that fills it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what is watched, and how, belongs together
         self,
         api: Api,
         metrics: Metrics,
