@@ -85,7 +85,7 @@ class Api:
         while True:
             answer = self._read("list", kind, kind.path(namespace), query, accept=accept)
             named = {"apiVersion": kind.api_version, "kind": kind.kind}  # which the server leaves out in a list
-            items = [named | item for item in answer["items"]]
+            items = [named | item for item in answer["items"] or ()]  # null of metadata alone
             yield Page(items, answer["metadata"]["resourceVersion"])
             if not (token := answer["metadata"].get("continue")):
                 return

@@ -23,7 +23,7 @@ from shardwise_operator.runtime.errors import (
     TooManyRequestsError,
     UnreachableError,
 )
-from shardwise_operator.runtime.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, TRAINING_JOBS
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SECRETS, TRAINING_JOBS
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.transport import Api
@@ -65,6 +65,8 @@ def test_a_name_is_taken_once(api: Api, namespace: str) -> None:
 
 def test_who_looks_for_objects_alone_is_sent_no_more(api: Api, namespace: str) -> None:
     """Of a list and of a watch: names, owners and versions are there, what an object holds is not."""
+    (empty,) = api.pages(SECRETS, namespace, metadata_alone=True)
+    assert empty.items == []
     for name in ("one", "two"):
         manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name}}
         api.create(CONFIG_MAPS, {**manifest, "data": {"text": name}})
