@@ -168,7 +168,7 @@ def next_attempts(attempts: Mapping[str, int], hosts: Iterable[str]) -> dict[str
 def read_state(status: Mapping[str, Any]) -> State:
     """The state in a status; that of a new job in an empty one."""
     return State(
-        phase=Phase(status.get("phase") or Phase.PENDING),
+        phase=_phase(status.get("phase", ""), status.get("round")),
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         round=status.get("round"),
@@ -236,6 +236,13 @@ def timestamp(seconds: float | None) -> str | None:
 def seconds_of(text: str | None) -> float | None:
     """The inverse of `timestamp`; takes fractions of a second too."""
     return None if text is None else _time(text)
+
+
+def _phase(written: str, number: int | None) -> Phase:
+    """One that a newer release has is a phase under way; how the job stands is seen anew in any case."""
+    if written in list(Phase):
+        return Phase(written)
+    return Phase.PENDING if number is None else Phase.RECOVERING
 
 
 def _preflight(written: Mapping[str, Any] | None) -> Preflight | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.job.contract import Cause
 from shardwise.job.pods import PLAN, LastRecord
+from shardwise.job.status import JobStatus
 from shardwise_operator.apply import Outcome
 from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Plan
@@ -20,6 +21,8 @@ from shardwise_operator.words import FALSE, NAME_CONFLICT, READY, SCHEDULED
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
 _MAX_COUNT = 2**31 - 1
+_OF_THE_RUN = ("progress", "checkpoint", "goodput", "digest")
+_KNOWN = frozenset(field.alias or name for name, field in JobStatus.model_fields.items())
 
 
 def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -62,7 +65,8 @@ def _with_outcome(state: State, outcome: Outcome, now: float) -> State:
 
 
 def _kept(old: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: old[name] for name in ("progress", "checkpoint", "goodput", "digest") if name in old}
+    """What nobody says anew, and what a newer release has said: after a rollback it may come back, and need it."""
+    return {name: old[name] for name in old if name in _OF_THE_RUN or name not in _KNOWN}
 
 
 def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """shardwise.launcher.record: what a leader leaves to its successor."""
 
 import errno
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,17 @@ def test_round_trip(directory: Path) -> None:
     written = GangRecord(
         run="uid-0", scratch="/sw", leader_pid=1, port=8490, started_at=1.0, used=used, code=1, word=word
     ).write(directory)
+
+    assert GangRecord.read(directory) == written
+
+
+def test_what_a_newer_release_has_added_is_left_out(directory: Path) -> None:
+    """The image of a resumed job may be an older one than that of the round before."""
+    used = Used(counts={Cause.HANG: 1}, in_a_row=2, committed=7)
+    written = replace(RECORD, used=used).write(directory)
+    newer = json.loads((directory / LOGS / GANG).read_text())
+    newer |= {"weather": "fine", "used": {**newer["used"], "mood": 1, "counts": {"hang": 1, "boredom": 3}}}
+    (directory / LOGS / GANG).write_text(json.dumps(newer))
 
     assert GangRecord.read(directory) == written
 

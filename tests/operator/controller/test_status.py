@@ -13,7 +13,7 @@ from shardwise_operator.observed import Observed
 from shardwise_operator.plan import Plan
 from shardwise_operator.poll import Poll
 from shardwise_operator.runtime.kinds import PODS
-from shardwise_operator.state import Finding, Loss, Phase, Preflight, write_state
+from shardwise_operator.state import Finding, Loss, Phase, Preflight, read_state, write_state
 from shardwise_operator.status import compose
 
 
@@ -67,6 +67,17 @@ def test_silence_keeps_what_was_said() -> None:
 
     assert status["progress"] == {"step": 7}
     assert status["goodput"] == "40%"
+
+
+def test_what_a_newer_release_has_said_is_kept() -> None:
+    """After a rollback it may come back, and goes by it; what this one knows and has no more to say of goes."""
+    newer = {"weather": {"sun": 1}, "progress": {"step": 9}, "phase": "Drifting", "round": 0, "notBefore": "2020"}
+    status = compose(seen(begun()), Plan(state=begun()), Outcome(), newer, NOW)
+
+    assert (status["weather"], status["progress"], status["phase"]) == ({"sun": 1}, {"step": 9}, "Running")
+    assert "notBefore" not in status
+    assert read_state({"phase": "Drifting", "round": 0}).phase == Phase.RECOVERING
+    assert read_state({"phase": "Drifting"}).phase == Phase.PENDING
 
 
 def test_the_end_is_the_last_record_s() -> None:

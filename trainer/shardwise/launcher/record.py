@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,14 +57,17 @@ class GangRecord:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """The record of a run directory; None before the first leader, and where a loss of power has emptied it."""
+        """The record of a run directory; None before the first leader, and where a loss of power has emptied it.
+
+        The pods of the round before may have had the image of a newer release: what that has added is left out.
+        """
         try:
             fields = snake(json.loads((directory / LOGS / GANG).read_text(encoding="utf-8")))
         except (FileNotFoundError, json.JSONDecodeError):
             return None
         used = snake(fields["used"])
-        counts = {Cause(cause): count for cause, count in used["counts"].items()}
-        return cls(**{**fields, "used": Used(**{**used, "counts": counts})})
+        counts = {Cause(cause): count for cause, count in used["counts"].items() if cause in list(Cause)}
+        return cls(**_known(cls, {**fields, "used": Used(**_known(Used, {**used, "counts": counts}))}))
 
     def write(self, directory: Path) -> Self:
         """Replace the record by rename; the record as written.
@@ -75,6 +79,11 @@ class GangRecord:
         with passing_over():
             replace_file(directory / LOGS / GANG, json.dumps(camel(written), indent=2) + "\n", durable=False)
         return written
+
+
+def _known(of: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a class has a field for."""
+    return {field.name: given[field.name] for field in fields_of(of) if field.name in given}
 
 
 class Events:
