@@ -32,6 +32,10 @@ class ReachError(Exception):
     """The hosts cannot be reached, however often it is tried."""
 
 
+class _ReplacedError(Exception):
+    """A host to which the way is being opened has another agent; the message says which."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Heard:
     """A report, and when it came (the leader's monotonic seconds)."""
@@ -74,6 +78,8 @@ class Reach:
             async with AsyncExitStack() as stack:
                 try:
                     ends = await self._open(stack)
+                except _ReplacedError as error:
+                    why = str(error)
                 except (OSError, EpochError) as error:
                     failures += 1
                     self._events.write("epochFailed", epoch=self.epoch, reason=f"{type(error).__name__}: {error}")
@@ -83,8 +89,9 @@ class Reach:
                         ) from error
                     await asyncio.sleep(_BACKOFF_SECONDS * 2 ** (failures - 1))
                     continue
-                failures = 0
-                why = await self._until_lost(ends)
+                else:
+                    failures = 0
+                    why = await self._until_lost(ends)
             self._events.write("epochLost", epoch=self.epoch, reason=why)
 
     async def ask(self, host: int, request: Request, seconds: float = ANSWER_SECONDS) -> Answer:
@@ -121,7 +128,7 @@ class Reach:
             )
             stack.push_async_callback(node.close)
             self.address = epoch.address
-            await epoch.all_joined(_JOIN_SECONDS + _JOIN_SECONDS_A_HOST * self._config.num_hosts)
+            await self._all_joined(epoch)
             self._hands = epoch
             ends.append(node.ended())
         stack.callback(self._closing)
@@ -129,6 +136,19 @@ class Reach:
         self._events.write("epoch", epoch=self.epoch, seconds=round(time.monotonic() - began, 3))
         self.ready.set()
         return [*ends, self._hands.ended()]
+
+    async def _all_joined(self, epoch: Epoch) -> None:
+        """Wait for all hosts; one that was lost so recently that its old agent is waited for never joins."""
+        assert self._lost is not None
+        seconds = _JOIN_SECONDS + _JOIN_SECONDS_A_HOST * self._config.num_hosts
+        joining = asyncio.create_task(epoch.all_joined(seconds))
+        try:
+            await asyncio.wait((joining, self._lost), return_when=asyncio.FIRST_COMPLETED)
+            if self._lost.done():
+                raise _ReplacedError(self._lost.result())
+            await joining
+        finally:
+            await cancel(joining)
 
     def _closing(self) -> None:
         self.ready.clear()
