@@ -1,0 +1,32 @@
+"""The command `shardwise-operator` with stand-ins in the place of the agents of host 0, and nothing else changed.
+
+Started by `operators.py` as a process of its own. What host 0 answers lies in a folder, a file for each address; where
+there is none, it is silent.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from shardwise_operator import main
+from shardwise_operator.agents import AgentError, Agents, Target
+from shardwise_operator.told import read_told
+
+ANSWERS = "SHARDWISE_STAND_IN_ANSWERS"
+
+
+class _Files(Agents):
+    """Reads what an agent would answer."""
+
+    def status(self, target: Target) -> dict[str, Any]:
+        """What the file of the address says."""
+        try:
+            return read_told((Path(os.environ[ANSWERS]) / target.address).read_bytes())
+        except FileNotFoundError:
+            raise AgentError(f"{target.address}: silence") from None
+
+
+if __name__ == "__main__":
+    with patch.object(main, "Agents", _Files):
+        main.main()
