@@ -32,6 +32,10 @@ _SILENT_SECONDS, _HANG_SECONDS = 10.0, 300.0
 _GONE_SECONDS = 300.0
 
 
+class KilledError(Exception):
+    """The operator is killed before one of its writes."""
+
+
 class World:
     """The API server and its caches, and a clock with what is still to happen."""
 
@@ -39,6 +43,7 @@ class World:
         """It holds the built-in classes."""
         self.now = NOW
         self.changed = True
+        self.writes_left: int | None = None
         self._objects: dict[str, dict[str, Object]] = {}
         self._numbers = itertools.count(1)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -58,6 +63,13 @@ class World:
         act()
         while self._due and self._due[0][0] <= self.now:
             heapq.heappop(self._due)[2]()
+
+    def count_write(self) -> None:
+        """Of the operator, which may be its last."""
+        if self.writes_left is not None:
+            self.writes_left -= 1
+            if self.writes_left < 0:
+                raise KilledError
 
     def put(self, kind: Kind, obj: Object) -> Object:
         """An object as it is from now on."""
@@ -99,30 +111,39 @@ class World:
 
     def create(self, kind: Kind, manifest: Object) -> Object:
         """Make an object under a name that nobody has."""
+        self.count_write()
         if self.find(kind, manifest["metadata"]["name"]):
             raise error_of(409, {"reason": "AlreadyExists"})
-        return self.put(kind, {**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}})
+        fresh = {"status": {"phase": "Pending", "conditions": []}} if kind == PODS else {}
+        return self.put(kind, {**manifest, **fresh, "metadata": {**manifest["metadata"], "namespace": "default"}})
 
     def apply(self, kind: Kind, manifest: Object) -> None:
         """Write over an object of this UID."""
+        self.count_write()
         self.put(kind, {**manifest, "metadata": {**self._of(kind, manifest["metadata"])["metadata"]}})
 
     def patch(self, kind: Kind, _: str, name: str, patch: Object, *, uid: str) -> None:
         """Merge into the object of this UID."""
+        self.count_write()
         found = self._of(kind, {"name": name, "uid": uid})
         self.put(kind, {**found, **{part: {**found[part], **patch[part]} for part in patch}})
 
-    def delete(self, kind: Kind, _: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
-        """Have a pod end, in its time."""
-        pod = self._of(kind, {"name": name, "uid": uid})
-        seconds = _GRACE_SECONDS if grace_seconds is None else float(grace_seconds)
-        self.put(kind, {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": timestamp(self.now + seconds)}})
-        self.later(seconds, lambda: self._end(kind, name, uid))
+    def delete(self, _kind: Kind, _: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
+        """Have a pod end, in its time, as the operator asks for it."""
+        self.count_write()
+        self.delete_pod(name, uid=uid, grace_seconds=grace_seconds)
 
-    def _end(self, kind: Kind, name: str, uid: str) -> None:
-        found = self.find(kind, name)
+    def delete_pod(self, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
+        """Have a pod end, in its time, as whoever asks for it."""
+        pod = self._of(PODS, {"name": name, "uid": uid})
+        seconds = _GRACE_SECONDS if grace_seconds is None else float(grace_seconds)
+        self.put(PODS, {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": timestamp(self.now + seconds)}})
+        self.later(seconds, lambda: self._end(name, uid))
+
+    def _end(self, name: str, uid: str) -> None:
+        found = self.find(PODS, name)
         if found and found["metadata"]["uid"] == uid and not _on_a_dead_node(self, found):
-            self.remove(kind, name)
+            self.remove(PODS, name)
 
     def _of(self, kind: Kind, metadata: Mapping[str, Any]) -> Object:
         found: Any = self.find(kind, metadata["name"])
@@ -194,11 +215,9 @@ class Cluster:
         taken = {
             pod["spec"].get("nodeName")
             for pod in self.world.list(PODS)
-            if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            if pod["status"]["phase"] not in ("Succeeded", "Failed")
         }
-        for each in self.world.list(PODS):
-            new = {**each, "status": {"phase": "Pending", "conditions": []}}
-            pod = each if "status" in each else self.world.put(PODS, new)
+        for pod in self.world.list(PODS):
             spec = pod["spec"]
             if "nodeName" in spec or spec.get("schedulingGates") or "deletionTimestamp" in pod["metadata"]:
                 continue
@@ -390,6 +409,14 @@ class Launcher:
             step = self.step()
             self._began += (step - self.saved) * self.step_seconds
             self.saved = step
+
+    def stop(self, job: Object) -> None:
+        """Save, and end all agents: the next round goes on, with fresh budgets."""
+        self.save()
+        self._end_trainers()
+        self._members, self._phase, self.used = {}, "starting", budgets.Used()
+        for pod in self.alive(job).values():
+            self.cluster.end(pod, ExitCode.SAVED, self._record(ExitCode.SAVED, "saved and stopped"))
 
     def _start(self, *, wait_seconds: float) -> None:
         self.incarnation += 1

@@ -6,11 +6,6 @@
 import json
 import os
 import re
-import secrets
-import subprocess
-import sys
-import urllib.request
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,8 +16,8 @@ import pytest
 from tests.cluster.client import Client, RefusedError
 from tests.cluster.commands import ClusterError, wait
 from tests.operator.api.drawn_jobs import Drawing
+from tests.operator.live import Live, live_operator
 
-from shardwise.launcher.ports import free_port
 from shardwise_operator.state import Phase
 
 NUMBER = int(os.environ.get("FUZZ_JOBS", "150"))
@@ -30,24 +25,6 @@ SEED = int(os.environ.get("FUZZ_SEED", "1"))
 SHOW = "FUZZ_SHOW" in os.environ  # what is said to each of them
 AT_ONCE = 50
 NAMES_A_PLACE = re.compile(r"spec|metadata|status")
-
-
-@dataclass(frozen=True)
-class Live:
-    """The operator that runs."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-    health: str
-    namespace: str
-
-    def check(self) -> None:
-        """It runs, says that it is well, and no pass of it ever failed for an error of its own."""
-        assert self.process.poll() is None, self.log.read_text(encoding="utf-8")[-4000:]
-        with urllib.request.urlopen(self.health, timeout=20) as answer:  # noqa: S310  our own address
-            assert answer.status == 200
-        said = self.log.read_text(encoding="utf-8")
-        assert "Traceback" not in said, said[said.index("Traceback") - 1000 :][:4000]
 
 
 @dataclass(frozen=True)
@@ -60,27 +37,10 @@ class Figures:
 
 @pytest.fixture
 def operator(shardwise_api: Client, tmp_path: Path) -> Iterator[Live]:
-    """Run an operator for a namespace of its own; it must end as it is told to."""
-    namespace = f"fuzz-{uuid.uuid4().hex[:8]}"
-    shardwise_api.kubectl("create", "namespace", namespace)
-    shardwise_api.kubectl("create", "serviceaccount", "trainer", "--namespace", namespace)  # an example's
-    key, log, port = tmp_path / "key", tmp_path / "operator.log", free_port("127.0.0.1")
-    key.write_text(secrets.token_hex(32))
-    command = (
-        *(str(Path(sys.executable).with_name("shardwise-operator")), "run", "--trainer-image=localhost/none"),
-        *(f"--key-file={key}", f"--namespace={namespace}", f"--kubeconfig={shardwise_api.kubeconfig}"),
-        *(f"--lease-namespace={namespace}", "--metrics-address=127.0.0.1:0", f"--health-address=127.0.0.1:{port}"),
-    )
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-    try:
-        lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/shardwise"
-        wait("the operator", lambda: shardwise_api.answers(lease))
-        yield Live(process, log, f"http://127.0.0.1:{port}/healthz", namespace)
-    finally:
-        process.terminate()
-        process.wait()
-        shardwise_api.kubectl("delete", "namespace", namespace, "--wait=false")
+    """Run an operator for a namespace of its own, in which a ServiceAccount of the examples is."""
+    with live_operator(shardwise_api, tmp_path) as live:
+        shardwise_api.kubectl("create", "serviceaccount", "trainer", "--namespace", live.namespace)
+        yield live
 
 
 def test_every_drawn_job_is_refused_with_words_or_has_a_sensible_state(shardwise_api: Client, operator: Live) -> None:
