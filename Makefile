@@ -88,6 +88,11 @@ pytest: $(READY) $(PLAN_READY) ## the tests alone; the first time they compile a
 test-kills: $(READY) ## every kind of kill in every phase, on two and on four hosts and on slices, where test takes a part
 	$(BIN)/pytest -n $(WORKERS) tests/hosts/every_kill.py $(ARGS)
 
+.PHONY: test-skew
+test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOUS=COMMIT, each way, the operator changed under a running job
+	tree=$$(mktemp -d) && trap 'git worktree remove --force $$tree' EXIT && git worktree add --quiet --detach $$tree $(PREVIOUS) && \
+	  $(BIN)/python -m tests.skew $$tree
+
 .PHONY: test-kind
 test-kind: $(READY) ## the tests of jobs and images on the real kind, its control plane killed too; makes all it needs
 	$(BIN)/python -m tests.cluster build
