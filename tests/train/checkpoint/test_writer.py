@@ -18,6 +18,7 @@ import pytest
 import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from shardwise.job import storage
 from shardwise.job.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.job.spec import Keep
 from shardwise.train.checkpoint import load_numpy, put, read_manifest, steps
@@ -226,6 +227,27 @@ def test_a_file_that_was_not_written_is_written_again(monkeypatch: pytest.Monkey
     toy.save(toy.writer(), 1)
     assert toy.restored_step() == 1
     assert calls[0][0] in [part for part, _ in calls[1:]]
+
+
+@pytest.mark.usefixtures("many_files")
+def test_files_that_failed_together_are_waited_for_once(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """What was on its way while the storage failed does not wait anew, file by file, when that is over."""
+    start = put._start_write
+    waits: list[float] = []
+    calls: list[Any] = []
+
+    def failing(*given: Any) -> Any:
+        calls.append(given)
+        promise, failed = ts.Promise[None].new()
+        promise.set_exception(ValueError("UNAVAILABLE: 503"))
+        return start(*given) if waits else failed
+
+    monkeypatch.setattr(put, "_start_write", failing)
+    monkeypatch.setattr(storage, "time", SimpleNamespace(sleep=waits.append))
+    toy.save(toy.writer(), 1)
+    assert toy.restored_step() == 1
+    assert len(calls) > 2 * len(waits)
+    assert waits == [storage.WAITS_SECONDS[0]]
 
 
 @pytest.mark.usefixtures("many_files")

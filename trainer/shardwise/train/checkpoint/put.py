@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import jax
 import tensorstore as ts
 
-from shardwise.job.storage import patiently
+from shardwise.job.storage import may_pass, patiently
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import array_directory
 from shardwise.train.checkpoint.staging import Part
@@ -85,10 +85,13 @@ def _start_write(part: Part, stores: Mapping[str, ts.TensorStore]) -> ts.Future[
 
 
 def _result(first: ts.Future[_Result], again: Callable[[], ts.Future[_Result]]) -> _Result:
-    """What comes of what is on its way, or of what `again` starts in its place."""
-    started = [first]
+    """What comes of what is on its way, or of what `again` starts in its place.
 
-    def result() -> _Result:
-        return (started.pop() if started else again()).result()
-
-    return patiently(result)
+    That may have failed long ago, with all the others, and be possible by now: it is tried before anything is waited.
+    """
+    try:
+        return first.result()
+    except (ValueError, OSError) as error:
+        if not may_pass(error):
+            raise
+    return patiently(lambda: again().result())
