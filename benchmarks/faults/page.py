@@ -30,8 +30,9 @@ page. What causes and budgets are is in [many hosts](many-hosts.md) and [Kuberne
 """
 _LEGEND = """
 Detected: from the fault to the first record of it. Cause: as status and events name it. Charged: restarts, by budget.
-Steps lost: taken twice. Next step: from the fault to the next completed step, then by phase. Bits equal: whether the
-state at the end is that of the run without the fault. A dash: there was nothing to measure, and the note says why.
+Steps lost: taken twice. Next step: from the fault to the next completed step, then by phase; where nothing was started
+again that may be the one under way. Bits equal: whether the state at the end is that of the run without the fault. A
+dash: there was nothing to measure, and the note says why.
 """
 _PLACES = {
     "local": "On one machine: `shardwise run` on simulated hosts",
