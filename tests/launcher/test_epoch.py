@@ -223,6 +223,36 @@ def test_a_host_with_another_token_is_refused_and_named(
     run(story())
 
 
+@pytest.mark.parametrize("token", ["", "fedcba9876543210" * 2, "0123456789abcdef" * 2], ids=["none", "another", "its"])
+def test_a_stranger_is_not_let_in(scratch: Path, run: Callable[[Coroutine[Any, Any, None]], None], token: str) -> None:
+    """Ray runs the code of whoever it lets in: a process that has its address, but not its token, is refused."""
+    (scratch / "theirs").write_text(token)
+    given = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(scratch / "theirs")} if token else {}
+    code = (
+        "import sys; from ray._raylet import GcsClient; client = GcsClient(address=sys.argv[1]); "
+        "client.internal_kv_put(b'k', b'v', True, b'n', timeout=5); print('in')"
+    )
+
+    async def story() -> None:
+        hosts = Hosts(scratch, 1)
+        async with AsyncExitStack() as stack:
+            await hosts.serve(stack)
+            epoch = await Epoch.open(hosts.places[0], number=1, num_hosts=1)
+            stack.push_async_callback(epoch.close)
+            stranger = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", code, epoch.address.partition("/")[0]),
+                env={"PATH": os.environ["PATH"], "HOME": str(scratch), **given},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            said, _ = await asyncio.wait_for(stranger.communicate(), _BOUND)
+            its = token == (scratch / "token").read_text()
+            assert (b"in\n" in said, stranger.returncode == 0) == (its, its), said
+        _assert_nothing_remains(hosts)
+
+    run(story())
+
+
 def test_a_driver_that_cannot_start_is_said(
     scratch: Path, run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
