@@ -5,6 +5,7 @@ touched and the rest of the plan waits: the status says whose name is in the way
 a time, first one, then twice as many each time: where the first is refused, so would be the others.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from shardwise_operator.runtime.transport import Api
 from shardwise_operator.words import NAME_CONFLICT, QUOTA, REFUSED
 
 _MOST_AT_ONCE = 16
+_SHOWN_WITHIN_SECONDS = 10.0  # by the cache, at the latest; then what it does not show is written again
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Applier:
         """Write through `api`, and ask host 0 through `asks`."""
         self._api, self._asks, self._tokens = api, asks, tokens
         self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="pods")
+        self._patched: dict[Key, list[tuple[Patch, float]]] = {}
 
     def apply(self, seen: Observed, plan: Plan) -> Outcome:
         """Carry the steps out, in their order, up to one that is refused.
@@ -70,6 +73,7 @@ class Applier:
     def forget(self, key: Key) -> None:
         """The job is gone, or another's."""
         self._asks.forget(key)
+        self._patched.pop(key, None)
 
     def _carry_out_all(self, seen: Observed, steps: Sequence[Step], outcome: Outcome) -> None:
         pods = [step for step in steps if isinstance(step, Create) and _is_of_a_pod(step)]
@@ -88,7 +92,7 @@ class Applier:
             case Apply():
                 self._api.apply(step.kind, dict(step.manifest))
             case Patch():
-                self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+                self._patch(seen, step)
             case Delete():
                 self._api.delete(step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds)
             case AskStop():
@@ -125,6 +129,15 @@ class Applier:
             outcome.reason, outcome.message = REFUSED, error.message
         else:
             outcome.made.append((step.kind, made))
+
+    def _patch(self, seen: Observed, step: Patch) -> None:
+        """Once, though passes that follow at once may want the same: the cache does not show it yet."""
+        key, now = (seen.namespace, seen.name), time.monotonic()
+        lately = [each for each in self._patched.get(key, ()) if now - each[1] < _SHOWN_WITHIN_SECONDS]
+        if step not in [patched for patched, _ in lately]:
+            self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+            lately.append((step, now))
+        self._patched[key] = lately
 
     def _there_already(self, seen: Observed, step: Create, outcome: Outcome, error: AlreadyExistsError) -> None:
         if step.kind == SECRETS:  # its name has the job's UID in it

@@ -1,14 +1,16 @@
 """A plan carried out: the pods of a job several at a time, and none more once one is refused."""
 
 import threading
+from dataclasses import replace
 from typing import Any, cast
 
+import pytest
 from tests.operator.building import begun, seen
 
 from shardwise_operator.agents import Agents
 from shardwise_operator.apply import Applier
 from shardwise_operator.asks import Asks
-from shardwise_operator.plan import Create, Plan
+from shardwise_operator.plan import Create, Patch, Plan
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import ForbiddenError
 from shardwise_operator.runtime.kinds import PODS, SERVICES, Kind, Object
@@ -22,6 +24,7 @@ class _Server:
         self._refuses, self._lock = refuses, threading.Lock()
         self.made: list[str] = []
         self.most = self._now = 0
+        self.patched: list[str] = []
 
     def create(self, _kind: Kind, obj: Object) -> Object:
         name = obj["metadata"]["name"]
@@ -35,6 +38,9 @@ class _Server:
         if name == self._refuses:
             raise ForbiddenError(403, "Forbidden", "exceeded quota: pods")
         return obj
+
+    def patch(self, _kind: Kind, _namespace: str, name: str, _patch: Object, *, uid: str) -> None:
+        self.patched.append(f"{name} {uid}")
 
 
 def _apply(server: _Server) -> Any:
@@ -66,3 +72,19 @@ def test_a_quota_is_not_run_against_by_all() -> None:
     assert (first.made, refused.reason) == (["service", "pod-0"], "QuotaExceeded")
     assert sorted(later.made) == ["pod-0", "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6", "service"]
     assert (partly.reason, len(partly.pods)) == ("QuotaExceeded", 6)
+
+
+def test_what_the_cache_does_not_show_yet_is_not_patched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes follow each other faster than the cache; what it does not show later on is patched once more."""
+    server, now = _Server(), [100.0]
+    monkeypatch.setattr("shardwise_operator.apply.time.monotonic", lambda: now[0])
+    patch = Patch(SERVICES, "service", "uid-1", {"metadata": {"labels": {"a": "b"}}})
+    other = replace(patch, uid="uid-2")
+    with Asks(Agents(), lambda _: None) as asks:
+        applier = Applier(cast("Api", server), asks, Tokens(b"0" * 32))
+        for steps in ((patch,), (patch,), (patch, other)):
+            applier.apply(seen(begun()), Plan(state=begun(), steps=steps))
+        assert server.patched == ["service uid-1", "service uid-2"]
+        now[0] += 11.0
+        applier.apply(seen(begun()), Plan(state=begun(), steps=(patch,)))
+    assert server.patched == ["service uid-1", "service uid-2", "service uid-1"]
