@@ -21,6 +21,7 @@ class Settings:
         managed_by: the jobs it looks after: those whose `spec.managedBy` is this; "" for those without one.
         poll_seconds: how often host 0 of a job is asked how it stands, at best.
         tokens: of every job.
+        job_network_policies: whether each job gets a NetworkPolicy of its own; else its namespace has one for all.
 
     """
 
@@ -29,6 +30,7 @@ class Settings:
     managed_by: str
     poll_seconds: float
     tokens: Tokens
+    job_network_policies: bool = True
 
 
 def read_key(path: Path) -> Tokens:

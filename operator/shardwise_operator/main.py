@@ -64,6 +64,7 @@ def run(  # noqa: PLR0913  the options of the command
     managed_by: Annotated[str, typer.Option(help="Look after jobs with this spec.managedBy; empty, without one.")] = "",
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs that are looked at at a time.")] = 4,
     poll_seconds: Annotated[float, typer.Option(min=0.1, max=300, help="How often a job is asked how it stands.")] = 2,
+    job_network_policies: Annotated[bool, typer.Option(help="Give each job a NetworkPolicy of its own.")] = True,
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 300,
     burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 600,
     metrics_address: Annotated[str, typer.Option(help="Where /metrics is served, as host:port.")] = ":8080",
@@ -81,6 +82,7 @@ def run(  # noqa: PLR0913  the options of the command
         managed_by=managed_by,
         poll_seconds=poll_seconds,
         tokens=read_key(key_file),
+        job_network_policies=job_network_policies,
     )
     connection, metrics = connect(kubeconfig), Metrics()
     elector = _elector(connection, metrics, lease_namespace, lease_name)

@@ -203,6 +203,18 @@ def test_files_of_the_chart(helm: Helm) -> None:
         assert file["spec"] | {"image": spec.get("image")} == spec | {"image": spec.get("image")}
 
 
+def test_jobs_can_do_without_a_policy_each(helm: Helm) -> None:
+    """The operator is told so, and only then."""
+    words = "--no-job-network-policies"
+    (usual,), (told,) = (
+        [item for item in helm.render("shardwise", *options) if item["kind"] == "Deployment"]
+        for options in ((), ("--set", "networkPolicy.jobs=false"))
+    )
+
+    assert words not in usual["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert words in told["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
 def test_parts_can_be_left_out(helm: Helm) -> None:
     """Where a second operator or a platform team brings classes and policy, the chart brings none."""
     options = [word for key in ("classes", "policy", "networkPolicy") for word in ("--set", f"{key}.create=false")]

@@ -24,7 +24,7 @@ def steps(seen: Observed, settings: Settings, now: float) -> Iterator[Step]:
     """What is to be made now."""
     missing = [
         child
-        for child in children(seen, settings.operator_namespace)
+        for child in children(seen, settings.operator_namespace, policy=settings.job_network_policies)
         if f"{child.kind.kind}/{child.name}" not in seen.children
     ]
     yield from (Create(child.kind, child.manifest) for child in missing)

@@ -34,12 +34,13 @@ class Child:
         return self.render()
 
 
-def children(seen: Observed, operator_namespace: str) -> Iterator[Child]:
-    """Every object that a round needs before its pods, but the Secret, which nobody may look for."""
+def children(seen: Observed, operator_namespace: str, *, policy: bool = True) -> Iterator[Child]:
+    """Every object that a round needs before its pods, but the Secret, which nobody may look for; with its `policy`."""
     assert seen.state.round is not None
     yield Child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round), lambda: config_map(seen))
     yield Child(SERVICES, service_name(seen.name), lambda: service(seen))
-    yield Child(NETWORK_POLICIES, service_name(seen.name), lambda: network_policy(seen, operator_namespace))
+    if policy:
+        yield Child(NETWORK_POLICIES, service_name(seen.name), lambda: network_policy(seen, operator_namespace))
 
 
 def config_map(seen: Observed) -> dict[str, Any]:

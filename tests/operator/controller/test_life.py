@@ -55,6 +55,18 @@ def test_a_name_may_begin_with_a_digit(place: Place) -> None:
     assert place.there("services", "shardwise-7b-2")
 
 
+def test_what_a_start_asks_of_the_api_server(place: Place, agents: StandInAgents, operator: Operator) -> None:
+    """Each object once, however many passes there are before the cache shows it; what is written and told beside."""
+    others = ("acceleratorcatalogs", "events", "leases")
+    agents.answer = told()
+    place.train(manifest())
+    place.until("two owners", lambda: operator.requests("patch") == 1)
+
+    assert operator.requests("create", but=(*others, "pods")) == 5
+    assert operator.requests("create", but=others) == 7
+    assert operator.requests("get", but=("leases",)) == 0
+
+
 def test_a_status_write_changes_nothing_else(place: Place) -> None:
     """Neither the spec nor who has set which of its fields, though the operator sends none of it."""
     made = place.apply(manifest())

@@ -306,6 +306,13 @@ def test_of_the_operator_s_namespace_only_its_pods_come_in() -> None:
     }
 
 
+def test_without_a_policy_a_round_is_made_all_the_same() -> None:
+    """Where a namespace has one policy for all of its jobs."""
+    with_it, without = ({child.kind for child in children(seen(begun()), "shared", policy=it)} for it in (True, False))
+
+    assert with_it - without == {NETWORK_POLICIES}
+
+
 def test_ranks_are_unique_and_in_order() -> None:
     """Rank = slice x hosts + host, over all slices."""
     observed = _two_slices("tpu-v5p")

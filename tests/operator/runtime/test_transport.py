@@ -67,11 +67,9 @@ def test_who_looks_for_objects_alone_is_sent_no_more(api: Api, namespace: str) -
     """Of a list and of a watch: names, owners and versions are there, what an object holds is not."""
     (empty,) = api.pages(SECRETS, namespace, metadata_alone=True)
     assert empty.items == []
-    for name in ("one", "two"):
-        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name}}
-        api.create(CONFIG_MAPS, {**manifest, "data": {"text": name}})
-        if name == "one":
-            (page,) = api.pages(CONFIG_MAPS, namespace, metadata_alone=True)
+    api.create(CONFIG_MAPS, configmap(namespace, "one", text="1"))
+    (page,) = api.pages(CONFIG_MAPS, namespace, metadata_alone=True)
+    api.create(CONFIG_MAPS, configmap(namespace, "two", text="2"))
     stream = api.watch(
         CONFIG_MAPS, namespace, metadata_alone=True, resource_version=page.resource_version, timeout_seconds=30.0
     )
