@@ -293,6 +293,7 @@ class Ground:
 
     def close(self) -> None:
         """End and remove all of it."""
+        atexit.unregister(self.close)
         self.shell.close()
         self.shell.remove()
         shutil.rmtree(self.shell.folder, ignore_errors=True)
