@@ -13,9 +13,10 @@ sys.path.append(str(ROOT))
 
 from benchmarks.faults import __main__ as chaos  # noqa: E402  the folder is a script's, found by path
 from benchmarks.faults import page  # noqa: E402
-from benchmarks.faults.ground import Told, ground, way_back  # noqa: E402
+from benchmarks.faults.ground import ground  # noqa: E402
 from benchmarks.faults.outcome import EQUAL, NotShownError, Outcome, Row  # noqa: E402
 from benchmarks.faults.rows import NOT_SHOWN, ROWS  # noqa: E402
+from benchmarks.faults.watch import Told, way_back  # noqa: E402
 
 MACHINE = {"date": "2026-01-01", "cores": 2, "processor": "any", "memory_gib": 1, "load": 0, "python": "3", "jax": "0"}
 OUTCOME = Outcome(

@@ -1,99 +1,37 @@
 """Runs that are disturbed, on two simulated hosts: their folder, what is seen of them, and what becomes of that.
 
-The clock is this process's: a record counts from when it can be read. Called by the modules of the faults.
+Called by the modules of the faults.
 """
 
 import atexit
-import json
 import shutil
 import struct
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from benchmarks.faults import bucket
 from benchmarks.faults.disturbed import MODULE
 from benchmarks.faults.outcome import EQUAL, Outcome
 from benchmarks.faults.plan import CLOCK_VARIABLE, Fault, Plan, go, were_put
+from benchmarks.faults.watch import Told, Watch, way_back
 from benchmarks.turns import ROOT
 from tests.cli.conftest import COMMAND
 from tests.cli.running import LIMIT_SECONDS, Run, Shell
 from tests.hosts.conftest import CHANGES
 
-from shardwise.job.contract import CHECKPOINTS, LOGS, METRICS, Cause, ExitCode, Phase, checkpoint_name
+from shardwise.job.contract import CHECKPOINTS, METRICS, Cause, ExitCode, checkpoint_name
 from shardwise.launcher.ports import free_port
 
 RESTORED_STEP = 12
 """Of the checkpoint that a run goes on from which is disturbed while it restores."""
-_LOOK_SECONDS = 0.005
-_USUAL = frozenset({"epoch", "incarnation", "running", "done", "save", "left", "started", "restored"})
-_USUAL_METRICS = _USUAL | {"evaluated", "saved", "stopped", "complete", None}
-_WAY_BACK = (Phase.JOIN, Phase.DATA, Phase.RESTORE, Phase.INIT, Phase.COMPILE)
 
 
 class BrokenPromiseError(Exception):
     """A run did not end as it must; the message says how it ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """A record of the launcher or of the trainers, and when it could be read, in seconds since the epoch."""
-
-    at: float
-    file: str
-    record: Mapping[str, Any]
-
-    @property
-    def event(self) -> str | None:
-        """Its kind; None for a step."""
-        return self.record.get("event")
-
-    @property
-    def unusual(self) -> bool:
-        """Whether a run without a fault would not say it."""
-        return self.event not in (_USUAL_METRICS if self.file == METRICS else _USUAL)
-
-
-class Watch:
-    """Reads what a run says as it says it."""
-
-    def __init__(self, directory: Path) -> None:
-        """Begin with what is said from now on."""
-        self.told: list[Told] = []
-        self._files = {METRICS: directory / METRICS, "launcher.jsonl": directory / LOGS / "launcher.jsonl"}
-        self._read = {name: path.stat().st_size if path.exists() else 0 for name, path in self._files.items()}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Read the rest."""
-        self._over.set()
-        self._thread.join()
-        self._look()
-
-    def _follow(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
-            self._look()
-
-    def _look(self) -> None:
-        for name, path in self._files.items():
-            try:
-                with path.open("rb") as file:
-                    file.seek(self._read[name])
-                    text = file.read()
-            except OSError:  # not there yet, or on a volume that fails at the moment
-                continue
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read[name] += len(whole)
-            now = time.time()
-            self.told += [Told(at=now, file=name, record=json.loads(line)) for line in whole.splitlines()]
 
 
 class Disturbed:
@@ -191,34 +129,6 @@ class Disturbed:
     def _steps_lost(self) -> int:
         taken = Counter(told.record["step"] for told in self.watch.told if told.file == METRICS and told.event is None)
         return sum(count - 1 for count in taken.values())
-
-
-def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds from a fault to the next step: until it was noticed, until new trainers had orders, as rank 0 says.
-
-    What is left is the first step's: with the imports of a process that did not stand by, and all that nobody counts.
-    """
-    ended = next((told for told in after if told.event == "ended"), None)
-    incarnation, step = _next_step(after, begun_anew=ended is not None)
-    if ended is None or step is None:
-        return {"step": step.at - put_at} if step else {}
-    orders = next(told for told in after if told.event == "incarnation" and told.record["incarnation"] == incarnation)
-    way = {"noticed": ended.at - put_at, "restart": orders.at - ended.at}
-    if summary["incarnations"] == incarnation + 1:
-        way |= {phase.value: summary["phases"].get(phase, 0.0) for phase in _WAY_BACK}
-    way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
-    return {**way, "first step": step.at - put_at - sum(way.values())}
-
-
-def _next_step(after: Sequence[Told], *, begun_anew: bool) -> tuple[int, Told | None]:
-    """The first step that is told, where it is `begun_anew` after a start of the trainers; and their incarnation."""
-    incarnation = -1
-    for told in after:
-        if told.file == METRICS and told.event in ("started", "restored"):
-            incarnation = told.record["incarnation"]
-        elif told.file == METRICS and told.event is None and (incarnation >= 0 or not begun_anew):
-            return incarnation, told
-    return incarnation, None
 
 
 def _first_word(first: Told | None) -> str:
