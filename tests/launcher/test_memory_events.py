@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.job.contract import LOGS, Cause
+from shardwise.launcher import memory_events
 from shardwise.launcher.causes import attribute
 from shardwise.launcher.report import Exit
 from shardwise.launcher.wire import snake
@@ -75,6 +76,22 @@ def test_killed_by_the_kernel(group: Path, tmp_path: Path) -> None:
 
     assert (ending.cause, ending.rank) == (Cause.OUT_OF_MEMORY, 0)
     assert ending.words == "rank 0 ended with signal SIGKILL (the kernel had no memory left)"
+
+
+@pytest.mark.parametrize(
+    ("group", "line"),
+    [("memory/some/pod/", "5:memory:/some/pod"), ("memory/", "5:memory:/some/pod"), ("memory/", "5:memory:/")],
+    ids=["of this machine", "of a container", "of a container with a view of its own"],
+)
+def test_where_the_count_is(group: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's control group has its whole name in /proc and none where it is mounted."""
+    (tmp_path / group).mkdir(parents=True)
+    (tmp_path / group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    (tmp_path / "own").write_text(f"6:cpu:/some/pod\n{line}\n")
+    monkeypatch.setattr(memory_events, "_OWN", tmp_path / "own")
+    monkeypatch.setattr(memory_events, "_PLACES", ((":memory:", f"{tmp_path}/memory{{}}/memory.oom_control"),))
+
+    assert memory_events.oom_kills() == 3
 
 
 def test_one_that_fits(group: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ _FRESH_SECONDS = 3.0
 _END_SECONDS = 10.0
 _EXPLAINED_WITHIN_SECONDS = 2.5
 _SETTLE_SECONDS = 0.05
+_WAY_BACK_SECONDS = 20.0  # a few times what Ray takes to start, which the next incarnation waits for in any case
 
 
 class Incarnation:
@@ -128,11 +129,23 @@ class Incarnation:
         deadline = since + _EXPLAINED_WITHIN_SECONDS
         while doubtful and members.unheard_since(since) and time.monotonic() < deadline:  # noqa: ASYNC110  a bound too
             await asyncio.sleep(_SETTLE_SECONDS)
+        if doubtful and not members.unheard_since(since):
+            answers = await self._asked_again(answers)
         strangers = [rank for rank, answer in answers.items() if answer and answer["agentId"] != self._agent_ids[rank]]
         missed = members.unheard_since(since) if doubtful else []
         lost = {*self._lost(), *strangers, *missed}
         hang = self._stall if self._stall and self._stall.hung else None
         return attribute(self._exits, lost, hang.words if hang else None, hang.rank if hang else None)
+
+    async def _asked_again(self, answers: Mapping[int, Answer | None]) -> Mapping[int, Answer | None]:
+        """The answers, with those of hosts that live and to which the way was lost: it is opened again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WAY_BACK_SECONDS):
+                while None in answers.values() and not self._lost():
+                    await self._means.reach.ready.wait()
+                    answers = {**answers, **{rank: each for rank, each in (await self.end()).items() if each}}
+                    await asyncio.sleep(LOOK_SECONDS)
+        return answers
 
     async def _news(self) -> None:
         changed = self._means.reach.changed

@@ -17,12 +17,14 @@ def oom_kills() -> int:
     except OSError:
         return 0
     return sum(
-        _count(Path(place.format(_group(line, mark)))) for mark, place in _PLACES for line in own if mark in line
+        _count(_events(place, line.split(mark, 1)[1])) for mark, place in _PLACES for line in own if mark in line
     )
 
 
-def _group(line: str, mark: str) -> str:
-    return line.split(mark, 1)[1].rstrip("/")
+def _events(place: str, group: str) -> Path:
+    """Where a group's count is: in a container the mount often shows that group alone, under no name."""
+    named = Path(place.format(group.rstrip("/")))
+    return named if named.exists() else Path(place.format(""))
 
 
 def _count(events: Path) -> int:
