@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from benchmarks.faults import local
+from benchmarks.faults import control_plane, in_cluster, local
 from benchmarks.faults.outcome import Row
 
-ROWS: Sequence[Row] = (*local.ROWS,)
-NOT_SHOWN: Sequence[str] = (*local.NOT_SHOWN,)
+ROWS: Sequence[Row] = (*local.ROWS, *in_cluster.ROWS, *control_plane.ROWS)
+NOT_SHOWN: Sequence[str] = (*local.NOT_SHOWN, *in_cluster.NOT_SHOWN)

@@ -1,0 +1,185 @@
+"""What is done to a job in pods: to its processes, its pods, their nodes, and what is around.
+
+Called by `in_cluster.py`. Each says when it is put, and returns when it is over or nothing more is to be done.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+
+from benchmarks.faults.pods import WITHIN_SECONDS, Hurt
+from tests.cluster import processes
+from tests.cluster.commands import wait
+from tests.kubernetes.release import SYSTEM
+
+_OUTAGE_SECONDS = 60.0
+# Run in a pod of limited memory: many small processes, so that the kernel finds the trainer the largest.
+_HOG = """
+import os, time
+for _ in range(40):
+    if os.fork() == 0:
+        kept = bytearray(os.urandom(1 << 20)) * 48
+        time.sleep(60)
+        os._exit(0)
+time.sleep(5)
+"""
+
+
+# ------------------------------------------------------------------------------------------------------------ processes
+
+
+def trainer(hurt: Hurt) -> None:
+    """Kill the trainer of host 1."""
+    hurt.kill_trainer(1)
+
+
+def container(host: int) -> Callable[[Hurt], None]:
+    """Kill the first process of a host's container."""
+    return lambda hurt: hurt.kill_container(host)
+
+
+def out_of_memory(hurt: Hurt) -> None:
+    """Take the memory of host 1's container."""
+    hurt.now()
+    hurt.job.inside(hurt.pod(1), _HOG)
+
+
+# ----------------------------------------------------------------------------------------------------------------- pods
+
+
+def deleted(host: int) -> Callable[[Hurt], None]:
+    """Delete a host's pod."""
+
+    def put(hurt: Hurt) -> None:
+        hurt.now()
+        hurt.job.kubectl("delete", "pod", hurt.pod(host), "--wait=false")
+
+    return put
+
+
+def evicted(hurt: Hurt) -> None:
+    """Put host 1's pod out through the eviction API."""
+    name = hurt.pod(1)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": hurt.namespace}}
+    hurt.now()
+    hurt.client.request("POST", f"/api/v1/namespaces/{hurt.namespace}/pods/{name}/eviction", eviction)
+
+
+def old_pod_runs_on(hurt: Hurt) -> None:
+    """The node's kubelet stands still while the pod's object is removed by force: its container trains on."""
+    node, name = hurt.node(1), hurt.pod(1)
+    (kubelet,) = (pid for known, pid, _ in processes.recorded() if known == f"{node}-kubelet")
+    os.kill(kubelet, signal.SIGSTOP)
+    try:
+        hurt.client.kubectl("cordon", node)
+        hurt.now()
+        hurt.job.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+        hurt.until_next_step()
+    finally:
+        os.kill(kubelet, signal.SIGCONT)
+        hurt.client.kubectl("uncordon", node)
+
+
+def image_missing(hurt: Hurt) -> None:
+    """No container starts; the person sees why, suspends, gives the right image, and resumes."""
+    hurt.now()
+    hurt.job.until("the reason", lambda: hurt.job.status.get("reason") == "ImagePull", WITHIN_SECONDS)
+    hurt.noticed()
+    hurt.job.patch(suspend=True)
+    hurt.job.until_phase("Suspended")
+    hurt.job.patch(suspend=False, pod={"image": hurt.image})
+
+
+# ---------------------------------------------------------------------------------------------------------------- nodes
+
+
+def node_killed(hurt: Hurt) -> None:
+    """It comes back when the job has moved on, and ends the pod that it had."""
+    node, old = hurt.node(1), hurt.pod(1)
+    hurt.now()
+    hurt.stage.cluster.kill_node(node)
+    try:
+        hurt.until_next_step()
+    finally:
+        hurt.stage.cluster.start_node(node)
+    hurt.job.until("the old pod's end", lambda: old not in hurt.job.pods, WITHIN_SECONDS)
+
+
+def drained(hurt: Hurt) -> None:
+    """Drain the node of host 1, of this job's pods."""
+    node = hurt.node(1)
+    hurt.now()
+    selector = f"--pod-selector=shardwise.dev/job={hurt.job.name}"
+    hurt.client.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", selector, "--timeout=120s")
+    try:
+        hurt.until_next_step()
+    finally:
+        hurt.client.kubectl("uncordon", node)
+
+
+def tainted(hurt: Hurt) -> None:
+    """Keep everybody off the node of host 1."""
+    node = hurt.node(1)
+    hurt.now()
+    hurt.client.kubectl("taint", "node", node, "test.shardwise.dev/away=yes:NoExecute")
+    try:
+        hurt.until_next_step()
+    finally:
+        hurt.client.kubectl("taint", "node", node, "test.shardwise.dev/away-")
+
+
+def refused(hurt: Hurt) -> None:
+    """The scheduler is told of more processors than the kubelet counts, and no other node takes the pod at first."""
+    full, others = hurt.node(0), [node for node in hurt.stage.cluster.nodes if node != hurt.node(0)]
+    hurt.client.kubectl("cordon", *others)
+    try:
+        room = {"status": {"capacity": {"cpu": "64"}, "allocatable": {"cpu": "64"}}}
+        path = f"/api/v1/nodes/{full}/status"
+        hurt.now()
+        hurt.job.kubectl("delete", "pod", hurt.pod(1), "--wait=false")
+
+        def rejected() -> bool:
+            hurt.client.request("PATCH", path, room, "application/merge-patch+json")
+            return any(str(pod["status"].get("reason", "")).startswith("OutOf") for pod in hurt.job.all_pods)
+
+        wait("the kubelet to refuse the pod", rejected, WITHIN_SECONDS)
+    finally:
+        hurt.client.kubectl("uncordon", *others)
+
+
+# ------------------------------------------------------------------------------------------------------- what is around
+
+
+def full(hurt: Hurt) -> None:
+    """The volume has no room left for a while, in which the run goes on and its saves fail."""
+    hurt.now()
+    hurt.fill_volume()
+    try:
+        hurt.until_noticed()
+    finally:
+        hurt.empty_volume()
+
+
+def read_only(hurt: Hurt) -> None:
+    """No pod can write to the claim for a while."""
+    hurt.now()
+    with hurt.read_only():
+        hurt.until_noticed()
+
+
+def operator_killed(hurt: Hurt) -> None:
+    """Remove the operator's pods by force."""
+    hurt.now()
+    hurt.client.kubectl("--namespace", SYSTEM, "delete", "pods", "--all", "--grace-period=0", "--force")
+
+
+def api_server_frozen(hurt: Hurt) -> None:
+    """Have the API server stand still for a minute."""
+    (server,) = (pid for known, pid, _ in processes.recorded() if known == "kube-apiserver")
+    hurt.now()
+    os.kill(server, signal.SIGSTOP)
+    try:
+        hurt.until_seconds(_OUTAGE_SECONDS)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    wait("the API server", lambda: hurt.client.answers("/readyz"), WITHIN_SECONDS)

@@ -1,0 +1,118 @@
+"""Faults of pods, nodes, volumes and the control plane, put to a job whose pods train on the bare test cluster.
+
+Each is one job of two hosts that must end Complete, with the digest of `shardwise run` of the same file and no charge
+but its own. Called by `rows.py`; the stage is `stage.py`'s.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from benchmarks.faults import harms, plain
+from benchmarks.faults.outcome import Outcome, Row
+from benchmarks.faults.pods import SAVE, START, STEP, Hurt
+from benchmarks.faults.stage import stage
+
+NOT_SHOWN: Sequence[str] = (
+    "JobSet and KubeRay beside ours: their controllers were not run here; a plain Job of Kubernetes stands beside.",
+    "EIO and stale handles in pods: the claim is a folder of this machine's memory. On one machine they are shown.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What is done to a job's pods, and what it may cost.
+
+    `put` hurts the job, and may wait for what comes of it. `charged` is restarts by cause; several are allowed where
+    the cluster says one of several things of the same loss.
+    """
+
+    name: str
+    put: Callable[[Hurt], None]
+    charged: Sequence[Mapping[str, int]]
+    phases: tuple[str, ...] = (STEP,)
+    note: str = ""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    at_once: bool = False
+    """Whether it is there from the start."""
+
+
+_FIRST = "the first process of the container, which ends with it"
+_UNKNOWN = {"unknown": 1}
+FAULTS: tuple[Fault, ...] = (
+    Fault(name="trainer killed", put=harms.trainer, charged=[{"failure": 1}], phases=(START, STEP, SAVE)),
+    Fault(name="agent killed", put=harms.container(1), charged=[_UNKNOWN], phases=(START, STEP, SAVE), note=_FIRST),
+    Fault(name="agent of host 0 killed", put=harms.container(0), charged=[_UNKNOWN], phases=(START, STEP), note=_FIRST),
+    Fault(name="pod deleted", put=harms.deleted(1), charged=[_UNKNOWN], phases=(START, STEP, SAVE)),
+    Fault(name="pod of host 0 deleted", put=harms.deleted(0), charged=[_UNKNOWN]),
+    Fault(name="pod evicted", put=harms.evicted, charged=[{"eviction": 1}], note="through the eviction API"),
+    Fault(
+        name="out of memory",
+        put=harms.out_of_memory,
+        charged=[{"outOfMemory": 1}],
+        note="other processes of its container take the memory",
+        pod={"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1536Mi"}}},
+    ),
+    Fault(
+        name="old pod runs on while the new one joins",
+        put=harms.old_pod_runs_on,
+        charged=[_UNKNOWN],
+        note="kubelet stopped, pod removed by force",
+    ),
+    Fault(
+        name="image missing",
+        put=harms.image_missing,
+        charged=[{}],
+        phases=(START,),
+        note="until it is suspended, corrected and resumed",
+        pod={"image": "localhost/none:1"},
+        at_once=True,
+    ),
+    Fault(
+        name="kubelet refuses the pod",
+        put=harms.refused,
+        charged=[{"unknown": 1, "admission": number} for number in (1, 2, 3, 4)],
+        note="OutOfcpu, after the pod was deleted",
+        pod={"resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}}},
+    ),
+    Fault(name="node tainted", put=harms.tainted, charged=[{"nodeLost": 1}, {"maintenance": 1}], note="NoExecute"),
+    Fault(name="node drained", put=harms.drained, charged=[{"eviction": 1}, {"maintenance": 1}]),
+    Fault(
+        name="node killed",
+        put=harms.node_killed,
+        charged=[{"nodeLost": 1}],
+        note="given up after 50 s, its pods 30 s later; back when the job has moved on",
+    ),
+    Fault(name="volume full", put=harms.full, charged=[{}, {"storage": 1}]),
+    Fault(name="volume read-only", put=harms.read_only, charged=[{}, {"storage": 1}, {"storage": 2}]),
+    Fault(name="operator killed", put=harms.operator_killed, charged=[{}]),
+    Fault(name="API server frozen 60 s", put=harms.api_server_frozen, charged=[{}]),
+)
+
+
+def _measure(fault: Fault, phase: str) -> Outcome:
+    hurt = Hurt(stage(), fault.training, fault.pod)
+    try:
+        if not fault.at_once:
+            hurt.until_phase(phase)
+        fault.put(hurt)
+        hurt.let_go()
+        return hurt.outcome(fault.charged, fault.note)
+    finally:
+        hurt.remove()
+
+
+def _plain(fault: str, phase: str) -> Outcome:
+    assert phase == STEP
+    return plain.measure(fault)
+
+
+ROWS: tuple[Row, ...] = (
+    *(Row(place="cluster", fault=each.name, phases=each.phases, measure=partial(_measure, each)) for each in FAULTS),
+    *(
+        Row(place="cluster", fault=name, phases=(STEP,), measure=partial(_plain, name))
+        for name in (plain.POD_DELETED, plain.NODE_KILLED)
+    ),
+)
