@@ -52,7 +52,7 @@ FAULTS: tuple[Fault, ...] = (
         name="out of memory",
         put=harms.out_of_memory,
         charged=[{"outOfMemory": 1}],
-        note="other processes of its container take the memory",
+        note="other processes of its container take the memory for a minute",
         pod={"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1536Mi"}}},
     ),
     Fault(
