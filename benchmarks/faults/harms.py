@@ -128,25 +128,6 @@ def tainted(hurt: Hurt) -> None:
         hurt.client.kubectl("taint", "node", node, "test.shardwise.dev/away-")
 
 
-def refused(hurt: Hurt) -> None:
-    """The scheduler is told of more processors than the kubelet counts, and no other node takes the pod at first."""
-    full, others = hurt.node(0), [node for node in hurt.stage.cluster.nodes if node != hurt.node(0)]
-    hurt.client.kubectl("cordon", *others)
-    try:
-        room = {"status": {"capacity": {"cpu": "64"}, "allocatable": {"cpu": "64"}}}
-        path = f"/api/v1/nodes/{full}/status"
-        hurt.now()
-        hurt.job.kubectl("delete", "pod", hurt.pod(1), "--wait=false")
-
-        def rejected() -> bool:
-            hurt.client.request("PATCH", path, room, "application/merge-patch+json")
-            return any(str(pod["status"].get("reason", "")).startswith("OutOf") for pod in hurt.job.all_pods)
-
-        wait("the kubelet to refuse the pod", rejected, WITHIN_SECONDS)
-    finally:
-        hurt.client.kubectl("uncordon", *others)
-
-
 # ------------------------------------------------------------------------------------------------------- what is around
 
 

@@ -16,6 +16,7 @@ from benchmarks.faults.stage import stage
 
 NOT_SHOWN: Sequence[str] = (
     "JobSet and KubeRay beside ours: their controllers were not run here; a plain Job of Kubernetes stands beside.",
+    "A kubelet that refuses a pod: it and the scheduler read the same Node, so no room can be feigned to one of them.",
     "EIO and stale handles in pods: the claim is a folder of this machine's memory. On one machine they are shown.",
 )
 
@@ -69,13 +70,6 @@ FAULTS: tuple[Fault, ...] = (
         note="until it is suspended, corrected and resumed",
         pod={"image": "localhost/none:1"},
         at_once=True,
-    ),
-    Fault(
-        name="kubelet refuses the pod",
-        put=harms.refused,
-        charged=[{"unknown": 1, "admission": number} for number in (1, 2, 3, 4)],
-        note="OutOfcpu, after the pod was deleted",
-        pod={"resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}}},
     ),
     Fault(name="node tainted", put=harms.tainted, charged=[{"nodeLost": 1}, {"maintenance": 1}], note="NoExecute"),
     Fault(name="node drained", put=harms.drained, charged=[{"eviction": 1}, {"maintenance": 1}]),
