@@ -59,7 +59,7 @@ class Faults(RuleBasedStateMachine):
             cluster.kill_node(nodes[which % len(nodes)], 301.0 + repair)
             self.life.run(1.0)
 
-    @rule(which=st.integers(0, 3), grace=st.sampled_from([None, 0]))
+    @rule(which=st.integers(0, 3), grace=st.sampled_from([None, 0, 120]))
     def delete_pod(self, which: int, grace: int | None) -> None:
         """Delete a pod as a person does."""
         pods = [pod for pod in self._pods() if "deletionTimestamp" not in pod["metadata"]]
@@ -107,16 +107,13 @@ class Faults(RuleBasedStateMachine):
 
     @invariant()
     def one_gang(self) -> None:
-        """Of each host one pod runs on a machine that is well, all of one round, and none is too many."""
-        running = [pod for pod in self._pods() if self._runs(pod)]
-        hosts = [host_of(pod) for pod in running]
-        rounds = {pod["metadata"]["labels"]["shardwise.dev/round"] for pod in running}
-        members = set(self.life.launcher._members.values())
-        trained = [pod for pod in running if pod["metadata"]["uid"] in members]
+        """No host has two pods that may do something, and what runs is of one round."""
+        living = [pod for pod in self._pods() if self._may_act(pod)]
+        hosts = [host_of(pod) for pod in living]
+        running = [pod for pod in living if pod["status"]["phase"] == "Running"]
 
         assert len(hosts) == len(set(hosts)) <= len(self.life.hosts), hosts
-        assert len(rounds) <= 1, rounds
-        assert len({pod["metadata"]["labels"]["shardwise.dev/round"] for pod in trained}) <= 1
+        assert len({pod["metadata"]["labels"]["shardwise.dev/round"] for pod in running}) <= 1, running
 
     @invariant()
     def each_fault_is_charged_once(self) -> None:
@@ -155,9 +152,9 @@ class Faults(RuleBasedStateMachine):
             pod for pod in self.life.world.list(PODS) if pod.get("status", {}).get("phase") in ("Pending", "Running")
         ]
 
-    def _runs(self, pod: Any) -> bool:
+    def _may_act(self, pod: Any) -> bool:
         node = pod["spec"].get("nodeName")
-        return pod["status"]["phase"] == "Running" and self.life.cluster.is_well(node)
+        return node is None or self.life.cluster.is_well(node)
 
 
 Faults.TestCase.settings = settings(settings.default, max_examples=1000 if _THOROUGH else 60, stateful_step_count=20)

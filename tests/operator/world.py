@@ -411,11 +411,14 @@ class Launcher:
             self.saved = step
 
     def stop(self, job: Object) -> None:
-        """Save, and end all agents: the next round goes on, with fresh budgets."""
+        """Save, and end all agents, where there is a leader to ask: the next round goes on, with fresh budgets."""
+        alive = self.alive(job)
+        if "0-0" not in alive:
+            return
         self.save()
         self._end_trainers()
         self._members, self._phase, self.used = {}, "starting", budgets.Used()
-        for pod in self.alive(job).values():
+        for pod in alive.values():
             self.cluster.end(pod, ExitCode.SAVED, self._record(ExitCode.SAVED, "saved and stopped"))
 
     def _start(self, *, wait_seconds: float) -> None:
