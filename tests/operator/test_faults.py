@@ -28,12 +28,13 @@ class Faults(RuleBasedStateMachine):
 
     life: Life
 
-    @initialize(pools=st.integers(2, 3))
-    def begin(self, pools: int) -> None:
+    @initialize(pools=st.integers(2, 3), begun=st.sampled_from([300.0, 1.0]))
+    def begin(self, pools: int, begun: float) -> None:
         """Apply the job."""
         self.life = Life(topology="2x2x2", slices=2, pools=pools, steps=_STEPS)
         self.lost, self.outages = 0, 0
         self.befell = dict.fromkeys((Cause.FAILURE, Cause.HANG, Cause.DEVICE), 0)
+        self.life.run(begun)
 
     @rule(seconds=_SECONDS)
     def wait(self, seconds: float) -> None:
@@ -98,11 +99,12 @@ class Faults(RuleBasedStateMachine):
         self.life.run(100.0)
         self.life.start_operator()
 
-    @rule()
-    @precondition(lambda self: self.life.world.now >= self.life.silent_until)
-    def suspend_or_resume(self) -> None:
-        """Change the job's mind."""
-        self.life.suspend(suspended=not self.life.job["spec"].get("suspend", False))
+    @rule(seconds=_SECONDS)
+    def suspend(self, seconds: float) -> None:
+        """Change the job's mind, and a while later again."""
+        self.life.suspend(suspended=True)
+        self.life.run(seconds)
+        self.life.suspend(suspended=False)
         self.life.run(1.0)
 
     @invariant()
@@ -138,10 +140,7 @@ class Faults(RuleBasedStateMachine):
         if not hasattr(self, "life"):
             return
         self.life.world.writes_left = None
-        self.life.run(max(0.0, self.life.silent_until - self.life.world.now))
-        if self.life.job["spec"].get("suspend"):
-            self.life.suspend(suspended=False)
-        self.life.run(2.0 * DAY)
+        self.life.run(max(0.0, self.life.silent_until - self.life.world.now) + 2.0 * DAY)
         status = self.life.status
 
         assert (status["phase"], status["progress"]["step"]) == ("Complete", _STEPS), status
