@@ -11,7 +11,7 @@ import typer
 from benchmarks import document
 from benchmarks.command import serve
 from benchmarks.machine import describe
-from benchmarks.operator import costs, page
+from benchmarks.operator import beside, costs, page
 from benchmarks.operator.crowd import Arrivals, make
 from benchmarks.operator.stage import Stage, stage
 from benchmarks.turns import ROOT
@@ -30,10 +30,21 @@ _RESULTS = ROOT / "runs" / "bench-operator.json"
 def bench(
     *,
     jobs: Annotated[int, typer.Option(min=1, max=1000, help="How many jobs of four hosts each.")] = 100,
+    rounds: Annotated[
+        int, typer.Option("--beside", min=0, help="Instead: turns of the same pods alone, by Indexed Jobs and by ours.")
+    ] = 0,
     write: Annotated[bool, typer.Option("--write", help="Write the section of docs/performance.md.")] = False,
 ) -> None:
     """Measure from the first `kubectl apply` until all jobs run, then while their writes keep their pace."""
     machine = describe()
+    if rounds:
+        with stage(nodes=jobs) as made:
+            measured = beside.measure(made, _pids(made), jobs=jobs, hosts=HOSTS, rounds=rounds)
+        table = page.beside({"machine": machine, **measured})
+        Console().print(table.rich(), "")
+        if write:
+            document.write([table])
+        return
     with stage(nodes=jobs) as made:
         figures = {"machine": machine, **_measure(made, jobs)}
     results = json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
@@ -47,8 +58,7 @@ def bench(
 
 
 def _measure(made: Stage, jobs: int) -> dict[str, Any]:
-    pids = {name: pid for name, pid, alive in processes.recorded() if alive and name in costs.CONTROL_PLANE}
-    pids["operator"] = made.operator_pid
+    pids = _pids(made)
     pods, running = Arrivals.of_pods(), Arrivals.of_jobs()
     calm_before = costs.read(pids)
     time.sleep(CALM_SECONDS)
@@ -85,6 +95,12 @@ def _measure(made: Stage, jobs: int) -> dict[str, Any]:
         "resident_bytes": costs.resident_bytes(made.operator_pid),
         "peak_resident_bytes": costs.resident_bytes(made.operator_pid, "VmHWM"),
     }
+
+
+def _pids(made: Stage) -> dict[str, int]:
+    """The processes that cost something."""
+    pids = {name: pid for name, pid, alive in processes.recorded() if alive and name in costs.CONTROL_PLANE}
+    return {**pids, "operator": made.operator_pid}
 
 
 def watched_seconds(jobs: int) -> float:

@@ -5,7 +5,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +14,7 @@ from benchmarks.operator.stage import NAMESPACE
 from tests.cluster.commands import wait
 from tests.cluster.places import API_URL, PKI
 
-_JOBS = f"/apis/shardwise.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+JOBS = f"/apis/shardwise.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
 _RUNNING_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods?fieldSelector=status.phase%3DRunning&watch=1"
 _METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _CONNECTIONS = 8
@@ -49,8 +49,13 @@ def job(number: int, hosts: int) -> dict[str, Any]:
 
 
 def make(number: int, hosts: int) -> None:
-    """Make so many jobs, ready-made bytes over a few connections; RuntimeError where one is refused."""
-    bodies = iter([json.dumps(job(one, hosts)).encode() for one in range(number)])
+    """Make so many jobs."""
+    post(JOBS, [job(one, hosts) for one in range(number)])
+
+
+def post(path: str, objects: Sequence[dict[str, Any]]) -> None:
+    """Make objects, ready-made bytes over a few connections; RuntimeError where one is refused."""
+    bodies = iter([json.dumps(one).encode() for one in objects])
     lock = threading.Lock()
 
     def work() -> None:
@@ -60,11 +65,11 @@ def make(number: int, hosts: int) -> None:
                 body = next(bodies, None)
             if body is None:
                 return line.close()
-            line.request("POST", _JOBS, body, {"Content-Type": "application/json", "Accept": _METADATA_ALONE})
+            line.request("POST", path, body, {"Content-Type": "application/json", "Accept": _METADATA_ALONE})
             answer = line.getresponse()
             text = answer.read()
             if answer.status != http.HTTPStatus.CREATED:
-                raise RuntimeError(f"a job was refused: {answer.status} {text.decode()}")
+                raise RuntimeError(f"an object was refused: {answer.status} {text.decode()}")
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         for done in [pool.submit(work) for _ in range(_CONNECTIONS)]:
@@ -90,7 +95,7 @@ class Arrivals:
     @classmethod
     def of_jobs(cls) -> "Arrivals":
         """The jobs that are Running, by their status."""
-        return cls(f"{_JOBS}?watch=1", "application/json", lambda job: job.get("status", {}).get("phase") == "Running")
+        return cls(f"{JOBS}?watch=1", "application/json", lambda job: job.get("status", {}).get("phase") == "Running")
 
     def wait(self, number: int, what: str, seconds: float) -> float:
         """Wait for so many; when the last of them came."""

@@ -26,6 +26,11 @@ scheduler, KWOK, CoreDNS and kube-proxy. The lines of the peers were measured on
 1,000 KWOK nodes, whose leases take 0.2 cores, and with pods of 7 KB; they are the best of their rounds. Read the
 core-seconds first: seconds depend on what else the machine does, and the load below says how much that was here.
 """
+_BESIDE = """
+`make bench-operator ARGS="--beside 3"` measures it, in turns in shuffled order on one cluster. All pods have the spec
+of ours. What each process takes with nothing there is measured before each turn and taken off. Times: the control
+plane's core-seconds over those of the pods alone in the same round.
+"""
 _POLLING = """
 Polling is real: the address of every KWOK pod is routed to this machine, where one listener answers `/status` as a run
 does that takes a step a second. It wants a bearer token of 64 hexadecimal digits, but cannot know the job's.
@@ -44,6 +49,31 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     """The tables; `results` by the number of jobs."""
     runs = [results[jobs] for jobs in sorted(results, key=int)]
     return [_start(runs), _costs(runs)]
+
+
+def beside(results: Mapping[str, Any]) -> Table:
+    """The table of the same pods made in several ways, from the figures of `beside.py`."""
+    rows = [
+        [
+            name,
+            *(f"{_spread(figures[key])}" for key in ("seconds", "core_seconds", "operator_core_seconds")),
+            _spread(results["times"][name], ".2f"),
+        ]
+        for name, figures in results["ways"].items()
+    ]
+    return Table(
+        title=f"Operator: {results['jobs']:,} jobs x {results['hosts']} hosts beside the same pods made otherwise",
+        columns=["", "all pods Running s", "control plane core-s", "operator core-s", "times the pods alone"],
+        rows=rows,
+        notes=[
+            notes.paragraph(_BESIDE),
+            f"{results['rounds']} rounds, the first of them begun as follows. {_measured(results)}",
+        ],
+    )
+
+
+def _spread(spread: Mapping[str, float], form: str = ".1f") -> str:
+    return f"{spread['median']:{form}} ({spread['low']:{form}} - {spread['high']:{form}})"
 
 
 def _start(runs: list[Mapping[str, Any]]) -> Table:

@@ -1,0 +1,121 @@
+"""The same pods made in three ways, in turns: alone, by Indexed Jobs, and by TrainingJobs. Called by `__main__.py`.
+
+All pods have the spec that the operator gives those of a job, so that they weigh the same. What the control plane does
+with nothing there is measured before each turn, and taken off: leases come by the second, not by the job.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.operator import costs, crowd
+from benchmarks.operator.stage import NAMESPACE, Stage
+from benchmarks.turns import Spread
+from tests.cluster.commands import say, wait
+from tests.operator.building import begun, classes, seen
+
+from shardwise_operator.frozen import freeze
+from shardwise_operator.render.pods import Place, pod_manifest
+
+CALM_SECONDS = 10.0
+PODS, JOBS, OURS = "pods alone", "Indexed Jobs", "Shardwise"
+_PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_JOBS_PATH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+_WITHIN_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How pods are made: what is sent, and where to."""
+
+    path: str
+    bodies: list[dict[str, Any]]
+
+
+def measure(made: Stage, pids: dict[str, int], *, jobs: int, hosts: int, rounds: int) -> dict[str, Any]:
+    """All ways in every round, in shuffled order: seconds, and core-seconds above idle, each with its spread."""
+    results: dict[str, list[dict[str, float]]] = {PODS: [], JOBS: [], OURS: []}
+    for number in range(rounds):
+        order = list(results)
+        random.Random(number).shuffle(order)  # noqa: S311  repeatable, not secret
+        for name in order:
+            say(f"round {number + 1} of {rounds}: {name}")
+            results[name].append(_turn(made, pids, _way(name, jobs, hosts), jobs * hosts))
+    return {
+        "jobs": jobs,
+        "hosts": hosts,
+        "rounds": rounds,
+        "ways": {
+            name: {figure: asdict(Spread.of([turn[figure] for turn in turns])) for figure in turns[0]}
+            for name, turns in results.items()
+        },
+        "times": {
+            name: asdict(
+                Spread.of(
+                    [
+                        ours["core_seconds"] / bare["core_seconds"]
+                        for ours, bare in zip(turns, results[PODS], strict=True)
+                    ]
+                )
+            )
+            for name, turns in results.items()
+        },
+    }
+
+
+def _turn(made: Stage, pids: dict[str, int], way: Way, pods: int) -> dict[str, float]:
+    """From the first object to the last running pod; then all of it goes again."""
+    calm = costs.read(pids)
+    time.sleep(CALM_SECONDS)
+    idle = _cpu(costs.read(pids) - calm, CALM_SECONDS, {})
+    running = crowd.Arrivals.of_pods()
+    before, began = costs.read(pids), time.monotonic()
+    crowd.post(way.path, way.bodies)
+    seconds = running.wait(pods, "all pods to be Running", _WITHIN_SECONDS) - began
+    spent = _cpu(costs.read(pids) - before, time.monotonic() - began, idle)
+    made.client.request("DELETE", way.path, {"propagationPolicy": "Background", "gracePeriodSeconds": 1})
+    wait("all pods to be gone", lambda: not made.client.request("GET", f"{_PODS_PATH}?limit=1")["items"], 600)
+    operator = spent.pop("operator")
+    return {"seconds": seconds, "core_seconds": sum(spent.values()), "operator_core_seconds": operator}
+
+
+def _cpu(spent: costs.Reading, seconds: float, idle: Mapping[str, float]) -> dict[str, float]:
+    """Core-seconds by process above what it takes in that time with nothing there; of an empty `idle`, cores."""
+    if not idle:
+        return {name: used / seconds for name, used in spent.cpu_seconds.items()}
+    return {name: used - idle[name] * seconds for name, used in spent.cpu_seconds.items()}
+
+
+def _way(name: str, jobs: int, hosts: int) -> Way:
+    match name:
+        case _ if name == PODS:
+            return Way(_PODS_PATH, list(_pods(jobs, hosts)))
+        case _ if name == JOBS:
+            return Way(_JOBS_PATH, list(_indexed_jobs(jobs, hosts)))
+        case _:
+            return Way(crowd.JOBS, [crowd.job(number, hosts) for number in range(jobs)])
+
+
+def _spec(hosts: int) -> dict[str, Any]:
+    """That of the last host's pod of one of our jobs."""
+    made_of = freeze(crowd.job(0, hosts), classes(), image="localhost/none")
+    last = made_of.hosts[-1]
+    spec: dict[str, Any] = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), last, Place())["spec"]
+    return spec
+
+
+def _pods(jobs: int, hosts: int) -> Iterator[dict[str, Any]]:
+    spec = _spec(hosts)
+    for number in range(jobs):
+        for host in range(hosts):
+            metadata = {"name": f"pod-{number:05}-{host}", "namespace": NAMESPACE}
+            yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _indexed_jobs(jobs: int, hosts: int) -> Iterator[dict[str, Any]]:
+    spec = {"completionMode": "Indexed", "completions": hosts, "parallelism": hosts, "template": {"spec": _spec(hosts)}}
+    for number in range(jobs):
+        metadata = {"name": f"job-{number:05}", "namespace": NAMESPACE}
+        yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
