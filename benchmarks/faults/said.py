@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from benchmarks.faults.ground import Told, Watch
+from benchmarks.faults.watch import Told, Watch
 
 from shardwise.job.contract import METRICS
 
