@@ -12,7 +12,7 @@ from tests.cluster import processes
 from tests.cluster.commands import wait
 from tests.kubernetes.release import SYSTEM
 
-_OUTAGE_SECONDS = 60.0
+_FULL_SECONDS, _OUTAGE_SECONDS = 20.0, 60.0
 # Run in a pod of limited memory: many small processes, so that the kernel finds the trainer the largest.
 _HOG = """
 import os, time
@@ -68,7 +68,7 @@ def evicted(hurt: Hurt) -> None:
 def old_pod_runs_on(hurt: Hurt) -> None:
     """The node's kubelet stands still while the pod's object is removed by force: its container trains on."""
     node, name = hurt.node(1), hurt.pod(1)
-    (kubelet,) = (pid for known, pid, _ in processes.recorded() if known == f"{node}-kubelet")
+    kubelet = _kubelet(node)
     os.kill(kubelet, signal.SIGSTOP)
     try:
         hurt.client.kubectl("cordon", node)
@@ -96,6 +96,7 @@ def image_missing(hurt: Hurt) -> None:
 def node_killed(hurt: Hurt) -> None:
     """It comes back when the job has moved on, and ends the pod that it had."""
     node, old = hurt.node(1), hurt.pod(1)
+    os.kill(_kubelet(node), signal.SIGSTOP)  # else it may still say in its last moment that the container has ended
     hurt.now()
     hurt.stage.cluster.kill_node(node)
     try:
@@ -132,20 +133,13 @@ def tainted(hurt: Hurt) -> None:
 
 
 def full(hurt: Hurt) -> None:
-    """The volume has no room left for a while, in which the run goes on and its saves fail."""
+    """The volume has no room left for a while, in which nothing of the run's files can say so."""
     hurt.now()
     hurt.fill_volume()
     try:
-        hurt.until_noticed()
+        hurt.until_seconds(_FULL_SECONDS)
     finally:
         hurt.empty_volume()
-
-
-def read_only(hurt: Hurt) -> None:
-    """No pod can write to the claim for a while."""
-    hurt.now()
-    with hurt.read_only():
-        hurt.until_noticed()
 
 
 def operator_killed(hurt: Hurt) -> None:
@@ -164,3 +158,9 @@ def api_server_frozen(hurt: Hurt) -> None:
     finally:
         os.kill(server, signal.SIGCONT)
     wait("the API server", lambda: hurt.client.answers("/readyz"), WITHIN_SECONDS)
+
+
+def _kubelet(node: str) -> int:
+    """The process of a node's kubelet."""
+    (pid,) = (pid for known, pid, _ in processes.recorded() if known == f"{node}-kubelet")
+    return pid

@@ -17,7 +17,7 @@ from benchmarks.faults.stage import stage
 NOT_SHOWN: Sequence[str] = (
     "JobSet and KubeRay beside ours: their controllers were not run here; a plain Job of Kubernetes stands beside.",
     "A kubelet that refuses a pod: it and the scheduler read the same Node, so no room can be feigned to one of them.",
-    "EIO and stale handles in pods: the claim is a folder of this machine's memory. On one machine they are shown.",
+    "A claim in pods that is read-only, gives EIO or a stale handle: shown on one machine alone.",
 )
 
 
@@ -79,8 +79,12 @@ FAULTS: tuple[Fault, ...] = (
         charged=[{"nodeLost": 1}],
         note="given up after 50 s, its pods 30 s later; back when the job has moved on",
     ),
-    Fault(name="volume full", put=harms.full, charged=[{}, {"storage": 1}]),
-    Fault(name="volume read-only", put=harms.read_only, charged=[{}, {"storage": 1}, {"storage": 2}]),
+    Fault(
+        name="volume full",
+        put=harms.full,
+        charged=[{}, {"storage": 1}],
+        note="for 20 s, in which the pods' logs alone say so",
+    ),
     Fault(name="operator killed", put=harms.operator_killed, charged=[{}]),
     Fault(name="API server frozen 60 s", put=harms.api_server_frozen, charged=[{}]),
 )

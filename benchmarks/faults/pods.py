@@ -8,16 +8,15 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.outcome import EQUAL, Outcome
 from benchmarks.faults.said import Said
 from benchmarks.faults.stage import NAMESPACE, Stage, alone
-from tests.cluster.commands import attempt, run, wait
+from tests.cluster.commands import run
 from tests.kubernetes.jobs import STATUS, Ended, Job, small
 
 from shardwise.job.contract import CHECKPOINTS, COMMITTED
@@ -129,18 +128,6 @@ class Hurt:
         """Give it back."""
         (self.job.folder / _FILLING).unlink()
 
-    @contextmanager
-    def read_only(self) -> Iterator[None]:
-        """Have no process of its containers write to the claim, as long as this lasts."""
-        first = [pid for host in (0, 1) for pid in self.processes(host, "shardwise.launcher.pod")]
-        for pid in first:
-            wait("a moment without a writer", partial(_remounted, pid, "ro"))
-        try:
-            yield
-        finally:
-            for pid in first:
-                _remounted(pid, "rw")
-
     # -------------------------------------------------------------------------------------------------- what is awaited
 
     def now(self) -> None:
@@ -219,12 +206,6 @@ class Hurt:
             if since < at <= next_step:
                 way[what], since = at - since, at
         return way
-
-
-def _remounted(pid: int, how: str) -> bool:
-    """Whether the claim is mounted so in a process's container now."""
-    code, _ = attempt("nsenter", "--target", str(pid), "--mount", "mount", "-o", f"remount,bind,{how}", "/runs")
-    return code == 0
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
