@@ -125,6 +125,10 @@ bench-apply: $(READY) ## from kubectl apply to the first step by phase, beside s
 chaos: $(READY) ## put faults to runs and jobs and measure what becomes of them (ARGS=--write writes docs/faults.md)
 	$(BIN)/python -m benchmarks.faults $(ARGS)
 
+.PHONY: soak
+soak: $(READY) ## what restarts, saves and jobs leave behind, round by round, a quarter of an hour; draws docs/images/soak.png
+	$(BIN)/python -m benchmarks.soak $(ARGS)
+
 .PHONY: plans
 plans: $(PLAN_READY) ## compile the plans of forty jobs and compare them with docs/plans.md, half an hour (ARGS="7B-tpu-v5p" for some)
 	$(BIN)/python -m tests.plan.plans $(ARGS)
