@@ -1,4 +1,4 @@
-"""An operator as a process, as a Deployment runs it, on an API server with the chart's types: for tests and the soak."""
+"""An operator as a process, as a Deployment runs it, on an API server with the chart types: for tests and the soak."""
 
 import secrets
 import subprocess
