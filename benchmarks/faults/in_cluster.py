@@ -41,6 +41,7 @@ class Fault:
 
 
 _FIRST = "the first process of the container, which ends with it"
+_NOTHING = "the run goes on, and so there is nothing to be noticed"
 _UNKNOWN = {"unknown": 1}
 FAULTS: tuple[Fault, ...] = (
     Fault(name="trainer killed", put=harms.trainer, charged=[{"failure": 1}], phases=(START, STEP, SAVE)),
@@ -85,8 +86,8 @@ FAULTS: tuple[Fault, ...] = (
         charged=[{}, {"storage": 1}],
         note="for 20 s, in which the pods' logs alone say so",
     ),
-    Fault(name="operator killed", put=harms.operator_killed, charged=[{}]),
-    Fault(name="API server frozen 60 s", put=harms.api_server_frozen, charged=[{}]),
+    Fault(name="operator killed", put=harms.operator_killed, charged=[{}], note=_NOTHING),
+    Fault(name="API server frozen 60 s", put=harms.api_server_frozen, charged=[{}], note=_NOTHING),
 )
 
 
