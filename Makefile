@@ -90,6 +90,7 @@ test-kills: $(READY) ## every kind of kill in every phase, on two and on four ho
 
 .PHONY: test-skew
 test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOUS=COMMIT, each way, the operator changed under a running job
+	@$(if $(PREVIOUS),,echo 'Which release is the other one? Say it: make test-skew PREVIOUS=v0.1.0' >&2; exit 2)
 	tree=$$(mktemp -d) && trap 'git worktree remove --force $$tree' EXIT && git worktree add --quiet --detach $$tree $(PREVIOUS) && \
 	  $(BIN)/python -m tests.skew $$tree
 

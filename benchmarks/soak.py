@@ -9,7 +9,6 @@ Measured are memory, file descriptors, threads and listening ports of the proces
 and objects of the cluster. `tests/test_soak.py` asserts a few of its restarts.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -21,12 +20,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+import typer
 import yaml
+from benchmarks.command import serve
 from tests.cluster.api_server import ApiServer
 from tests.cluster.client import Client
-from tests.cluster.commands import wait
+from tests.cluster.commands import ClusterError, wait
 from tests.launcher.conftest import Run
 from tests.operator.building import manifest
 from tests.operator.controller.operating import Place
@@ -204,21 +206,25 @@ def _disk_bytes(directory: Path) -> int:
     return total
 
 
-_ROUNDS: dict[str, tuple[int, Callable[[int], Iterator[Sample]]]] = {
-    "restarts": (200, restarts),
-    "saves": (100, saves),
-    "jobs": (50, jobs),
-}
+_ROUNDS: dict[str, Callable[[int], Iterator[Sample]]] = {"restarts": restarts, "saves": saves, "jobs": jobs}
 
 
-def main() -> None:
-    """Run the rounds and draw them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, (number, _) in _ROUNDS.items():
-        parser.add_argument(f"--{name}", type=int, default=number)
-    asked = vars(parser.parse_args())
+def soak(
+    *,
+    number_of_restarts: Annotated[
+        int, typer.Option("--restarts", min=2, help="How often the trainer of a run on two hosts is killed.")
+    ] = 200,
+    number_of_saves: Annotated[
+        int, typer.Option("--saves", min=2, help="Checkpoints of a run that saves each step.")
+    ] = 100,
+    number_of_jobs: Annotated[
+        int, typer.Option("--jobs", min=2, help="Jobs that are made, run and deleted, one after the other.")
+    ] = 50,
+) -> None:
+    """Measure what restarts, saves and jobs leave behind, round by round, and draw it; a quarter of an hour."""
+    asked = {"restarts": number_of_restarts, "saves": number_of_saves, "jobs": number_of_jobs}
     series: dict[str, Sequence[Sample]] = {}
-    for name, (_, measure) in _ROUNDS.items():
+    for name, measure in _ROUNDS.items():
         began, samples = time.monotonic(), list[Sample]()
         for sample in measure(asked[name]):
             samples.append(sample)
@@ -230,4 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(soak, example="make soak ARGS='--jobs 20'", error=ClusterError)

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from tests.cluster.api_server import ApiServer
 from tests.cluster.commands import say, wait
 from tests.operator.building import manifest
@@ -39,7 +40,24 @@ _SECONDS = 120.0
 _STEPS = 100_000
 
 
-def main(previous: Path) -> None:
+def skew(
+    tree: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, resolve_path=True, help="The previous release.")
+    ],
+    *,
+    record: Annotated[
+        Path | None, typer.Option(help="Write down what that release says into this folder, and try nothing.")
+    ] = None,
+) -> None:
+    """Run a job under operator and trainer of two releases, each way, the operator changed under it."""
+    with addresses():
+        if record is None:
+            both_ways(tree)
+        else:
+            write_down(tree, record)
+
+
+def both_ways(previous: Path) -> None:
     """Run both ways; AssertionError or ClusterError where a release does not understand the other."""
     with ApiServer() as server:
         for number, image in enumerate((previous, _ROOT)):
@@ -49,7 +67,7 @@ def main(previous: Path) -> None:
             _changes_of_the_operator(server, image, previous, f"skew-{number}")
 
 
-def record(previous: Path, folder: Path) -> None:
+def write_down(previous: Path, folder: Path) -> None:
     """One job of the previous release alone, and its documents."""
     with ApiServer() as server, _begun(server, previous, "record") as (place, kubelet, scratch):
         _install(server, previous)
@@ -164,11 +182,6 @@ def _operator(server: ApiServer, tree: Path, folder: Path, namespace: str) -> It
 
 
 if __name__ == "__main__":
-    with addresses():
-        match sys.argv[1:]:
-            case [tree]:
-                main(Path(tree).resolve())
-            case [tree, "--record", folder]:
-                record(Path(tree).resolve(), Path(folder))
-            case _:
-                sys.exit("python -m tests.skew TREE [--record FOLDER]")
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(epilog="Example: make test-skew PREVIOUS=v0.1.0")(skew)
+    app()
