@@ -64,7 +64,6 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
     assert steps(str(directory / "checkpoints")) == [2, 6, 8]
 
 
-@pytest.mark.usefixtures("own_programs")
 @pytest.mark.usefixtures("at_once", "own_programs")
 def test_checkpoints_that_are_not_there_any_more_are_waited_for(tmp_path: Path) -> None:
     """Where the run is known to have saved some, it does not begin anew below a volume that is not mounted."""
@@ -80,6 +79,7 @@ def test_checkpoints_that_are_not_there_any_more_are_waited_for(tmp_path: Path) 
     assert run_here(directory, *overrides, "training.steps=3", committed=2) == ExitCode.OK
 
 
+@pytest.mark.usefixtures("own_programs")
 def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that are prepared, every batch of an evaluation and a state that is restored keep the watchdog quiet."""
     text = tmp_path / "text.jsonl"

@@ -88,6 +88,8 @@ class Living:
         if self._hosts and hosts != self._hosts:
             self._lost += any(host in self._hosts and self._hosts[host] != uid for host, uid in hosts.items())
             self.incarnation += 1
+        if not self._hosts:
+            self.stops = False  # what was asked too late of the gang before is not asked of this one
         self._hosts, self._address = hosts, running["0-0"]["status"]["podIP"]
         if self.stops:
             self._end(running, ExitCode.SAVED, "saved and stopped")
