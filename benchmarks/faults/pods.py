@@ -146,7 +146,9 @@ class Hurt:
     def until_next_step(self) -> None:
         """Wait until trainers that started since the fault have taken a step."""
         self.job.until(
-            "the next step", lambda: self._look() and self.said.next_step(self.began) is not None, WITHIN_SECONDS
+            "the next step",
+            lambda: self._look() and self.said.next_step(self.began, begun_anew=True) is not None,
+            WITHIN_SECONDS,
         )
 
     def until_seconds(self, seconds: float) -> None:

@@ -30,10 +30,12 @@ class Said(Watch):
         """When it first said something since then that no undisturbed run says."""
         return next((told.at for told in [*self.told] if told.at >= since and told.unusual), None)
 
-    def next_step(self, since: float) -> float | None:
-        """When the next step was taken: after a restart, if there was one."""
+    def next_step(self, since: float, *, begun_anew: bool = False) -> float | None:
+        """When the next step was taken: after a restart, if there was one, or in no case before one."""
         later = [told for told in self._metrics() if told.at > since]
         starts = [number for number, told in enumerate(later) if told.event in _STARTS]
+        if begun_anew and not starts:
+            return None  # the trainers of before go on for a moment
         steps = (told.at for told in later[starts[0] if starts else 0 :] if told.event is None)
         return next(steps, None)
 
