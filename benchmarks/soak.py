@@ -38,7 +38,7 @@ from shardwise.job.contract import LOGS
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "soak.png"
-OBJECTS = ("pods", "configmaps", "secrets", "services", "endpointslices", "networkpolicies", "trainingjobs")
+OBJECTS = ("pods", "configmaps", "secrets", "networkpolicies", "trainingjobs")
 _SAVING = {
     "model.preset": "tiny",
     "model.layers": 1,

@@ -24,7 +24,7 @@ from shardwise.launcher.client import POLL_PATH, SIGNATURE
 from shardwise.launcher.config import socket_of
 from shardwise.launcher.members import poll_seconds
 from shardwise.launcher.report import Report
-from shardwise.launcher.shared import read_word
+from shardwise.launcher.shared import Word
 from shardwise.launcher.signature import answer_signature, poll_signature
 
 STEP_SECONDS = 1.0
@@ -38,7 +38,6 @@ class Gang:
 
     run: str
     num_hosts: int
-    leader: str
     token: str
     directory: str
     scratch: str
@@ -55,7 +54,7 @@ class StandIn:
         self._idle = _report(host, self.agent_id, None)
         self._running = _report(host, self.agent_id, _progress(host))
 
-    def poll(self, gang: Gang, sees: str, epoch: int | None) -> dict[str, Any]:
+    def poll(self, gang: Gang, leader: Word, epoch: int | None) -> dict[str, Any]:
         """What the host says to the leader."""
         return {
             "run": gang.run,
@@ -63,7 +62,7 @@ class StandIn:
             "agentId": self.agent_id,
             "attempt": 0,
             "address": f"127.0.{self.host // 250}.{1 + self.host % 250}",
-            "sees": sees,
+            "sees": leader.agent_id,
             "leaving": False,
             "stuck": "",
             "epoch": epoch,
@@ -150,7 +149,6 @@ class Crowd:
     def __init__(self, gang: Gang) -> None:
         self._gang = gang
         self._hosts = {host: StandIn(host) for host in range(1, gang.num_hosts)}
-        self._address, self._port = gang.leader.rsplit(":", 1)
         self._epoch, self._wire = 0, asyncio.Event()
         self._out: asyncio.StreamWriter | None = None
         self._answered, self._longest = 0, 0.0
@@ -179,10 +177,10 @@ class Crowd:
         """The loop of `shardwise.launcher.follower`, with a connection for each poll as there."""
         epoch: int | None = None
         while True:
-            sees = read_word(Path(self._gang.directory))
             try:
+                leader = Word.read(Path(self._gang.directory))
                 async with asyncio.timeout(2.0):
-                    answer = await self._poll(host.poll(self._gang, sees, epoch))
+                    answer = await self._poll(leader.address, host.poll(self._gang, leader, epoch))
             except (OSError, TimeoutError, ValueError):
                 answer = None
             if answer:
@@ -197,13 +195,14 @@ class Crowd:
                     self._say(joined=host.host)
             await asyncio.sleep(poll_seconds(self._gang.num_hosts))
 
-    async def _poll(self, words: dict[str, Any]) -> dict[str, Any]:
+    async def _poll(self, where: str, words: dict[str, Any]) -> dict[str, Any]:
         body = json.dumps(words).encode()
         signature = poll_signature(self._gang.token, body)
-        reader, writer = await asyncio.open_connection(self._address, int(self._port))
+        address, port = where.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(address, int(port))
         try:
             writer.write(
-                f"POST {POLL_PATH} HTTP/1.1\r\nHost: {self._address}:{self._port}\r\nAccept-Encoding: identity\r\n"
+                f"POST {POLL_PATH} HTTP/1.1\r\nHost: {where}\r\nAccept-Encoding: identity\r\n"
                 f"{SIGNATURE}: {signature}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
                 + body
             )

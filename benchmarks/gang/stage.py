@@ -100,8 +100,7 @@ class _Gang:
             job_file=str(folder / "job.yaml"),
             directory=str(self._directory),
             scratch=str(folder),
-            leader=(address := f"{_ADDRESS}:{free_port(_ADDRESS)}"),
-            listen=address,
+            listen=f"{_ADDRESS}:{free_port(_ADDRESS)}",
             address=_ADDRESS,
             gang_token_file=str(folder / "gang-token"),
             status_token_file=str(folder / "status-token"),
@@ -130,7 +129,6 @@ class _Gang:
         gang = Gang(
             run=config.run,
             num_hosts=config.num_hosts,
-            leader=config.leader,
             token=config.tokens.gang,
             directory=config.directory,
             scratch=config.scratch,
@@ -140,7 +138,7 @@ class _Gang:
 
     def ask(self, path: str) -> dict[str, Any]:
         """What the leader answers at a path."""
-        return request(self._config.leader, self._config.tokens.status, "GET", path)
+        return request(self._config.listen, self._config.tokens.status, "GET", path)
 
     def until_it_steps(self) -> None:
         """Wait for the first step."""

@@ -14,7 +14,7 @@ from itertools import groupby
 from shardwise_operator.agents import Target
 from shardwise_operator.asks import Asks
 from shardwise_operator.observed import Observed
-from shardwise_operator.plan import Apply, AskSave, AskStop, Create, Delete, Event, Patch, Plan, Step
+from shardwise_operator.plan import AskSave, AskStop, Create, Delete, Event, Patch, Plan, Step
 from shardwise_operator.poll import Key
 from shardwise_operator.render.names import controller_of
 from shardwise_operator.render.secret import Tokens
@@ -89,8 +89,6 @@ class Applier:
         match step:
             case Create():
                 self._create(seen, step, outcome)
-            case Apply():
-                self._api.apply(step.kind, dict(step.manifest))
             case Patch():
                 self._patch(seen, step)
             case Delete():

@@ -24,7 +24,6 @@ from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.kinds import (
     ACCELERATOR_CATALOGS,
     ACCELERATOR_CLASSES,
-    ENDPOINT_SLICES,
     PODS,
     TRAINING_JOBS,
     Kind,
@@ -141,7 +140,6 @@ def _metadata_alone(made: Object) -> Object:
 
 _MADE: Mapping[Kind, Callable[[Object], Object]] = {
     **dict.fromkeys(CHILDREN, _metadata_alone),
-    ENDPOINT_SLICES: lambda made: made,
     PODS: kept,
 }
 

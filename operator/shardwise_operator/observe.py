@@ -16,26 +16,24 @@ from shardwise.job.quantity import Duration
 from shardwise_operator.config import Settings
 from shardwise_operator.frozen import Frozen, freeze, thaw
 from shardwise_operator.nodes import Nodes
-from shardwise_operator.observed import Endpoint, Guard, Observed
+from shardwise_operator.observed import Guard, Observed
 from shardwise_operator.pod import read_pod
 from shardwise_operator.poll import Poll
-from shardwise_operator.render.names import config_map_name, controller_of, pod_name, service_name
+from shardwise_operator.render.names import config_map_name, controller_of, pod_name, policy_name
 from shardwise_operator.rivals import Rivals
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import (
     ACCELERATOR_CLASSES,
     CONFIG_MAPS,
-    ENDPOINT_SLICES,
     NETWORK_POLICIES,
     PODS,
-    SERVICES,
     Kind,
     Object,
 )
 from shardwise_operator.state import Phase, State, read_state
 from shardwise_operator.views import Caches, Reader
 
-CHILDREN = (CONFIG_MAPS, SERVICES, NETWORK_POLICIES, ENDPOINT_SLICES)
+CHILDREN = (CONFIG_MAPS, NETWORK_POLICIES)
 
 RECENT_SECONDS = 5.0
 _MAX_REMEMBERED = 2048
@@ -109,7 +107,6 @@ class Observer:
             children=frozenset(
                 f"{kind.kind}/{child['metadata']['name']}" for kind in CHILDREN for child in children[kind]
             ),
-            endpoint=_endpoint(children[ENDPOINT_SLICES], metadata["name"]),
             guard=_guard(children[NETWORK_POLICIES], metadata["name"]),
             nodes=self._nodes.known(pods),
             pools=dict(self._nodes.pools(frozen, state, pods)),
@@ -216,18 +213,10 @@ class _Memory(Generic[T]):
         return made
 
 
-def _endpoint(slices: Sequence[Object], job: str) -> Endpoint | None:
-    for each in slices:
-        if each["metadata"]["name"] == service_name(job):
-            addresses = [address for endpoint in each["endpoints"] for address in endpoint["addresses"]]
-            return Endpoint(addresses[0] if addresses else "", each["metadata"]["uid"])
-    return None
-
-
 def _guard(policies: Sequence[Object], job: str) -> Guard | None:
     for each in policies:
         metadata = each["metadata"]
-        if metadata["name"] == service_name(job):
+        if metadata["name"] == policy_name(job):
             return Guard(metadata["uid"], frozenset(owner["uid"] for owner in metadata["ownerReferences"]))
     return None
 

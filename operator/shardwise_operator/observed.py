@@ -17,14 +17,6 @@ LEADER = "0-0"
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """Where a job's EndpointSlice says that host 0 is, and the slice's UID."""
-
-    address: str
-    uid: str
-
-
-@dataclass(frozen=True)
 class Guard:
     """A job's NetworkPolicy: its UID, and those of its owners."""
 
@@ -53,7 +45,6 @@ class Observed:
         frozen: what the pods of this round are made of; None before its ConfigMap is there.
         pods: all its pods, of earlier rounds too.
         children: "<Kind>/<name>" of its own other objects.
-        endpoint: its EndpointSlice; None where there is none.
         guard: its NetworkPolicy; None where there is none.
         nodes: the watched nodes that its pods are on, by name.
         pools: by slice, the place that its bound pods are in; only of slices with a pod that still needs one.
@@ -81,7 +72,6 @@ class Observed:
     frozen: Frozen | None = None
     pods: tuple[Pod, ...] = ()
     children: frozenset[str] = frozenset()
-    endpoint: Endpoint | None = None
     guard: Guard | None = None
     nodes: Mapping[str, Node] = field(default_factory=dict)
     pools: Mapping[int, str] = field(default_factory=dict)

@@ -20,14 +20,6 @@ class Create:
 
 
 @dataclass(frozen=True)
-class Apply:
-    """Server-side apply an object of ours; the UID in the manifest is the precondition."""
-
-    kind: Kind
-    manifest: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Patch:
     """Merge a patch into the object that has this UID."""
 
@@ -72,7 +64,7 @@ class AskSave:
     heard: Event
 
 
-Step = Create | Apply | Patch | Delete | AskStop | AskSave
+Step = Create | Patch | Delete | AskStop | AskSave
 
 
 @dataclass(frozen=True, kw_only=True)

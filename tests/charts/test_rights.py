@@ -26,7 +26,7 @@ ACCOUNT = f"system:serviceaccount:{NAMESPACE}:shardwise"
 CATALOG_CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/acceleratorcatalogs.shardwise.dev"
 CATALOG = "/apis/shardwise.dev/v1alpha1/acceleratorcatalogs/shardwise"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/shardwise"
-NETWORKING, DISCOVERY, JOBS = "apis/networking.k8s.io/v1", "apis/discovery.k8s.io/v1", "apis/shardwise.dev/v1alpha1"
+NETWORKING, JOBS = "apis/networking.k8s.io/v1", "apis/shardwise.dev/v1alpha1"
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,12 @@ def _from_start_to_removal(place: Place) -> None:
     place.apply(manifest("ends", ttlAfterFinished="1s"))
     place.until_pods("ends-0-0-0", "ends-0-1-0", job="ends")
     place.run("ends-0-0-0", "ends-0-1-0")
-    place.until("host 0's address", lambda: _address(place, "ends") == ["192.0.2.1"])
+    place.until("host 0's policy", lambda: _guards(place, "ends") == ["ends-0-0-0"])
     place.remove("ends-0-0-0")
     place.until_pods("ends-0-0-1", "ends-0-1-0", job="ends")
     place.bind("ends-0-0-1")
     place.report("ends-0-0-1", phase="Running", podIP="192.0.2.77")
-    place.until("its new address", lambda: _address(place, "ends") == ["192.0.2.77"])
+    place.until("its successor's", lambda: _guards(place, "ends") == ["ends-0-0-1"])
     for pod in place.pods("ends"):
         place.end(pod, 0, record(0))
     place.until("the job's removal", lambda: not place.there("trainingjobs", "ends", JOBS))
@@ -168,19 +168,14 @@ def _suspended_twice(place: Place) -> None:
 
 def _names_are_taken(place: Place) -> None:
     """Somebody has an object of the name that a job's own would bear, of each kind in another job's way."""
-    port = {"port": 1}
     taken: list[tuple[str, str, str, Object]] = [
         ("config", "configmaps", "api/v1", {"metadata": {"name": "config-shardwise-0"}}),
-        ("service", "services", "api/v1", {"spec": {"ports": [port]}}),
         ("policy", "networkpolicies", NETWORKING, {"spec": {"podSelector": {}}}),
-        ("slice", "endpointslices", DISCOVERY, {"addressType": "IPv4", "endpoints": [], "ports": [port]}),
     ]
     for job, plural, group, body in taken:
         theirs = {"metadata": {"name": f"{job}-shardwise"}, **body}
         place.client.request("POST", place.path(plural, group=group), theirs)
         place.apply(manifest(job))
-    place.until_pods("slice-0-0-0", "slice-0-1-0", job="slice")
-    place.run("slice-0-0-0")
     place.until("the conflicts", lambda: all(place.status(job).get("reason") == "NameConflict" for job, *_ in taken))
 
 
@@ -197,12 +192,12 @@ def _leader(client: Client) -> str:
     return str(client.request("GET", LEASE)["spec"].get("holderIdentity") or "")
 
 
-def _address(place: Place, job: str) -> list[str]:
-    """What the name of host 0 stands for."""
-    if not place.there("endpointslices", f"{job}-shardwise", DISCOVERY):
+def _guards(place: Place, job: str) -> list[str]:
+    """The pods that own the job's NetworkPolicy."""
+    if not place.there("networkpolicies", f"{job}-shardwise", NETWORKING):
         return []
-    found = place.client.request("GET", place.path("endpointslices", f"{job}-shardwise", DISCOVERY))
-    return [address for endpoint in found["endpoints"] for address in endpoint["addresses"]]
+    found = place.client.request("GET", place.path("networkpolicies", f"{job}-shardwise", NETWORKING))
+    return [owner["name"] for owner in found["metadata"]["ownerReferences"] if owner["kind"] == "Pod"]
 
 
 def _events(place: Place, job: str) -> list[Object]:

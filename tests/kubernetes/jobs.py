@@ -23,9 +23,9 @@ TRAINING_JOBS = "/apis/shardwise.dev/v1alpha1/namespaces/{}/trainingjobs"
 
 # Run in a pod: what host 0 says of the run, to whoever has the token.
 STATUS = """
-import os, urllib.request
+import json, os, urllib.request
 token = open("/etc/shardwise/tokens/status").read()
-address = os.environ["SHARDWISE_POD_LEADER"]
+address = json.load(open(os.environ["SHARDWISE_POD_DIRECTORY"] + "/logs/leader"))["address"]
 asked = urllib.request.Request(f"http://{address}/status", headers={"Authorization": f"Bearer {token}"})
 print(urllib.request.urlopen(asked, timeout=10).read().decode())
 """
@@ -110,7 +110,7 @@ class Job:
     def delete(self) -> None:
         """Delete the job where it is there, and wait until nothing of it is left."""
         self.kubectl("delete", "tj", self.name, "--wait=true", "--ignore-not-found")
-        kinds = "pods,services,configmaps,secrets,networkpolicies,endpointslices"
+        kinds = "pods,configmaps,secrets,networkpolicies"
         words = ("get", kinds, f"--selector=shardwise.dev/job={self.name}", "--output=name")
         wait(f"{self.name} to be gone", lambda: not self.kubectl(*words), 60)
 

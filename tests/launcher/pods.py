@@ -22,14 +22,12 @@ from tests.launcher.conftest import JOB, LIMIT_SECONDS
 
 from shardwise.job import accelerators, pods
 from shardwise.job.contract import LOGS, SUMMARY
-from shardwise.job.files import replace_file
 from shardwise.job.load import dump, loads
 from shardwise.job.pods import LastRecord
 from shardwise.launcher import processes
 from shardwise.launcher.client import NoLeaderError, request
 
 ROOT = Path(__file__).parents[2]
-NAME = "job-0-0.test"
 UID = "0f1e2d3c-aaaa"
 GANG, STATUS = "gang-secret", "status-secret"
 _networks = itertools.count()
@@ -43,8 +41,7 @@ class Pods:
         self.directory.mkdir(parents=True)
         # The path of unix sockets is bounded, and pytest's folders are deep.
         self.roots = Path(tempfile.mkdtemp(prefix="swp-", dir="/tmp"))
-        self._names, self._output = folder / "names.json", folder / "output.txt"
-        self._names.write_text("{}")
+        self._output = folder / "output.txt"
         self._network = f"127.{1 + os.getpid() % 250}.{next(_networks) % 250}"
         self._attempts = itertools.count()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -76,21 +73,18 @@ class Pods:
         (root / "token_mount" / pods.GANG_TOKEN_KEY).write_text(GANG)
         (root / "token_mount" / pods.STATUS_TOKEN_KEY).write_text(STATUS)
         self.addresses[host] = f"{self._network}.{1 + attempt}"
-        if host == 0:
-            replace_file(self._names, json.dumps({NAME: self.addresses[0]}), durable=False)  # others read it meanwhile
         variables = {
             pods.ADDRESS_VARIABLE: self.addresses[host],
             pods.CONTRACT_VARIABLE: self.contract,
             pods.RANK_VARIABLE: str(host),
             pods.ATTEMPT_VARIABLE: str(attempt),
-            pods.LEADER_VARIABLE: f"{NAME}:{pods.AGENT_PORT}",
             pods.RUN_VARIABLE: self.run,
             pods.STARTED_VARIABLE: str(time.time()),
             pods.DIRECTORY_VARIABLE: str(directory or self.directory),
             "PYTHONPATH": str(ROOT),
         }
         script = Path(__file__).parent / "pod_process.py"
-        command = [sys.executable, str(script), str(root), str(self._names), json.dumps(self.options)]
+        command = [sys.executable, str(script), str(root), json.dumps(self.options)]
         with self._output.open("ab") as output:
             self.processes[host] = subprocess.Popen(
                 command, env=os.environ | variables, stdout=output, stderr=output, start_new_session=True

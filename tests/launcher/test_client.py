@@ -6,14 +6,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwise.launcher.client import SIGNATURE, NoLeaderError, poll, request
+from shardwise.job.contract import LOGS
+from shardwise.launcher.client import SIGNATURE, Leader, NoLeaderError, poll, request
 from shardwise.launcher.config import Tokens
 from shardwise.launcher.ports import free_port
 from shardwise.launcher.server import Server
+from shardwise.launcher.shared import Word
 from shardwise.launcher.signature import answer_signature, poll_signature
 
 TOKENS = Tokens(gang="gang-secret", status="status-secret")
@@ -73,7 +76,7 @@ def test_the_leader_is_believed() -> None:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     with Server(address, TOKENS, lambda: True, Board()):
         assert poll(address, TOKENS.gang, {"host": 3, "run": "run-0"}) == {"done": None, "host": 3}
-        with pytest.raises(NoLeaderError, match="another run"):
+        with pytest.raises(NoLeaderError, match="another leader"):
             poll(address, TOKENS.gang, {"host": 3, "run": "run-1"})
         with pytest.raises(NoLeaderError, match="token"):
             poll(address, TOKENS.status, {"host": 3, "run": "run-0"})
@@ -140,3 +143,45 @@ def test_hundreds_of_followers_that_come_at_once_find_a_place() -> None:
     finally:
         for connection in connected:
             connection.close()
+
+
+def test_the_run_directory_says_who_leads(tmp_path: Path) -> None:
+    """A follower asks who its round's file names, and looks again once that one does not answer."""
+    (tmp_path / LOGS).mkdir()
+    first, second = (f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2))
+    leader = Leader(tmp_path, "run-0", TOKENS.gang)
+    words = {"host": 3, "run": "run-0"}
+    with pytest.raises(NoLeaderError, match="does not say who leads"):
+        leader.poll(words)
+    Word(run="run-before", agent_id="old", address=first).leave(tmp_path)
+    with pytest.raises(NoLeaderError, match="who led before"):
+        leader.poll(words)
+    Word(run="run-0", agent_id="one", address=first).leave(tmp_path)
+    with Server(first, TOKENS, lambda: True, Board()):
+        assert leader.poll(words) == {"done": None, "host": 3}
+        Word(run="run-0", agent_id="two", address=second).leave(tmp_path)
+        assert leader.poll(words)["host"] == 3
+    with Server(second, TOKENS, lambda: True, Board()):
+        with pytest.raises(NoLeaderError):
+            leader.poll(words)
+        assert leader.poll(words)["host"] == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "an agent's id", "[]", '{"run": "run-0"}', '{"run": 1, "agent_id": "", "address": ""}', "[" * 9_999]
+)
+def test_what_is_no_word(tmp_path: Path, text: str) -> None:
+    """A file of an earlier release, or a broken one, names nobody, and whoever looks goes on looking."""
+    (tmp_path / LOGS).mkdir()
+    (tmp_path / LOGS / "leader").write_text(text)
+    with pytest.raises(NoLeaderError, match="does not say who leads"):
+        Leader(tmp_path, "run-0", TOKENS.gang).poll({})
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "host:port", "127.0.0.1:99999999"])
+def test_an_address_that_is_none(tmp_path: Path, address: str) -> None:
+    """Whoever may write to the volume can keep a host waiting, and nothing worse."""
+    (tmp_path / LOGS).mkdir()
+    Word(run="run-0", agent_id="one", address=address).leave(tmp_path)
+    with pytest.raises(NoLeaderError):
+        Leader(tmp_path, "run-0", TOKENS.gang).poll({"host": 1})

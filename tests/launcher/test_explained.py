@@ -44,7 +44,7 @@ def explained(ended: Exit, times_lost: int) -> Ending:
 
     async def end() -> Ending:
         members = Members(2, "own")
-        word = {"host": 1, "agentId": "one", "attempt": 0, "address": "", "sees": "", "leaving": False, "stuck": ""}
+        word = {"host": 1, "agentId": "one", "attempt": 0, "address": "", "leaving": False, "stuck": ""}
         since = time.monotonic()
         members.polled({**word, "epoch": None}, since + 60.0)
         own: Answer = {"agentId": "own", "exit": camel(PEER_GONE)}

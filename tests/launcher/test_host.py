@@ -24,7 +24,6 @@ def host_of(directory: Path) -> Host:
         job_file=str(JOB),
         directory=str(directory),
         scratch=str(directory),
-        leader="127.0.0.1:1",
         listen="127.0.0.1:1",
         address="127.0.0.1",
         gang_token_file=str(directory / "token"),

@@ -5,7 +5,7 @@ from typing import Any
 from shardwise.launcher.members import LOST_SECONDS, MISSED_SECONDS, Members, poll_seconds
 
 
-def poll(host: int, agent: str, *, sees: str = "own", leaving: bool = False, attempt: int = 0) -> dict[str, Any]:
+def poll(host: int, agent: str, *, leaving: bool = False, attempt: int = 0) -> dict[str, Any]:
     """Return a follower's poll."""
     address = f"10.0.0.{host}"
     return {
@@ -13,7 +13,6 @@ def poll(host: int, agent: str, *, sees: str = "own", leaving: bool = False, att
         "agentId": agent,
         "attempt": attempt,
         "address": address,
-        "sees": sees,
         "leaving": leaving,
         "stuck": "",
         "epoch": None,
@@ -106,14 +105,9 @@ def test_pardon() -> None:
     assert members.silent(71.0, MISSED_SECONDS) == []
 
 
-def test_blind() -> None:
-    """A host that does not read the leader's word is blind since its agent came; one that reads it is not."""
-    members = heard((1, "a", 10.0))
-    members.polled(poll(2, "b", sees="no such file"), 11.0)
-    members.polled(poll(2, "b", sees="no such file"), 12.0)
-    assert {host: member.came_at for host, member in members.blind().items()} == {2: 11.0}
-    members.polled(poll(2, "b"), 13.0)
-    assert members.blind() == {}
+def test_never_heard() -> None:
+    """A host that was heard once is another matter, however long ago that was."""
+    assert heard((2, "b", 10.0)).never_heard() == [1]
 
 
 def test_leaving() -> None:

@@ -212,16 +212,18 @@ def test_tokens(pods: Pods) -> None:
 
 
 def test_directory_not_shared(pods: Pods, tmp_path: Path) -> None:
-    """A host that sees another folder than host 0 ends the run before it trains, by its name and the folder's."""
-    pods.options = {"sharedSeconds": 1.0}
-    pods.start(hosts=2)
-    pods.kill(1)
+    """A host that sees another folder than host 0 does not find it: nothing trains, and host 0 says what it may be."""
+    pods.options = {"unheardSeconds": 0.5}
+    pods.start(hosts=1, recovery="startWithin: 3s")
+    pods.kill(0)
+    pods.job = pods.job.replace("1x2", "2x2")
     pods.make(1, directory=tmp_path / "elsewhere")
+    pods.make(0)
 
-    assert pods.codes() == [ExitCode.BAD_INPUT] * 2
-    record = pods.record(0)
-    assert (record.code, record.cause, record.rank) == (ExitCode.BAD_INPUT, "badInput", 1)
-    assert f"host 1 cannot read in {pods.directory}" in record.message
+    doubt = f"nothing was ever heard of host 1: where its pod runs, it does not find host 0 in {pods.directory}"
+    pods.until(lambda status: doubt in (status["reason"] or ""))
+    assert pods.wait(0) == ExitCode.HOSTS_MISSING
+    assert doubt in pods.record(0).message
 
 
 def test_job_refused(pods: Pods) -> None:

@@ -45,7 +45,7 @@ class StandInEpoch:
 
 def poll(agent: str) -> dict[str, Any]:
     """Return what the agent of host 1 says."""
-    more = {"address": "", "sees": "", "leaving": False, "stuck": "", "epoch": None}
+    more = {"address": "", "leaving": False, "stuck": "", "epoch": None}
     return {"host": 1, "agentId": agent, "attempt": 0, **more}
 
 

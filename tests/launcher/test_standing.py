@@ -16,7 +16,7 @@ def test_a_wall_clock_that_is_set_is_no_time(
     """Neither where the time went nor how long ago the last end was counts the jump."""
     (tmp_path / "logs").mkdir()
     right, began_at = time.time, time.time()
-    config = Mock(directory=str(tmp_path), run="one", scratch="", leader="127.0.0.1:1", started_at=began_at)
+    config = Mock(directory=str(tmp_path), run="one", scratch="", listen="127.0.0.1:1", started_at=began_at)
     standing = Standing(config)
     standing.begin(Mock(number=0, seconds={}))
     standing.end(well=False)

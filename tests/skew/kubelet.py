@@ -1,12 +1,11 @@
 """Runs the pods of a namespace as processes of this machine, of the tree that is their image. For `tests.skew`.
 
-A stand-in for scheduler, kubelet, images and DNS, on a real API server. A pod's process is the real agent with a fake
+A stand-in for scheduler, kubelet and images, on a real API server. A pod's process is the real agent with a fake
 trainer; its variables, its job, its class and its tokens are those that the operator gave the pod.
 """
 
 import base64
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from tests.cluster.commands import run
 from tests.operator.controller.operating import Place
 
 from shardwise.job import pods
-from shardwise.job.files import replace_file
 
 _LOOK_SECONDS = 0.2
 _NETWORK = "203.0.113"  # for documentation, so nobody's; an address of a pod may not be a loopback one
@@ -37,8 +35,6 @@ class Kubelet:
         self._place, self._folder, self._tree = place, folder, tree
         self.directory = folder / "run"
         self.directory.mkdir()
-        self._names = folder / "names.json"
-        self._names.write_text("{}")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._told: set[str] = set()
         self._reported: set[str] = set()
@@ -85,14 +81,11 @@ class Kubelet:
         link.unlink(missing_ok=True)
         link.symlink_to(root)  # where the stand-in for Ray finds the socket of a host
         variables = {each["name"]: each.get("value", address) for each in container["env"]}
-        if host == "0":
-            leader = variables[pods.LEADER_VARIABLE].rsplit(":", 1)[0]
-            replace_file(self._names, json.dumps({leader: address}), durable=False)
         variables |= {pods.DIRECTORY_VARIABLE: str(self.directory), "PYTHONPATH": in_tree(self._tree)}
         script = self._tree / "tests" / "launcher" / "pod_process.py"
         with (self._folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, str(script), str(root), str(self._names), "{}"],
+                [sys.executable, str(script), str(root), "{}"],
                 env=os.environ | variables,
                 stdout=log,
                 stderr=log,

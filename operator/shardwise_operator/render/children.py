@@ -1,23 +1,21 @@
-"""The objects beside the pods: what the round is made of, the name of host 0, and who may speak to the pods."""
+"""The objects beside the pods: what the round is made of, and who may speak to the pods."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.job.pods import AGENT_PORT, JOB_LABEL
-from shardwise_operator.observed import LEADER, Observed
+from shardwise_operator.observed import Observed
 from shardwise_operator.render.names import (
     MANAGED_BY_LABEL,
     MANAGER,
     config_map_name,
-    host_name,
     metadata,
-    service_name,
+    policy_name,
 )
-from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, SERVICES, Kind
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, Kind
 
 _OPERATOR = {"app.kubernetes.io/name": "shardwise", "app.kubernetes.io/component": "operator"}  # as the chart's pods
-_PORT = {"name": "agent", "port": AGENT_PORT, "protocol": "TCP"}
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,8 @@ def children(seen: Observed, operator_namespace: str, *, policy: bool = True) ->
     """Every object that a round needs before its pods, but the Secret, which nobody may look for; with its `policy`."""
     assert seen.state.round is not None
     yield Child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round), lambda: config_map(seen))
-    yield Child(SERVICES, service_name(seen.name), lambda: service(seen))
     if policy:
-        yield Child(NETWORK_POLICIES, service_name(seen.name), lambda: network_policy(seen, operator_namespace))
+        yield Child(NETWORK_POLICIES, policy_name(seen.name), lambda: network_policy(seen, operator_namespace))
 
 
 def config_map(seen: Observed) -> dict[str, Any]:
@@ -56,34 +53,6 @@ def config_map(seen: Observed) -> dict[str, Any]:
     }
 
 
-def service(seen: Observed) -> dict[str, Any]:
-    """A headless Service without a selector: with one for each job, a controller matches every pod with every job."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(seen, service_name(seen.name)),
-        "spec": {"clusterIP": "None", "ports": [_PORT]},
-    }
-
-
-def endpoint_slice(seen: Observed, address: str) -> dict[str, Any]:
-    """Where host 0 is: the only address behind the Service's name."""
-    meta = _metadata(seen, service_name(seen.name))
-    meta["labels"] |= {
-        "kubernetes.io/service-name": service_name(seen.name),
-        "endpointslice.kubernetes.io/managed-by": MANAGER,
-    }
-    endpoint = {"addresses": [address], "conditions": {"ready": True}, "hostname": host_name(seen.name, LEADER)}
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": meta,
-        "addressType": "IPv6" if ":" in address else "IPv4",
-        "ports": [_PORT],
-        "endpoints": [endpoint],
-    }
-
-
 def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
     """The job's pods hear each other, and the operator's pods on the agent's port; nobody else."""
     own = {"matchLabels": {JOB_LABEL: seen.name, MANAGED_BY_LABEL: MANAGER}}
@@ -94,7 +63,7 @@ def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(seen, service_name(seen.name)),
+        "metadata": _metadata(seen, policy_name(seen.name)),
         "spec": {
             "podSelector": own,
             "policyTypes": ["Ingress"],

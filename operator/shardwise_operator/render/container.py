@@ -11,7 +11,6 @@ from shardwise.job.pods import (
     CONTRACT,
     CONTRACT_VARIABLE,
     DIRECTORY_VARIABLE,
-    LEADER_VARIABLE,
     RANK_VARIABLE,
     RUN_VARIABLE,
     SCRATCH_MOUNT,
@@ -21,7 +20,7 @@ from shardwise.job.pods import (
 from shardwise.job.topology import host_resources
 from shardwise_operator.frozen import Frozen
 from shardwise_operator.observed import Observed
-from shardwise_operator.render.names import AGENT, service_name
+from shardwise_operator.render.names import AGENT
 from shardwise_operator.render.security import container_security
 from shardwise_operator.render.volumes import volume_mounts
 
@@ -65,7 +64,6 @@ def _env(seen: Observed, frozen: Frozen, host: str) -> list[dict[str, Any]]:
         CONTRACT_VARIABLE: CONTRACT,
         RANK_VARIABLE: str(frozen.rank(host)),
         ATTEMPT_VARIABLE: str(seen.state.attempts[host]),
-        LEADER_VARIABLE: f"{service_name(seen.name)}.{seen.namespace}.svc:{AGENT_PORT}",
         RUN_VARIABLE: f"{seen.uid}-{seen.state.round}",
         STARTED_VARIABLE: f"{started_at:.0f}",
         DIRECTORY_VARIABLE: frozen.pod.directory,

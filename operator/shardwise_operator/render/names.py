@@ -16,12 +16,9 @@ OURS = f"{MANAGED_BY_LABEL}={MANAGER}"
 AGENT = "agent"
 
 
-def service_name(job: str) -> str:
-    """The Service that names host 0; the EndpointSlice and the NetworkPolicy are called the same.
-
-    A job may be called 7b, but no Service begins with a digit.
-    """
-    return f"shardwise-{job}" if job[0].isdigit() else f"{job}-shardwise"
+def policy_name(job: str) -> str:
+    """The NetworkPolicy."""
+    return f"{job}-shardwise"
 
 
 def config_map_name(job: str, round_: int) -> str:

@@ -15,7 +15,7 @@ from shardwise_operator.frozen import Frozen
 from shardwise_operator.observed import Observed
 from shardwise_operator.pod import GROUP
 from shardwise_operator.render.container import container
-from shardwise_operator.render.names import host_name, metadata, pod_name, service_name
+from shardwise_operator.render.names import host_name, metadata, pod_name
 from shardwise_operator.render.security import pod_security
 from shardwise_operator.render.volumes import volumes
 
@@ -73,7 +73,6 @@ def _spec(seen: Observed, frozen: Frozen, host: str, place: Place) -> dict[str, 
     pod = frozen.pod
     spec: dict[str, Any] = {
         "hostname": host_name(seen.name, host),
-        "subdomain": service_name(seen.name),
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": ceil(frozen.grace_seconds),
         "automountServiceAccountToken": False,

@@ -42,12 +42,10 @@ class Kind:
 
 
 PODS = Kind("", "v1", "pods", "Pod")
-SERVICES = Kind("", "v1", "services", "Service")
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
 SECRETS = Kind("", "v1", "secrets", "Secret")
 EVENTS = Kind("", "v1", "events", "Event")
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
-ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 TRAINING_JOBS = Kind("shardwise.dev", "v1alpha1", "trainingjobs", "TrainingJob")

@@ -13,7 +13,7 @@ from shardwise_operator.asks import Asks
 from shardwise_operator.plan import Create, Patch, Plan
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import ForbiddenError
-from shardwise_operator.runtime.kinds import PODS, SERVICES, Kind, Object
+from shardwise_operator.runtime.kinds import NETWORK_POLICIES, PODS, Kind, Object
 from shardwise_operator.runtime.transport import Api
 
 
@@ -45,7 +45,7 @@ class _Server:
 
 def _apply(server: _Server) -> Any:
     pods = [Create(PODS, {"metadata": {"name": f"pod-{number}"}}) for number in range(100)]
-    steps = (Create(SERVICES, {"metadata": {"name": "service"}}), *pods)
+    steps = (Create(NETWORK_POLICIES, {"metadata": {"name": "policy"}}), *pods)
     with Asks(Agents(), lambda _: None) as asks:
         applier = Applier(cast("Api", server), asks, Tokens(b"0" * 32))
         return applier.apply(seen(begun()), Plan(state=begun(), steps=steps))
@@ -57,7 +57,7 @@ def test_pods_are_made_several_at_a_time() -> None:
 
     outcome = _apply(server)
 
-    assert server.made[0] == "service"
+    assert server.made[0] == "policy"
     assert [pod["metadata"]["name"] for pod in outcome.pods] == [f"pod-{number}" for number in range(100)]
     assert len(server.made) == 101
     assert 4 < server.most <= 16
@@ -69,8 +69,8 @@ def test_a_quota_is_not_run_against_by_all() -> None:
 
     refused, partly = _apply(first), _apply(later)
 
-    assert (first.made, refused.reason) == (["service", "pod-0"], "QuotaExceeded")
-    assert sorted(later.made) == ["pod-0", "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6", "service"]
+    assert (first.made, refused.reason) == (["policy", "pod-0"], "QuotaExceeded")
+    assert sorted(later.made) == ["pod-0", "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6", "policy"]
     assert (partly.reason, len(partly.pods)) == ("QuotaExceeded", 6)
 
 
@@ -78,13 +78,13 @@ def test_what_the_cache_does_not_show_yet_is_not_patched_again(monkeypatch: pyte
     """Passes follow each other faster than the cache; what it does not show later on is patched once more."""
     server, now = _Server(), [100.0]
     monkeypatch.setattr("shardwise_operator.apply.time.monotonic", lambda: now[0])
-    patch = Patch(SERVICES, "service", "uid-1", {"metadata": {"labels": {"a": "b"}}})
+    patch = Patch(NETWORK_POLICIES, "policy", "uid-1", {"metadata": {"labels": {"a": "b"}}})
     other = replace(patch, uid="uid-2")
     with Asks(Agents(), lambda _: None) as asks:
         applier = Applier(cast("Api", server), asks, Tokens(b"0" * 32))
         for steps in ((patch,), (patch,), (patch, other)):
             applier.apply(seen(begun()), Plan(state=begun(), steps=steps))
-        assert server.patched == ["service uid-1", "service uid-2"]
+        assert server.patched == ["policy uid-1", "policy uid-2"]
         now[0] += 11.0
         applier.apply(seen(begun()), Plan(state=begun(), steps=(patch,)))
-    assert server.patched == ["service uid-1", "service uid-2", "service uid-1"]
+    assert server.patched == ["policy uid-1", "policy uid-2", "policy uid-1"]

@@ -21,7 +21,6 @@ def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
     place.apply(manifest())
     place.until_pods("job-0-0-0", "job-0-1-0")
     assert place.there("configmaps", "job-shardwise-0")
-    assert place.there("services", "job-shardwise")
     assert place.there("networkpolicies", "job-shardwise", "apis/networking.k8s.io/v1")
     place.until("it to say why it is Pending", lambda: place.status().get("reason") == "Scheduling")
     assert _condition(place.status(), "Scheduled")["status"] == "False"
@@ -29,7 +28,6 @@ def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
     agents.answer = told(step=10)
     place.run("job-0-0-0", "job-0-1-0")
     status = place.until_phase("Running")
-    place.until("the endpoint", lambda: place.there("endpointslices", "job-shardwise", "apis/discovery.k8s.io/v1"))
     assert status["progress"]["step"] == 10
     assert status["progress"]["loss"] == "2.5000"
     assert _condition(status, "Ready")["status"] == "True"
@@ -48,11 +46,11 @@ def test_from_apply_to_complete(place: Place, agents: StandInAgents) -> None:
 
 
 def test_a_name_may_begin_with_a_digit(place: Place) -> None:
-    """A job is called by its size as often as not; a Service may not be."""
+    """A job is called by its size as often as not."""
     place.apply(manifest("7b-2"))
 
     place.until_pods("7b-2-0-0-0", "7b-2-0-1-0", job="7b-2")
-    assert place.there("services", "shardwise-7b-2")
+    assert place.there("networkpolicies", "7b-2-shardwise", "apis/networking.k8s.io/v1")
 
 
 def test_what_a_start_asks_of_the_api_server(place: Place, agents: StandInAgents, operator: Operator) -> None:
@@ -139,7 +137,7 @@ def test_a_job_that_fits_trains_and_is_not_planned_again(place: Place, agents: S
 
 
 def test_a_lost_pod_is_replaced_alone(place: Place, agents: StandInAgents) -> None:
-    """The other pod stays as it is; the new one has a new name, and the name of host 0 follows it."""
+    """The other pod stays as it is; the new one has a new name, and owns the policy."""
     agents.answer = told()
     place.train(manifest())
     kept = place.pods()["job-0-1-0"]["metadata"]["uid"]
@@ -155,9 +153,10 @@ def test_a_lost_pod_is_replaced_alone(place: Place, agents: StandInAgents) -> No
     place.bind("job-0-0-1", "node-b")
     place.report("job-0-0-1", phase="Running", podIP="192.0.2.77")
     place.until_phase("Running")
-    path = place.path("endpointslices", "job-shardwise", "apis/discovery.k8s.io/v1")
+    policy = place.path("networkpolicies", "job-shardwise", "apis/networking.k8s.io/v1")
+    successor = place.pods()["job-0-0-1"]["metadata"]["uid"]
     place.until(
-        "the new address", lambda: place.client.request("GET", path)["endpoints"][0]["addresses"] == ["192.0.2.77"]
+        "the owner", lambda: place.client.request("GET", policy)["metadata"]["ownerReferences"][1]["uid"] == successor
     )
 
 
@@ -196,7 +195,7 @@ def test_a_finished_job_is_removed_after_its_time(place: Place) -> None:
 
 @pytest.mark.usefixtures("operator")
 def test_a_deleted_job_is_guarded_while_it_saves(place: Place, agents: StandInAgents) -> None:
-    """The garbage collector takes the Service at once, and the NetworkPolicy when host 0 is gone."""
+    """The garbage collector takes the ConfigMap at once, and the NetworkPolicy when host 0 is gone."""
     networking = "apis/networking.k8s.io/v1"
     agents.answer = told()
     place.train(manifest())
@@ -204,7 +203,8 @@ def test_a_deleted_job_is_guarded_while_it_saves(place: Place, agents: StandInAg
     place.until("two owners", lambda: len(place.client.request("GET", policy)["metadata"]["ownerReferences"]) == 2)
 
     place.client.request("DELETE", place.path("trainingjobs", "job", "apis/shardwise.dev/v1alpha1"))
-    wait("the collector", lambda: not place.there("services", "job-shardwise"), seconds=90)  # it seeks new kinds rarely
+    # The collector seeks new kinds rarely.
+    wait("its end", lambda: not place.there("configmaps", "job-shardwise-0"), seconds=90)
     place.until("one owner", lambda: len(place.client.request("GET", policy)["metadata"]["ownerReferences"]) == 1)
     place.remove("job-0-0-0")
 
@@ -215,10 +215,10 @@ def test_a_start_costs_few_requests(place: Place, agents: StandInAgents, operato
     """Nothing is asked for that the caches know, nothing is made twice, and few changes are worth a status write."""
     agents.answer = told()
     place.train(manifest())
-    place.until("the endpoint", lambda: place.there("endpointslices", "job-shardwise", "apis/discovery.k8s.io/v1"))
+    place.until("the policy's owners", lambda: operator.requests("patch") > 0)
 
-    assert operator.requests("create", but=("leases", "events")) == 7
-    assert operator.requests("create", but=("leases",)) <= 10
+    assert operator.requests("create", but=("leases", "events")) == 5
+    assert operator.requests("create", but=("leases",)) <= 8
     assert operator.requests("get", but=("leases",)) == 0
     assert operator.requests("update_status") <= 5
     assert operator.requests("patch") <= 2  # the NetworkPolicy, again where the cache lags

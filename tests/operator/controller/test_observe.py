@@ -9,7 +9,7 @@ from shardwise_operator.apply import Outcome
 from shardwise_operator.decide import decide
 from shardwise_operator.observe import Observer
 from shardwise_operator.runtime.errors import NotFoundError
-from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, SERVICES, Kind, Object
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, Kind, Object
 from shardwise_operator.runtime.transport import Page
 from shardwise_operator.state import Phase, write_state
 from shardwise_operator.status import compose
@@ -51,12 +51,12 @@ def test_what_two_passes_made_is_remembered() -> None:
     cluster = _Cluster()
     observer = Observer(cluster, cluster, SETTINGS)
     made_of = seen(made_of=frozen())
-    observer.remember(made_of, [_made(CONFIG_MAPS, "job-shardwise-0"), _made(SERVICES, "job-shardwise")])
-    observer.remember(made_of, [_made(SERVICES, "another")])
+    observer.remember(made_of, [_made(CONFIG_MAPS, "job-shardwise-0"), _made(NETWORK_POLICIES, "job-shardwise")])
+    observer.remember(made_of, [_made(NETWORK_POLICIES, "another")])
 
     found = observer.observe(_job(round=0), None, NOW)
 
-    assert found.children == {"ConfigMap/job-shardwise-0", "Service/job-shardwise", "Service/another"}
+    assert found.children == {"ConfigMap/job-shardwise-0", "NetworkPolicy/job-shardwise", "NetworkPolicy/another"}
     assert found.frozen == made_of.made_of
     assert cluster.asked == []
     assert observer.remembers(UID)

@@ -79,7 +79,6 @@ def test_an_old_view_does_no_harm(place: Place, api_server: ApiServer, agents: S
     ("plural", "group", "body"),
     [
         ("configmaps", "api/v1", {"metadata": {"name": "job-shardwise-0"}, "data": {"mine": "yes"}}),
-        ("services", "api/v1", {"metadata": {"name": "job-shardwise"}, "spec": {"ports": [{"port": 1}]}}),
         ("networkpolicies", NETWORKING, {"metadata": {"name": "job-shardwise"}, "spec": {"podSelector": {}}}),
     ],
 )
@@ -220,7 +219,7 @@ def test_deletion_takes_everything(place: Place) -> None:
 
     place.until_pods()
     place.until("the rest", lambda: not place.there("configmaps", "job-shardwise-0"))
-    place.until("the Service", lambda: not place.there("services", "job-shardwise"))
+    place.until("the policy", lambda: not place.there("networkpolicies", "job-shardwise", NETWORKING))
     place.until("the Secret", lambda: not place.client.request("GET", place.path("secrets"))["items"])
 
 

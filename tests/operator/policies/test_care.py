@@ -7,8 +7,8 @@ from tests.operator.building import NOW, SETTINGS, UID, begun, frozen, manifest,
 
 from shardwise.job.pods import SLICE_GATE
 from shardwise_operator.node import Node
-from shardwise_operator.observed import Endpoint, Observed
-from shardwise_operator.plan import Apply, AskSave, Create, Delete, Event, Patch, Plan
+from shardwise_operator.observed import Observed
+from shardwise_operator.plan import AskSave, Create, Delete, Event, Patch, Plan
 from shardwise_operator.pod import Pod
 from shardwise_operator.policies.care import care
 from shardwise_operator.poll import Poll
@@ -16,8 +16,7 @@ from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.state import Phase, State
 from shardwise_operator.words import LEAVING
 
-CHILDREN = frozenset({"ConfigMap/job-shardwise-0", "Service/job-shardwise", "NetworkPolicy/job-shardwise"})
-ENDPOINT = Endpoint("10.0.0.1", "slice-uid")
+CHILDREN = frozenset({"ConfigMap/job-shardwise-0", "NetworkPolicy/job-shardwise"})
 
 
 def _care(observed: Observed) -> Plan:
@@ -26,7 +25,7 @@ def _care(observed: Observed) -> Plan:
 
 def _settled(*pods: Pod, **fields: object) -> Observed:
     state = fields.pop("state", begun())
-    return seen(state, *pods, children=CHILDREN, endpoint=ENDPOINT, **fields)  # type: ignore[arg-type]
+    return seen(state, *pods, children=CHILDREN, **fields)  # type: ignore[arg-type]
 
 
 def _names(plan: Plan, kind: type) -> list[str]:
@@ -166,20 +165,6 @@ def test_gates_of_others_stay() -> None:
 
     (patch,) = [step for step in plan.steps if isinstance(step, Patch)]
     assert patch.patch["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
-
-
-def test_the_name_follows_host_0() -> None:
-    """Made with its first address, changed with its next, by UID; left alone while it has none."""
-    first = _care(replace(_settled(pod(), pod("0-1")), endpoint=None))
-    moved = _care(_settled(pod(address="10.0.0.9"), pod("0-1")))
-    waiting = _care(_settled(pod(phase="Pending", address=None), pod("0-1")))
-
-    assert _names(first, Create) == ["job-shardwise"]
-    (apply,) = moved.steps
-    assert isinstance(apply, Apply)
-    assert apply.manifest["metadata"]["uid"] == "slice-uid"
-    assert apply.manifest["endpoints"][0]["addresses"] == ["10.0.0.9"]
-    assert waiting.steps == ()
 
 
 def test_a_node_that_failed_twice_is_left() -> None:

@@ -1,18 +1,16 @@
-"""Host 0's name, and what protects its run for as long as host 0 is there."""
+"""What protects a run for as long as its host 0 is there."""
 
 from tests.operator.building import UID, begun, pod, seen
 
-from shardwise_operator.observed import Endpoint, Guard
+from shardwise_operator.observed import Guard
 from shardwise_operator.plan import Patch
 from shardwise_operator.policies import leading
 from shardwise_operator.runtime.kinds import NETWORK_POLICIES
 
-KNOWN = Endpoint("10.0.0.1", "uid-endpoint")
-
 
 def test_the_network_policy_outlives_the_job_by_host_0() -> None:
     """Pods of a deleted job save for a while, and nobody else may reach them then: the policy has two owners."""
-    observed = seen(begun(), pod(), endpoint=KNOWN, guard=Guard("uid-policy", frozenset({UID})))
+    observed = seen(begun(), pod(), guard=Guard("uid-policy", frozenset({UID})))
 
     (patch,) = leading.steps(observed)
 
@@ -27,15 +25,15 @@ def test_it_is_done_once_for_each_host_0() -> None:
     """A successor takes the place of the one before; the others own nothing."""
     guard = Guard("uid-policy", frozenset({UID, "uid-0-0-0"}))
 
-    assert list(leading.steps(seen(begun(), pod(), endpoint=KNOWN, guard=guard))) == []
+    assert list(leading.steps(seen(begun(), pod(), guard=guard))) == []
     again = begun(attempts={"0-0": 1, "0-1": 0}, pods={"0-0": "uid-0-0-1"})
-    (patch,) = leading.steps(seen(again, pod(attempt=1), endpoint=KNOWN, guard=guard))
+    (patch,) = leading.steps(seen(again, pod(attempt=1), guard=guard))
     assert isinstance(patch, Patch)
     assert [each["uid"] for each in patch.patch["metadata"]["ownerReferences"]] == [UID, "uid-0-0-1"]
 
 
 def test_without_a_host_0_nothing_is_led() -> None:
-    """Neither the name nor the policy follows one that has ended or has no address yet."""
+    """The policy follows none that has ended or has no address yet."""
     guard = Guard("uid-policy", frozenset({UID}))
 
     assert list(leading.steps(seen(begun(), pod(address=None), guard=guard))) == []

@@ -16,7 +16,7 @@ from shardwise.job.resolve import resolve
 from shardwise_operator.config import read_key
 from shardwise_operator.frozen import thaw
 from shardwise_operator.observed import Observed
-from shardwise_operator.render.children import children, endpoint_slice
+from shardwise_operator.render.children import children
 from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
 from shardwise_operator.render.secret import Tokens, secret_manifest
@@ -70,7 +70,7 @@ def test_children(golden: Golden) -> None:
     """The objects beside the pods. The tokens are of a key of zeros."""
     observed = seen(begun())
     made = [child.manifest for child in children(observed, "shardwise-system")]
-    made += [endpoint_slice(observed, "10.0.0.1"), secret_manifest(observed, SETTINGS.tokens)]
+    made.append(secret_manifest(observed, SETTINGS.tokens))
 
     golden("children.yaml", yaml.safe_dump_all(made, sort_keys=False))
 

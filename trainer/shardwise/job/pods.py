@@ -41,13 +41,14 @@ AGENT_PORT = 8490
 
 # What this module says, as a number: another one where something changes its meaning, not where something is added.
 # What is added has a default on the other side, so that an operator works with images of the release before its own.
-CONTRACT = "1"
+# By 1 the operator gave host 0 a name, and told it to the others, which look into the run directory by 2.
+CONTRACT = "2"
+CONTRACTS = ("1", "2")  # by which an agent of this release finds its part
 
 # Variables of the agent's container.
 CONTRACT_VARIABLE = "SHARDWISE_POD_CONTRACT"  # by which number the pod was made
 ADDRESS_VARIABLE = "SHARDWISE_POD_ADDRESS"  # the pod's own ip
 RANK_VARIABLE = "SHARDWISE_POD_RANK"  # slice x hosts of a slice + host
-LEADER_VARIABLE = "SHARDWISE_POD_LEADER"  # "name:port" of host 0
 ATTEMPT_VARIABLE = "SHARDWISE_POD_ATTEMPT"  # as the label of that name
 RUN_VARIABLE = "SHARDWISE_POD_RUN"  # names one round of one job
 STARTED_VARIABLE = "SHARDWISE_POD_STARTED_AT"  # of the round, in seconds since the epoch

@@ -43,8 +43,8 @@ class Board:
         asyncio.run_coroutine_threadsafe(self._requested(word), self._loop)
 
     def heard(self, poll: dict[str, Any]) -> dict[str, Any] | None:
-        """Take a follower's word, and answer it; None where it is of another round. From any thread."""
-        if poll["run"] != self._means.config.run:
+        """Take a follower's word, and answer it; None where it looks for another leader. From any thread."""
+        if (poll["run"], poll["sees"]) != (self._means.config.run, self._means.host.agent_id):
             return None
         self._loop.call_soon_threadsafe(self._means.members.polled, poll, time.monotonic())
         reach = self._means.reach

@@ -3,11 +3,12 @@
 import http.client
 import json
 import secrets
-import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from shardwise.job.exchange import Answer, exchange
+from shardwise.launcher.shared import Word
 from shardwise.launcher.signature import answer_signature, poll_signature, same
 
 POLL_PATH = "/gang"
@@ -37,9 +38,9 @@ def poll(leader: str, token: str, words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _exchange(leader: str, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-    address, port = leader.rsplit(":", 1)
-    where = (address.strip("[]"), int(port))
     try:
+        address, port = leader.rsplit(":", 1)
+        where = (address.strip("[]"), int(port))
         return exchange(where, method, path, headers=headers, body=body, seconds=_SECONDS, most_bytes=_MOST_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise NoLeaderError(f"{leader}: {error}") from error
@@ -56,31 +57,31 @@ def _read(leader: str, answer: Answer) -> dict[str, Any]:
 
 
 class Leader:
-    """The leader by its name, as its followers ask it.
+    """The leader of a run, as its followers ask it.
 
-    The name is looked up again only after a request has failed: followers ask several times a second, and a successor
-    may have another address.
+    Where it is is read again only after a request has failed: followers ask several times a second, and a successor
+    has another address.
     """
 
-    def __init__(self, leader: str, token: str) -> None:
-        """`leader` is "name:port"."""
-        self._name, port = leader.rsplit(":", 1)
-        self._port, self._token = int(port), token
-        self._address: str | None = None
+    def __init__(self, directory: Path, run: str, token: str) -> None:
+        """`directory` is the run's, `run` its life that the leader must belong to, `token` the gang's."""
+        self._directory, self._run, self._token = directory, run, token
+        self._word: Word | None = None
 
     def poll(self, words: Mapping[str, Any]) -> dict[str, Any]:
-        """The leader's answer; NoLeaderError where there is none, also where its name has no address yet."""
+        """The leader's answer; NoLeaderError where there is none, also where nobody has begun to lead yet."""
         try:
-            self._address = self._address or self._look_up()
-            return poll(f"{self._address}:{self._port}", self._token, words)
+            self._word = self._word or self._look_up()
+            return poll(self._word.address, self._token, {**words, "sees": self._word.agent_id})
         except NoLeaderError:
-            self._address = None
+            self._word = None
             raise
 
-    def _look_up(self) -> str:
+    def _look_up(self) -> Word:
         try:
-            found = socket.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise NoLeaderError(f"{self._name}: {error}") from error
-        address = str(found[0][4][0])
-        return f"[{address}]" if ":" in address else address
+            word = Word.read(self._directory)
+        except (OSError, ValueError, RecursionError) as error:
+            raise NoLeaderError(f"{self._directory} does not say who leads: {error}") from error
+        if word.run != self._run:
+            raise NoLeaderError(f"{self._directory} says who led before")
+        return word

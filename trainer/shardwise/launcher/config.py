@@ -30,8 +30,8 @@ class AgentConfig:
 
     `run` names one life of the command, or one round of a job in a cluster: a successor of a lost host 0 goes on with
     what its predecessor used up of the budgets, a new command does not. `attempt` counts the agents that the host had
-    before, where it is known: of two that live the later one is the host's. `leader` is "name:port" of host 0's HTTP,
-    `listen` "ip:port" of this host's own, `address` this host's ip. `started_at` is the command's start in seconds
+    before, where it is known: of two that live the later one is the host's. `listen` is
+    "ip:port" of this host's own HTTP, `address` its ip. `started_at` is the command's start in seconds
     since the epoch. `fork` and `step` are what the command line asked. `one_machine` says that all hosts are this
     one, so that nobody can take the place of a host that is stuck; `started_monotonic` is the command's start by its
     monotonic clock.
@@ -43,7 +43,6 @@ class AgentConfig:
     job_file: str
     directory: str
     scratch: str
-    leader: str
     listen: str
     address: str
     gang_token_file: str

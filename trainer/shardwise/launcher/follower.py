@@ -16,7 +16,6 @@ from shardwise.launcher.last_word import LEFT
 from shardwise.launcher.members import poll_seconds
 from shardwise.launcher.ray_node import RayNode
 from shardwise.launcher.record import GangRecord
-from shardwise.launcher.shared import read_word
 
 _LEADERLESS_SECONDS = 10.0  # how long a host that leaves waits for somebody to save the run
 
@@ -27,10 +26,9 @@ class Follower:
     def __init__(self, config: AgentConfig, host: Host) -> None:
         """Nothing is known of a leader."""
         self._config, self._host = config, host
-        self._asked = Leader(config.leader, config.tokens.gang)
+        self._asked = Leader(Path(config.directory), config.run, config.tokens.gang)
         self._answered_at = time.monotonic()
         self._leader: str | None = None
-        self._sees = ""
         self._epoch, self._address = 0, ""
         self._node: RayNode | None = None
 
@@ -88,15 +86,12 @@ class Follower:
             self._node = None
 
     def _poll(self, *, leaving: bool) -> dict[str, Any]:
-        if self._leader is None or self._sees != self._leader:
-            self._sees = read_word(Path(self._config.directory))
         words = {
             "run": self._config.run,
             "host": self._config.host,
             "agentId": self._host.agent_id,
             "attempt": self._config.attempt,
             "address": self._config.address,
-            "sees": self._sees,
             "leaving": leaving,
             "stuck": self._host.stuck,
             "epoch": self._epoch if self._node else None,

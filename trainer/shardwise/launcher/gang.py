@@ -29,7 +29,7 @@ from shardwise.launcher.members import Members, named
 from shardwise.launcher.metrics_tail import MetricsTail
 from shardwise.launcher.reach import Reach, ReachError
 from shardwise.launcher.record import Events
-from shardwise.launcher.shared import leave_word
+from shardwise.launcher.shared import Word
 from shardwise.launcher.standing import Standing
 from shardwise.launcher.status import RunPhase
 from shardwise.launcher.stragglers import Stragglers
@@ -75,7 +75,8 @@ class Gang:
         """Lead to the last word, or until this host leaves; the exit code of the run, or `LEFT`."""
         if self._standing.record.code is not None:
             return self._standing.record.code  # the predecessor was killed after its last word
-        leave_word(self._directory, self._means.host.agent_id)
+        own = Word(run=self._config.run, agent_id=self._means.host.agent_id, address=self._config.listen)
+        own.leave(self._directory)
         reaching = asyncio.create_task(self._means.reach.run())
         showing = asyncio.create_task(self.board.run())
         leading = asyncio.create_task(self._lead())

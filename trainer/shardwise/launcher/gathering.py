@@ -1,4 +1,4 @@
-"""The wait for all hosts: every one is there, sees the run directory, and can be reached.
+"""The wait for all hosts: every one is there, and can be reached.
 
 Called by `gang.py` before each incarnation.
 """
@@ -11,8 +11,9 @@ from shardwise.launcher.board import LOOK_SECONDS
 from shardwise.launcher.last_word import LastWord, failed, given_back, saved
 from shardwise.launcher.means import Means
 from shardwise.launcher.members import named
-from shardwise.launcher.shared import SHARED_SECONDS
 from shardwise.launcher.standing import Standing
+
+UNHEARD_SECONDS = 120.0  # network file systems keep for up to a minute that a file is not there
 
 
 async def hosts_are_there(means: Means, standing: Standing) -> LastWord | None:
@@ -31,45 +32,30 @@ async def hosts_are_there(means: Means, standing: Standing) -> LastWord | None:
         gone = {*means.members.leaving(), *(each.host for each in stuck)}
         missing = sorted({*means.members.missing(now), *gone})
         means.reach.look()
-        if not missing and not means.members.blind() and means.reach.ready.is_set():
+        if not missing and means.reach.ready.is_set():
             return None
         if missing and now - began > bound:
             return _in_vain(means, missing, bound)
-        if word := _hopeless(means, now):
-            return word
-        standing.reason = "; ".join([f"waiting for {_awaited(means, missing)}", *(each.words for each in stuck)])
+        if stuck and means.config.one_machine:
+            return failed(Cause.HOST_LOST, stuck[0].host, stuck[0].words)
+        awaited = named(missing) if missing else "Ray"
+        doubt = _doubt(means) if now - began > UNHEARD_SECONDS else ""
+        standing.reason = "; ".join([f"waiting for {awaited}{doubt}", *(each.words for each in stuck)])
         await asyncio.sleep(LOOK_SECONDS)
     return saved("stopped before a trainer ran; there was nothing to save")
 
 
 def _in_vain(means: Means, missing: list[int], bound_seconds: float) -> LastWord:
     """The last word of a wait that is over: on one machine nobody makes another host, a cluster may at any time."""
-    words = f"{named(missing)} missing for {bound_seconds:g} s"
+    words = f"{named(missing)} missing for {bound_seconds:g} s{_doubt(means)}"
     return failed(Cause.HOST_LOST, missing[0], words) if means.config.one_machine else given_back(words)
 
 
-def _hopeless(means: Means, now: float) -> LastWord | None:
-    """The last word where waiting does not help."""
-    if means.config.one_machine and (stuck := means.stuck):
-        return failed(Cause.HOST_LOST, stuck[0].host, stuck[0].words)
-    return _not_shared(means, now)
-
-
-def _not_shared(means: Means, now: float) -> LastWord | None:
-    """The last word where a host has had the time to see the run directory, and does not."""
-    hosts = [host for host, member in means.members.blind().items() if now - member.came_at > SHARED_SECONDS]
-    if not hosts:
-        return None
-    sees = means.members.blind()[hosts[0]].sees
-    words = (
-        f"{named(hosts)} cannot read in {means.directory} what host 0 has written there {SHARED_SECONDS:g} s ago "
-        f"(found: {sees[:200]}); the run directory must be on a volume that all hosts share"
+def _doubt(means: Means) -> str:
+    """What may be wrong with a host that has never been heard, though its pod runs."""
+    if means.config.one_machine or not (unheard := means.members.never_heard()):
+        return ""
+    return (
+        f" (nothing was ever heard of {named(unheard)}: where its pod runs, it does not find host 0 in "
+        f"{means.directory}, which must be on a volume that all hosts share)"
     )
-    return failed(Cause.BAD_INPUT, hosts[0], words)
-
-
-def _awaited(means: Means, missing: list[int]) -> str:
-    if missing:
-        return named(missing)
-    blind = means.members.blind()
-    return f"{named(list(blind))} to see the run directory" if blind else "Ray"

@@ -155,7 +155,6 @@ class _Command:
             job_file=str(self._scratch / JOB_COPY),
             directory=str(self._directory),
             scratch=str(self._scratch),
-            leader=self._leader,
             listen=self._leader if host == 0 else f"{ADDRESS}:0",
             address=ADDRESS,
             gang_token_file=str(self._scratch / GANG_TOKEN),

@@ -21,10 +21,9 @@ class Member:
     """One host's agent.
 
     Its id is not its process's number, which in a pod is always 1; `attempt` counts the agents before it, where that is
-    known. `came_at`, `polled_at` (its own last word) and
-    `heard_at` (that, or a hand's) are in the leader's monotonic seconds. `address` is its host's ip; `sees` is what it
-    reads in the run directory (`shared.py`); `leaving` says that its host is about to go away; `stuck` why it can start
-    no trainer; `epoch` is the one that its Ray node belongs to.
+    known. `came_at`, `polled_at` (its own last word) and `heard_at` (that, or a hand's) are in the leader's monotonic
+    seconds. `address` is its host's ip; `leaving` says that its host is about to go away; `stuck` why it can start no
+    trainer; `epoch` is the one that its Ray node belongs to.
     """
 
     agent_id: str
@@ -33,7 +32,6 @@ class Member:
     polled_at: float
     heard_at: float
     address: str = ""
-    sees: str = ""
     leaving: bool = False
     stuck: str = ""
     epoch: int | None = None
@@ -45,7 +43,7 @@ class Members:
     def __init__(self, num_hosts: int, own_id: str) -> None:
         """Nobody has been heard but oneself."""
         self._num_hosts = num_hosts
-        self._own = Member(agent_id=own_id, came_at=0.0, polled_at=0.0, heard_at=0.0, sees=own_id)
+        self._own = Member(agent_id=own_id, came_at=0.0, polled_at=0.0, heard_at=0.0)
         self._members: dict[int, Member] = {}
         self._stepped_at = float("-inf")
 
@@ -67,7 +65,6 @@ class Members:
             polled_at=now,
             heard_at=now,
             address=str(poll["address"]),
-            sees=str(poll["sees"]),
             leaving=bool(poll["leaving"]),
             stuck=str(poll["stuck"]),
             epoch=poll["epoch"],
@@ -95,9 +92,9 @@ class Members:
         """The hosts that can start no trainer, for the last one does not end."""
         return {host: member for host, member in sorted(self._members.items()) if member.stuck}
 
-    def blind(self) -> dict[int, Member]:
-        """The hosts that do not read in the run directory what this one wrote there."""
-        return {host: member for host, member in sorted(self._members.items()) if member.sees != self._own.agent_id}
+    def never_heard(self) -> list[int]:
+        """The hosts of which nothing was ever heard."""
+        return [host for host in range(1, self._num_hosts) if host not in self._members]
 
     def addresses(self, own: str) -> list[str]:
         """The ip of every host, in the order of the hosts; all have been heard."""

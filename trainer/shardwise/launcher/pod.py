@@ -28,6 +28,7 @@ from shardwise.job.load import load
 from shardwise.job.pods import LastRecord
 from shardwise.job.storage import in_words
 from shardwise.job.topology import num_hosts
+from shardwise.job.words import any_of
 from shardwise.launcher import agent
 from shardwise.launcher.claim import claimed
 from shardwise.launcher.config import AgentConfig
@@ -82,8 +83,8 @@ def _use_own_folders(directory: Path) -> None:
 
 def _config(variables: Mapping[str, str]) -> AgentConfig:
     """What this pod's variables and mounts say; JobError where the job, its class or the contract is refused."""
-    if (contract := variables.get(pods.CONTRACT_VARIABLE, pods.CONTRACT)) != pods.CONTRACT:
-        given = f"an image that knows contract {pods.CONTRACT}"
+    if (contract := variables.get(pods.CONTRACT_VARIABLE, pods.CONTRACT)) not in pods.CONTRACTS:
+        given = f"an image that knows the contracts {any_of(pods.CONTRACTS)}"
         expected = f"one of the operator's release, which made this pod by contract {contract}"
         raise JobError([Problem(path="spec.pod.image", given=given, expected=expected)])
     job_file, tokens = Path(pods.JOB_MOUNT) / pods.JOB_KEY, Path(pods.TOKEN_MOUNT)
@@ -96,7 +97,6 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         job_file=str(job_file),
         directory=variables[pods.DIRECTORY_VARIABLE],
         scratch=pods.SCRATCH_MOUNT,
-        leader=variables[pods.LEADER_VARIABLE],
         listen=f"{address}:{pods.AGENT_PORT}",
         address=address,
         gang_token_file=str(tokens / pods.GANG_TOKEN_KEY),

@@ -45,7 +45,7 @@ class Board(Protocol):
         """Pass on a "save" or a "stop"."""
 
     def heard(self, poll: dict[str, Any]) -> dict[str, Any] | None:
-        """Take a follower's word, and answer it; None where it is none of this run's."""
+        """Take a follower's word, and answer it; None where it looks for another leader."""
 
 
 class Server:
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif board is None:
             self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
         elif (answer := board.heard(json.loads(body))) is None:
-            self._refuse(HTTPStatus.CONFLICT, "this is another run")
+            self._refuse(HTTPStatus.CONFLICT, "this is another leader")
         else:
             raw = json.dumps(answer).encode()
             signed = {SIGNATURE: answer_signature(token, signature, raw)}

@@ -82,7 +82,7 @@ def _taken_over(config: AgentConfig) -> GangRecord:
     """The record of a lost predecessor under the same command, or a new one that keeps the run's restarts."""
     directory = Path(config.directory)
     before = GangRecord.read(directory)
-    port = int(config.leader.rsplit(":", 1)[1])
+    port = int(config.listen.rsplit(":", 1)[1])
     if before and before.run == config.run:
         return replace(before, leader_pid=os.getpid(), port=port, led=True)
     return GangRecord(

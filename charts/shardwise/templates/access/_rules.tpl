@@ -13,7 +13,7 @@
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]  # patch: a slice's followers get its place
 - apiGroups: [""]
-  resources: [configmaps, services]
+  resources: [configmaps]
   verbs: [get, list, watch, create]
 - apiGroups: [""]
   resources: [secrets]
@@ -21,9 +21,6 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
-- apiGroups: [discovery.k8s.io]
-  resources: [endpointslices]
-  verbs: [get, list, watch, create, patch]  # patch: host 0's address changes
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]  # patch: host 0 becomes an owner; delete: some clusters ask for it there
