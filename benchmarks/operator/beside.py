@@ -1,16 +1,20 @@
-"""The same pods made in three ways, in turns: alone, by Indexed Jobs, and by TrainingJobs. Called by `__main__.py`.
+"""The same pods made in four ways, in turns: alone, by Indexed Jobs, by JobSets, and by TrainingJobs.
 
-All pods have the spec that the operator gives those of a job, so that they weigh the same. What the control plane does
-with nothing there is measured before each turn, and taken off: leases come by the second, not by the job.
+Called by `__main__.py`. All pods have the spec that the operator gives those of a job, so that they weigh the same. What
+the control plane does with nothing there is measured before each turn, and taken off: leases come by the second, not by
+the job.
 """
 
 import random
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.operator import costs, crowd
+from benchmarks.operator import costs, crowd, jobset
 from benchmarks.operator.stage import NAMESPACE, Stage
 from benchmarks.turns import Spread
 from tests.cluster.commands import say, wait
@@ -20,7 +24,7 @@ from shardwise_operator.frozen import freeze
 from shardwise_operator.render.pods import Place, pod_manifest
 
 CALM_SECONDS = 10.0
-PODS, JOBS, OURS = "pods alone", "Indexed Jobs", "Shardwise"
+PODS, JOBS, JOBSETS, OURS = "pods alone", "Indexed Jobs", f"JobSets ({jobset.VERSION})", "Shardwise"
 _PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _JOBS_PATH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 _WITHIN_SECONDS = 900.0
@@ -36,13 +40,20 @@ class Way:
 
 def measure(made: Stage, pids: dict[str, int], *, jobs: int, hosts: int, rounds: int) -> dict[str, Any]:
     """All ways in every round, in shuffled order: seconds, and core-seconds above idle, each with its spread."""
-    results: dict[str, list[dict[str, float]]] = {PODS: [], JOBS: [], OURS: []}
+    results: dict[str, list[dict[str, float]]] = {PODS: [], JOBS: [], JOBSETS: [], OURS: []}
     for number in range(rounds):
         order = list(results)
         random.Random(number).shuffle(order)  # noqa: S311  repeatable, not secret
         for name in order:
             say(f"round {number + 1} of {rounds}: {name}")
-            results[name].append(_turn(made, pids, _way(name, jobs, hosts), jobs * hosts))
+            with ExitStack() as stack:
+                operators = {OURS: pids["operator"]}
+                if name == JOBSETS:
+                    folder = stack.enter_context(tempfile.TemporaryDirectory())
+                    operators[JOBSETS] = stack.enter_context(jobset.operating(made.client, Path(folder)))
+                turn = _turn(made, pids, operators.get(name), _way(name, jobs, hosts), jobs * hosts)
+            say(", ".join(f"{figure} {value:.1f}" for figure, value in turn.items()))
+            results[name].append(turn)
     return {
         "jobs": jobs,
         "hosts": hosts,
@@ -52,21 +63,23 @@ def measure(made: Stage, pids: dict[str, int], *, jobs: int, hosts: int, rounds:
             for name, turns in results.items()
         },
         "times": {
-            name: asdict(
-                Spread.of(
-                    [
-                        ours["core_seconds"] / bare["core_seconds"]
-                        for ours, bare in zip(turns, results[PODS], strict=True)
-                    ]
-                )
-            )
+            name: asdict(Spread.of([_all(turn) / _all(bare) for turn, bare in zip(turns, results[PODS], strict=True)]))
             for name, turns in results.items()
         },
     }
 
 
-def _turn(made: Stage, pids: dict[str, int], way: Way, pods: int) -> dict[str, float]:
+def _all(turn: Mapping[str, float]) -> float:
+    """The core-seconds of the control plane and of the way's own operator."""
+    return turn["core_seconds"] + turn["operator_core_seconds"]
+
+
+def _turn(made: Stage, pids: dict[str, int], operator: int | None, way: Way, pods: int) -> dict[str, float]:
     """From the first object to the last running pod; then all of it goes again."""
+    pids = {
+        **{name: pid for name, pid in pids.items() if name != "operator"},
+        **({"operator": operator} if operator else {}),
+    }
     calm = costs.read(pids)
     time.sleep(CALM_SECONDS)
     idle = _cpu(costs.read(pids) - calm, CALM_SECONDS, {})
@@ -75,10 +88,11 @@ def _turn(made: Stage, pids: dict[str, int], way: Way, pods: int) -> dict[str, f
     crowd.post(way.path, way.bodies)
     seconds = running.wait(pods, "all pods to be Running", _WITHIN_SECONDS) - began
     spent = _cpu(costs.read(pids) - before, time.monotonic() - began, idle)
+    peak = costs.resident_bytes(operator, "VmHWM") / 2**20 if operator else 0.0
     made.client.request("DELETE", way.path, {"propagationPolicy": "Background", "gracePeriodSeconds": 1})
     wait("all pods to be gone", lambda: not made.client.request("GET", f"{_PODS_PATH}?limit=1")["items"], 600)
-    operator = spent.pop("operator")
-    return {"seconds": seconds, "core_seconds": sum(spent.values()), "operator_core_seconds": operator}
+    own = spent.pop("operator", 0.0)
+    return {"seconds": seconds, "core_seconds": sum(spent.values()), "operator_core_seconds": own, "peak_mib": peak}
 
 
 def _cpu(spent: costs.Reading, seconds: float, idle: Mapping[str, float]) -> dict[str, float]:
@@ -94,6 +108,9 @@ def _way(name: str, jobs: int, hosts: int) -> Way:
             return Way(_PODS_PATH, list(_pods(jobs, hosts)))
         case _ if name == JOBS:
             return Way(_JOBS_PATH, list(_indexed_jobs(jobs, hosts)))
+        case _ if name == JOBSETS:
+            spec = _spec(hosts)
+            return Way(jobset.PATH, [jobset.job_set(f"set-{number:05}", hosts, spec) for number in range(jobs)])
         case _:
             return Way(crowd.JOBS, [crowd.job(number, hosts) for number in range(jobs)])
 

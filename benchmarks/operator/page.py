@@ -6,37 +6,26 @@ from typing import Any
 from benchmarks import notes
 from benchmarks.pages import Table
 
-# Seconds until all pods run, core-seconds of the control plane and of the operator in that time, and the operator's
-# peak in MiB.
-_PEERS = {
-    ("pods alone, without an operator", 100): (4.1, 5.7, None, None),
-    ("pods alone, without an operator", 1000): (29.2, 56.0, None, None),
-    ("Indexed Jobs", 1000): (46.8, 88.0, None, None),
-    ("JobSet", 100): (9.1, 16.0, 2.2, 92),
-    ("JobSet", 1000): (132.0, 205.0, 21.0, 364),
-    ("KubeRay", 100): (11.6, 16.0, 1.2, 83),
-    ("KubeRay", 1000): (142.0, 188.0, 20.0, 458),
-}
-
 _METHOD = """
 `make bench-operator` (`benchmarks/operator/`) measures it: N jobs of 4 hosts of class cpu-sim in one namespace of the
 bare test cluster, on N nodes that KWOK plays. Running: the last pod, by a watch of the API server. Core-seconds are the
 CPU time of the processes from the first create until then; the control plane is API server, etcd, controller manager,
-scheduler, KWOK, CoreDNS and kube-proxy. The lines of the peers were measured on 2026-11-21 on the same cluster with
-1,000 KWOK nodes, whose leases take 0.2 cores, and with pods of 7 KB; they are the best of their rounds. Read the
-core-seconds first: seconds depend on what else the machine does, and the load below says how much that was here.
+scheduler, KWOK, CoreDNS and kube-proxy. Read the core-seconds first: seconds depend on what else the machine does, and
+the load below says how much that was here.
 """
 _BESIDE = """
 `make bench-operator ARGS="--beside 3"` measures it, in turns in shuffled order on one cluster. All pods have the spec
-of ours. What each process takes with nothing there is measured before each turn and taken off. Times: the control
-plane's core-seconds over those of the pods alone in the same round.
+of ours. What each process takes with nothing there is measured before each turn and taken off. Times: core-seconds of
+control plane and operator over those of the pods alone in the same round. JobSet's operator is compiled from its
+module and asked about each JobSet and each pod by webhook, as in its chart; both operators are processes beside the
+control plane. A TrainingJob's pods are as those of the others but for their names, labels and what hangs on them.
 """
 _POLLING = """
 Polling is real: the address of every KWOK pod is routed to this machine, where one listener answers `/status` as a run
 does that takes a step a second. It wants a bearer token of 64 hexadecimal digits, but cannot know the job's.
 """
 _BOUNDS = """
-What bounds it: a start is nine objects and two or three writes of the status, and each of those costs the API server
+What bounds it: a start is seven objects and two or three writes of the status, and each of those costs the API server
 about three times what a ConfigMap's does, since it holds the whole job against the schema of the CRD again. The leases
 of 1,000 nodes alone keep half a core of the control plane busy, measured with nothing else there: about a third of the
 core-seconds of 1,000 jobs. They come by the second and not by the job. What this cluster flatters: etcd does not wait
@@ -57,13 +46,21 @@ def beside(results: Mapping[str, Any]) -> Table:
         [
             name,
             *(f"{_spread(figures[key])}" for key in ("seconds", "core_seconds", "operator_core_seconds")),
+            f"{figures['peak_mib']['high']:.0f}" if figures["peak_mib"]["high"] else "-",
             _spread(results["times"][name], ".2f"),
         ]
         for name, figures in results["ways"].items()
     ]
     return Table(
         title=f"Operator: {results['jobs']:,} jobs x {results['hosts']} hosts beside the same pods made otherwise",
-        columns=["", "all pods Running s", "control plane core-s", "operator core-s", "times the pods alone"],
+        columns=[
+            "",
+            "all pods Running s",
+            "control plane core-s",
+            "operator core-s",
+            "operator peak MiB",
+            "times the pods alone",
+        ],
         rows=rows,
         notes=[
             notes.paragraph(_BESIDE),
@@ -78,8 +75,6 @@ def _spread(spread: Mapping[str, float], form: str = ".1f") -> str:
 
 def _start(runs: list[Mapping[str, Any]]) -> Table:
     rows = [_row("Shardwise", run["jobs"], _figures(run)) for run in runs]
-    measured = {run["jobs"] for run in runs}
-    rows += [_row(name, jobs, figures) for (name, jobs), figures in _PEERS.items() if jobs in measured]
     columns = ["", "jobs", "all pods Running s", "control plane core-s", "operator core-s", "operator peak MiB"]
     return Table(
         title="Operator: from the first job created until all run",

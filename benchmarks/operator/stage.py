@@ -45,8 +45,8 @@ def stage(nodes: int) -> Iterator[Stage]:
         stack.enter_context(_addresses())
         stack.enter_context(_namespace())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(_process(folder / "stand-in.log", sys.executable, "-m", "benchmarks.operator.stand_in"))
-        pid = stack.enter_context(_process(CACHE / "bench-operator.log", *_operator(folder)))
+        stack.enter_context(process(folder / "stand-in.log", sys.executable, "-m", "benchmarks.operator.stand_in"))
+        pid = stack.enter_context(process(CACHE / "bench-operator.log", *_operator(folder)))
         wait("the operator", _leads, hint=f"See {CACHE / 'bench-operator.log'}")
         yield Stage(client(), pid)
 
@@ -100,7 +100,7 @@ def _leads() -> bool:
 
 
 @contextmanager
-def _process(log: Path, *command: str) -> Iterator[int]:
+def process(log: Path, *command: str) -> Iterator[int]:
     """Run a program as long as the block; its id."""
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
