@@ -1,8 +1,8 @@
 """The same pods made in four ways, in turns: alone, by Indexed Jobs, by JobSets, and by TrainingJobs.
 
-Called by `__main__.py`. All pods have the spec that the operator gives those of a job, so that they weigh the same. What
-the control plane does with nothing there is measured before each turn, and taken off: leases come by the second, not by
-the job.
+Called by `__main__.py`. All pods have the spec that the operator gives those of a job, so that they weigh the same.
+What the control plane does with nothing there is measured before each turn, and taken off: leases come by the second,
+not by the job.
 """
 
 import random
@@ -76,10 +76,8 @@ def _all(turn: Mapping[str, float]) -> float:
 
 def _turn(made: Stage, pids: dict[str, int], operator: int | None, way: Way, pods: int) -> dict[str, float]:
     """From the first object to the last running pod; then all of it goes again."""
-    pids = {
-        **{name: pid for name, pid in pids.items() if name != "operator"},
-        **({"operator": operator} if operator else {}),
-    }
+    own = {"operator": operator} if operator else {}
+    pids = {name: pid for name, pid in pids.items() if name != "operator"} | own
     calm = costs.read(pids)
     time.sleep(CALM_SECONDS)
     idle = _cpu(costs.read(pids) - calm, CALM_SECONDS, {})
@@ -91,8 +89,9 @@ def _turn(made: Stage, pids: dict[str, int], operator: int | None, way: Way, pod
     peak = costs.resident_bytes(operator, "VmHWM") / 2**20 if operator else 0.0
     made.client.request("DELETE", way.path, {"propagationPolicy": "Background", "gracePeriodSeconds": 1})
     wait("all pods to be gone", lambda: not made.client.request("GET", f"{_PODS_PATH}?limit=1")["items"], 600)
-    own = spent.pop("operator", 0.0)
-    return {"seconds": seconds, "core_seconds": sum(spent.values()), "operator_core_seconds": own, "peak_mib": peak}
+    by_operator = spent.pop("operator", 0.0)
+    cluster = sum(spent.values())
+    return {"seconds": seconds, "core_seconds": cluster, "operator_core_seconds": by_operator, "peak_mib": peak}
 
 
 def _cpu(spent: costs.Reading, seconds: float, idle: Mapping[str, float]) -> dict[str, float]:

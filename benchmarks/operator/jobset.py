@@ -103,7 +103,7 @@ def _rendered(built: Path) -> list[dict[str, Any]]:
 def _by_address(configuration: dict[str, Any], authority: bytes) -> dict[str, Any]:
     """Its webhooks at an address, where the chart has them at a Service."""
     for hook in configuration["webhooks"]:
-        path = hook["clientConfig"].pop("service")["path"]
+        path = hook["clientConfig"]["service"]["path"]
         hook["clientConfig"] = {
             "url": f"https://{_ADDRESS}:{_PORT}{path}",
             "caBundle": base64.b64encode(authority).decode(),
