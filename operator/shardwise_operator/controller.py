@@ -86,6 +86,7 @@ class JobController:
             self._poller.forget(key)
             self._statuses.forget(key)
             self._applier.forget(key)
+            self._observer.forget(key)
             return None
         now = time.time()
         seen = self._observer.observe(job, self._poller.published(key), now)

@@ -6,7 +6,6 @@ asked for by name before it is believed. What is to know of nodes is in `nodes.p
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -18,7 +17,7 @@ from shardwise_operator.frozen import Frozen, freeze, thaw
 from shardwise_operator.nodes import Nodes
 from shardwise_operator.observed import Guard, Observed
 from shardwise_operator.pod import read_pod
-from shardwise_operator.poll import Poll
+from shardwise_operator.poll import Key, Poll
 from shardwise_operator.render.names import config_map_name, controller_of, pod_name, policy_name
 from shardwise_operator.rivals import Rivals
 from shardwise_operator.runtime.errors import NotFoundError
@@ -36,7 +35,6 @@ from shardwise_operator.views import Caches, Reader
 CHILDREN = (CONFIG_MAPS, NETWORK_POLICIES)
 
 RECENT_SECONDS = 5.0
-_MAX_REMEMBERED = 2048
 
 T = TypeVar("T")
 
@@ -71,7 +69,7 @@ class Observer:
         now, made_of = time.monotonic(), seen.made_of
         for kind, obj in made:
             if kind == CONFIG_MAPS and made_of is not None:  # spares reading it back
-                self._frozen.get(obj["metadata"]["uid"], lambda: made_of)
+                self._frozen.get((seen.namespace, seen.name), obj["metadata"]["uid"], lambda: made_of)
         with self._lock:
             kept = {uid: [each for each in known if each.recent(now)] for uid, known in self._recent.items()}
             kept[seen.uid] = [*kept.get(seen.uid, []), *(_Made(now, kind, obj) for kind, obj in made)]
@@ -82,6 +80,7 @@ class Observer:
         metadata, spec, status = job["metadata"], job["spec"], job.get("status", {})
         uid, state = metadata["uid"], read_state(status)
         if state.finished:
+            self.forget((metadata["namespace"], metadata["name"]))
             return self._observe_finished(metadata, spec, state)
         children = {kind: self._own(kind, uid) for kind in CHILDREN}
         frozen = self._thawed(children[CONFIG_MAPS], metadata, state)
@@ -141,7 +140,10 @@ class Observer:
         found = next((each["metadata"]["uid"] for each in config_maps if each["metadata"]["name"] == wanted), None)
         if found is None:
             return None
-        return self._frozen.get(found, lambda: thaw(self._api.get(CONFIG_MAPS, metadata["namespace"], wanted)["data"]))
+        namespace = metadata["namespace"]
+        return self._frozen.get(
+            (namespace, metadata["name"]), found, lambda: thaw(self._api.get(CONFIG_MAPS, namespace, wanted)["data"])
+        )
 
     def _freeze(self, job: Object) -> Frozen | str:
         """The job with its class as they are now, or why they do not go together."""
@@ -156,7 +158,7 @@ class Observer:
             except JobError as error:
                 return str(error)
 
-        return self._asked.get(known, freezing)
+        return self._asked.get((job["metadata"]["namespace"], job["metadata"]["name"]), known, freezing)
 
     def _pods(self, metadata: Mapping[str, Any], state: State) -> Iterator[Object]:
         known = self._own(PODS, metadata["uid"])
@@ -178,6 +180,11 @@ class Observer:
             self._recent[uid] = made
         return cached + [each.obj for each in made if each.kind == kind and each.recent(now)]
 
+    def forget(self, key: Key) -> None:
+        """The job is gone, or needs nothing more."""
+        self._frozen.forget(key)
+        self._asked.forget(key)
+
     def remembers(self, uid: str) -> bool:
         """Whether objects of this job are counted as there that the cache has not shown: they may be gone already."""
         now = time.monotonic()
@@ -193,24 +200,21 @@ class Observer:
 
 
 class _Memory(Generic[T]):
-    """What was made of an input that never changes; what was not used for longest is forgotten."""
+    """For each job, what was last made of an input that never changes."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._known: dict[Key, tuple[Hashable, T]] = {}
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is known of the key, or is made of it now."""
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        made = make()  # which may take a request
-        with self._lock:
-            self._known[key] = made
-            while len(self._known) > _MAX_REMEMBERED:
-                self._known.popitem(last=False)
-        return made
+    def get(self, key: Key, of: Hashable, make: Callable[[], T]) -> T:
+        """What is known of the job, if it was made of this, or is made now, which may take a request."""
+        known = self._known.get(key)
+        if known is None or known[0] != of:
+            known = self._known[key] = (of, make())
+        return known[1]
+
+    def forget(self, key: Key) -> None:
+        """Keep nothing of a job."""
+        self._known.pop(key, None)
 
 
 def _guard(policies: Sequence[Object], job: str) -> Guard | None:

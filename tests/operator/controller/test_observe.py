@@ -1,5 +1,6 @@
 """What a pass sees of a job: caches that lag, what this process made itself, and what need not be asked for."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,17 +47,32 @@ def _made(kind: Kind, name: str) -> tuple[Kind, Object]:
     return kind, {"metadata": {"name": name, "uid": f"uid-{name}"}}
 
 
+def test_of_a_job_that_has_ended_nothing_is_kept() -> None:
+    """A month of jobs takes no more memory than those of now: what each was made of goes with it."""
+    cluster = _Cluster(configmaps=[{"metadata": {"name": "job-shardwise-0", "uid": "uid-map"}}])
+    observer = Observer(cluster, cluster, SETTINGS)
+    made_of = frozen()
+    kept = weakref.ref(made_of)
+    observer.remember(seen(made_of=made_of), [_made(CONFIG_MAPS, "job-shardwise-0")])
+    del made_of
+    assert kept() is not None
+
+    observer.observe(_job(phase="Complete"), None, NOW)
+
+    assert kept() is None
+
+
 def test_what_two_passes_made_is_remembered() -> None:
     """The second pass does not make the first one's objects forgotten, which the cache has not shown yet."""
     cluster = _Cluster()
     observer = Observer(cluster, cluster, SETTINGS)
     made_of = seen(made_of=frozen())
-    observer.remember(made_of, [_made(CONFIG_MAPS, "job-shardwise-0"), _made(NETWORK_POLICIES, "job-shardwise")])
+    observer.remember(made_of, [_made(CONFIG_MAPS, "job-shardwise-0"), _made(NETWORK_POLICIES, "one")])
     observer.remember(made_of, [_made(NETWORK_POLICIES, "another")])
 
     found = observer.observe(_job(round=0), None, NOW)
 
-    assert found.children == {"ConfigMap/job-shardwise-0", "NetworkPolicy/job-shardwise", "NetworkPolicy/another"}
+    assert found.children == {"ConfigMap/job-shardwise-0", "NetworkPolicy/one", "NetworkPolicy/another"}
     assert found.frozen == made_of.made_of
     assert cluster.asked == []
     assert observer.remembers(UID)
