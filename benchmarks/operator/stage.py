@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.operator.costs import METRICS_ADDRESS, metrics
 from benchmarks.turns import ROOT
-from tests.cluster import kwok, lifecycle, volume
+from tests.cluster import kwok, lifecycle, network, volume
 from tests.cluster.client import Client
 from tests.cluster.commands import ClusterError, run, say, wait
 from tests.cluster.control_plane import client
@@ -40,6 +40,7 @@ def stage(nodes: int) -> Iterator[Stage]:
     """Bring up what is not up, start the operator, and end it again; the cluster and its nodes stay."""
     if not lifecycle.is_up():
         lifecycle.up(1, 50)
+    network.allow_everything()  # with a policy for each job it would take a core, and KWOK's pods have no network
     kwok.add(nodes)
     with ExitStack() as stack:
         stack.enter_context(_addresses())

@@ -34,8 +34,8 @@ class Bare(Cluster):
 
     @property
     def enforces_policies(self) -> bool:
-        """It does not: all nodes share one network namespace."""
-        return False
+        """It does: all pods meet on one bridge, where a controller filters."""
+        return True
 
     @cached_property
     def client(self) -> Client:

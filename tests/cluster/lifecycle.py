@@ -70,6 +70,7 @@ def up(number: int, grace_seconds: int) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(nodes.boot, names))
     wait("all nodes to be ready", lambda: set(names) <= client().ready_nodes, hint=f"See {processes.LOGS}")
+    network.enforce_policies(names[0])
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     wait("the default service account", lambda: client().answers(account), hint=f"See {processes.LOGS}")
     volume.make("default")
@@ -79,6 +80,7 @@ def down() -> None:
     """End everything and remove all that `up` has made; what is not there is no failure."""
     for name in node_names():
         cgroups.kill(f"{cgroups.ROOT}/{name}")
+    network.allow_everything()
     processes.end(*(name for name, _, _ in processes.recorded()))
     cgroups.remove(cgroups.ROOT)
     network.remove()

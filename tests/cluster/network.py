@@ -1,20 +1,23 @@
-"""The network of the nodes: one bridge with an address per node, and a table that lets a node fall silent.
+"""The network of the nodes: one bridge with an address per node, a table that lets a node fall silent, and policies.
 
 All nodes share the machine's network namespace, so one kube-proxy and one CoreDNS serve them all. Called by the verbs.
 """
 
 from pathlib import Path
 
+from tests.cluster import cgroups, processes
 from tests.cluster.commands import attempt, run
 from tests.cluster.places import (
     BRIDGE,
     CONTROL_PLANE,
+    KUBECONFIG,
     POD_NETWORK,
     RUN,
     SERVICE_NETWORK,
     node_address,
     node_subnet,
 )
+from tests.cluster.programs import programs
 
 # `dead`: packets from and to these subnets vanish, as at a dead host. Else a killed process's kernel says goodbye (FIN,
 # RST). `outbound`: nothing of the cluster leaves the machine, not even a packet to a Service that has no rule yet.
@@ -33,6 +36,9 @@ table ip shardwise {{
 """
 
 
+_POLICIES = "policies"
+
+
 def make(nodes: list[str]) -> None:
     """Make the bridge, its addresses and the table."""
     run("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -46,6 +52,23 @@ def make(nodes: list[str]) -> None:
     # Nodes share the bridge, but pods must not learn to bypass their gateway.
     (settings / f"ipv4/conf/{BRIDGE}/send_redirects").write_text("0")
     run("nft", "-f", "-", stdin=_RULES)
+
+
+def enforce_policies(node: str) -> None:
+    """Have a controller keep out whom a NetworkPolicy does not let in, on all nodes, as if they were this one."""
+    processes.start(
+        _POLICIES,
+        *(programs() / _POLICIES, f"--kubeconfig={KUBECONFIG}", f"--services={SERVICE_NETWORK}"),
+        *(f"--network={POD_NETWORK}", f"--node={node}", f"--address={node_address(node)}"),
+        cgroup=cgroups.CONTROL_PLANE,
+    )
+
+
+def allow_everything() -> None:
+    """End the controller, and let everybody in again; nothing where there is none."""
+    if _POLICIES in {name for name, _, _ in processes.recorded()}:
+        processes.end(_POLICIES)
+        run(programs() / _POLICIES, "--clean")
 
 
 def silence(node: str) -> None:

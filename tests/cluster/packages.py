@@ -38,6 +38,7 @@ NODES = (
     Package("iproute2", "ip"),
     Package("iptables", "iptables"),  # the bridge plugin asks for it
     Package("nftables", "nft"),
+    Package("ipset", "ipset"),
     Package("mount", "mount"),
 )
 

@@ -1,7 +1,8 @@
 """The programs of the test cluster, compiled from pinned Go modules and kept by content. Called by all that runs one.
 
 `kubebox` is etcd and all of Kubernetes's own programs, `tools` is CoreDNS, Helm, kubectl and KWOK; each is called by
-the name of a part. A change of a source, a pin or a flag is another fingerprint, and so another folder.
+the name of a part. `policies` is kube-router's controller of NetworkPolicies. A change of a source, a pin or a flag is
+another fingerprint, and so another folder.
 """
 
 import fcntl
@@ -24,7 +25,7 @@ PARTS = {
 }
 STAGES = "kwok.yaml"  # what KWOK's nodes and pods do
 # Each Go module, and the library whose version its programs report.
-_MODULES = {"control-plane": "k8s.io/kubernetes", "tools": "k8s.io/kubectl"}
+_MODULES = {"control-plane": "k8s.io/kubernetes", "tools": "k8s.io/kubectl", "policies": "k8s.io/client-go"}
 _BUILD = ("build", "-trimpath", "-buildvcs=false")
 _LOCK = SOURCE.parents[1] / "requirements" / "go.txt"
 
@@ -75,7 +76,7 @@ def _compile(folder: Path) -> None:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     go = go_compiler()
-    say("compiling Kubernetes and its tools from source: about 6 minutes the first time on two cores")
+    say("compiling Kubernetes and its tools from source: about 7 minutes the first time on two cores")
     for module, library in _MODULES.items():
         source = SOURCE / module
         say(f"{module}: its modules")
