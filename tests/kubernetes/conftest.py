@@ -5,11 +5,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.cluster import Cluster
+from tests.cluster.commands import wait
 from tests.cluster.programs import locked
 from tests.kubernetes.jobs import Ended, Job, train_here
 from tests.kubernetes.release import SYSTEM, Release, installed
@@ -20,7 +22,9 @@ Apply = Callable[[Mapping[str, Any]], Job]
 @pytest.fixture(scope="session")
 def _chart(_running_cluster: Cluster) -> Iterator[Cluster]:
     for target in ("operator", "cpu"):
-        _running_cluster.load(target)
+        image = _running_cluster.load(target)
+        # Before its nodes say that they have it, the scheduler packs all pods onto the first one that does.
+        wait(f"all nodes to show {image}", partial(_shown, _running_cluster, image))
     with installed(Release(_running_cluster)):
         yield _running_cluster
 
@@ -75,6 +79,16 @@ def operator(_chart: Cluster) -> Callable[..., str]:
         return _chart.client.kubectl("--namespace", SYSTEM, *words)
 
     return kubectl
+
+
+def _shown(cluster: Cluster, image: str) -> bool:
+    nodes = [node for node in cluster.client.request("GET", "/api/v1/nodes")["items"] if node["status"].get("images")]
+    known = {node["metadata"]["name"] for node in nodes if _has(node, image)}
+    return set(cluster.nodes) <= known
+
+
+def _has(node: Mapping[str, Any], image: str) -> bool:
+    return any(image in each.get("names", ()) for each in node["status"]["images"])
 
 
 @contextmanager
