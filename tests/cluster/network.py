@@ -37,6 +37,15 @@ table ip shardwise {{
 
 
 _POLICIES = "policies"
+_ACCEPTS = (
+    *(
+        "--match",
+        "comment",
+        "--comment",
+        "KUBE-ROUTER rule to explicitly ACCEPT traffic that comply to network policies",
+    ),
+    *("--match", "mark", "--mark", "0x20000/0x20000", "--jump", "ACCEPT"),
+)
 
 
 def make(nodes: list[str]) -> None:
@@ -69,6 +78,8 @@ def allow_everything() -> None:
     if _POLICIES in {name for name, _, _ in processes.recorded()}:
         processes.end(_POLICIES)
         run(programs() / _POLICIES, "--clean")
+        for chain in ("INPUT", "FORWARD", "OUTPUT"):  # which it does not
+            run("iptables", "--delete", chain, *_ACCEPTS)
 
 
 def silence(node: str) -> None:

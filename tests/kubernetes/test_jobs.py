@@ -123,6 +123,27 @@ print(json.dumps([code(*words, headers) for words in asked for headers in ({}, {
 """
 # Run in host 0's pod: the port that Ray's head listens on.
 HEAD = "import glob; print(open(glob.glob('/sw/head-*/s/gcs_server_port_*')[0]).read())"
+# Run in a pod: the TCP ports on which it listens for others.
+LISTENING = """
+import json, pathlib
+rows = [row.split() for row in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+rows += [row.split() for row in pathlib.Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+listening = {row[1].rpartition(":") for row in rows if row[3] == "0A"}
+print(json.dumps(sorted({int(port, 16) for address, _, port in listening if address != "0100007F"})))
+"""
+# Run in a pod: those of another pod's ports that can be reached.
+REACHED = """
+import json, socket, sys
+from concurrent.futures import ThreadPoolExecutor
+def reached(port):
+    try:
+        socket.create_connection((sys.argv[1], port), timeout=5).close()
+    except OSError:
+        return None
+    return port
+ports = json.loads(sys.argv[2])
+print(json.dumps([port for port in ThreadPoolExecutor(len(ports)).map(reached, ports) if port]))
+"""
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
 
 
@@ -138,6 +159,11 @@ def nobody_gets_in(job: Job, *, unreachable: bool) -> None:
     job.kubectl("wait", "--for=condition=Ready", "pod/stranger", "--timeout=60s")
 
     assert json.loads(job.inside("stranger", ASK, address)) == [None if unreachable else 401] * 10
+    listening = json.loads(job.inside(host, LISTENING))
+    assert len(listening) > 5  # the agent, Ray's, and the coordinator of JAX
+    assert json.loads(job.inside(f"{job.name}-0-1-0", REACHED, address, json.dumps(listening))) == listening
+    if unreachable:
+        assert json.loads(job.inside("stranger", REACHED, address, json.dumps(listening))) == []
     head = f"{address}:{job.inside(host, HEAD).strip()}"
     refusal = job.refused("exec", "stranger", "--", "env", "HOME=/tmp", "timeout", "60", "python", "-c", JOIN, head)
     assert unreachable or "token" in refusal.lower() or "auth" in refusal.lower(), refusal
