@@ -1,25 +1,42 @@
 """What `make bench-operator` counts and writes; the measuring itself needs a cluster of its own."""
 
+import asyncio
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks.operator.__main__ import watched_seconds  # noqa: E402  the folder is a script's, found by path
+from benchmarks.operator import stand_in  # noqa: E402  the folder is a script's, found by path
+from benchmarks.operator.__main__ import watched_seconds  # noqa: E402
 from benchmarks.operator.costs import Reading  # noqa: E402
 from benchmarks.operator.crowd import job  # noqa: E402
 
 from shardwise.job.document import Document  # noqa: E402
 from shardwise.job.load import check  # noqa: E402
+from shardwise_operator.agents import Agents, Target  # noqa: E402
 
 
 def test_its_jobs_are_jobs() -> None:
     """Each is a job that the models take, of as many hosts as were asked for."""
     assert check(Document(data=job(7, 4), places={})).spec.hardware.topology == "4x4"
+
+
+def test_its_hosts_answer_the_operator() -> None:
+    """Else no job of the benchmark ever runs, and polls that run out of time are what is measured."""
+
+    async def asked() -> dict[str, Any]:
+        server = await asyncio.start_server(stand_in.answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            target = Target(pod="", address="127.0.0.1", token="a" * 64)
+            return await asyncio.to_thread(Agents(port).status, target)
+
+    assert asyncio.run(asked())["phase"] == "running"
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 30.0), (100, 30.0), (1000, 100.0)])

@@ -22,20 +22,19 @@ def main() -> None:
 
 
 async def _serve() -> None:
-    server = await asyncio.start_server(_answer, "0.0.0.0", AGENT_PORT, backlog=1024)  # noqa: S104  any pod's address
+    server = await asyncio.start_server(answer, "0.0.0.0", AGENT_PORT, backlog=1024)  # noqa: S104  any pod's address
     await server.serve_forever()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer the requests of one connection, as long as it is kept."""
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the one request of a connection, and close it, as it asks."""
     try:
-        while True:
-            asked = await reader.readuntil(b"\r\n\r\n")
-            if _TOKEN.search(asked):
-                writer.write(_message(b"200 OK", json.dumps(_status()).encode()))
-            else:
-                writer.write(_message(b"401 Unauthorized", b"{}"))
-            await writer.drain()
+        asked = await reader.readuntil(b"\r\n\r\n")
+        if _TOKEN.search(asked):
+            writer.write(_message(b"200 OK", json.dumps(_status()).encode()))
+        else:
+            writer.write(_message(b"401 Unauthorized", b"{}"))
+        await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):  # the operator has closed it
         pass
     finally:
