@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.job.accelerators import class_of, loads_checked_class, offering
 from shardwise.job.document import Document, parse_document, shown, write_document
 from shardwise.job.errors import JobError, Problem
-from shardwise.job.load import as_data, check, dump, loads_checked
+from shardwise.job.load import as_data, check, loads_checked
 from shardwise.job.pods import CLASS_KEY, JOB_KEY
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Pod, TrainingJob
@@ -22,7 +22,9 @@ from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import Topology, parse_topology
 from shardwise.job.words import any_of
 
-RESOLVED_KEY = "resolved.yaml"  # of the ConfigMap, beside what `job/pods.py` names for the pods
+# Of the ConfigMap, beside what `job/pods.py` names for the pods. Nobody but the operator reads it, after a failover for
+# each job that runs: so it is JSON, which is YAML too and is read twenty times as fast.
+RESOLVED_KEY = "resolved.yaml"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Frozen:
         """What a ConfigMap holds of it; writing YAML takes longer than a pass."""
         return {
             JOB_KEY: write_document(self.written),
-            RESOLVED_KEY: dump(self.job),
+            RESOLVED_KEY: json.dumps(as_data(self.job)),
             CLASS_KEY: write_document(as_data(self.machine)),
         }
 

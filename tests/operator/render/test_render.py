@@ -1,16 +1,19 @@
 """What the operator makes of a job, whole, for every built-in class; and what of it comes from where."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import yaml
 from tests.conftest import Golden
 from tests.operator.building import SETTINGS, UID, begun, classes, frozen, manifest, seen
 
+from shardwise.job.document import Document, parse_document
 from shardwise.job.errors import JobError
-from shardwise.job.load import loads
+from shardwise.job.load import dump, loads
 from shardwise.job.pods import CONTRACT
 from shardwise.job.resolve import resolve
 from shardwise_operator.config import read_key
@@ -346,13 +349,15 @@ def test_what_another_release_has_frozen_is_read() -> None:
     job, machine = made_of.data["resolved.yaml"], made_of.data["class.yaml"]
     newer = {
         **made_of.data,
-        "resolved.yaml": job.replace("  training:\n", "  weather: {sun: 1}\n  training:\n    mood: good\n"),
+        "resolved.yaml": job.replace('"training": {', '"weather": {"sun": 1}, "training": {"mood": "good", '),
         "class.yaml": machine.replace("spec:\n", "spec:\n  colour: red\n"),
     }
-    bent = job.replace("sequences: 1024", "sequences: 1023")
+    bent = job.replace('"sequences": 1024', '"sequences": 1023')
 
     assert newer["resolved.yaml"].count("mood") == newer["class.yaml"].count("colour") == 1
     assert thaw(newer) == made_of
+    assert parse_document(job, source="") == Document(data=json.loads(job), places=ANY)  # as earlier ones read it
+    assert thaw({**newer, "resolved.yaml": dump(made_of.job)}) == made_of  # as they have written it
     assert thaw({**newer, "resolved.yaml": bent}).job.spec.training.batch.sequences == 1023
 
 

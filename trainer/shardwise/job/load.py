@@ -4,6 +4,7 @@ Every command begins here: `load` reads the file, applies `--set`, checks each f
 fields.  Nothing has started when it refuses.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -30,8 +31,10 @@ def loads(text: str, overrides: Sequence[str] = (), *, source: str = "job.yaml")
 
 
 def loads_checked(text: str, *, source: str) -> TrainingJob:
-    """The job in `text`, which was checked when it was written: by a release that may know other fields and rules."""
-    return validate_known(TrainingJob, parse_document(text, source=source))
+    """The job in `text`, YAML or JSON, which was checked when it was written, by one that may have other rules."""
+    is_json = text.startswith("{")
+    document = Document(data=json.loads(text), places={}) if is_json else parse_document(text, source=source)
+    return validate_known(TrainingJob, document)
 
 
 def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:
