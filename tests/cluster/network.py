@@ -6,7 +6,7 @@ All nodes share the machine's network namespace, so one kube-proxy and one CoreD
 from pathlib import Path
 
 from tests.cluster import cgroups, processes
-from tests.cluster.commands import attempt, run
+from tests.cluster.commands import attempt, run, wait
 from tests.cluster.places import (
     BRIDGE,
     CONTROL_PLANE,
@@ -71,6 +71,7 @@ def enforce_policies(node: str) -> None:
         *(f"--network={POD_NETWORK}", f"--node={node}", f"--address={node_address(node)}"),
         cgroup=cgroups.CONTROL_PLANE,
     )
+    wait("the controller of NetworkPolicies", _filters, hint=f"See {processes.LOGS}")
 
 
 def allow_everything() -> None:
@@ -80,6 +81,11 @@ def allow_everything() -> None:
         run(programs() / _POLICIES, "--clean")
         for chain in ("INPUT", "FORWARD", "OUTPUT"):  # which it does not
             run("iptables", "--delete", chain, *_ACCEPTS)
+
+
+def _filters() -> bool:
+    ended, _ = attempt("iptables", "--list", "KUBE-ROUTER-FORWARD")
+    return ended == 0
 
 
 def silence(node: str) -> None:
