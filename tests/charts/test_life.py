@@ -107,7 +107,7 @@ def test_helm_test_fails_without_an_operator(client: Client, monkeypatch: pytest
 @pytest.mark.usefixtures("job")
 def test_operator_has_the_rights_that_it_needs(client: Client, operator: Path) -> None:
     """With the chart's role the operator makes all objects of a job, and nothing that it asks for is forbidden."""
-    kinds = "pods,services,configmaps,secrets,networkpolicies"
+    kinds = "pods,configmaps,secrets,networkpolicies"
 
     made = client.kubectl("get", kinds, "-l", "shardwise.dev/job=cpu-two-hosts", "-o", "name").split()
 
@@ -116,7 +116,6 @@ def test_operator_has_the_rights_that_it_needs(client: Client, operator: Path) -
         "networkpolicy.networking.k8s.io",
         "pod",
         "secret",
-        "service",
     }
     assert "403 Forbidden" not in operator.read_text(encoding="utf-8")
 

@@ -60,8 +60,8 @@ def test_what_a_start_asks_of_the_api_server(place: Place, agents: StandInAgents
     place.train(manifest())
     place.until("two owners", lambda: operator.requests("patch") == 1)
 
-    assert operator.requests("create", but=(*others, "pods")) == 5
-    assert operator.requests("create", but=others) == 7
+    assert operator.requests("create", but=(*others, "pods")) == 3
+    assert operator.requests("create", but=others) == 5
     assert operator.requests("get", but=("leases",)) == 0
 
 

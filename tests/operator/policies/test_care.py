@@ -48,7 +48,6 @@ def test_all_at_once() -> None:
     assert _names(plan, Create) == [
         "job-shardwise-0",
         "job-shardwise",
-        "job-shardwise",
         f"job-shardwise-{UID[:8]}",
         "job-0-0-0",
         "job-0-1-0",
