@@ -13,6 +13,8 @@ UV := $(BIN)/uv
 WORKERS ?= 3
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
+# Folders of tests that need neither a cluster nor many processes.
+UNIT = tests/job tests/protocol tests/launcher/leader tests/operator/decide tests/operator/render tests/train/data
 # Nodes of the bare cluster that cluster-up starts.
 NODES ?= 3
 # Images that `make images` builds.
@@ -20,7 +22,7 @@ IMAGES ?= operator cpu
 # Which cluster: 1 is the real kind, the default where Docker answers; 0 is the bare one, which needs no Docker.
 KIND ?= $(if $(shell docker info >/dev/null 2>&1 && echo yes),1,0)
 export KIND
-CLUSTER = $(BIN)/python -m tests.$(if $(filter 1,$(KIND)),kind,cluster)
+CLUSTER = $(BIN)/python -m tests.cluster$(if $(filter 1,$(KIND)),.kind)
 # More words for pytest or the benchmarks: make test ARGS="-k digest"
 ARGS ?=
 
@@ -65,6 +67,10 @@ tour: $(READY) ## run the tours, which build every kind of parallelism by hand, 
 .PHONY: test
 test: lint types imports pytest ## everything: lint, types, imports, then every test (make test ARGS="-k digest" picks tests)
 
+.PHONY: check
+check: lint types imports ## what one runs while working: lint, types, imports, and the tests without a cluster or many processes
+	$(BIN)/pytest -n 2 -q $(UNIT) $(ARGS)
+
 .PHONY: lint
 lint: $(READY) ## rules and format of the code (ruff)
 	$(BIN)/ruff check
@@ -81,7 +87,7 @@ imports: $(READY) ## the arrows between the packages (import-linter)
 .PHONY: pytest
 pytest: $(READY) $(PLAN_READY) ## the tests alone; the first time they compile a Kubernetes and build images, which takes 10 minutes
 	$(BIN)/python -m tests.cluster prepare
-	$(if $(filter 1,$(KIND)),$(BIN)/python -m images.build && $(BIN)/python -m tests.kind build)
+	$(if $(filter 1,$(KIND)),$(BIN)/python -m images.build && $(BIN)/python -m tests.cluster.kind build)
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-kills
@@ -98,7 +104,7 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 test-kind: $(READY) ## the tests of jobs and images on the real kind, its control plane killed too; makes all it needs
 	$(BIN)/python -m tests.cluster build
 	$(BIN)/python -m images.build
-	$(BIN)/python -m tests.kind build
+	$(BIN)/python -m tests.cluster.kind build
 	KIND=1 $(BIN)/pytest -n 0 -o faulthandler_timeout=3600 tests/kubernetes tests/images $(ARGS)
 
 .PHONY: verify

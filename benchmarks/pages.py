@@ -184,7 +184,7 @@ def _hung(hang: Mapping[str, Mapping[str, float]]) -> str:
     said, allowed, ended = (_spread(hang[what]) for what in (recovery.SAID, recovery.ALLOWED, recovery.ENDED))
     return (
         f"A trainer that stands still (SIGSTOP) was said to stall after {said} s, where three usual steps and 5 s are "
-        f"{allowed} s; its incarnation had ended after {ended} s, with hangAfter at {recovery.HANG_AFTER_SECONDS} s."
+        f"{allowed} s; its attempt had ended after {ended} s, with hangAfter at {recovery.HANG_AFTER_SECONDS} s."
     )
 
 

@@ -204,7 +204,7 @@ class _Bench:
             self._rest(began)
 
     def _phases(self, name: str) -> dict[str, float]:
-        """What the newest incarnation's rank 0 has counted, and its first step."""
+        """What the newest attempt's rank 0 has counted, and its first step."""
         seconds = self._status(name)["hosts"][0]["phases"]
         first = next(record for record in reversed(self._records(name)) if record.get("event") == "restored")
         records = self._records(name)

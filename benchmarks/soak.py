@@ -31,10 +31,10 @@ from tests.cluster.client import Client
 from tests.cluster.commands import ClusterError, wait
 from tests.launcher.conftest import Run
 from tests.operator.building import manifest
-from tests.operator.controller.operating import Place
 from tests.operator.live import live_operator
+from tests.operator.operating import Place
 
-from shardwise.job.contract import LOGS
+from shardwise.protocol.contract import LOGS
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "soak.png"
@@ -76,13 +76,13 @@ def restarts(number: int) -> Iterator[Sample]:
         )
         try:
             step = 0
-            for incarnation in range(number + 1):
+            for attempt in range(number + 1):
                 # Past a new checkpoint, or the wait before each restart would double.
-                status = run.until(partial(_steps, incarnation, step + 2))
+                status = run.until(partial(_steps, attempt, step + 2))
                 step = min(host["step"] for host in status["hosts"])
                 pids = [run.command.pid, *(host["agentPid"] for host in status["hosts"])]
                 yield _sample(pids, disk_bytes=_disk_bytes(run.directory / LOGS))
-                os.kill(status["hosts"][incarnation % 2]["trainerPid"], signal.SIGKILL)
+                os.kill(status["hosts"][attempt % 2]["trainerPid"], signal.SIGKILL)
             run.command.send_signal(signal.SIGTERM)
             run.end()
         finally:
@@ -172,12 +172,10 @@ def _is_going(pod: dict[str, dict[str, object]]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def _steps(incarnation: int, step: int, status: dict[str, object]) -> bool:
+def _steps(attempt: int, step: int, status: dict[str, object]) -> bool:
     hosts = status["hosts"]
     assert isinstance(hosts, list)
-    return status["incarnation"] == incarnation and all(
-        host["trainerPid"] and (host["step"] or 0) >= step for host in hosts
-    )
+    return status["attempt"] == attempt and all(host["trainerPid"] and (host["step"] or 0) >= step for host in hosts)
 
 
 def _trainer(launcher: int) -> int:

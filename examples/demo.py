@@ -23,10 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from shardwise.cli.live import live_status
-from shardwise.job.contract import CHECKPOINTS, JOB_FILE, LOGS, METRICS, PLOT, SUMMARY, ExitCode
-from shardwise.job.errors import ShardwiseError
-from shardwise.job.takeover import INCARNATION, hold
-from shardwise.launcher.record import EVENTS
+from shardwise.protocol.contract import CHECKPOINTS, EVENTS, JOB_FILE, LOGS, METRICS, PLOT, SUMMARY, ExitCode
+from shardwise.protocol.errors import ShardwiseError
+from shardwise.protocol.takeover import ATTEMPT_FILE, hold
 from shardwise.train.metrics import records, steps
 
 JOB = Path(__file__).with_name("python.yaml")
@@ -162,7 +161,7 @@ def _empty(directory: Path) -> None:
         mark.touch()
         for folder in (CHECKPOINTS, LOGS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        for name in (JOB_FILE, METRICS, SUMMARY, PLOT, INCARNATION):
+        for name in (JOB_FILE, METRICS, SUMMARY, PLOT, ATTEMPT_FILE):
             (directory / name).unlink(missing_ok=True)
 
 
@@ -170,7 +169,7 @@ def _wait_for_steps(process: subprocess.Popen[bytes], directory: Path, num_steps
     """Wait until so many steps are complete and a checkpoint holds the first of them."""
     while process.poll() is None:
         status = live_status(directory)
-        if status and status["progress"].get("step", 0) >= num_steps and _saved(directory):
+        if status and (status.progress.step or 0) >= num_steps and _saved(directory):
             return
         time.sleep(POLL_SECONDS)
     raise DemoError(f"the run ended with {process.returncode} before step {num_steps}")
@@ -184,7 +183,7 @@ def _kill(directory: Path) -> float:
     """End one trainer as a crash would; when (seconds since the epoch)."""
     _call("status", str(directory))
     status = live_status(directory)
-    pid = status["hosts"][KILLED_RANK]["trainerPid"] if status else None
+    pid = status.hosts[KILLED_RANK].trainer_pid if status else None
     if pid is None:
         raise DemoError(f"the status names no trainer of host {KILLED_RANK}")
     CONSOLE.print(
@@ -198,9 +197,9 @@ def _kill(directory: Path) -> float:
 
 
 def _wait_for_recovery(process: subprocess.Popen[bytes], directory: Path) -> None:
-    """Wait until the second incarnation has completed a step."""
+    """Wait until the second attempt has completed a step."""
     while process.poll() is None:
-        if any(event["event"] == "running" and event["incarnation"] > 0 for event in _events(directory)):
+        if any(event["event"] == "running" and event["attempt"] > 0 for event in _events(directory)):
             return
         time.sleep(POLL_SECONDS)
     raise DemoError(f"the run ended with {process.returncode}; expected it to recover")
@@ -210,8 +209,8 @@ def _recovery_table(killed_at: float, events: Sequence[dict[str, Any]], phases: 
     """From the kill to the next completed step, in parts that follow each other."""
     ended = next(event for event in events if event["event"] == "ended")
     ordered, running = (
-        next(event for event in events if event["event"] == name and event["incarnation"] > 0)
-        for name in ("incarnation", "running")
+        next(event for event in events if event["event"] == name and event["attempt"] > 0)
+        for name in ("attempt", "running")
     )
     after_orders = {name: phases.get(name, 0.0) for name in START_PHASES if name not in BEFORE_ORDERS}
     parts = {

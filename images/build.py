@@ -66,7 +66,12 @@ TARGETS = {
         "shardwise-operator",
         "operator.Containerfile",
         "operator",
-        ("trainer/shardwise/__init__.py", "trainer/shardwise/job", "operator/shardwise_operator"),
+        (
+            "trainer/shardwise/__init__.py",
+            "trainer/shardwise/job",
+            "trainer/shardwise/protocol",
+            "operator/shardwise_operator",
+        ),
     ),
     "cpu": _trainer("train", "-cpu"),
     "tpu": _trainer("tpu", "-tpu"),

@@ -42,6 +42,7 @@ _SHARING = (
     ("tests/operator/api/",),
     (
         "tests/operator/controller/",
+        "tests/operator/observe/test_nodes.py",
         "tests/operator/runtime/",
         "tests/cluster/test_api_server",
         "tests/charts/test_rights",

@@ -19,7 +19,7 @@ MACHINE = {"date": "2026-01-01", "cores": 2, "processor": "any", "memory_gib": 1
 def run_directory(tmp_path: Path) -> Path:
     """Return what a run has written: agents met at 12, Ray was open at 15, and step 1 took 0.25 s."""
     (tmp_path / "logs").mkdir()
-    events = [{"time": 15.0, "event": "epoch", "seconds": 3.0}, {"time": 15.5, "event": "incarnation"}]
+    events = [{"time": 15.0, "event": "session", "seconds": 3.0}, {"time": 15.5, "event": "attempt"}]
     (tmp_path / "logs" / "launcher.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (tmp_path / "summary.json").write_text(json.dumps({"phases": TRAINERS | {"step": 60.0}}))
     steps = [{"event": "started", "step": 0}, {"step": 1, "stepSeconds": 0.25}, {"step": 2, "stepSeconds": 9.0}]

@@ -15,10 +15,17 @@ import yaml
 from typer.testing import CliRunner
 
 from shardwise.cli.app import app
-from shardwise.job.contract import (
+from shardwise.job.load import dump, load
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import Recovery
+from shardwise.launcher.leader.budgets import limit
+from shardwise.launcher.leader.causes import Ending
+from shardwise.launcher.leader.goodput import CATEGORIES
+from shardwise.protocol.contract import (
     CHECKPOINTS,
-    GANG,
+    EVENTS,
     JOB_FILE,
+    LEADER_RECORD,
     LOCK,
     LOGS,
     METRICS,
@@ -29,14 +36,7 @@ from shardwise.job.contract import (
     Cause,
     ExitCode,
 )
-from shardwise.job.load import dump, load
-from shardwise.job.resolve import resolve
-from shardwise.job.spec import Recovery
-from shardwise.job.takeover import INCARNATION
-from shardwise.launcher.budgets import limit
-from shardwise.launcher.causes import Ending
-from shardwise.launcher.goodput import CATEGORIES
-from shardwise.launcher.record import EVENTS
+from shardwise.protocol.takeover import ATTEMPT_FILE
 from shardwise.train.run_directory import ID, IDENTITY
 
 Golden = Callable[[str, str], None]
@@ -141,12 +141,12 @@ def test_run_directory_is_described() -> None:
     """docs/run-directory.md has every file of a run directory, and every exit code."""
     written = _read("docs/run-directory.md")
     folders = (f"{CHECKPOINTS}/", f"{LOGS}/", f"{PROGRAMS}/")
-    names = (JOB_FILE, METRICS, PLOT, SUMMARY, LOCK, INCARNATION, ID, *folders)
+    names = (JOB_FILE, METRICS, PLOT, SUMMARY, LOCK, ATTEMPT_FILE, ID, *folders)
     tree = [line.split()[0] for line in _FENCE.findall(written)[0][1].splitlines()]
     codes = re.findall(r"^\| (\d+) \|", written, re.MULTILINE)
 
     assert sorted(names) == sorted(tree)
-    assert {EVENTS, GANG, STATUS, IDENTITY} <= set(re.findall(r"^\| `([^`]+)` \|", written, re.MULTILINE))
+    assert {EVENTS, LEADER_RECORD, STATUS, IDENTITY} <= set(re.findall(r"^\| `([^`]+)` \|", written, re.MULTILINE))
     assert [int(code) for code in ExitCode] == [int(code) for code in codes]
 
 
@@ -158,7 +158,7 @@ def test_causes_are_described() -> None:
 
     assert set(Cause) <= set(causes)
     for cause in set(Cause) - {Cause.BAD_INPUT}:
-        code = Ending(cause=cause, rank=None, exit=None, words="").exit_code
+        code = Ending(cause=cause, rank=None, exit=None, message="").exit_code
         assert causes[cause] == [f"{cause}: {limit(restarts, cause)}", str(int(code))]
     assert set(CATEGORIES) <= {name.strip(" `") for row in rows if len(row) == 2 for name in row[0].split(",")}
 
@@ -175,7 +175,7 @@ def test_demo_begins_anew(demo: ModuleType, tmp_path: Path) -> None:
     """The demo removes what an earlier demo left, and leaves a file that is not its own."""
     directory = tmp_path / "demo"
     demo._empty(directory)
-    theirs = ("metrics.jsonl", "loss.png", ".incarnation", "logs/gang.json", "checkpoints/step-00000001/COMMITTED")
+    theirs = ("metrics.jsonl", "loss.png", ".attempt", "logs/leader.json", "checkpoints/step-00000001/COMMITTED")
     for name in (*theirs, "mine.txt"):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).touch()
@@ -210,11 +210,11 @@ def test_demo_fails_where_it_cannot_go_on(
 def test_demo_recovery_table(demo: ModuleType) -> None:
     """The parts of a recovery add up to its time; what a process did before its orders is no part of it."""
     events = [
-        {"event": "incarnation", "time": 1.0, "incarnation": 0},
-        {"event": "running", "time": 2.0, "incarnation": 0, "fromStep": 0},
-        {"event": "ended", "time": 10.25, "incarnation": 0, "cause": "failure", "rank": 1, "exit": "signal SIGKILL"},
-        {"event": "incarnation", "time": 10.5, "incarnation": 1},
-        {"event": "running", "time": 14.0, "incarnation": 1, "fromStep": 40},
+        {"event": "attempt", "time": 1.0, "attempt": 0},
+        {"event": "running", "time": 2.0, "attempt": 0, "fromStep": 0},
+        {"event": "ended", "time": 10.25, "attempt": 0, "cause": "failure", "rank": 1, "exit": "signal SIGKILL"},
+        {"event": "attempt", "time": 10.5, "attempt": 1},
+        {"event": "running", "time": 14.0, "attempt": 1, "fromStep": 40},
     ]
     phases = {"interpreter": 1.0, "imports": 7.0, "join": 0.5, "restore": 0.25, "compile": 0.75, "step": 9.0}
 

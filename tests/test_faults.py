@@ -78,13 +78,13 @@ def test_the_way_back_adds_up() -> None:
     after = [
         told(10.5, None, step=7),
         told(11.0, "ended"),
-        told(13.0, "incarnation", incarnation=1),
-        told(19.0, "restored", incarnation=1),
+        told(13.0, "attempt", attempt=1),
+        told(19.0, "restored", attempt=1),
         told(20.0, None, step=5),
     ]
     phases = {"imports": 9.0, "join": 1.0, "data": 0.01, "compile": 2.0, "step": 99.0}
 
-    whole = way_back(after, 10.0, {"incarnations": 2, "phases": phases})
+    whole = way_back(after, 10.0, {"attempts": 2, "phases": phases})
     assert list(whole.items()) == [
         ("noticed", 1.0),
         ("restart", 2.0),
@@ -92,7 +92,7 @@ def test_the_way_back_adds_up() -> None:
         ("compile", 2.0),
         ("first step", 4.0),
     ]
-    assert way_back(after, 10.0, {"incarnations": 3, "phases": phases}) == {
+    assert way_back(after, 10.0, {"attempts": 3, "phases": phases}) == {
         "noticed": 1.0,
         "restart": 2.0,
         "first step": 7.0,

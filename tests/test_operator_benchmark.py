@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks.operator import stand_in  # noqa: E402  the folder is a script's, found by path
+from benchmarks.operator import crowd, stand_in  # noqa: E402  the folder is a script's, found by path
 from benchmarks.operator.__main__ import watched_seconds  # noqa: E402
 from benchmarks.operator.costs import Reading  # noqa: E402
-from benchmarks.operator.crowd import job  # noqa: E402
+from benchmarks.operator.crowd import Arrivals, job  # noqa: E402
 
 from shardwise.job.document import Document  # noqa: E402
 from shardwise.job.load import check  # noqa: E402
-from shardwise_operator.agents import Agents, Target  # noqa: E402
+from shardwise.protocol.run_status import RunSummary  # noqa: E402
+from shardwise_operator.observe.agents import Agents, Target  # noqa: E402
 
 
 def test_its_jobs_are_jobs() -> None:
@@ -29,14 +31,27 @@ def test_its_jobs_are_jobs() -> None:
 def test_its_hosts_answer_the_operator() -> None:
     """Else no job of the benchmark ever runs, and polls that run out of time are what is measured."""
 
-    async def asked() -> dict[str, Any]:
+    async def asked() -> RunSummary:
         server = await asyncio.start_server(stand_in.answer, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
             target = Target(pod="", address="127.0.0.1", token="a" * 64)
             return await asyncio.to_thread(Agents(port).status, target)
 
-    assert asyncio.run(asked())["phase"] == "running"
+    assert asyncio.run(asked()).phase == "running"
+
+
+def test_a_watch_that_the_api_server_ends_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what comes after its end is never counted, and the benchmark waits for it in vain."""
+
+    def event(name: str) -> dict[str, Any]:
+        return {"type": "ADDED", "object": {"metadata": {"name": name}, "status": {"phase": "Running"}}}
+
+    never = threading.Event()
+    watches = iter([[event("a")], [event("a"), event("b")]])
+    monkeypatch.setattr(crowd, "_watch", lambda *_: iter(next(watches, None) or iter(never.wait, None)))
+
+    assert Arrivals.of_jobs().wait(2, "both jobs", 10) > 0
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 30.0), (100, 30.0), (1000, 100.0)])

@@ -68,11 +68,11 @@ def _in_pods(way: str, folder: Path, start: Callable[[], object]) -> Phases:
     told = Arrivals(_JOBS, "application/json", lambda job: _step_told(job) > taken_before)
     began = time.time()
     start()
-    since_epoch = time.time() - time.monotonic()
-    seen = {what: since_epoch + watch.wait(HOSTS, what, WITHIN_SECONDS) for what, watch in watches.items()}
+    since_session = time.time() - time.monotonic()
+    seen = {what: since_session + watch.wait(HOSTS, what, WITHIN_SECONDS) for what, watch in watches.items()}
     wait("the next step", lambda: len(_steps(folder)) > taken_before, WITHIN_SECONDS)
     at = time.time()
-    told_at = since_epoch + told.wait(1, "the status to tell it", WITHIN_SECONDS)
+    told_at = since_session + told.wait(1, "the status to tell it", WITHIN_SECONDS)
     return phases(began, seen, folder, at, taken_before) | {TOLD: told_at - at}
 
 
@@ -98,7 +98,7 @@ def phases(began: float, seen: Mapping[str, float], directory: Path, step_at: fl
     """Seconds by phase; `seen` has the moments up to the containers' start, in order."""
     lines = (directory / "logs" / "launcher.jsonl").read_text().splitlines()
     events = [event for line in lines if (event := json.loads(line))["time"] >= began]
-    opened, started = (next(event for event in events if event["event"] == name) for name in ("epoch", "incarnation"))
+    opened, started = (next(event for event in events if event["event"] == name) for name in ("session", "attempt"))
     marks = {**seen, AGENTS: opened["time"] - opened["seconds"], RAY: started["time"]}
     taken, since = Phases(), began
     for what, moment in marks.items():

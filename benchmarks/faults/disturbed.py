@@ -15,7 +15,8 @@ from pathlib import Path
 from benchmarks.faults.plan import CLOCK_VARIABLE
 
 from shardwise.cli import app
-from shardwise.launcher import agent, config, local
+from shardwise.launcher import local, serve
+from shardwise.launcher.agent import config
 
 MODULE = "benchmarks.faults.disturbed"
 _TRAINER = "benchmarks.faults.trainer"
@@ -37,7 +38,7 @@ def main() -> None:
     kind = sys.argv.pop(1)
     config.TRAINER = (sys.executable, "-m", _TRAINER)
     local.AGENT = (sys.executable, "-m", MODULE, "agent")
-    {"agent": agent.main, "command": app.main}[kind]()
+    {"agent": serve.main, "command": app.main}[kind]()
 
 
 if __name__ == "__main__":

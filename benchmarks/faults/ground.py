@@ -23,8 +23,8 @@ from tests.cli.conftest import COMMAND
 from tests.cli.running import LIMIT_SECONDS, Run, Shell
 from tests.hosts.conftest import CHANGES
 
-from shardwise.job.contract import CHECKPOINTS, METRICS, Cause, ExitCode, checkpoint_name
-from shardwise.launcher.ports import free_port
+from shardwise.launcher.system.ports import free_port
+from shardwise.protocol.contract import CHECKPOINTS, METRICS, Cause, ExitCode, checkpoint_name
 
 RESTORED_STEP = 12
 """Of the checkpoint that a run goes on from which is disturbed while it restores."""

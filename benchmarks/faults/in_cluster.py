@@ -36,6 +36,7 @@ class Fault:
     note: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)
+    agent: Mapping[str, Any] = field(default_factory=dict)
     at_once: bool = False
     """Whether it is there from the start."""
 
@@ -55,7 +56,7 @@ FAULTS: tuple[Fault, ...] = (
         put=harms.out_of_memory,
         charged=[{"outOfMemory": 1}],
         note="other processes of its container take the memory for a minute",
-        pod={"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1536Mi"}}},
+        agent={"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1536Mi"}}},
     ),
     Fault(
         name="old pod runs on while the new one joins",
@@ -92,7 +93,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def _measure(fault: Fault, phase: str) -> Outcome:
-    hurt = Hurt(stage(), fault.training, fault.pod)
+    hurt = Hurt(stage(), fault.training, fault.pod, fault.agent)
     try:
         if not fault.at_once:
             hurt.until_phase(phase)

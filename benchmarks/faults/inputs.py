@@ -13,8 +13,8 @@ from benchmarks.faults.plan import Does, Fault, Plan
 from tests.cli.damaging import committed, damage
 from tests.hosts.test_killed import FILE_OF_RANK_1
 
-from shardwise.job.contract import Cause, ExitCode
 from shardwise.job.identity import FINGERPRINT
+from shardwise.protocol.contract import Cause, ExitCode
 
 _BAD_BATCH = 9
 _BAD = Plan(faults=(Fault(does=Does.BAD_BATCH, moment=Does.BAD_BATCH, rank=0),), bad_batch=_BAD_BATCH)

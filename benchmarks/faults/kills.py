@@ -12,7 +12,7 @@ from benchmarks.faults.volume import ended, system_calls
 from tests.cli.running import EVALUATED
 from tests.hosts.test_ray import both_step, part_of_ray
 
-from shardwise.job.contract import Cause, Phase
+from shardwise.protocol.contract import Cause, Phase
 
 MOMENTS: Mapping[str, tuple[str, int]] = {
     "start": (Phase.START, 0),
@@ -32,10 +32,10 @@ _ALL = tuple(phase for phase in MOMENTS if phase != "join")
 _SLOW = Plan(late_seconds=(0.3, 0.3))
 
 
-def at(phase: str, does: Does, *, rank: int = 1, incarnation: int = 0, seconds: float = 0.0) -> Fault:
+def at(phase: str, does: Does, *, rank: int = 1, attempt: int = 0, seconds: float = 0.0) -> Fault:
     """What a trainer is to do in a phase of the table."""
     moment, step = MOMENTS[phase]
-    return Fault(does=does, moment=moment, rank=rank, step=step, incarnation=incarnation, seconds=seconds)
+    return Fault(does=does, moment=moment, rank=rank, step=step, attempt=attempt, seconds=seconds)
 
 
 def _ends(
@@ -72,7 +72,7 @@ def _slow(_: str, *, plan: Plan, note: str) -> Outcome:
     run.until_stepping()
     run.put_now()
     slow = run.until_told(lambda told: told.event == "slow")
-    return run.outcome(charged={}, cause="none", note=f"{note}; {slow.record['words']} (host {slow.record['host']})")
+    return run.outcome(charged={}, cause="none", note=f"{note}; {slow.record['message']} (host {slow.record['host']})")
 
 
 def _of_ray(_: str, *, host: int, named: Callable[[str], bool]) -> Outcome:
@@ -87,13 +87,13 @@ def _of_ray(_: str, *, host: int, named: Callable[[str], bool]) -> Outcome:
 
 def _twice(phase: str, *, does: Does, charged: Mapping[str, int]) -> Outcome:
     """A second fault while the recovery from a killed trainer is in this phase; times are from the second."""
-    first, second = at("step", Does.KILL), at(phase, does, incarnation=1)
+    first, second = at("step", Does.KILL), at(phase, does, attempt=1)
     return ground().put(first, second).outcome(charged=charged, note="a trainer was killed in step 10 before")
 
 
 def _slice_again(_: str) -> Outcome:
     """The slice is lost while a save commits, and its successor right after the next commit."""
-    faults = (at("save before commit", Does.HOST), at("save after commit", Does.HOST, incarnation=1))
+    faults = (at("save before commit", Does.HOST), at("save after commit", Does.HOST, attempt=1))
     run = ground().put(*faults, changes=SLICES)
     note = "the first while step 8 commits, the second after it has; times are from the second"
     return run.outcome(charged={Cause.HOST_LOST: 2}, like=SLICES, note=note)

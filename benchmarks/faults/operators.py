@@ -27,6 +27,8 @@ from tests.charts.stand_in_kubelet import command
 from tests.cluster.api_server import ApiServer
 from tests.operator.runtime.meddling import Meddler
 
+from shardwise.protocol.run_status import RunSummary
+
 SYSTEM = "shardwise-system"
 SECOND_LEASE = "second"
 _DEPLOYMENT = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/shardwise"
@@ -53,7 +55,7 @@ class Answers:
         self.folder = Path(tempfile.mkdtemp(prefix="shardwise-answers-"))
         self._lock = threading.Lock()
 
-    def say(self, address: str, answer: dict[str, Any] | None) -> None:
+    def say(self, address: str, answer: RunSummary | None) -> None:
         """Have host 0 at an address answer this from now on; None is silence."""
         if not address:
             return
@@ -62,7 +64,7 @@ class Answers:
                 (self.folder / address).unlink(missing_ok=True)
                 return
             part = self.folder / ".part"
-            part.write_text(json.dumps(answer), encoding="utf-8")
+            part.write_text(answer.model_dump_json(), encoding="utf-8")
             part.rename(self.folder / address)
 
 

@@ -32,7 +32,7 @@ class Does(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Done once, by the trainer of a rank in an incarnation, as soon as it is at a moment with so many steps complete.
+    """Done once, by the trainer of a rank in an attempt, as soon as it is at a moment with so many steps complete.
 
     A moment is a phase of the contract, or `BEFORE_COMMIT` and `AFTER_COMMIT`: between the last file of a checkpoint
     and its marker, and right after that.
@@ -42,7 +42,7 @@ class Fault:
     moment: str
     rank: int = 1
     step: int = 0
-    incarnation: int = 0
+    attempt: int = 0
     seconds: float = 0.0
 
 

@@ -19,7 +19,7 @@ from benchmarks.faults.stage import NAMESPACE, Stage, alone
 from tests.cluster.commands import run
 from tests.kubernetes.jobs import STATUS, Ended, Job, small
 
-from shardwise.job.contract import CHECKPOINTS, COMMITTED
+from shardwise.protocol.contract import CHECKPOINTS, COMMITTED
 
 START, STEP, SAVE = "start", "step", "save"
 _ROOM, _FILLING = "64m", "filling"
@@ -32,13 +32,16 @@ _numbers = itertools.count(1)
 class Hurt:
     """A job, what is done to it, and what it says of that."""
 
-    def __init__(self, made: Stage, training: Mapping[str, Any], pod: Mapping[str, Any]) -> None:
+    def __init__(
+        self, made: Stage, training: Mapping[str, Any], pod: Mapping[str, Any], agent: Mapping[str, Any]
+    ) -> None:
         """Apply it."""
         self.stage, self.client, self.namespace, self.image = made, made.cluster.client, NAMESPACE, made.image
         self.manifest = small(**{"steps": STEPS, "checkpoint": {"everySteps": EVERY_STEPS}, **training})
         name = f"fault-{next(_numbers)}"
         self.manifest["metadata"]["name"] = name
         self.manifest["spec"]["pod"] |= {"directory": f"/runs/{name}", **pod}
+        self.manifest["spec"]["pod"]["template"]["spec"]["containers"][0] |= agent
         self._small_volume(made.volume / name)
         self.began = self._noticed = 0.0
         self._pods_at: float | None = None
@@ -56,7 +59,7 @@ class Hurt:
     def until_phase(self, phase: str) -> None:
         """Wait until the run is in a phase; in a save its trainers stand still until the fault is put."""
         if phase == START:
-            self.job.until("the trainers to start", lambda: self.said.event("incarnation"), WITHIN_SECONDS)
+            self.job.until("the trainers to start", lambda: self.said.event("attempt"), WITHIN_SECONDS)
             return
         self.job.until(f"step {FAULT_STEP}", lambda: len(self.said.steps) >= FAULT_STEP, WITHIN_SECONDS)
         if phase == SAVE:

@@ -4,7 +4,7 @@ from collections import Counter
 
 from benchmarks.faults.watch import Told, Watch
 
-from shardwise.job.contract import METRICS
+from shardwise.protocol.contract import METRICS
 
 _STARTS = ("started", "restored")
 

@@ -17,8 +17,10 @@ from benchmarks.faults.outcome import Outcome
 from tests.cluster.client import Client, RefusedError
 from tests.cluster.commands import wait
 from tests.operator.building import manifest
-from tests.operator.controller.living import STEPS, Living, until
-from tests.operator.controller.operating import Place
+from tests.operator.living import STEPS, Living, until
+from tests.operator.operating import Place
+
+from shardwise.protocol.run_status import RunSummary
 
 START, RECOVERY, END = "start", "recovery", "end"
 PODS = {START: ("0-0-0", "0-1-0"), RECOVERY: ("0-0-0", "0-0-1", "0-1-0"), END: ("0-0-0", "0-1-0")}
@@ -69,7 +71,7 @@ class Job:
         assert status.get("restarts", {}) == ({"eviction": 1} if evicted else {}), f"charged {status.get('restarts')}"
         assert names == sorted(PODS[self.phase]), f"the pods of {self.name} were {names}"
 
-    def _say(self, address: str, answer: dict[str, Any] | None) -> None:
+    def _say(self, address: str, answer: RunSummary | None) -> None:
         self.seen |= {(name, pod["metadata"]["uid"]) for name, pod in self._place.pods(self.name).items()}
         self._answers.say(address, answer)
 

@@ -6,12 +6,11 @@ there is none, it is silent.
 
 import os
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
+from shardwise.protocol.run_status import RunSummary
 from shardwise_operator import main
-from shardwise_operator.agents import AgentError, Agents, Target
-from shardwise_operator.told import read_told
+from shardwise_operator.observe.agents import AgentError, Agents, Target
 
 ANSWERS = "SHARDWISE_STAND_IN_ANSWERS"
 
@@ -19,10 +18,10 @@ ANSWERS = "SHARDWISE_STAND_IN_ANSWERS"
 class _Files(Agents):
     """Reads what an agent would answer."""
 
-    def status(self, target: Target) -> dict[str, Any]:
+    def status(self, target: Target) -> RunSummary:
         """What the file of the address says."""
         try:
-            return read_told((Path(os.environ[ANSWERS]) / target.address).read_bytes())
+            return RunSummary.model_validate_json((Path(os.environ[ANSWERS]) / target.address).read_bytes())
         except FileNotFoundError:
             raise AgentError(f"{target.address}: silence") from None
 

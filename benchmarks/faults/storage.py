@@ -15,7 +15,7 @@ from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.plan import Does, Plan
 from benchmarks.faults.volume import Volume, mounted, system_calls
 
-from shardwise.job.contract import CHECKPOINTS, Cause, ExitCode, checkpoint_name
+from shardwise.protocol.contract import CHECKPOINTS, Cause, ExitCode, checkpoint_name
 
 _FULL_SECONDS = 20.0
 _SAVE, _RESTORE = "save before commit", "restore"

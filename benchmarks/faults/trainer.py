@@ -19,7 +19,7 @@ import psutil
 from benchmarks.faults import disturbed
 from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan, go, put
 
-from shardwise.launcher import processes
+from shardwise.launcher.system import processes
 from shardwise.train.checkpoint.manifest import MARKER
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.checkpoint.writer import CheckpointWriter
@@ -40,18 +40,18 @@ class _Trainer:
     """What this process is to do wrong; nothing before it has its orders, which one that stands by has not."""
 
     def __init__(self) -> None:
-        self._directory, self.rank, self._incarnation = Path(), 0, 0
+        self._directory, self.rank, self._attempt = Path(), 0, 0
         self.plan, self._done = Plan(), set[Fault]()
 
     def obey(self, orders: Any) -> None:
         """Take the plan of the run that the orders are for."""
-        self._directory, self.rank, self._incarnation = Path(orders.directory), orders.rank, orders.incarnation
+        self._directory, self.rank, self._attempt = Path(orders.directory), orders.rank, orders.attempt
         self.plan = Plan.read(self._directory)
 
     def reached(self, moment: str, step: int, beat: Callable[[], None]) -> None:
         """Do what is planned for this moment; `beat` keeps one that waits from looking hung."""
         for fault in self.plan.faults:
-            here = (fault.moment, fault.rank, fault.incarnation) == (moment, self.rank, self._incarnation)
+            here = (fault.moment, fault.rank, fault.attempt) == (moment, self.rank, self._attempt)
             if here and step >= fault.step and fault not in self._done:
                 self._done.add(fault)
                 put(self._directory, fault, time.clock_gettime(time.CLOCK_REALTIME))

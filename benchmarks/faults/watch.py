@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.job.contract import LOGS, METRICS, Phase
+from shardwise.protocol.contract import LOGS, METRICS, Phase
 
 _LOOK_SECONDS = 0.005
-_USUAL = frozenset({"epoch", "incarnation", "running", "done", "save", "left", "started", "restored"})
+_USUAL = frozenset({"session", "attempt", "running", "done", "save", "left", "started", "restored"})
 _USUAL_METRICS = _USUAL | {"evaluated", "saved", "stopped", "complete", None}
 _WAY_BACK = (Phase.JOIN, Phase.DATA, Phase.RESTORE, Phase.INIT, Phase.COMPILE)
 
@@ -80,23 +80,23 @@ def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -
     What is left is the first step's: with the imports of a process that did not stand by, and all that nobody counts.
     """
     ended = next((told for told in after if told.event == "ended"), None)
-    incarnation, step = _next_step(after, begun_anew=ended is not None)
+    attempt, step = _next_step(after, begun_anew=ended is not None)
     if ended is None or step is None:
         return {"step": step.at - put_at} if step else {}
-    orders = next(told for told in after if told.event == "incarnation" and told.record["incarnation"] == incarnation)
+    orders = next(told for told in after if told.event == "attempt" and told.record["attempt"] == attempt)
     way = {"noticed": ended.at - put_at, "restart": orders.at - ended.at}
-    if summary["incarnations"] == incarnation + 1:
+    if summary["attempts"] == attempt + 1:
         way |= {phase.value: summary["phases"].get(phase, 0.0) for phase in _WAY_BACK}
     way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
     return {**way, "first step": step.at - put_at - sum(way.values())}
 
 
 def _next_step(after: Sequence[Told], *, begun_anew: bool) -> tuple[int, Told | None]:
-    """The first step that is told, where it is `begun_anew` after a start of the trainers; and their incarnation."""
-    incarnation = -1
+    """The first step that is told, where it is `begun_anew` after a start of the trainers; and their attempt."""
+    attempt = -1
     for told in after:
         if told.file == METRICS and told.event in ("started", "restored"):
-            incarnation = told.record["incarnation"]
-        elif told.file == METRICS and told.event is None and (incarnation >= 0 or not begun_anew):
-            return incarnation, told
-    return incarnation, None
+            attempt = told.record["attempt"]
+        elif told.file == METRICS and told.event is None and (attempt >= 0 or not begun_anew):
+            return attempt, told
+    return attempt, None

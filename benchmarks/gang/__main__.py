@@ -1,6 +1,6 @@
 """`make bench-gang`: what a leader has to do with 64, 256 and 1,024 hosts, and what Ray takes on a few real ones.
 
-Prints tables and keeps the figures in runs/bench-gang.json; with --write, they go into docs/performance.md.
+Prints tables and keeps the figures in runs/bench-leader.json; with --write, they go into docs/performance.md.
 """
 
 import json
@@ -15,7 +15,7 @@ from benchmarks.turns import ROOT, WorkerError
 from rich.console import Console
 
 HOSTS, RAY = (64, 256, 1024), (2, 4, 8)
-_RESULTS = ROOT / "runs" / "bench-gang.json"
+_RESULTS = ROOT / "runs" / "bench-leader.json"
 
 
 def bench(

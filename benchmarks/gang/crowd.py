@@ -3,7 +3,7 @@
 Each polls the leader as a follower does, and answers it as an agent does whose trainer takes a step a second. Started
 by `stage.py` with its words as one line of JSON; for each line on its standard input it prints the polls that were
 answered since the last, and the longest time that any one host waited for its next answer. It speaks to `leader.py`
-over a unix socket as Ray's driver does (`shardwise.launcher.ray_driver`).
+over a unix socket as Ray's driver does (`shardwise.launcher.ray.driver`).
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from typing import Any
 
 from benchmarks.gang.leader import CROWD_SOCKET
 
-from shardwise.job.contract import Phase, Progress
-from shardwise.launcher import hand
-from shardwise.launcher.client import POLL_PATH, SIGNATURE
-from shardwise.launcher.config import socket_of
-from shardwise.launcher.members import poll_seconds
-from shardwise.launcher.report import Report
-from shardwise.launcher.shared import Word
-from shardwise.launcher.signature import answer_signature, poll_signature
+from shardwise.launcher.agent.client import POLL_PATH, SIGNATURE, poll_seconds
+from shardwise.launcher.agent.config import socket_of
+from shardwise.launcher.agent.signature import answer_signature, poll_signature
+from shardwise.launcher.ray import rpc
+from shardwise.protocol.contract import Phase, Progress
+from shardwise.protocol.leader_address import LeaderAddress
+from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.report import Report
 
 STEP_SECONDS = 1.0
 _LINE_LIMIT_BYTES = 16 << 20
@@ -49,31 +49,28 @@ class StandIn:
     def __init__(self, host: int) -> None:
         self.host, self.agent_id = host, secrets.token_hex(8)
         self.answered_at: float | None = None
-        self._incarnation: int | None = None
+        self._attempt: int | None = None
         self._ordered_at = 0.0
         self._idle = _report(host, self.agent_id, None)
         self._running = _report(host, self.agent_id, _progress(host))
 
-    def poll(self, gang: Gang, leader: Word, epoch: int | None) -> dict[str, Any]:
-        """What the host says to the leader."""
-        return {
-            "run": gang.run,
-            "host": self.host,
-            "agentId": self.agent_id,
-            "attempt": 0,
-            "address": f"127.0.{self.host // 250}.{1 + self.host % 250}",
-            "sees": leader.agent_id,
-            "leaving": False,
-            "stuck": "",
-            "epoch": epoch,
-            "nonce": secrets.token_hex(16),
-        }
+    def poll(self, gang: Gang, leader: LeaderAddress, session: int | None) -> Poll:
+        """Return what the host sends to the leader."""
+        return Poll(
+            run=gang.run,
+            host=self.host,
+            agent_id=self.agent_id,
+            address=f"127.0.{self.host // 250}.{1 + self.host % 250}",
+            sees=leader.agent_id,
+            ray_session=session,
+            nonce=secrets.token_hex(16),
+        )
 
-    async def answer(self, request: hand.Request) -> hand.Answer:
+    async def answer(self, request: rpc.Request) -> rpc.Answer:
         """What its agent answers."""
         match request["op"]:
             case "start":
-                self._incarnation, self._ordered_at = request["orders"]["incarnation"], time.monotonic()
+                self._attempt, self._ordered_at = request["orders"]["attempt"], time.monotonic()
                 return {"agentId": self.agent_id}
             case "watch":
                 version, until = self._version()
@@ -81,7 +78,7 @@ class StandIn:
                     await asyncio.sleep(min(request["wait"], until))
                 return self._report()
             case "end":
-                self._incarnation = None
+                self._attempt = None
                 return {"agentId": self.agent_id, "exit": None}
             case "stacks":
                 return {"text": ""}
@@ -91,34 +88,34 @@ class StandIn:
     def _version(self) -> tuple[int, float]:
         """A number for each step, and how long it still holds: all hosts step together."""
         steps, into = divmod(time.monotonic(), STEP_SECONDS)
-        return (0, STEP_SECONDS) if self._incarnation is None else (1 + int(steps), STEP_SECONDS - into)
+        return (0, STEP_SECONDS) if self._attempt is None else (1 + int(steps), STEP_SECONDS - into)
 
-    def _report(self) -> hand.Answer:
+    def _report(self) -> rpc.Answer:
         """What has changed since the orders, in what was made of them: the crowd has no core to spare."""
         now = time.monotonic()
         passed = int(now / STEP_SECONDS) - int(self._ordered_at / STEP_SECONDS)
         step = max(0, passed - len(_BEFORE_STEPS))
         changed = {"version": self._version()[0], "ageSeconds": now % STEP_SECONDS}
-        if self._incarnation is None:
+        if self._attempt is None:
             return self._idle | changed
         progress = self._running["progress"] | {
             "phase": _BEFORE_STEPS[passed] if passed < len(_BEFORE_STEPS) else Phase.STEP,
             "step": step,
             "dispatched": step + 1,
-            "step_seconds": STEP_SECONDS if step else 0.0,
-            "monotonic_seconds": now,
+            "stepSeconds": STEP_SECONDS if step else 0.0,
+            "monotonicSeconds": now,
         }
-        return self._running | changed | {"incarnation": self._incarnation, "progress": progress}
+        return self._running | changed | {"attempt": self._attempt, "progress": progress}
 
 
-def _report(host: int, agent_id: str, progress: Progress | None) -> hand.Answer:
+def _report(host: int, agent_id: str, progress: Progress | None) -> rpc.Answer:
     return Report(
         version=0,
         host=host,
         agent_id=agent_id,
         agent_pid=1,
         trainer_pid=progress.pid if progress else None,
-        incarnation=progress.incarnation if progress else None,
+        attempt=progress.attempt if progress else None,
         progress=progress,
         age_seconds=0.0,
         resting_seconds=0.0,
@@ -126,12 +123,12 @@ def _report(host: int, agent_id: str, progress: Progress | None) -> hand.Answer:
         exit=None,
         standby=True,
         stop_asked=False,
-    ).as_json()
+    ).model_dump(mode="json")
 
 
 def _progress(host: int) -> Progress:
     return Progress(
-        incarnation=0,
+        attempt=0,
         rank=host,
         phase=Phase.START,
         step=0,
@@ -149,7 +146,7 @@ class Crowd:
     def __init__(self, gang: Gang) -> None:
         self._gang = gang
         self._hosts = {host: StandIn(host) for host in range(1, gang.num_hosts)}
-        self._epoch, self._wire = 0, asyncio.Event()
+        self._session, self._wire = 0, asyncio.Event()
         self._out: asyncio.StreamWriter | None = None
         self._answered, self._longest = 0, 0.0
 
@@ -174,13 +171,13 @@ class Crowd:
         return max(self._longest, *(now - (host.answered_at or 0.0) for host in self._hosts.values()))
 
     async def _follow(self, host: StandIn) -> None:
-        """The loop of `shardwise.launcher.follower`, with a connection for each poll as there."""
-        epoch: int | None = None
+        """The loop of `shardwise.launcher.agent.follower`, with a connection for each poll as there."""
+        session: int | None = None
         while True:
             try:
-                leader = Word.read(Path(self._gang.directory))
+                leader = LeaderAddress.read(Path(self._gang.directory))
                 async with asyncio.timeout(2.0):
-                    answer = await self._poll(leader.address, host.poll(self._gang, leader, epoch))
+                    answer = await self._poll(leader.address, host.poll(self._gang, leader, session))
             except (OSError, TimeoutError, ValueError):
                 answer = None
             if answer:
@@ -189,14 +186,14 @@ class Crowd:
                     self._longest = max(self._longest, now - host.answered_at)
                 host.answered_at = now
                 self._answered += 1
-                if answer["rayAddress"] and answer["epoch"] != epoch:
-                    epoch = answer["epoch"]
+                if answer.ray_address and answer.ray_session != session:
+                    session = answer.ray_session
                     await self._wire.wait()
                     self._say(joined=host.host)
             await asyncio.sleep(poll_seconds(self._gang.num_hosts))
 
-    async def _poll(self, where: str, words: dict[str, Any]) -> dict[str, Any]:
-        body = json.dumps(words).encode()
+    async def _poll(self, where: str, message: Poll) -> PollAnswer:
+        body = message.model_dump_json().encode()
         signature = poll_signature(self._gang.token, body)
         address, port = where.rsplit(":", 1)
         reader, writer = await asyncio.open_connection(address, int(port))
@@ -213,11 +210,10 @@ class Crowd:
             writer.close()
         if headers.get(SIGNATURE) != answer_signature(self._gang.token, signature, answer):
             raise ValueError(head)
-        read: dict[str, Any] = json.loads(answer)
-        return read
+        return PollAnswer.model_validate_json(answer)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A new epoch: the leader asks over this wire from now on."""
+        """A new session: the leader asks over this wire from now on."""
         self._out = writer
         self._wire.set()
         self._say(joined=0)
@@ -227,11 +223,11 @@ class Crowd:
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-    async def _ask(self, *, id: int, host: int, request: hand.Request, timeout: float) -> None:  # noqa: A002, ASYNC109
+    async def _ask(self, *, id: int, host: int, request: rpc.Request, timeout: float) -> None:  # noqa: A002, ASYNC109
         if host:
             answer = await self._hosts[host].answer(request)
         else:
-            answer = await asyncio.wait_for(hand.ask(socket_of(Path(self._gang.scratch), 0), request), timeout)
+            answer = await asyncio.wait_for(rpc.ask(socket_of(Path(self._gang.scratch), 0), request), timeout)
         self._say(id=id, answer=answer)
 
     def _say(self, **message: Any) -> None:

@@ -1,6 +1,6 @@
 """The agent of host 0, the leader of a gang, whose Ray is a wire to `crowd.py`; all else of it is the real one.
 
-Started by `stage.py` in the place of `shardwise.launcher.agent`. On SIGUSR1 it writes to the file `figures` of its
+Started by `stage.py` in the place of `shardwise.launcher.serve`. On SIGUSR1 it writes to the file `figures` of its
 scratch folder how long its looks took since the last time: the watchdog's judgement, all that the leader does in a look
 at its trainers, and the making of the status.
 """
@@ -19,11 +19,12 @@ from typing import Any
 
 from tests.launcher.stand_in_agent import StandInNode
 
-from shardwise.launcher import agent, incarnation, reach, watchdog
-from shardwise.launcher.board import Board
-from shardwise.launcher.epoch import Epoch
-from shardwise.launcher.incarnation import Incarnation
-from shardwise.launcher.ray_node import RayAddress
+from shardwise.launcher import serve
+from shardwise.launcher.leader import attempt, channel, watchdog
+from shardwise.launcher.leader.attempt import Attempt
+from shardwise.launcher.leader.publisher import StatusPublisher
+from shardwise.launcher.ray.node import RayAddress
+from shardwise.launcher.ray.session import RaySession
 
 CROWD_SOCKET, FIGURES = "crowd.sock", "figures.json"
 JUDGE, LOOK, BOARD = "judge", "look", "board"
@@ -31,14 +32,14 @@ _TRAINER = Path(__file__).parents[2] / "tests" / "launcher" / "fake_trainer.py"
 _LINE_LIMIT_BYTES = 16 << 20
 
 
-class WireEpoch(Epoch):
-    """An epoch whose head and driver are the crowd: what is asked and heard goes the same way within the leader."""
+class WireSession(RaySession):
+    """A session whose head and driver are the crowd: what is asked and heard goes the same way within the leader."""
 
     async def _start(self) -> None:
         wire = self._place.scratch / CROWD_SOCKET
         self._output, self._input = await asyncio.open_unix_connection(wire, limit=_LINE_LIMIT_BYTES)
         self._address = RayAddress(gcs="stand-in", cluster=str(self._number))
-        self._tasks = [asyncio.create_task(self._listen())]
+        self._tasks = [asyncio.create_task(self._receive())]
 
 
 class Timed:
@@ -71,11 +72,11 @@ def main() -> None:
     os.sched_setaffinity(0, {int(sys.argv[2])})
     scratch, timed = Path(sys.argv[1]), Timed()
     for module, name, other in (
-        (reach, "Epoch", WireEpoch),
-        (reach, "RayNode", StandInNode),
-        (incarnation, "judge", timed.timed(JUDGE, watchdog.judge)),
-        (Incarnation, "_observe", timed.timed(LOOK, Incarnation._observe)),  # noqa: SLF001  what is timed
-        (Board, "look", timed.timed(BOARD, Board.look)),
+        (channel, "RaySession", WireSession),
+        (channel, "RayNode", StandInNode),
+        (attempt, "judge", timed.timed(JUDGE, watchdog.judge)),
+        (Attempt, "_observe", timed.timed(LOOK, Attempt._observe)),  # noqa: SLF001  what is timed
+        (StatusPublisher, "look", timed.timed(BOARD, StatusPublisher.look)),
     ):
         setattr(module, name, other)
 
@@ -83,21 +84,21 @@ def main() -> None:
         timed.write(scratch / FIGURES)
 
     signal.signal(signal.SIGUSR1, asked)
-    agent.main()
+    serve.main()
 
 
-def trainer_command() -> list[str]:
+def trainer_command() -> tuple[str, ...]:
     """The trainer of host 0: a fake one, which steps alone."""
-    return [sys.executable, "-c", _ALONE, str(_TRAINER)]
+    return sys.executable, "-c", _ALONE, str(_TRAINER)
 
 
 _ALONE = """
-import dataclasses, runpy, sys
-from shardwise.job import orders
+import runpy, sys
+from shardwise.protocol import orders
 given = orders.wait_for_orders
 def alone():
     told = given()
-    return told and dataclasses.replace(told, num_processes=1)
+    return told and told.model_copy(update={"num_processes": 1})
 orders.wait_for_orders = alone
 runpy.run_path(sys.argv[1], run_name="__main__")
 """

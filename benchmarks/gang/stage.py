@@ -21,14 +21,14 @@ from benchmarks.gang import leader
 from benchmarks.gang.crowd import STEP_SECONDS, Gang
 from benchmarks.turns import ROOT, WorkerError
 
-from shardwise.job.contract import LOGS
-from shardwise.launcher import hand, processes
-from shardwise.launcher.client import NoLeaderError, request
-from shardwise.launcher.config import AgentConfig
-from shardwise.launcher.epoch import Epoch
-from shardwise.launcher.ports import free_port
-from shardwise.launcher.ray_node import RAY_VARIABLE, RayNode, RayPlace, node_part
-from shardwise.launcher.record import EVENTS
+from shardwise.launcher.agent.client import NoLeaderError, request
+from shardwise.launcher.agent.config import AgentConfig
+from shardwise.launcher.ray import rpc
+from shardwise.launcher.ray.node import RAY_VARIABLE, RayNode, RayPlace, node_part
+from shardwise.launcher.ray.session import RaySession
+from shardwise.launcher.system import processes
+from shardwise.launcher.system.ports import free_port
+from shardwise.protocol.contract import EVENTS, LOGS
 
 WITHIN_SECONDS = 300.0
 LEARNT_SECONDS, STEADY_SECONDS = 10.0, 20.0
@@ -56,7 +56,7 @@ def measure(hosts: int) -> dict[str, float]:
         with made.leader() as agent, made.crowd() as crowd:
             started_at = _line(crowd)["startedAt"]
             made.until_it_steps()
-            ordered, opened = (made.at(event) - started_at for event in ("incarnation", "epoch"))
+            ordered, opened = (made.at(event) - started_at for event in ("attempt", "session"))
             time.sleep(LEARNT_SECONDS)  # what is usual has been learnt
             made.figures(agent)
             _told(crowd)
@@ -115,7 +115,7 @@ class _Gang:
         """The leader, from when it answers."""
         with self._process("benchmarks.gang.leader", str(self._scratch), core=0) as process:
             assert process.stdin is not None
-            process.stdin.write(self._config.dumps().encode() + b"\n")
+            process.stdin.write(self._config.model_dump_json().encode() + b"\n")
             process.stdin.flush()
             self._until(lambda: process.poll() is not None or self._answers(), "the leader to answer")
             if process.poll() is not None:
@@ -230,7 +230,7 @@ async def _ray(scratch: Path, hosts: int) -> dict[str, float]:
     (scratch / "token").write_text(secrets.token_hex(16))
     async with AsyncExitStack() as stack:
         for host in range(hosts):
-            server = await hand.serve(scratch / f"h{host}.sock", _nothing)
+            server = await rpc.serve(scratch / f"h{host}.sock", _nothing)
             stack.callback(server.close)
         places = [
             RayPlace(
@@ -239,13 +239,13 @@ async def _ray(scratch: Path, hosts: int) -> dict[str, float]:
             for host in range(hosts)
         ]
         began = time.monotonic()
-        epoch = await Epoch.open(places[0], number=1, num_hosts=hosts)
-        stack.push_async_callback(epoch.close)
+        session = await RaySession.open(places[0], number=1, num_hosts=hosts)
+        stack.push_async_callback(session.close)
         headed = time.monotonic()
         for host, place in enumerate(places):
-            node = await RayNode.join(place, epoch=1, address=epoch.address, socket=scratch / f"h{host}.sock")
+            node = await RayNode.join(place, session=1, address=session.address, socket=scratch / f"h{host}.sock")
             stack.push_async_callback(node.close)
-        await epoch.all_joined(WITHIN_SECONDS)
+        await session.all_joined(WITHIN_SECONDS)
         joined = time.monotonic()
         marks = processes.mark(scratch / "run", 0) | {RAY_VARIABLE: "head-1"}
         nodes = [_memory(processes.mark(place.directory, place.host) | _part(place)) for place in places]
@@ -262,7 +262,7 @@ def _part(place: RayPlace) -> dict[str, str]:
     return {RAY_VARIABLE: node_part(place.host, 1)}
 
 
-async def _nothing(_request: hand.Request) -> hand.Answer:
+async def _nothing(_request: rpc.Request) -> rpc.Answer:
     return {}
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from tests.cluster import processes
 from tests.cluster.commands import ClusterError, say
 
-from shardwise_operator.poll import MAX_PROGRESS_PER_SECOND
+from shardwise_operator.observe.poll import MAX_PROGRESS_PER_SECOND
 
 HOSTS = 4
 CALM_SECONDS = 5.0

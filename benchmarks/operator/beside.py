@@ -20,7 +20,7 @@ from benchmarks.turns import Spread
 from tests.cluster.commands import say, wait
 from tests.operator.building import begun, classes, seen
 
-from shardwise_operator.frozen import freeze
+from shardwise_operator.observe.snapshot import take_snapshot
 from shardwise_operator.render.pods import Place, pod_manifest
 
 CALM_SECONDS = 10.0
@@ -127,7 +127,7 @@ def _way(name: str, jobs: int, hosts: int) -> Way:
 
 def _spec(hosts: int) -> dict[str, Any]:
     """That of the last host's pod of one of our jobs."""
-    made_of = freeze(crowd.job(0, hosts), classes(), image="localhost/none")
+    made_of = take_snapshot(crowd.job(0, hosts), classes(), image="localhost/none")
     last = made_of.hosts[-1]
     spec: dict[str, Any] = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), last, Place())["spec"]
     return spec

@@ -31,14 +31,18 @@ def job(number: int, hosts: int) -> dict[str, Any]:
         "steps": 1_000_000,
         "checkpoint": {"everySteps": 60},
     }
-    pod = {
-        "directory": f"/runs/{number}",
-        "nodeSelector": {"type": "kwok"},
-        "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+    agent = {
+        "name": "agent",
         "resources": {"requests": {"cpu": "4", "memory": "16Gi"}},
-        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
         "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
     }
+    asked = {
+        "nodeSelector": {"type": "kwok"},
+        "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+        "containers": [agent],
+        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
+    }
+    pod = {"directory": f"/runs/{number}", "template": {"spec": asked}}
     hardware = {"accelerator": "cpu-sim", "topology": f"{hosts}x4"}
     return {
         "apiVersion": "shardwise.dev/v1alpha1",
@@ -82,10 +86,8 @@ class Arrivals:
     def __init__(self, path: str, accept: str, arrived: Callable[[dict[str, Any]], bool]) -> None:
         """Watch from now on."""
         self._arrived, self.at = arrived, dict[str, float]()
-        self._line = _connection()
-        self._line.request("GET", path, headers={"Accept": accept})
-        self._events = self._read(self._line.getresponse())
-        threading.Thread(target=self._follow, name=f"watch {path}", daemon=True).start()
+        first = _watch(path, accept)
+        threading.Thread(target=self._follow, args=(first, path, accept), name=f"watch {path}", daemon=True).start()
 
     @classmethod
     def of_pods(cls) -> "Arrivals":
@@ -102,14 +104,22 @@ class Arrivals:
         wait(what, lambda: len(self.at) >= number, seconds)
         return max(self.at.values())
 
-    def _read(self, answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-        while line := answer.readline():
-            yield json.loads(line)
+    def _follow(self, events: Iterator[dict[str, Any]], path: str, accept: str) -> None:
+        while True:
+            for event in events:
+                if event["type"] in ("ADDED", "MODIFIED") and self._arrived(event["object"]):
+                    self.at.setdefault(event["object"]["metadata"]["name"], time.monotonic())
+            # The API server ends the watches of a type that was defined a moment ago when it has taken the definition
+            # in as a whole. Another watch begins with all that is there.
+            events = _watch(path, accept)
 
-    def _follow(self) -> None:
-        for event in self._events:
-            if event["type"] in ("ADDED", "MODIFIED") and self._arrived(event["object"]):
-                self.at.setdefault(event["object"]["metadata"]["name"], time.monotonic())
+
+def _watch(path: str, accept: str) -> Iterator[dict[str, Any]]:
+    """Open a watch; its events until the API server ends it."""
+    line = _connection()
+    line.request("GET", path, headers={"Accept": accept})
+    answer = line.getresponse()  # here, so that nothing that happens after the call is missed
+    return (json.loads(event) for event in iter(answer.readline, b""))
 
 
 def _connection() -> http.client.HTTPSConnection:

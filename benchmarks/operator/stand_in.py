@@ -5,11 +5,11 @@ one listener has them all. It wants a token of the right form, and cannot know w
 """
 
 import asyncio
-import json
 import re
 import time
 
-from shardwise.job.pods import AGENT_PORT
+from shardwise.protocol.pods import AGENT_PORT
+from shardwise.protocol.run_status import CheckpointStatus, RunProgress, RunStatus
 
 _TOKEN = re.compile(rb"\r\nauthorization: bearer [0-9a-f]{64}\r\n", re.IGNORECASE)
 _STEPS = 1_000_000
@@ -31,7 +31,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         asked = await reader.readuntil(b"\r\n\r\n")
         if _TOKEN.search(asked):
-            writer.write(_message(b"200 OK", json.dumps(_status()).encode()))
+            writer.write(_message(b"200 OK", _status().model_dump_json().encode()))
         else:
             writer.write(_message(b"401 Unauthorized", b"{}"))
         await writer.drain()
@@ -45,27 +45,27 @@ def _message(status: bytes, body: bytes) -> bytes:
     return b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
-def _status() -> dict[str, object]:
-    """A run that takes a step a second."""
+def _status() -> RunStatus:
+    """Return the status of a run that takes a step a second."""
     step = int(time.monotonic() - _BEGAN)
-    return {
-        "name": "job",
-        "phase": "running",
-        "reason": "",
-        "incarnation": 0,
-        "restarts": {},
-        "slowestHost": None,
-        "progress": {
-            "step": step,
-            "of": _STEPS,
-            "loss": 2.0 + 1.0 / (1 + step),
-            "tokensPerSecond": 100_000.0,
-            "mfu": 0.5,
-            "stepSeconds": 1.0,
-        },
-        "checkpoint": {"step": step // 60 * 60} if step >= 60 else None,
-        "goodput": {"step": float(step), "start": 10.0},
-    }
+    return RunStatus(
+        name="job",
+        phase="running",
+        attempt=0,
+        ray_session=0,
+        hosts=(),
+        progress=RunProgress(
+            step=step,
+            of=_STEPS,
+            loss=2.0 + 1.0 / (1 + step),
+            tokens_per_second=100_000.0,
+            mfu=0.5,
+            step_seconds=1.0,
+            eta_seconds=float(_STEPS - step),
+        ),
+        checkpoint=CheckpointStatus(step=step // 60 * 60) if step >= 60 else None,
+        goodput={"step": float(step), "start": 10.0},
+    )
 
 
 if __name__ == "__main__":

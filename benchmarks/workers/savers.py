@@ -185,7 +185,7 @@ class Shardwise:
         from shardwise.train.checkpoint import CheckpointWriter  # noqa: PLC0415
 
         self._root = root
-        self._writer = CheckpointWriter(self._root, keep=Keep(last=2), run="bench", incarnation=0, fence=nullcontext)
+        self._writer = CheckpointWriter(self._root, keep=Keep(last=2), run="bench", attempt=0, fence=nullcontext)
         self._digester: Any = None
 
     def prepare(self, like: Abstract) -> None:

@@ -45,7 +45,7 @@ def main() -> None:
     compiled = lower_step(program).compile()
     state = program.lower_init().compile()()
     batch = jax.device_put(random_batch(case.size), program.layout.batch)
-    words = jax.device_put(np.zeros(case.num_devices, np.int32), program.layout.words)
+    words = jax.device_put(np.zeros(case.num_devices, np.int32), program.layout.control)
 
     def once() -> None:
         nonlocal state

@@ -65,7 +65,7 @@ loader = Loader(data.train.rows, program.layout, sequences=16, seq_len=LENGTH)
 batches = [loader.batch(number) for number in range(STEPS)]
 state, step = program.lower_init().compile()(), lower_step(program).compile()
 weights = jax.device_get(state["params"])
-words = jax.device_put(np.zeros(N, np.int32), program.layout.words)  # nobody asks for a save or a stop
+words = jax.device_put(np.zeros(N, np.int32), program.layout.control)  # nobody asks for a save or a stop
 runs: dict[str, list[float]] = {"shardwise": []}
 for batch in batches:
     state, metrics = step(state, batch, words)

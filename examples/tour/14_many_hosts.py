@@ -35,10 +35,9 @@ from matplotlib.figure import Figure
 
 import show
 from shardwise.cli.live import live_status
-from shardwise.job.contract import CACHE_VARIABLE, LOGS, METRICS, SUMMARY
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
-from shardwise.launcher.record import EVENTS
+from shardwise.protocol.contract import CACHE_VARIABLE, EVENTS, LOGS, METRICS, SUMMARY
 from shardwise.train.data.dataset import prepare
 from shardwise.train.metrics import records, steps
 from shardwise.train.start import build
@@ -92,7 +91,7 @@ def host(rank: int, port: str) -> None:
     say(rank, sees=jax.device_count(), own=len(mine), held=max(held), whole=sum(x.nbytes for x in leaves))
     data = prepare(training.data, seq_len=32, seed=training.seed, cache_root=Path(f"cache-{rank}"), report=print)
     step, share = lower_step(program).compile(), training.batch.sequences // HOSTS
-    idle = jax.make_array_from_callback((4,), program.layout.words, lambda _: np.zeros(1, np.int32))
+    idle = jax.make_array_from_callback((4,), program.layout.control, lambda _: np.zeros(1, np.int32))
     for number in itertools.count():
         first = number * training.batch.sequences + rank * share
         rows = data.train.rows(np.arange(first, first + share))
@@ -186,7 +185,7 @@ assert code not in (None, 0), "without its peer the other process ends with an e
 # this happens:
 #
 # - Its agent sees its child end and tells the others, which end theirs at once: nobody waits for a heartbeat.
-# - Two processes that have stood by, with all imports done, get orders: a new *incarnation*, with a new coordinator.
+# - Two processes that have stood by, with all imports done, get orders: a new *attempt*, with a new coordinator.
 # - They load the compiled step, read the newest checkpoint into their shards, and go on with the batch that comes next,
 #   which is a function of seed and step and nothing else.
 
@@ -202,7 +201,7 @@ with started("run", Path(sys.executable).with_name("shardwise"), "run", "job.yam
     wait_for(lambda: list(records(run / METRICS)) and live_status(run), launcher)
     status: Any = live_status(run)
     wait_for(is_due, launcher)
-    os.kill(status["hosts"][1]["trainerPid"], signal.SIGKILL)
+    os.kill(status.hosts[1].trainer_pid, signal.SIGKILL)
     wait_for(lambda: False, launcher)
 summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
 ending = (launcher.poll(), summary["status"], summary["restarts"])
@@ -210,10 +209,10 @@ print("exit code of the launcher, how the run stands, restarts by cause:", *endi
 assert ending == (0, "complete", {"failure": 1}), "the launcher starts the trainers again, once, and the run completes"
 events, made = list(records(run / LOGS / EVENTS)), list(records(run / METRICS))
 ended, (begun, again) = next(x for x in events if x["event"] == "ended"), [x for x in events if x["event"] == "running"]
-words = {"epoch": "Ray connects the agents", "incarnation": "trainers get orders", "running": "first step complete"}
+words = {"session": "Ray connects the agents", "attempt": "trainers get orders", "running": "first step complete"}
 assert again["fromStep"] >= SAVE_EVERY, "it goes on from a checkpoint and not from the beginning"
-told_of = [(words.get(x["event"], x["event"]), x.get("incarnation", ""), x.get("words", "")) for x in events]
-show.table("What the launcher wrote down", ("event", "incarnation", "in its words"), told_of)
+told_of = [(words.get(x["event"], x["event"]), x.get("attempt", ""), x.get("message", "")) for x in events]
+show.table("What the launcher wrote down", ("event", "attempt", "in its words"), told_of)
 at = next(i for i, x in enumerate(made) if x.get("event") == "restored")
 parts = [[x for x in part if "loss" in x] for part in (made[:at], made[at:])]  # before and after
 print(f"on two cores: {again['time'] - ended['time']:.1f} s from the end to the next complete step")
@@ -238,7 +237,7 @@ for begin, part in zip((begun, again), parts, strict=True):
     passed = np.cumsum([0, *(x["stepSeconds"] for x in part[1:])]) + begin["time"] - ended["time"]
     right.plot(passed, [x["step"] for x in part], color="C0")
 places = [len(parts[0]), again["fromStep"], again["fromStep"]]
-right.plot([0, 0, again["time"] - ended["time"]], places, color="C1", label="a new incarnation, from a checkpoint")
+right.plot([0, 0, again["time"] - ended["time"]], places, color="C1", label="a new attempt, from a checkpoint")
 for axes, title in ((left, "two processes by hand"), (right, "shardwise run")):
     axes.set(title=title, xlabel="seconds from the kill", ylabel="steps that are done", ylim=(-1, None))
     axes.legend()

@@ -1,7 +1,10 @@
-"""The Kubernetes side of Shardwise: reads TrainingJob objects and keeps their pods alive.
+"""The Kubernetes operator of Shardwise: it reads TrainingJob objects and keeps their pods alive.
 
-It knows the shared language `shardwise.job` and nothing else of the trainer: no JAX, no Ray.
-The controller arrives in a later release; this version only reserves the distribution and its place in the layering.
+    main -> controller: one pass over one job -> observe -> decide -> write
+    render: the objects of a job            api: the CRDs and the admission policy
+    runtime: watches, cache, work queue, leader election; it knows nothing of jobs
+
+Of Shardwise it knows the job file (`shardwise.job`) and what processes exchange (`shardwise.protocol`): no JAX, no Ray.
 """
 
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""`python -m shardwise_operator` is `shardwise-operator`."""
+"""Run `shardwise-operator` as `python -m shardwise_operator`."""
 
 from shardwise_operator.main import main
 

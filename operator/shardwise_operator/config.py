@@ -1,7 +1,4 @@
-"""What the operator is told when it starts, and every pass goes by.
-
-Made by `main.py` from the command line.
-"""
+"""The settings that the operator is started with."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +13,12 @@ class Settings:
     """The operator's settings.
 
     Attributes:
-        trainer_image: of jobs whose class and pod section name none.
-        operator_namespace: from where the pods of a job let the operator in.
-        managed_by: the jobs it looks after: those whose `spec.managedBy` is this; "" for those without one.
-        poll_seconds: how often host 0 of a job is asked how it stands, at best.
-        tokens: of every job.
-        job_network_policies: whether each job gets a NetworkPolicy of its own; else its namespace has one for all.
+        trainer_image: the image of jobs if neither their class nor their pod section names one.
+        operator_namespace: the namespace from which the pods of a job let the operator in.
+        managed_by: the `spec.managedBy` of the jobs to look after; "" for jobs without one.
+        poll_seconds: the shortest time between two polls of a job's host 0.
+        tokens: makes the tokens of every job.
+        job_network_policies: whether each job gets a NetworkPolicy of its own; if not, its namespace has one for all.
 
     """
 
@@ -34,7 +31,7 @@ class Settings:
 
 
 def read_key(path: Path) -> Tokens:
-    """The operator's key; ValueError where the file holds no key."""
+    """Return what makes the tokens from the operator's key; ValueError if the file holds no key."""
     key = path.read_bytes().strip()
     if len(key) < _MIN_KEY_BYTES:
         raise ValueError(f"{path}: given {len(key)} bytes, expected a key of at least {_MIN_KEY_BYTES} random bytes")

@@ -1,10 +1,10 @@
-"""What the chart's hooks do, as `python -m shardwise_operator.hooks`: its Jobs call it, and nothing else does.
+"""The work of the chart's hooks: its Jobs run `python -m shardwise_operator.hooks`.
 
-    crds FOLDER             before an upgrade: Helm itself makes CRDs once and never changes them
+    crds FOLDER             before an upgrade: Helm itself creates CRDs once and never changes them
     remove-policy NAME      before an uninstall: Helm would remove the classes first, and then every job is refused
-    test NAMESPACE          `helm test`: a wrong job is refused, and a right one is seen by the operator
+    test NAMESPACE          `helm test`: a wrong job is refused, and the operator takes up a right one
 
-Each Job has a role of its own, so that the operator's needs no right to CRDs or policies.
+Each Job has a role of its own, so that the operator's role needs no rights to CRDs or policies.
 """
 
 import sys
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from shardwise.protocol.pods import AGENT
 from shardwise_operator.runtime.connection import connect
 from shardwise_operator.runtime.errors import ApiError, KubernetesError, NotFoundError
 from shardwise_operator.runtime.kinds import TRAINING_JOBS, Kind, Object
@@ -30,7 +31,7 @@ POLICY_BINDINGS = Kind(
 )
 POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
 
-_FIELD_MANAGER = "helm"  # which applies the CRDs at an install, and refuses to where another owns their fields
+_FIELD_MANAGER = "helm"  # Helm applies the CRDs at an install, and refuses to if another manager owns their fields
 _WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
 _TEST_JOB = "shardwise-helm-test"
@@ -39,7 +40,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Wh
 
 
 class HookError(Exception):
-    """The cluster does not take what the hook brings."""
+    """The cluster does not accept what the hook brings."""
 
 
 def install_crds(api: Api, folder: Path) -> list[str]:
@@ -64,7 +65,7 @@ def install_crds(api: Api, folder: Path) -> list[str]:
 
 
 def remove_policy(api: Api, name: str) -> None:
-    """Delete the admission policy of this name and its binding, the binding first; what is not there is no error."""
+    """Delete the admission policy of this name, and before it its binding; a missing one is no error."""
     for kind in (POLICY_BINDINGS, POLICIES):
         try:
             uid = api.get(kind, "", name)["metadata"]["uid"]
@@ -74,10 +75,10 @@ def remove_policy(api: Api, name: str) -> None:
 
 
 def try_install(api: Api, namespace: str, *, managed_by: str = "", policy: bool = True) -> None:
-    """Apply a job that waits, see the operator's word on it, and delete it; before that, see a wrong one refused.
+    """Apply a suspended job, wait until the operator reports on it, and delete it; first, see a wrong job refused.
 
     Raises:
-        HookError: the wrong job was taken, or the operator said nothing within a minute.
+        HookError: the wrong job was accepted, or the operator did not report within a minute.
         KubernetesError: the server refused the right job, or did not answer.
     """
     job = _waiting_job(namespace, managed_by)
@@ -118,7 +119,7 @@ def try_command(
 
 
 def _waiting_job(namespace: str, managed_by: str) -> Object:
-    """A suspended job: nothing runs for it."""
+    """Return a suspended job, for which nothing runs."""
     spec: Object = {
         "hardware": {"accelerator": "cpu-sim", "topology": "1x1"},
         "training": {
@@ -131,8 +132,12 @@ def _waiting_job(namespace: str, managed_by: str) -> Object:
         "suspend": True,
         "pod": {
             "directory": f"/runs/{_TEST_JOB}",
-            "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
-            "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+            "template": {
+                "spec": {
+                    "containers": [{"name": AGENT, "volumeMounts": [{"name": "runs", "mountPath": "/runs"}]}],
+                    "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
+                }
+            },
         },
     } | ({"managedBy": managed_by} if managed_by else {})
     return {
@@ -144,7 +149,7 @@ def _waiting_job(namespace: str, managed_by: str) -> Object:
 
 
 def _refuses(api: Api, job: Object) -> bool:
-    """Whether the server refuses the job on too many hosts; a new policy takes a moment to be in force."""
+    """Return whether the server refuses the job on too many hosts; a new policy takes a moment to be in force."""
     hardware = job["spec"]["hardware"] | {"topology": "9999x1"}
     try:
         made = api.create(TRAINING_JOBS, job | {"spec": job["spec"] | {"hardware": hardware}})

@@ -1,4 +1,4 @@
-"""The operator's log: one JSON object a line, for whoever collects it."""
+"""The operator's log: one JSON object per line."""
 
 import json
 import logging
@@ -21,8 +21,8 @@ class _Lines(logging.Formatter):
 
 
 def write_logs() -> None:
-    """Write what is logged to stderr from now on."""
+    """Write all log records to stderr from now on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the poller says itself what does not answer
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the poller itself logs what does not answer

@@ -1,4 +1,4 @@
-"""The command `shardwise-operator`: puts the parts together and runs them until SIGTERM or a lost lease."""
+"""The command `shardwise-operator`: build the parts, and run them until SIGTERM or a lost Lease."""
 
 import socket
 import uuid
@@ -9,17 +9,14 @@ from typing import Annotated
 import typer
 
 from shardwise_operator import __version__
-from shardwise_operator.agents import Agents
-from shardwise_operator.apply import Applier
-from shardwise_operator.asks import Asks
-from shardwise_operator.catalog import Catalog
 from shardwise_operator.config import Settings, read_key
 from shardwise_operator.controller import JobController
 from shardwise_operator.job_metrics import JobMetrics
 from shardwise_operator.logs import write_logs
-from shardwise_operator.node_watch import NodeWatch
-from shardwise_operator.observe import Observer
-from shardwise_operator.poll import Poller
+from shardwise_operator.observe.agents import Agents
+from shardwise_operator.observe.node_watch import NodeWatch
+from shardwise_operator.observe.observe import Observer
+from shardwise_operator.observe.poll import Poller
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.connection import Connection, connect
 from shardwise_operator.runtime.elector import Elector
@@ -30,13 +27,16 @@ from shardwise_operator.runtime.queue import WorkQueue
 from shardwise_operator.runtime.recorder import Recorder
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.runtime.web import WebServer, health_pages, metrics_pages
+from shardwise_operator.write.apply import Applier
+from shardwise_operator.write.catalog import Catalog
+from shardwise_operator.write.requests import Requests
 
 _LEASE_QPS, _LEASE_SECONDS = 5.0, 5.0
 _LIST_QPS = 20.0
 
 app = typer.Typer(
     name="shardwise-operator",
-    help="Keeps the pods of TrainingJobs alive, and says how they stand.",
+    help="Keep the pods of TrainingJobs alive, and report their status.",
     epilog="Example: shardwise-operator run --trainer-image localhost/trainer:dev --key-file key",
     no_args_is_help=True,
     add_completion=False,
@@ -46,7 +46,7 @@ app = typer.Typer(
 
 @app.callback()
 def _operator() -> None:
-    """Keep the pods of TrainingJobs alive, and say how they stand."""
+    """Keep the pods of TrainingJobs alive, and report their status."""
 
 
 @app.command()
@@ -58,12 +58,12 @@ def version() -> None:
 @app.command()
 def run(  # noqa: PLR0913  the options of the command
     *,
-    trainer_image: Annotated[str, typer.Option(help="The image of jobs that name none, nor their class.")],
+    trainer_image: Annotated[str, typer.Option(help="The image of jobs if neither they nor their class name one.")],
     key_file: Annotated[Path, typer.Option(help="The operator's key: at least 32 random bytes.")],
     namespace: Annotated[str, typer.Option(help="Look after this namespace only; empty, all of them.")] = "",
     managed_by: Annotated[str, typer.Option(help="Look after jobs with this spec.managedBy; empty, without one.")] = "",
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs that are looked at at a time.")] = 4,
-    poll_seconds: Annotated[float, typer.Option(min=0.1, max=300, help="How often a job is asked how it stands.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs that are reconciled at a time.")] = 4,
+    poll_seconds: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds between two polls of a job.")] = 2,
     job_network_policies: Annotated[bool, typer.Option(help="Give each job a NetworkPolicy of its own.")] = True,
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 300,
     burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 600,
@@ -89,7 +89,7 @@ def run(  # noqa: PLR0913  the options of the command
     api = Api(connection, metrics, limiter=Limiter(qps, burst), may_write=elector.leads)
     lists = Api(connection, metrics, limiter=Limiter(_LIST_QPS, int(_LIST_QPS)))
     cache, queue, agents = Cache(), WorkQueue(metrics), Agents()
-    poller, asks = Poller(agents, poll_seconds, queue.add), Asks(agents, queue.add)
+    poller, requests = Poller(agents, poll_seconds, queue.add), Requests(agents, queue.add)
     metrics.registry.register(JobMetrics(poller.latest))
     manager = Manager(lists, cache, queue, elector, metrics, workers=workers, namespace=namespace)
     controller = JobController(
@@ -97,7 +97,7 @@ def run(  # noqa: PLR0913  the options of the command
         api,
         settings=settings,
         observer=Observer(cache, api, settings),
-        applier=Applier(api, asks, settings.tokens),
+        applier=Applier(api, requests, settings.tokens),
         poller=poller,
         recorder=Recorder(api, metrics, component="shardwise"),
         catalog=Catalog(cache, api, NodeWatch(cache, manager.watch)),
@@ -106,12 +106,12 @@ def run(  # noqa: PLR0913  the options of the command
         stack.enter_context(WebServer(health_address, health_pages(manager, poller.stuck)))
         stack.enter_context(WebServer(metrics_address, metrics_pages(metrics.registry)))
         stack.enter_context(poller)
-        stack.enter_context(asks)
+        stack.enter_context(requests)
         manager.run(controller, stop)
 
 
 def _elector(connection: Connection, metrics: Metrics, namespace: str, name: str) -> Elector:
-    """The elector, with a pace and a time limit of its own: a busy operator must not lose its lease."""
+    """Build the elector, with a rate and a time limit of its own: a busy operator must not lose its Lease."""
     limiter = Limiter(_LEASE_QPS, int(_LEASE_QPS))
     api = Api(connection, metrics, limiter=limiter, read_seconds=_LEASE_SECONDS)
     identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"

@@ -34,7 +34,7 @@ def test_runs_where_the_volume_is(job: Path) -> None:
 
     assert pod is not None
     assert pod.directory == f"/runs/{loaded.metadata.name}"
-    assert ("runs", "/runs") in {(mount.name, mount.mount_path) for mount in pod.volume_mounts}
+    assert ("runs", "/runs") in {(mount["name"], mount["mountPath"]) for mount in pod.agent["volumeMounts"]}
 
 
 @each

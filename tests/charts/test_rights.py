@@ -18,7 +18,7 @@ from tests.cluster.api_server import ApiServer
 from tests.cluster.client import Client
 from tests.cluster.commands import ClusterError, wait
 from tests.operator.building import manifest, record
-from tests.operator.controller.operating import Place
+from tests.operator.operating import Place
 
 NAMESPACE = "shardwise-system"
 RELEASE = ("shardwise", CHARTS / "shardwise", "--namespace", NAMESPACE)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.cli.app import main
-from shardwise.job.contract import CACHE_VARIABLE
+from shardwise.protocol.contract import CACHE_VARIABLE
 
 QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
 COMMAND = [sys.executable, "-m", "shardwise.cli.app"]

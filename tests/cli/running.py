@@ -19,10 +19,11 @@ from typing import Any
 
 from tests.cli.conftest import COMMAND, MODEL, QUICKSTART, person
 
-from shardwise.cli.live import live_status
-from shardwise.job.contract import LOGS, ExitCode, Phase, Progress, progress_name, read_progress
-from shardwise.job.takeover import hold
-from shardwise.launcher import processes
+from shardwise.cli.live import ask
+from shardwise.launcher.agent.client import NoLeaderError
+from shardwise.launcher.system import processes
+from shardwise.protocol.contract import LOGS, ExitCode, Phase, Progress, progress_name, read_progress
+from shardwise.protocol.takeover import hold
 
 LIMIT_SECONDS = 300.0  # before a test gives up; nothing is measured with it
 CHANGES = (
@@ -63,7 +64,10 @@ class Run:
 
     def status(self) -> dict[str, Any]:
         """What the launcher says; empty where none answers."""
-        return live_status(self.directory) or {}
+        try:
+            return ask(self.directory, "GET", "/status")
+        except NoLeaderError:
+            return {}
 
     def until(self, moment: Moment) -> None:
         """Wait for it; that the command ends before is a failure."""
@@ -73,7 +77,7 @@ class Run:
             assert time.monotonic() < end, f"not in time; the status is {self.status()}\n{self.output}"
             time.sleep(0.004)  # a poll, not a wait: the condition decides
 
-    def until_phase(self, phase: Phase, *, rank: int = 0, step: int = 0, incarnation: int | None = None) -> Progress:
+    def until_phase(self, phase: Phase, *, rank: int = 0, step: int = 0, attempt: int | None = None) -> Progress:
         """Wait until a trainer is in the phase, with so many steps complete; its word."""
         found: list[Progress] = []
 
@@ -81,7 +85,7 @@ class Run:
             word = self.progress(rank)
             if word is None or word.phase != phase or word.step < step:
                 return False
-            if incarnation is None or word.incarnation == incarnation:
+            if attempt is None or word.attempt == attempt:
                 found.append(word)
             return bool(found)
 

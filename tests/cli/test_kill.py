@@ -12,7 +12,7 @@ import pytest
 from tests.cli.damaging import committed, damage
 from tests.cli.running import EVALUATED, Run, Shell
 
-from shardwise.job.contract import ExitCode, Phase, checkpoint_step
+from shardwise.protocol.contract import ExitCode, Phase, checkpoint_step
 
 STEPS = 30
 CHANGES = (f"training.steps={STEPS}", "training.checkpoint={everySteps: 3, keep: {last: 12}}")
@@ -79,8 +79,8 @@ def test_trainer_killed(shell: Shell, undisturbed: dict[str, Any]) -> None:
     """
     moments = [*MOMENTS.values(), Run.until_committed, _evaluating]
     run = shell.begin("trainer", EVALUATED)
-    for incarnation, moment in enumerate(moments):
-        run.until(lambda incarnation=incarnation: _incarnation(run) == incarnation)  # type: ignore[misc]
+    for attempt, moment in enumerate(moments):
+        run.until(lambda attempt=attempt: _attempt(run) == attempt)  # type: ignore[misc]
         moment(run)
         word = run.progress()
         assert word is not None
@@ -119,6 +119,6 @@ def _evaluating(run: Run) -> None:
     run.until_phase(Phase.EVALUATE)
 
 
-def _incarnation(run: Run) -> int | None:
+def _attempt(run: Run) -> int | None:
     word = run.progress()
-    return word.incarnation if word else None
+    return word.attempt if word else None

@@ -8,13 +8,13 @@ from tests.cli.conftest import Command
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Return a run directory with the logs of two hosts, the second of which was lost in the second incarnation."""
+    """Return a run directory with the logs of two hosts, the second of which was lost in the second attempt."""
     (tmp_path / ".lock").touch()
-    for incarnation, hosts in ((0, (0, 1)), (10, (0,))):
-        folder = tmp_path / "logs" / f"incarnation-{incarnation}"
+    for attempt, hosts in ((0, (0, 1)), (10, (0,))):
+        folder = tmp_path / "logs" / f"attempt-{attempt}"
         folder.mkdir(parents=True)
         for host in hosts:
-            (folder / f"host-{host}.log").write_text(f"être {incarnation} {host}\n", encoding="utf-8")
+            (folder / f"host-{host}.log").write_text(f"être {attempt} {host}\n", encoding="utf-8")
     return tmp_path
 
 
@@ -22,13 +22,13 @@ def directory(tmp_path: Path) -> Path:
     ("options", "text"),
     [
         ([], "être 10 0\n"),
-        (["--incarnation", "0"], "être 0 0\n"),
-        (["--host", "1", "--incarnation", "0"], "être 0 1\n"),
+        (["--attempt", "0"], "être 0 0\n"),
+        (["--host", "1", "--attempt", "0"], "être 0 1\n"),
     ],
-    ids=["newest", "incarnation", "host"],
+    ids=["newest", "attempt", "host"],
 )
 def test_logs(options: list[str], text: str, directory: Path, command: Command) -> None:
-    """Without options the log is host 0's of the newest incarnation; it is printed as it is."""
+    """Without options the log is host 0's of the newest attempt; it is printed as it is."""
     ended = command("logs", str(directory), *options)
     assert (ended.code, ended.out, ended.error) == (0, text, "")
 
@@ -37,8 +37,8 @@ def test_log_that_is_not_there(directory: Path, command: Command) -> None:
     """A log that there is none of is wrong usage; what there is, is said."""
     ended = command("logs", str(directory), "--host", "1")
     assert (ended.code, ended.out) == (2, "")
-    assert "no log of host 1 in incarnation 10" in ended.error
-    assert "incarnations 0, 10" in ended.error
+    assert "no log of host 1 in attempt 10" in ended.error
+    assert "attempts 0, 10" in ended.error
     assert "hosts 0" in ended.error
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.cli.running import Shell
 
-from shardwise.job.contract import ExitCode, Phase
+from shardwise.protocol.contract import ExitCode, Phase
 
 SMALL = [
     f"--set={change}"

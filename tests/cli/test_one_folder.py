@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import Shell
 
-from shardwise.job.contract import ExitCode, Phase
+from shardwise.protocol.contract import ExitCode, Phase
 
 
 def test_a_live_run_keeps_others_off_its_checkpoints(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

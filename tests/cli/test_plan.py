@@ -10,8 +10,8 @@ from tests.cli.conftest import COMMAND, person
 from tests.cli.test_plan_verdict import CLASS
 
 from shardwise.job.accelerators import CLASS_VARIABLE
-from shardwise.job.contract import ExitCode
 from shardwise.job.document import write_document
+from shardwise.protocol.contract import ExitCode
 
 JOB = """\
 # A job whose layout is not the best.

@@ -7,9 +7,9 @@ import pytest
 from tests.cli.conftest import COMMAND, MODEL, QUICKSTART, person
 
 from shardwise.job.accelerators import CLASS_VARIABLE
-from shardwise.job.contract import ExitCode
 from shardwise.job.document import write_document
-from shardwise.job.pods import Verdict
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.pods import Verdict
 
 CLASS = {
     "apiVersion": "shardwise.dev/v1alpha1",

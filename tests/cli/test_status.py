@@ -4,16 +4,18 @@ import fcntl
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 from tests.cli.conftest import QUICKSTART, Command
 
 from shardwise.cli import run_files
-from shardwise.cli.run_files import read_status
-from shardwise.job.contract import checkpoint_name
+from shardwise.cli.run_files import read_overview
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
+from shardwise.protocol.contract import checkpoint_name
+from shardwise.protocol.run_status import RunStatus
 
 
 def make_run(directory: Path, *overrides: str, status: str = "running") -> Path:
@@ -59,7 +61,7 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
         "status": "running",
         "phase": None,
         "reason": None,
-        "incarnation": None,
+        "attempt": None,
         "hosts": [],
         "slowestHost": None,
         "restarts": {},
@@ -81,32 +83,46 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
     }
 
 
+def _host(host: int, pid: int | None, step: int, seconds: float) -> dict[str, Any]:
+    phase = "step" if pid else None
+    measured = {"ownSeconds": None, "ageSeconds": 0.5, "state": "R", "standby": True, "phases": {"step": 2.5}}
+    return {
+        "host": host,
+        "agentPid": 3,
+        "trainerPid": pid,
+        "phase": phase,
+        "step": step,
+        "stepSeconds": seconds,
+        **measured,
+    }
+
+
 LIVE = {
+    "name": "quickstart",
+    "raySession": 1,
+    "progress": {"step": 11, "of": 100, "etaSeconds": 44.5},
     "checkpoint": {"step": 8, "savedAt": 1e9, "seconds": 1.5, "ageSeconds": 1300.5},
     "failedSaves": {"inARow": 2, "reason": "[Errno 5]"},
     "phase": "recovering",
     "reason": "rank 1 ended with signal SIGKILL",
-    "incarnation": 1,
+    "attempt": 1,
     "restarts": {"failure": 1, "hang": 0},
     "goodput": {"step": 12.5},
     "slowestHost": 1,
-    "hosts": [
-        {"host": 0, "agentPid": 3, "trainerPid": 5, "phase": "step", "step": 11, "stepSeconds": 0.25},
-        {"host": 1, "agentPid": 4, "trainerPid": 6, "phase": "step", "step": 11, "stepSeconds": 0.5},
-        {"host": 2, "agentPid": 7, "trainerPid": None, "phase": None, "step": 0, "stepSeconds": 0.0},
-    ],
+    "hosts": [_host(0, 5, 11, 0.25), _host(1, 6, 11, 0.5), _host(2, None, 0, 0.0)],
 }
+SHOWN = ("checkpoint", "failedSaves", "phase", "reason", "attempt", "restarts", "goodput", "slowestHost", "hosts")
 
 
 def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a live run each host, the slow one, the restarts and the phase are shown; its step is the trainers'."""
-    monkeypatch.setattr(run_files, "live_status", lambda _: LIVE)
+    monkeypatch.setattr(run_files, "live_status", lambda _: RunStatus.model_validate(LIVE))
     directory = make_run(tmp_path / "run")
     with Held(directory):
         known = json.loads(command("status", str(directory), "--json").out)
         lines = [" ".join(line.split()) for line in command("status", str(directory)).out.splitlines()]
-    assert {key: known[key] for key in LIVE} == LIVE
-    assert known["step"] == 11
+    assert {key: known[key] for key in SHOWN} == {key: LIVE[key] for key in SHOWN}
+    assert (known["step"], known["etaSeconds"]) == (11, 44.5)
     assert "phase recovering: rank 1 ended with signal SIGKILL" in lines
     assert "host 0 step, step 11, 0.25 s a step" in lines
     assert "host 1 step, step 11, 0.50 s a step the slowest" in lines
@@ -119,9 +135,9 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
 def test_asking_leaves_the_lock_free(tmp_path: Path) -> None:
     """After a look at a run its directory can be taken at once."""
     directory = make_run(tmp_path / "run")
-    assert read_status(directory).status == "dead"
+    assert read_overview(directory).status == "dead"
     with Held(directory):
-        assert read_status(directory).status == "running"
+        assert read_overview(directory).status == "running"
 
 
 @pytest.mark.parametrize("status", ["running", "starting"])
@@ -136,7 +152,7 @@ def test_dead_run(status: str, tmp_path: Path, command: Command) -> None:
 @pytest.mark.parametrize("status", ["complete", "stopped", "failed", "nonfinite"])
 def test_ended_run_keeps_its_word(status: str, tmp_path: Path) -> None:
     """A run that ended is what its summary says, and has no time left to show."""
-    found = read_status(make_run(tmp_path / "run", status=status))
+    found = read_overview(make_run(tmp_path / "run", status=status))
     assert (found.status, found.eta_seconds, found.as_json()["phase"]) == (status, None, None)
 
 
@@ -166,7 +182,7 @@ def test_never_started_run(tmp_path: Path) -> None:
     """A directory with a job file alone, as an import leaves it, is ready."""
     (tmp_path / "job.yaml").write_bytes(QUICKSTART.read_bytes())
     (tmp_path / ".lock").touch()
-    found = read_status(tmp_path)
+    found = read_overview(tmp_path)
     assert (found.status, found.step, found.num_steps, found.checkpoints) == ("ready", 0, 100, [])
 
 
@@ -198,7 +214,7 @@ def test_checkpoints_in_a_bucket(tmp_path: Path) -> None:
     for step in (20, 40):
         files.pipe_file(f"/bucket/run/{checkpoint_name(step)}/COMMITTED", b"{}")
     files.pipe_file(f"/bucket/run/{checkpoint_name(60)}/manifest.json", b"{}")
-    found = read_status(make_run(tmp_path / "run", "training.checkpoint.path=memory://bucket/run"))
+    found = read_overview(make_run(tmp_path / "run", "training.checkpoint.path=memory://bucket/run"))
     assert found.checkpoints == [20, 40]
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import QUICKSTART, Command
 from tests.cli.running import EVALUATED, Run, Shell
 
-from shardwise.job.contract import ExitCode, Phase
+from shardwise.protocol.contract import ExitCode, Phase
 
 FAKED = str(Path(__file__).parent / "faked_devices")
 STEPS = 40
@@ -55,8 +55,8 @@ def processor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def disturbed(gpus: Shell) -> Run:
     """Return the run of a job for four GPUs at its end: its first trainer was killed, its second one stopped."""
     run = gpus.begin("gpus", GPUS, EVALUATED)
-    for incarnation, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
-        trainer = run.until_phase(Phase.STEP, incarnation=incarnation).pid
+    for attempt, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
+        trainer = run.until_phase(Phase.STEP, attempt=attempt).pid
         run.until_committed()
         os.kill(trainer, number)
     run.finish()

@@ -1,4 +1,4 @@
-"""What tests ask of a cluster, whichever it is: the bare one (`bare.py`) or kind (`tests/kind/cluster.py`)."""
+"""What tests ask of a cluster, whichever it is: the bare one (`bare.py`) or kind (`tests/cluster/kind/cluster.py`)."""
 
 import sys
 from abc import ABC, abstractmethod

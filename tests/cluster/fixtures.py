@@ -23,9 +23,9 @@ from tests.cluster.bare import Bare
 from tests.cluster.client import Client
 from tests.cluster.cluster import Cluster
 from tests.cluster.commands import wait
+from tests.cluster.kind.cluster import Kind
 from tests.cluster.places import CACHE
 from tests.cluster.programs import locked, nobody_else
-from tests.kind.cluster import Kind
 
 _SKIPPED = "no nodes on this machine: "
 

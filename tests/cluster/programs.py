@@ -33,7 +33,8 @@ _LOCK = SOURCE.parents[1] / "requirements" / "go.txt"
 def fingerprint() -> str:
     """What the programs are made from, as a name of 16 letters."""
     digest = hashlib.sha256(repr((_BUILD, PARTS)).encode())
-    for path in sorted((*SOURCE.rglob("*.go"), *SOURCE.rglob("go.mod"), *SOURCE.rglob("go.sum"))):
+    kinds = ("*.go", "go.mod", "go.sum")
+    for path in sorted(path for module in _MODULES for kind in kinds for path in (SOURCE / module).rglob(kind)):
         digest.update(f"{path.relative_to(SOURCE)} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from tests.cli.running import Run
 from tests.hosts.conftest import agent_of
 
-from shardwise.job.contract import Phase, Progress
-from shardwise.launcher import processes
+from shardwise.launcher.system import processes
+from shardwise.protocol.contract import Phase, Progress
 
 Kill = Callable[[Run, int], object]
-"""What is done to the run in which incarnation; it returns when it is done."""
+"""What is done to the run in which attempt; it returns when it is done."""
 
 
 def in_phase(phase: Phase, rank: int, further: int = 0) -> Callable[[Run, int], Progress]:
-    """Wait until a rank is in the phase, so many steps further than the incarnation began."""
+    """Wait until a rank is in the phase, so many steps further than the attempt began."""
 
-    def wait(run: Run, incarnation: int) -> Progress:
-        word = run.until_phase(phase, rank=rank, incarnation=incarnation)
-        return run.until_phase(phase, rank=rank, step=word.step + further, incarnation=incarnation)
+    def wait(run: Run, attempt: int) -> Progress:
+        word = run.until_phase(phase, rank=rank, attempt=attempt)
+        return run.until_phase(phase, rank=rank, step=word.step + further, attempt=attempt)
 
     return wait
 
@@ -27,8 +27,8 @@ def in_phase(phase: Phase, rank: int, further: int = 0) -> Callable[[Run, int], 
 def writing(rank: int) -> Callable[[Run, int], Progress]:
     """Wait until a checkpoint is half written."""
 
-    def wait(run: Run, incarnation: int) -> Progress:
-        word = run.until_phase(Phase.STEP, rank=rank, incarnation=incarnation)
+    def wait(run: Run, attempt: int) -> Progress:
+        word = run.until_phase(Phase.STEP, rank=rank, attempt=attempt)
         run.until_writing()
         return word
 
@@ -37,24 +37,24 @@ def writing(rank: int) -> Callable[[Run, int], Progress]:
 
 def trainer(moment: Callable[[Run, int], Progress], number: signal.Signals = signal.SIGKILL) -> Kill:
     """Signal the trainer of the moment's rank."""
-    return lambda run, incarnation: os.kill(moment(run, incarnation).pid, number)
+    return lambda run, attempt: os.kill(moment(run, attempt).pid, number)
 
 
 def agent(moment: Callable[[Run, int], Progress]) -> Kill:
     """Kill the agent of the moment's rank."""
-    return lambda run, incarnation: os.kill(agent_of(moment(run, incarnation).pid), signal.SIGKILL)
+    return lambda run, attempt: os.kill(agent_of(moment(run, attempt).pid), signal.SIGKILL)
 
 
 def host(moment: Callable[[Run, int], Progress]) -> Kill:
     """Kill every process of the host of the moment's rank: agent, trainer, standby, Ray."""
 
-    def kill(run: Run, incarnation: int) -> None:
-        processes.end_marked(run.directory, moment(run, incarnation).rank)
+    def kill(run: Run, attempt: int) -> None:
+        processes.end_marked(run.directory, moment(run, attempt).rank)
 
     return kill
 
 
 def disturb(run: Run, *kills: Kill) -> None:
-    """Do one after the other, each in the incarnation that follows the one before."""
-    for incarnation, kill in enumerate(kills):
-        kill(run, incarnation)
+    """Do one after the other, each in the attempt that follows the one before."""
+    for attempt, kill in enumerate(kills):
+        kill(run, attempt)

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.running import EVALUATED, Shell
 from tests.hosts.disturbing import Kill, agent, disturb, host, in_phase, trainer
 
-from shardwise.job.contract import Phase
+from shardwise.protocol.contract import Phase
 
 PHASES = (Phase.JOIN, Phase.INIT, Phase.COMPILE, Phase.STEP, Phase.RESTORE, Phase.SAVE, Phase.EVALUATE)
 KINDS: dict[str, tuple[Callable[..., Kill], str]] = {

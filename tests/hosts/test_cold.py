@@ -23,4 +23,4 @@ def test_the_rank_that_compiles_runs_what_the_others_load(tmp_path: Path) -> Non
     shell.close()
     shell.remove()
 
-    assert (summary["restarts"], summary["incarnations"]) == ({}, 1)
+    assert (summary["restarts"], summary["attempts"]) == ({}, 1)

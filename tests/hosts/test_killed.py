@@ -6,7 +6,7 @@ from tests.cli.damaging import committed, damage
 from tests.cli.running import EVALUATED, Shell
 from tests.hosts.disturbing import agent, disturb, host, in_phase, trainer, writing
 
-from shardwise.job.contract import Phase, checkpoint_step
+from shardwise.protocol.contract import Phase, checkpoint_step
 
 FILE_OF_RANK_1 = "params.position_embedding/c.1.0"
 """The second half of its columns, which the devices of rank 1 hold."""
@@ -28,7 +28,7 @@ def test_trainers_killed(shell: Shell, digest: str) -> None:
     summary = run.finish()
 
     assert summary["digest"] == digest
-    assert (summary["restarts"], summary["incarnations"]) == ({"failure": 7}, 8)
+    assert (summary["restarts"], summary["attempts"]) == ({"failure": 7}, 8)
     assert [event["rank"] for event in run.events("ended")] == [1, 0, 0, 1, 0, 1, 0]
 
 
@@ -57,7 +57,7 @@ def test_hosts_and_the_command_killed(shell: Shell, digest: str) -> None:
     summary = shell.finish("hosts")
 
     assert summary["digest"] == digest
-    assert (summary["restarts"], summary["incarnations"]) == ({"hostLost": 6}, 8)
+    assert (summary["restarts"], summary["attempts"]) == ({"hostLost": 6}, 8)
     assert f"checkpoint of step {checkpoint_step(newest.name)} refused: rank 1: " in run.output
     assert run.records("restored")[-1]["step"] == checkpoint_step(before.name)
 

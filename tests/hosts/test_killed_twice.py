@@ -7,8 +7,8 @@ from tests.cli.running import Run, Shell
 from tests.hosts.conftest import agent_of
 from tests.hosts.disturbing import in_phase
 
-from shardwise.job.contract import Phase, Progress
-from shardwise.launcher import processes
+from shardwise.launcher.system import processes
+from shardwise.protocol.contract import Phase, Progress
 
 
 def ended(run: Run, times: int) -> None:
@@ -17,7 +17,7 @@ def ended(run: Run, times: int) -> None:
 
 
 def stepping_again(run: Run) -> Progress:
-    """Wait until rank 0 has taken two steps more, in whatever incarnation follows; its word."""
+    """Wait until rank 0 has taken two steps more, in whatever attempt follows; its word."""
     run.until(lambda: run.progress() is not None)  # it lies where the status says, which a new leader moves
     before = run.progress()
     assert before is not None
@@ -26,10 +26,10 @@ def stepping_again(run: Run) -> Progress:
     def there() -> bool:
         nonlocal word
         word = run.progress() or before
-        return word.incarnation > before.incarnation and word.phase == Phase.STEP and word.dispatched > word.step > 0
+        return word.attempt > before.attempt and word.phase == Phase.STEP and word.dispatched > word.step > 0
 
     run.until(there)
-    return in_phase(Phase.STEP, rank=0, further=2)(run, word.incarnation)
+    return in_phase(Phase.STEP, rank=0, further=2)(run, word.attempt)
 
 
 def test_killed_twice(shell: Shell, digest: str) -> None:
@@ -53,5 +53,5 @@ def test_killed_twice(shell: Shell, digest: str) -> None:
     # A host that is lost before the trainers have started again has ended none: that is one restart with the first.
     assert set(summary["restarts"]) <= {"failure", "hostLost"}
     assert summary["restarts"]["failure"] == 2
-    assert sum(summary["restarts"].values()) < summary["incarnations"] <= 6
+    assert sum(summary["restarts"].values()) < summary["attempts"] <= 6
     assert run.records("restored")[-1]["step"] > 0

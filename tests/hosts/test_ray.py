@@ -11,9 +11,9 @@ import psutil
 from tests.cli.conftest import COMMAND
 from tests.cli.running import Run, Shell
 
-from shardwise.job.contract import ExitCode
-from shardwise.launcher import processes
-from shardwise.launcher.ray_node import RAY_VARIABLE
+from shardwise.launcher.ray.node import RAY_VARIABLE
+from shardwise.launcher.system import processes
+from shardwise.protocol.contract import ExitCode
 
 
 def part_of_ray(run: Run, host: int, named: Callable[[str], bool]) -> int:
@@ -30,12 +30,12 @@ def shardwise(run: Run, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def both_step(epoch: int, step: int = 1) -> Callable[[dict[str, Any]], bool]:
-    """Return the condition that both hosts are past a step, and reached through this epoch."""
+def both_step(session: int, step: int = 1) -> Callable[[dict[str, Any]], bool]:
+    """Return the condition that both hosts are past a step, and reached through this Ray session."""
 
     def condition(status: dict[str, Any]) -> bool:
         steps = [host["step"] for host in status["hosts"] if host["trainerPid"]]
-        return status["epoch"] == epoch and len(steps) == 2 and min(steps) >= step
+        return status["raySession"] == session and len(steps) == 2 and min(steps) >= step
 
     return condition
 
@@ -50,20 +50,20 @@ def test_ray_killed_part_by_part(shell: Shell, undisturbed: Run) -> None:
         lambda: part_of_ray(run, 0, lambda name: name.endswith("/gcs_server")),
         lambda: part_of_ray(run, 1, lambda name: name.startswith("ray::")),
     ]
-    for epoch, part in enumerate(parts, start=2):
+    for session, part in enumerate(parts, start=2):
         os.kill(part(), signal.SIGKILL)
-        status = run.until_status(both_step(epoch, status["hosts"][0]["step"] + 1))
+        status = run.until_status(both_step(session, status["hosts"][0]["step"] + 1))
         assert [host["trainerPid"] for host in status["hosts"]] == [host["trainerPid"] for host in before["hosts"]]
 
     known = json.loads(shardwise(run, "status", "--json"))
-    assert (known["status"], known["phase"], known["incarnation"], known["restarts"]) == ("running", "running", 0, {})
+    assert (known["status"], known["phase"], known["attempt"], known["restarts"]) == ("running", "running", 0, {})
     assert [host["agentPid"] for host in known["hosts"]] == [host["agentPid"] for host in before["hosts"]]
     assert "step 1/1000000" in shardwise(run, "logs")
-    assert "step 1/1000000" not in shardwise(run, "logs", "--host", "1", "--incarnation", "0")
+    assert "step 1/1000000" not in shardwise(run, "logs", "--host", "1", "--attempt", "0")
     assert "stopped" in shardwise(run, "stop")
     assert run.wait() == ExitCode.SAVED
     summary = run.summary
-    assert (summary["status"], summary["restarts"], summary["incarnations"]) == ("stopped", {}, 1)
+    assert (summary["status"], summary["restarts"], summary["attempts"]) == ("stopped", {}, 1)
     assert [record["step"] for record in run.records()] == list(range(1, summary["steps"] + 1))
     losses = [record["loss"] for record in undisturbed.records()]
     assert [record["loss"] for record in run.records()][: len(losses)] == losses

@@ -11,7 +11,7 @@ from tests.cli.running import EVALUATED, Run, Shell
 from tests.hosts.conftest import STEPS
 from tests.hosts.disturbing import Kill, agent, disturb, host, in_phase, trainer
 
-from shardwise.job.contract import METRICS, Phase, checkpoint_name
+from shardwise.protocol.contract import METRICS, Phase, checkpoint_name
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 SOME = 12
@@ -39,7 +39,7 @@ def _by_step(run: Run) -> dict[int, float]:
 
 
 def _beginnings(run: Run) -> list[tuple[int, int]]:
-    """For each incarnation that took steps, the newest step that was said to be saved before, and where it began."""
+    """For each attempt that took steps, the newest step that was said to be saved before, and where it began."""
     saved, found = 0, []
     for record in map(json.loads, (run.directory / METRICS).read_text().splitlines()):
         match record.get("event"):

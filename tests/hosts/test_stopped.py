@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.cli.running import Run, Shell
 from tests.hosts.conftest import STEPS, agent_of
 
-from shardwise.job.contract import ExitCode, Phase, Progress
+from shardwise.protocol.contract import ExitCode, Phase, Progress
 
 STOPS: list[Callable[[Progress], object]] = [
     lambda trainer: os.kill(agent_of(trainer.pid), signal.SIGTERM),
@@ -36,4 +36,4 @@ def test_stopped_again_and_again(shell: Shell, undisturbed: Run) -> None:
 
     assert summary["digest"] == undisturbed.summary["digest"]
     assert [record["step"] for record in run.records()] == list(range(1, STEPS + 1))
-    assert (summary["restarts"], summary["incarnations"]) == ({}, 2 + len(STOPS))
+    assert (summary["restarts"], summary["attempts"]) == ({}, 2 + len(STOPS))

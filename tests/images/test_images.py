@@ -123,5 +123,5 @@ def test_an_image_follows_its_inputs(name: str) -> None:
 
     assert fingerprint(target, "one") != fingerprint(target, "other")
     assert {f"requirements/{target.lock}.txt", f"images/{target.containerfile}", "trainer/pyproject.toml"} <= inputs
-    assert "trainer/shardwise/job/contract.py" in inputs
+    assert "trainer/shardwise/protocol/contract.py" in inputs
     assert not [path for path in inputs if "__pycache__" in path]

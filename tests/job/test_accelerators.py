@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shardwise.job import pods
 from shardwise.job.accelerators import (
     BUILT_IN,
     CLASS_VARIABLE,
@@ -17,11 +16,12 @@ from shardwise.job.accelerators import (
     offering,
 )
 from shardwise.job.document import write_document
-from shardwise.job.errors import JobError
 from shardwise.job.load import as_data, load
 from shardwise.job.quantity import Quantity
 from shardwise.job.spec import Hardware
 from shardwise.job.topology import Topology, host_resources, node_labels, parse_topology, topologies
+from shardwise.protocol import pods
+from shardwise.protocol.errors import JobError
 
 IN_CLUSTER = Path(__file__).parent / "golden" / "in-cluster.yaml"
 ACCELERATORS = Path(__file__).parents[2] / "docs" / "accelerators.md"

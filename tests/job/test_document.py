@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.job.document import MAX_BYTES, parse_document, read_document, write_document
-from shardwise.job.errors import JobError
+from shardwise.protocol.errors import JobError
 
 
 def value_of(scalar: str) -> Any:

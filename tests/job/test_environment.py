@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.job.contract import CACHE_VARIABLE
 from shardwise.job.environment import apply, trainer_environment
 from shardwise.job.load import load
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import CACHE_VARIABLE
 
 QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
 

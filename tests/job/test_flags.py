@@ -4,9 +4,9 @@ import pytest
 from tests.job.wrong_files import QUICKSTART
 
 from shardwise.job.accelerators import BUILT_IN, xla_flags
-from shardwise.job.errors import JobError
 from shardwise.job.flags import Value, changing_bits, options, refusals, repeated
 from shardwise.job.load import load
+from shardwise.protocol.errors import JobError
 
 OVERLAP = "--xla_tpu_overlap_compute_collective_tc"
 FUSION = "--xla_tpu_enable_async_collective_fusion_fuse_all_gather"

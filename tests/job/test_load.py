@@ -39,9 +39,9 @@ def quickstart(*overrides: str) -> TrainingJob:
     return load(QUICKSTART, overrides)
 
 
-def test_quickstart_resolves_to_the_golden_file() -> None:
+def test_quickstart_resolves_to_the_golden_file(golden: Golden) -> None:
     """What a run writes down as its job is exactly the file beside this test."""
-    assert dump(resolve(quickstart())) == (GOLDEN / "quickstart.resolved.yaml").read_text()
+    golden("quickstart.resolved.yaml", dump(resolve(quickstart())))
 
 
 @pytest.mark.parametrize("overrides", [[], EVERYTHING, ["training.model.preset=gptj-6b"]], ids=["short", "all", "gptj"])

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.job.wrong_files import FIELDS, IN_CLUSTER, PODS, QUICKSTART, RULES
 
-from shardwise.job.errors import JobError
 from shardwise.job.load import load, loads
+from shardwise.protocol.errors import JobError
 
 OVERRIDES = [
     ("training.steps", "--set", ["path=value"]),

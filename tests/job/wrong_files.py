@@ -232,62 +232,141 @@ RULES = [
 
 # Overrides of the job with a `pod` section beside it, for clusters.
 _FOREIGN = "a folder below a mount of a volume that all hosts share"
+_SPEC = "pod.template.spec"
+_AGENT = f"{_SPEC}.containers.0"
+_MOUNT = f"{_AGENT}.volumeMounts.1.mountPath"
+_SIDE = f"{_SPEC}.containers.1={{name: side, image: a"
+_LEFT_OUT = "expected it left out; its accelerator class"
+_FLAGS = (
+    "hostNetwork",
+    "hostPID",
+    "hostIPC",
+    "shareProcessNamespace",
+    "automountServiceAccountToken",
+    "enableServiceLinks",
+)
+_PRIVILEGES = (
+    ("privileged: true", "privileged"),
+    ("allowPrivilegeEscalation: true", "allowPrivilegeEscalation"),
+    ("capabilities: {add: [SYS_ADMIN]}", "capabilities.add"),
+    ("runAsUser: 0", "runAsUser"),
+    ("runAsNonRoot: false", "runAsNonRoot"),
+    ("seccompProfile: {type: Unconfined}", "seccompProfile.type"),
+)
+_AGENT_S = (
+    ("image", "a"),
+    ("command", "[a]"),
+    ("args", "[a]"),
+    ("ports", "[{}]"),
+    ("securityContext", "{}"),
+    ("lifecycle", "{}"),
+)
 PODS = [
     ("pod={}", "spec.pod.directory", ["given nothing", "a '/'"]),
     ("pod.directory=runs/a", "spec.pod.directory", ['given "runs/a"', "each follow a '/'"]),
     ("pod.directory=/elsewhere", "spec.pod.directory", ['given "/elsewhere"', _FOREIGN, ": /runs"]),
     ("pod.directory=/runs-of-others", "spec.pod.directory", [_FOREIGN]),
     ("pod.directory=/runs/../etc", "spec.pod.directory", [_FOREIGN]),
-    ("pod.volumes.0={name: runs, emptyDir: {}}", "spec.pod.directory", [_FOREIGN, "has none that may be written to"]),
-    ("pod.volumeMounts.0.readOnly=true", "spec.pod.directory", ["has none that may be written to"]),
-    ("pod.volumes.0.persistentVolumeClaim.readOnly=true", "spec.pod.directory", ["has none that may be written to"]),
+    (
+        f"{_SPEC}.volumes.0={{name: runs, emptyDir: {{}}}}",
+        "spec.pod.directory",
+        [_FOREIGN, "none that may be written to"],
+    ),
+    (f"{_AGENT}.volumeMounts.0.readOnly=true", "spec.pod.directory", ["none that may be written to"]),
+    (f"{_SPEC}.volumes.0.persistentVolumeClaim.readOnly=true", "spec.pod.directory", ["none that may be written to"]),
+    ("pod.template={}", "spec.pod.directory", ["none that may be written to"]),
     ("training.checkpoint.path=/elsewhere", "spec.training.checkpoint.path", ["a URL, or " + _FOREIGN]),
     ("training.checkpoint.path=checkpoints", "spec.training.checkpoint.path", ["a URL, or " + _FOREIGN]),
-    ("pod.volumes.0.hostPath={path: /}", "spec.pod.volumes.0.hostPath", ['the unknown key "hostPath"']),
-    ("pod.volumes.0.secret={secretName: a}", "spec.pod.volumes.0", ["persistentVolumeClaim and secret", "exactly one"]),
-    (
-        "pod.volumes.1={name: other}",
-        "spec.pod.volumes.1",
-        ["given none of them", "exactly one of persistentVolumeClaim"],
-    ),
-    ("pod.volumes.1={name: runs, emptyDir: {}}", "spec.pod.volumes.1.name", ['given "runs"', "not there yet"]),
-    ("pod.volumeMounts.1={name: data, mountPath: /data}", "spec.pod.volumeMounts.1.name", ["spec.pod.volumes: runs"]),
-    ("pod.volumeMounts.1={name: runs, mountPath: /runs}", "spec.pod.volumeMounts.1.mountPath", ["not there yet"]),
-    ("pod.volumeMounts.1={name: runs, mountPath: /etc}", "spec.pod.volumeMounts.1.mountPath", ["a folder apart from"]),
-    ("pod.volumeMounts.1={name: runs, mountPath: /sw/x}", "spec.pod.volumeMounts.1.mountPath", ["a folder apart from"]),
-    ("pod.volumeMounts.1={name: runs, mountPath: data/}", "spec.pod.volumeMounts.1.mountPath", ["follow a '/'"]),
-    ("pod.env=[{name: JAX_PLATFORMS, value: tpu}]", "spec.pod.env.0.name", ["does not begin with SHARDWISE_", "JAX_"]),
-    ("pod.env=[{name: 1A, value: a}]", "spec.pod.env.0.name", ["no digit first"]),
-    ("pod.env=[{name: A, value: 1}]", "spec.pod.env.0.value", ["given 1", 'quote it ("1")']),
-    ("pod.env=[{name: A, value: a}, {name: A, value: b}]", "spec.pod.env.1.name", ['given "A"', "not there yet"]),
-    ("pod.envFrom=[{}]", "spec.pod.envFrom.0", ["exactly one of configMapRef, secretRef"]),
-    ("pod.labels={shardwise.dev/job: a}", "spec.pod.labels", ['given "shardwise.dev/job"', "do not begin"]),
-    ("pod.annotations={shardwise.dev/x: a}", "spec.pod.annotations", ["do not begin with shardwise.dev/"]),
-    (
-        "pod.resources.requests.memory=lots",
-        "spec.pod.resources.requests.memory",
-        ['given "lots"', "a quantity such as"],
-    ),
-    ("pod.tolerations=[{operator: Exists, key: a, value: b}]", "spec.pod.tolerations.0.value", ["no value with"]),
-    ("pod.nodeSelector={'': a}", "spec.pod.nodeSelector.", ["a key of 1 to 317 characters"]),
-    ("pod.tolerations=[{value: b}]", "spec.pod.tolerations.0.key", ["a key, or operator: Exists"]),
-    ("pod.imagePullPolicy=Sometimes", "spec.pod.imagePullPolicy", ["one of Always, IfNotPresent, Never"]),
-    ("pod.image=a b", "spec.pod.image", ["without spaces"]),
-    ("pod.terminationGracePeriod=0s", "spec.pod.terminationGracePeriod", ['given "0s"', "above 0s"]),
-    ("pod.hostNetwork=true", "spec.pod.hostNetwork", ['the unknown key "hostNetwork"']),
-    ("pod.hostPID=true", "spec.pod.hostPID", ['the unknown key "hostPID"']),
-    ("pod.securityContext={runAsUser: 0}", "spec.pod.securityContext", ['the unknown key "securityContext"']),
-    ("pod.privileged=true", "spec.pod.privileged", ['the unknown key "privileged"']),
-    ("pod.initContainers=[]", "spec.pod.initContainers", ['the unknown key "initContainers"']),
-    (
-        "pod.automountServiceAccountToken=true",
-        "spec.pod.automountServiceAccountToken",
-        ['the unknown key "automountServiceAccountToken"'],
-    ),
-    ("pod.volumes.1={name: t, projected: {}}", "spec.pod.volumes.1.projected", ['the unknown key "projected"']),
-    ("pod.volumes.0.nfs={server: a, path: /}", "spec.pod.volumes.0.nfs", ['the unknown key "nfs"']),
     ("training.checkpoint.path=/runs/../etc", "spec.training.checkpoint.path", ["a URL, or " + _FOREIGN]),
-    ("pod.volumeMounts.1={name: runs, mountPath: /data/../etc}", "spec.pod.volumeMounts.1.mountPath", ["apart from"]),
+    ("pod.image=a b", "spec.pod.image", ["without spaces"]),
+    # Fields that `pod` had of its own.
+    (
+        "pod.env=[]",
+        "spec.pod.env",
+        ['the unknown key "env"', "spec.pod.template.spec.containers, of the container agent"],
+    ),
+    ("pod.volumes=[]", "spec.pod.volumes", ["it is in spec.pod.template.spec"]),
+    ("pod.labels={a: b}", "spec.pod.labels", ["it is in spec.pod.template.metadata"]),
+    ("pod.fsGroup=1", "spec.pod.fsGroup", ["it is in spec.pod.template.spec.securityContext"]),
+    ("pod.terminationGracePeriod=1m", "spec.pod.terminationGracePeriod", ["as terminationGracePeriodSeconds"]),
+    # The template's shape.
+    ("pod.template.spec=a", f"spec.{_SPEC}", ['given "a"', "expected a mapping"]),
+    ("pod.template.kind=Pod", "spec.pod.template.kind", ['the unknown key "kind"', "one of metadata, spec"]),
+    ("pod.template.metadata.name=a", "spec.pod.template.metadata.name", ["one of labels, annotations"]),
+    (f"{_SPEC}.volumes=a", f"spec.{_SPEC}.volumes", ['given "a"', "expected a list"]),
+    (f"{_SPEC}.volumes.1={{emptyDir: {{}}}}", f"spec.{_SPEC}.volumes.1.name", ["given nothing", "expected text"]),
+    (f"{_SPEC}.volumes.1={{name: a, nfs: {{server: a}}}}", f"spec.{_SPEC}.volumes.1.nfs", ['the unknown key "nfs"']),
+    (
+        f"{_SPEC}.volumes.1={{name: runs, emptyDir: {{}}}}",
+        f"spec.{_SPEC}.volumes.1.name",
+        ['given "runs"', "not there"],
+    ),
+    (f"{_AGENT}.env=[{{name: A, value: 1}}]", f"spec.{_AGENT}.env.0.value", ["given 1", 'quote it ("1")']),
+    (f"{_AGENT}.env=[{{name: A}}, {{name: A}}]", f"spec.{_AGENT}.env.1.name", ['given "A"', "not there yet"]),
+    (f"{_AGENT}.volumeMounts.1={{name: runs, mountPath: data/}}", f"spec.{_MOUNT}", ["follow a '/'"]),
+    (f"{_AGENT}.volumeMounts.1={{name: runs, mountPath: /runs}}", f"spec.{_MOUNT}", ["not there yet"]),
+    (
+        f"{_SPEC}.affinity.nodeAffinity={{requiredDuringSchedulingIgnoredDuringExecution: {{}}}}",
+        f"spec.{_SPEC}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
+        ["given nothing", "expected a list"],
+    ),
+    # What a template may not have.
+    *((f"{_SPEC}.{field}=true", f"spec.{_SPEC}.{field}", ["given true", "expected it left out"]) for field in _FLAGS),
+    (
+        f"{_SPEC}.volumes.1={{name: a, hostPath: {{path: /}}}}",
+        f"spec.{_SPEC}.volumes.1.hostPath",
+        ["its accelerator class"],
+    ),
+    (
+        f"{_SPEC}.volumes.1={{name: a, projected: {{sources: [{{serviceAccountToken: {{path: a}}}}]}}}}",
+        f"spec.{_SPEC}.volumes.1.projected.sources.0.serviceAccountToken",
+        ["no token of the cluster"],
+    ),
+    (f"{_SPEC}.nodeName=a", f"spec.{_SPEC}.nodeName", ["the scheduler"]),
+    (f"{_SPEC}.restartPolicy=Always", f"spec.{_SPEC}.restartPolicy", ["the operator"]),
+    (f"{_SPEC}.schedulingGates=[{{name: a}}]", f"spec.{_SPEC}.schedulingGates", ["the operator"]),
+    (f"{_SPEC}.terminationGracePeriodSeconds=0", f"spec.{_SPEC}.terminationGracePeriodSeconds", ["time to save"]),
+    (f"{_SPEC}.securityContext.runAsUser=1", f"spec.{_SPEC}.securityContext.runAsUser", ["one of fsGroup"]),
+    (f"{_SIDE}, ports: [{{hostPort: 80}}]}}", f"spec.{_SPEC}.containers.1.ports.0.hostPort", ["its accelerator class"]),
+    *(
+        (f"{_SIDE}, securityContext: {{{given}}}}}", f"spec.{_SPEC}.containers.1.securityContext.{field}", [_LEFT_OUT])
+        for given, field in _PRIVILEGES
+    ),
+    (
+        f"{_SPEC}.initContainers=[{{name: a, securityContext: {{privileged: true}}}}]",
+        f"spec.{_SPEC}.initContainers.0.securityContext.privileged",
+        [_LEFT_OUT],
+    ),
+    # What is ours.
+    ("pod.template.metadata.labels={shardwise.dev/job: a}", "spec.pod.template.metadata.labels", ["do not begin"]),
+    (
+        "pod.template.metadata.annotations={shardwise.dev/x: a}",
+        "spec.pod.template.metadata.annotations",
+        ["do not begin"],
+    ),
+    (
+        f"{_AGENT}.env=[{{name: JAX_PLATFORMS}}]",
+        f"spec.{_AGENT}.env.0.name",
+        ["does not begin with SHARDWISE_", "JAX_"],
+    ),
+    (f"{_AGENT}.volumeMounts.1={{name: runs, mountPath: /etc}}", f"spec.{_MOUNT}", ["a folder apart from"]),
+    (f"{_AGENT}.volumeMounts.1={{name: runs, mountPath: /sw/x}}", f"spec.{_MOUNT}", ["a folder apart from"]),
+    (f"{_AGENT}.volumeMounts.1={{name: runs, mountPath: /data/../etc}}", f"spec.{_MOUNT}", ["apart from"]),
+    *(
+        (f"{_AGENT}.{field}={given}", f"spec.{_AGENT}.{field}", ["of the container agent only"])
+        for field, given in _AGENT_S
+    ),
+    (f"{_SPEC}.initContainers=[{{name: agent}}]", f"spec.{_SPEC}.initContainers.0.name", ["another name"]),
+    (
+        f"{_SPEC}.volumes.1={{name: shardwise-job, emptyDir: {{}}}}",
+        f"spec.{_SPEC}.volumes.1.name",
+        ["does not begin with"],
+    ),
+    (
+        f"{_SIDE}, volumeMounts: [{{name: shardwise-tokens, mountPath: /a}}]}}",
+        f"spec.{_SPEC}.containers.1.volumeMounts.0.name",
+        ["one of spec.pod.template.spec.volumes: runs"],
+    ),
     ("managedBy=Me", "spec.managedBy", ['given "Me"', "lower-case letters"]),
     ("ttlAfterFinished=never", "spec.ttlAfterFinished", ["a duration such as"]),
     ("suspend=no", "spec.suspend", ["given no", "write true or false"]),

@@ -67,7 +67,7 @@ def job_with(bucket: Bucket) -> dict[str, Any]:
     """Two small hosts that keep their checkpoints in the bucket, with the key in a Secret."""
     checkpoint = {"everySteps": EVERY_STEPS, "path": f"s3://{bucket.name}/cpu-two-hosts", "keep": {"last": 2}}
     job = small(steps=STEPS, checkpoint=checkpoint)
-    job["spec"]["pod"]["envFrom"] = [{"secretRef": {"name": KEY}}]
+    job["spec"]["pod"]["template"]["spec"]["containers"][0]["envFrom"] = [{"secretRef": {"name": KEY}}]
     return job
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.cluster.commands import wait
-from tests.kind.cluster import Kind
+from tests.cluster.kind.cluster import Kind
 from tests.kubernetes.jobs import Job, manifest
 
 STEPS_WITHOUT = 5  # that the job takes while no control plane is there

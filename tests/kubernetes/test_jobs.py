@@ -118,7 +118,7 @@ def code(method, path, headers):
         return error.code
     except OSError:
         return None
-asked = [("GET", "/status"), ("GET", "/metrics"), ("POST", "/save"), ("POST", "/stop"), ("POST", "/gang")]
+asked = [("GET", "/status"), ("GET", "/metrics"), ("POST", "/save"), ("POST", "/stop"), ("POST", "/poll")]
 print(json.dumps([code(*words, headers) for words in asked for headers in ({}, {"Authorization": "Bearer guess"})]))
 """
 # Run in host 0's pod: the port that Ray's head listens on.

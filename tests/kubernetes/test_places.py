@@ -63,8 +63,9 @@ class Pools:
         job["metadata"]["name"] = name
         job["spec"]["hardware"] = {"accelerator": self.accelerator, "topology": "2x4", "slices": slices}
         job["spec"]["recovery"] = {"startWithin": "10s"}
-        job["spec"]["pod"]["resources"]["requests"]["cpu"] = "1"
-        job["spec"]["pod"]["tolerations"] = [{"key": HELD_FOR, "operator": "Equal", "value": name}]
+        asked = job["spec"]["pod"]["template"]["spec"]
+        asked["containers"][0]["resources"]["requests"]["cpu"] = "1"
+        asked["tolerations"] = [{"key": HELD_FOR, "operator": "Equal", "value": name}]
         return job
 
     def slices(self, job: Job) -> list[str]:

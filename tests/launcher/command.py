@@ -8,10 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shardwise.job.errors import ShardwiseError
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
-from shardwise.launcher import config, local
+from shardwise.launcher import local
+from shardwise.launcher.agent import config
+from shardwise.protocol.errors import ShardwiseError
 
 HERE = Path(__file__).parent
 

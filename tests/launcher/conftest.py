@@ -15,10 +15,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from shardwise.job.contract import GANG, LOGS, SUMMARY
-from shardwise.job.takeover import hold
-from shardwise.launcher import processes
-from shardwise.launcher.client import NoLeaderError, request
+from shardwise.launcher.agent.client import NoLeaderError, request
+from shardwise.launcher.system import processes
+from shardwise.protocol.contract import LEADER_RECORD, LOGS, SUMMARY
+from shardwise.protocol.takeover import hold
 
 HERE = Path(__file__).parent
 JOB = HERE.parent / "job" / "golden" / "quickstart.yaml"
@@ -110,14 +110,12 @@ class Run:
             time.sleep(0.02)  # a poll, not a wait: the condition decides
         raise AssertionError(f"not within {LIMIT_SECONDS} s; the status is {status}\n{self.output}")
 
-    def until_step(self, step: int, *, incarnation: int = 0) -> list[dict[str, Any]]:
-        """Wait until every host is at the step in the incarnation; the hosts."""
+    def until_step(self, step: int, *, attempt: int = 0) -> list[dict[str, Any]]:
+        """Wait until every host is at the step in the attempt; the hosts."""
 
         def there(status: dict[str, Any]) -> bool:
             trainers = [host for host in status["hosts"] if host["trainerPid"] and host["step"] == step]
-            return (
-                status["incarnation"] == incarnation and len(trainers) == len(status["hosts"]) and not status["missing"]
-            )
+            return status["attempt"] == attempt and len(trainers) == len(status["hosts"]) and not status["missing"]
 
         hosts: list[dict[str, Any]] = self.until(there)["hosts"]
         return hosts
@@ -144,7 +142,7 @@ class Run:
             time.sleep(0.02)
         with hold(self.directory):
             pass
-        record = json.loads((self.directory / LOGS / GANG).read_text())
+        record = json.loads((self.directory / LOGS / LEADER_RECORD).read_text())
         live = [self.directory / LOGS / "status.json", *(self.directory / LOGS).glob(".standby*")]
         files = [Path(record["scratch"]), *live, *self._temporary.iterdir()]
         return [*map(str, left), *(str(path) for path in files if path.exists())]

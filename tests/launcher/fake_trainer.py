@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardwise.job.contract import (
+from shardwise.protocol.contract import (
     CHECKPOINTS,
     COMMITTED,
     METRICS,
@@ -29,7 +29,7 @@ from shardwise.job.contract import (
     read_progress,
     write_progress,
 )
-from shardwise.job.orders import (
+from shardwise.protocol.orders import (
     SAVE_SIGNAL,
     STACKS_SIGNAL,
     STOP_SIGNAL,
@@ -100,7 +100,7 @@ class FakeTrainer:
         self.step = self.dispatched = max((step for step in steps if step is not None), default=0)
         kind = "restored" if self.step else "started"
         orders = self.orders
-        self.log({"event": kind, "step": self.step, "incarnation": orders.incarnation, "committed": orders.committed})
+        self.log({"event": kind, "step": self.step, "attempt": orders.attempt, "committed": orders.committed})
 
     def one_step(self) -> Control:
         """Hand a step out, wait for the others, complete it."""
@@ -125,12 +125,12 @@ class FakeTrainer:
         """Wait until all ranks have handed this step out; the largest of their words."""
         if self.stop_at is not None and time.monotonic() >= self.stop_at:
             self.word = Control.STOP
-        mine = self.words / f"word-{self.orders.incarnation}-{self.dispatched}-{self.orders.rank}"
+        mine = self.words / f"word-{self.orders.attempt}-{self.dispatched}-{self.orders.rank}"
         mine.with_suffix(".partial").write_text(str(int(self.word)))
         mine.with_suffix(".partial").rename(mine)
         words = []
         for rank in range(self.orders.num_processes):
-            theirs = mine.with_name(f"word-{self.orders.incarnation}-{self.dispatched}-{rank}")
+            theirs = mine.with_name(f"word-{self.orders.attempt}-{self.dispatched}-{rank}")
             while not theirs.exists():
                 time.sleep(POLL_SECONDS)
             words.append(int(theirs.read_text()))
@@ -160,7 +160,7 @@ class FakeTrainer:
     def write(self, step_seconds: float) -> None:
         """The progress record."""
         progress = Progress(
-            incarnation=self.orders.incarnation,
+            attempt=self.orders.attempt,
             rank=self.orders.rank,
             phase=self.phase,
             step=self.step,
@@ -175,12 +175,12 @@ class FakeTrainer:
     def last_step_seconds(self) -> float:
         """What the record has said so far."""
         before = read_progress(Path(self.orders.progress))
-        return before.step_seconds if before and before.incarnation == self.orders.incarnation else 0.0
+        return before.step_seconds if before and before.attempt == self.orders.attempt else 0.0
 
     def misbehave(self, phase: Phase, step: int) -> None:
-        """Do what the plan has for this rank, incarnation, phase and step."""
+        """Do what the plan has for this rank, attempt, phase and step."""
         for fault in self.plan.get("faults", ()):
-            here = {"rank": self.orders.rank, "incarnation": self.orders.incarnation, "phase": phase, "step": step}
+            here = {"rank": self.orders.rank, "attempt": self.orders.attempt, "phase": phase, "step": step}
             if all(fault.get(key, value) == value for key, value in here.items()):
                 print(fault.get("say", ""), flush=True)  # noqa: T201  the log
                 if "wait" in fault:

@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.launcher.stand_in_agent import StandInEpoch, stand_in
+from tests.launcher.stand_in_agent import StandInSession, stand_in
 
-from shardwise.job import pods
-from shardwise.launcher import config, gathering, pod, reach
-from shardwise.launcher.epoch import EpochError
+from shardwise.launcher import pod
+from shardwise.launcher.agent import config
+from shardwise.launcher.leader import channel, wait_for_hosts
+from shardwise.launcher.ray.session import RaySessionError
+from shardwise.protocol import pods
 
 HERE = Path(__file__).parent
 
@@ -26,19 +28,19 @@ def main() -> None:
     for name in ("JOB_MOUNT", "TOKEN_MOUNT", "SCRATCH_MOUNT", "TERMINATION_LOG"):
         setattr(pods, name, str(root / name.lower()))
     config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
-    gathering.UNHEARD_SECONDS = options.get("unheardSeconds", gathering.UNHEARD_SECONDS)
+    wait_for_hosts.UNHEARD_SECONDS = options.get("unheardSeconds", wait_for_hosts.UNHEARD_SECONDS)
     if not options.get("ray"):
         stand_in()
-        StandInEpoch.scratch_of = staticmethod(scratch_of)  # type: ignore[assignment]
+        StandInSession.scratch_of = staticmethod(scratch_of)  # type: ignore[assignment]
     if options.get("refusesRay"):
-        StandInEpoch.open = refused  # type: ignore[method-assign,assignment]
-        reach._BACKOFF_SECONDS = 0.01
+        StandInSession.open = refused  # type: ignore[method-assign,assignment]
+        channel._BACKOFF_SECONDS = 0.01
     pod.main()
 
 
-async def refused(*_place: Any, **_epoch: Any) -> None:
+async def refused(*_place: Any, **_session: Any) -> None:
     """Ray does not start."""
-    raise EpochError("host 1 did not join Ray")
+    raise RaySessionError("host 1 did not join Ray")
 
 
 def scratch_of(own: Path, host: int) -> Path:

@@ -4,6 +4,7 @@ What the operator and the kubelet do in a cluster, the tests do here: make a pod
 place, look at its last record.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -18,14 +19,16 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tests.launcher.conftest import JOB, LIMIT_SECONDS
 
-from shardwise.job import accelerators, pods
-from shardwise.job.contract import LOGS, SUMMARY
+from shardwise.job import accelerators
 from shardwise.job.load import dump, loads
-from shardwise.job.pods import LastRecord
-from shardwise.launcher import processes
-from shardwise.launcher.client import NoLeaderError, request
+from shardwise.launcher.agent.client import NoLeaderError, request
+from shardwise.launcher.system import processes
+from shardwise.protocol import pods
+from shardwise.protocol.contract import LOGS, SUMMARY
+from shardwise.protocol.pods import TerminationRecord
 
 ROOT = Path(__file__).parents[2]
 UID = "0f1e2d3c-aaaa"
@@ -77,7 +80,7 @@ class Pods:
             pods.ADDRESS_VARIABLE: self.addresses[host],
             pods.CONTRACT_VARIABLE: self.contract,
             pods.RANK_VARIABLE: str(host),
-            pods.ATTEMPT_VARIABLE: str(attempt),
+            pods.POD_ATTEMPT_VARIABLE: str(attempt),
             pods.RUN_VARIABLE: self.run,
             pods.STARTED_VARIABLE: str(time.time()),
             pods.DIRECTORY_VARIABLE: str(directory or self.directory),
@@ -93,7 +96,7 @@ class Pods:
 
     def kill(self, host: int) -> None:
         """Take a pod away as a node's power failure does: all of its processes at once."""
-        processes.end_tree(self.processes[host].pid)
+        _end_tree(self.processes[host].pid)
         self.processes[host].wait()
 
     def ask_to_go(self, host: int) -> None:
@@ -111,11 +114,11 @@ class Pods:
         """Wait for the end of all pods; their exit codes."""
         return [self.wait(host) for host in sorted(self.processes)]
 
-    def record(self, host: int) -> LastRecord:
+    def record(self, host: int) -> TerminationRecord:
         """What the kubelet takes as a container's last message."""
         text = (self.roots / str(host) / "termination_log").read_text()
-        assert len(text.encode()) <= pods.LAST_RECORD_BYTES
-        record = LastRecord.loads(text)
+        assert len(text.encode()) <= pods.TERMINATION_RECORD_BYTES
+        record = TerminationRecord.loads(text)
         assert record is not None
         return record
 
@@ -146,12 +149,12 @@ class Pods:
             time.sleep(0.02)  # a poll, not a wait: the condition decides
         raise AssertionError(f"not within {LIMIT_SECONDS} s; the status is {status}\n{self.output}")
 
-    def until_step(self, step: int, *, incarnation: int = 0) -> dict[str, Any]:
-        """Wait until every host is at the step in the incarnation."""
+    def until_step(self, step: int, *, attempt: int = 0) -> dict[str, Any]:
+        """Wait until every host is at the step in the attempt."""
 
         def there(status: dict[str, Any]) -> bool:
             steps = [host["step"] for host in status["hosts"] if host["trainerPid"]]
-            return status["incarnation"] == incarnation and steps == [step] * len(self.processes)
+            return status["attempt"] == attempt and steps == [step] * len(self.processes)
 
         return self.until(there)
 
@@ -179,7 +182,20 @@ class Pods:
         """End what a failed test has left running; what is left that should not be."""
         for process in self._all:
             if process.poll() is None:
-                processes.end_tree(process.pid)
+                _end_tree(process.pid)
                 process.wait()
         shutil.rmtree(self.roots)
         return [str(left) for left in processes.carrying({processes.RUN_VARIABLE: str(self.directory)})]
+
+
+def _end_tree(pid: int) -> None:
+    """End a process and all of its descendants, and leave the exit code of the first to its parent."""
+    tree: set[psutil.Process] = set()
+    root = psutil.Process(pid)
+    # Stop them before the first is killed, because what a process starts after it was listed would get away.
+    while new := {root, *root.children(recursive=True)} - tree:
+        for process in new:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        tree |= new
+    processes.end(processes.Identity.of(process) for process in tree)

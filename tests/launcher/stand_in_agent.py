@@ -1,27 +1,30 @@
 """An agent whose Ray is a stand-in; started by the tests in place of the real one.
 
 The stand-in for Ray asks the agents' unix sockets directly. It has Ray's interface and none of its processes, so that
-what is tested is the launcher, and quickly; `test_epoch.py` and `test_with_ray.py` have the real one.
+what is tested is the launcher, and quickly; `ray/test_session.py` and `test_with_ray.py` have the real one.
 """
 
 import asyncio
 import signal
 from pathlib import Path
 
-from shardwise.launcher import agent, child, follower, hand, reach
-from shardwise.launcher.config import socket_of
-from shardwise.launcher.hand import Answer, HandError, Request
-from shardwise.launcher.ray_node import RayPlace
+from shardwise.launcher import serve
+from shardwise.launcher.agent import follower, trainer
+from shardwise.launcher.agent.config import socket_of
+from shardwise.launcher.leader import channel
+from shardwise.launcher.ray import rpc
+from shardwise.launcher.ray.node import RayPlace
+from shardwise.launcher.ray.rpc import Answer, CallError, Request
 
 
 class StandInNode:
     """In the place of `RayNode`."""
 
     @classmethod
-    async def join(cls, _place: RayPlace, *, epoch: int, address: str, socket: Path) -> "StandInNode":
+    async def join(cls, _place: RayPlace, *, session: int, address: str, socket: Path) -> "StandInNode":
         """Nothing is started."""
         assert socket.name.startswith("h")
-        assert address == f"stand-in/{epoch}"
+        assert address == f"stand-in/{session}"
         return cls()
 
     async def ended(self) -> str:
@@ -33,8 +36,8 @@ class StandInNode:
         """Nothing was started."""
 
 
-class StandInEpoch:
-    """In the place of `Epoch`; it is lost when the file `lose-epoch-N` is in the scratch folder."""
+class StandInSession:
+    """In the place of `RaySession`; it is lost when the file `lose-session-N` is in the scratch folder."""
 
     @staticmethod
     def scratch_of(scratch: Path, _host: int) -> Path:
@@ -46,11 +49,11 @@ class StandInEpoch:
         self.address = f"stand-in/{number}"
 
     @classmethod
-    async def open(cls, place: RayPlace, *, number: int, num_hosts: int) -> "StandInEpoch":
+    async def open(cls, place: RayPlace, *, number: int, num_hosts: int) -> "StandInSession":
         """Nothing is started."""
         return cls(place, number, num_hosts)
 
-    async def all_joined(self, timeout: float) -> None:  # noqa: ASYNC109  the interface of Epoch
+    async def all_joined(self, timeout: float) -> None:  # noqa: ASYNC109  the interface of RaySession
         """Wait for the sockets."""
         async with asyncio.timeout(timeout):
             while not all(self._socket(n).exists() for n in range(self._num_hosts)):  # noqa: ASYNC110  files
@@ -60,13 +63,13 @@ class StandInEpoch:
         """Ask the host's socket."""
         try:
             async with asyncio.timeout(timeout):
-                return await hand.ask(self._socket(host), request)
+                return await rpc.ask(self._socket(host), request)
         except (OSError, TimeoutError) as error:
-            raise HandError(host, f"{type(error).__name__}: {error}") from error
+            raise CallError(host, f"{type(error).__name__}: {error}") from error
 
     async def ended(self) -> str:
         """Wait for a test to lose it."""
-        while not (self._scratch / f"lose-epoch-{self._number}").exists():  # noqa: ASYNC110  a file
+        while not (self._scratch / f"lose-session-{self._number}").exists():  # noqa: ASYNC110  a file
             await asyncio.sleep(0.02)
         return "a test has lost it"
 
@@ -77,7 +80,7 @@ class StandInEpoch:
         return socket_of(self.scratch_of(self._scratch, host), host)
 
 
-class StandInTrainer(child.Trainer):
+class StandInTrainer(trainer.Trainer):
     """In the place of `Trainer`; SIGKILL does not end it where the file `held-PID` is in the run directory.
 
     So is a process that the kernel holds for a device or a disk that do not answer, which no test can make.
@@ -85,7 +88,7 @@ class StandInTrainer(child.Trainer):
 
     def _send(self, number: signal.Signals) -> None:
         if number == signal.SIGKILL and (Path(self.orders.directory) / f"held-{self.pid}").exists():
-            child.GONE_WITHIN_SECONDS = 0.5
+            trainer.GONE_WITHIN_SECONDS = 0.5
         else:
             super()._send(number)
 
@@ -93,14 +96,14 @@ class StandInTrainer(child.Trainer):
 def stand_in() -> None:
     """Have the agent of this process use no Ray."""
     for module, name, other in (
-        (reach, "Epoch", StandInEpoch),
-        (reach, "RayNode", StandInNode),
+        (channel, "RaySession", StandInSession),
+        (channel, "RayNode", StandInNode),
         (follower, "RayNode", StandInNode),
-        (child, "Trainer", StandInTrainer),
+        (trainer, "Trainer", StandInTrainer),
     ):
         setattr(module, name, other)
 
 
 if __name__ == "__main__":
     stand_in()
-    agent.main()
+    serve.main()

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.job.contract import LOCK, LOGS
-from shardwise.job.errors import RunDirectoryError, StorageError
-from shardwise.job.takeover import hold
 from shardwise.launcher import claim
 from shardwise.launcher.claim import claimed
-from shardwise.launcher.record import GangRecord
+from shardwise.protocol.contract import LOCK, LOGS
+from shardwise.protocol.errors import RunDirectoryError, StorageError
+from shardwise.protocol.leader_record import LeaderRecord
+from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.takeover import hold
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def led_by(directory: Path, run: str, **more: object) -> None:
     """Leave the record of a leader, written just now."""
     (directory / LOGS).mkdir(exist_ok=True)
     fields = {"run": run, "scratch": "", "leader_pid": 1, "port": 1, "started_at": 0.0, **more}
-    GangRecord(**fields).write(directory)  # type: ignore[arg-type]
+    LeaderRecord(**fields).write(directory)  # type: ignore[arg-type]
 
 
 def test_held(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_another_job(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("how", [{"code": 0}, {"led": False}])
+@pytest.mark.parametrize("how", [{"result": RunResult(code=0, message="")}, {"led": False}])
 def test_another_job_that_ended(tmp_path: Path, how: dict[str, object]) -> None:
     """A job that has ended, or whose host 0 has gone in good order, leaves the directory to the next at once."""
     led_by(tmp_path, "other-uid-3", **how)

@@ -1,4 +1,4 @@
-"""shardwise.launcher.incarnation: why it ended, where the way to a host is lost just then, with a stand-in for Ray."""
+"""shardwise.launcher.leader.attempt: why it ended, where the way to a host is lost just then."""
 
 import asyncio
 import time
@@ -8,20 +8,20 @@ from unittest.mock import Mock
 
 import pytest
 
-from shardwise.job.contract import Cause, ExitCode
-from shardwise.launcher.causes import Ending
-from shardwise.launcher.hand import Answer, HandError, Request
-from shardwise.launcher.incarnation import Incarnation
-from shardwise.launcher.members import Members
-from shardwise.launcher.report import Exit
-from shardwise.launcher.wire import camel
+from shardwise.launcher.leader.attempt import Attempt
+from shardwise.launcher.leader.causes import Ending
+from shardwise.launcher.leader.members import Members
+from shardwise.launcher.ray.rpc import Answer, CallError, Request
+from shardwise.protocol.contract import Cause, ExitCode
+from shardwise.protocol.poll import Poll
+from shardwise.protocol.report import Exit
 
-PEER_GONE = Exit(incarnation=0, code=ExitCode.PEER, signal=None, asked=False, out_of_memory=False, log_tail="")
-NO_MEMORY = Exit(incarnation=0, code=None, signal=9, asked=False, out_of_memory=True, log_tail="")
-KILLED = Exit(incarnation=0, code=None, signal=9, asked=False, out_of_memory=False, log_tail="")
+PEER_GONE = Exit(attempt=0, code=ExitCode.PEER, signal=None, asked=False, out_of_memory=False, log_tail="")
+NO_MEMORY = Exit(attempt=0, code=None, signal=9, asked=False, out_of_memory=True, log_tail="")
+KILLED = Exit(attempt=0, code=None, signal=9, asked=False, out_of_memory=False, log_tail="")
 
 
-class StandInReach:
+class StandInChannel:
     """The way to host 1, which is lost as often as the test says and then there again."""
 
     def __init__(self, ended: Exit, times_lost: int) -> None:
@@ -35,32 +35,31 @@ class StandInReach:
         del request, seconds
         if self._lost:
             self._lost -= 1
-            raise HandError(host, "its part of Ray has died")
-        return {"agentId": "one", "exit": camel(self._ended)}
+            raise CallError(host, "its part of Ray has died")
+        return {"agentId": "one", "exit": self._ended.model_dump(mode="json")}
 
 
 def explained(ended: Exit, times_lost: int) -> Ending:
-    """Return why an incarnation of two hosts ended, whose rank 0 says only that its peer is gone."""
+    """Return why an attempt of two hosts ended, whose rank 0 says only that its peer is gone."""
 
     async def end() -> Ending:
         members = Members(2, "own")
-        word = {"host": 1, "agentId": "one", "attempt": 0, "address": "", "leaving": False, "stuck": ""}
         since = time.monotonic()
-        members.polled({**word, "epoch": None}, since + 60.0)
-        own: Answer = {"agentId": "own", "exit": camel(PEER_GONE)}
+        members.polled(Poll(run="run", host=1, agent_id="one", address=""), since + 60.0)
+        own: Answer = {"agentId": "own", "exit": PEER_GONE.model_dump(mode="json")}
 
         async def answer(_: Request) -> Answer:
             return own
 
-        means: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(
             config=SimpleNamespace(num_hosts=2),
             members=members,
-            reach=StandInReach(ended, times_lost),
+            channel=StandInChannel(ended, times_lost),
             host=SimpleNamespace(answer=answer),
             events=Mock(),
         )
-        incarnation = Incarnation(0, means)
-        return await incarnation.explain(since, await incarnation.end())
+        attempt = Attempt(0, context)
+        return await attempt.explain(since, await attempt.end())
 
     return asyncio.run(end())
 

@@ -1,13 +1,13 @@
-"""shardwise.launcher.machine: what there is on this machine; with devices it runs in tests/cli/test_this_machine.py."""
+"""shardwise.launcher.machine: what there is on this machine."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from shardwise.job.errors import DeviceError
 from shardwise.job.load import load
 from shardwise.launcher import machine
+from shardwise.protocol.errors import DeviceError
 
 QUICKSTART = Path(__file__).parents[1] / "job" / "golden" / "quickstart.yaml"
 GPUS = "hardware={accelerator: gpu, topology: 1x8}"
@@ -16,7 +16,7 @@ GPUS = "hardware={accelerator: gpu, topology: 1x8}"
 def test_jax_is_asked_in_another_process() -> None:
     """It takes what is there, whatever the job asks for: here the eight devices that these tests simulate."""
     found = machine.look(load(QUICKSTART, [GPUS]))
-    assert (found.platform, found.number, found.words) == ("cpu", 8, "8 CPU devices (cpu)")
+    assert (found.platform, found.number, found.message) == ("cpu", 8, "8 CPU devices (cpu)")
 
 
 @pytest.mark.parametrize(

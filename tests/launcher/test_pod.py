@@ -9,15 +9,14 @@ import pytest
 from tests.launcher.conftest import LIMIT_SECONDS
 from tests.launcher.pods import GANG, STATUS, UID, Pods
 
-from shardwise.job.contract import ExitCode
-from shardwise.job.errors import StorageError
-from shardwise.job.pods import DIRECTORY_VARIABLE, RANK_VARIABLE, LastRecord
 from shardwise.launcher import pod
-from shardwise.launcher.client import NoLeaderError
-from shardwise.launcher.last_word import LEFT
+from shardwise.launcher.agent.client import NoLeaderError
+from shardwise.protocol.contract import LEFT, ExitCode
+from shardwise.protocol.errors import StorageError
+from shardwise.protocol.pods import DIRECTORY_VARIABLE, RANK_VARIABLE, TerminationRecord
 
-HELD = {"incarnation": 0, "step": 7, "wait": "go"}
-HELD_AGAIN = {"incarnation": 1, "step": 12, "wait": "further"}
+HELD = {"attempt": 0, "step": 7, "wait": "go"}
+HELD_AGAIN = {"attempt": 1, "step": 12, "wait": "further"}
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def test_to_the_end(pods: Pods) -> None:
     assert pods.summary["status"] == "complete"
     for host in range(3):
         record = pods.record(host)
-        assert (record.code, record.host, record.incarnation, record.step) == (0, host, 0, 30)
+        assert (record.code, record.host, record.attempt, record.step) == (0, host, 0, 30)
         assert (record.loss, record.checkpoint_step, record.restarts) == (str(1 / 30), 30, {})
         assert (record.message, record.cause, record.tail) == ("complete", None, "")
         assert record.goodput["step"] > 0
@@ -62,7 +61,7 @@ def test_killed(pods: Pods, host: int) -> None:
     pods.kill(host)
     pods.make(host)
     pods.go_on()
-    after = pods.until_step(12, incarnation=1)
+    after = pods.until_step(12, attempt=1)
     pods.go_on("further")
 
     assert pods.codes() == [ExitCode.OK] * 2
@@ -78,7 +77,7 @@ def test_two_pods_of_one_host(pods: Pods) -> None:
     pods.until_step(7)
     first = pods.processes[1]
     pods.make(1)
-    pods.until_step(12, incarnation=1)
+    pods.until_step(12, attempt=1)
     assert first.wait(LIMIT_SECONDS) == LEFT
     pods.go_on("further")
 
@@ -99,7 +98,7 @@ def test_asked_to_go(pods: Pods, host: int) -> None:
     assert record.checkpoint_step == record.step >= 8
 
     pods.make(host)
-    after = pods.until_step(29, incarnation=1)
+    after = pods.until_step(29, attempt=1)
     pods.go_on("further")
     assert pods.codes() == [ExitCode.OK] * 2
     assert after["hosts"][1 - host]["agentPid"] == before["hosts"][1 - host]["agentPid"]
@@ -121,7 +120,7 @@ def test_all_asked_to_go(pods: Pods) -> None:
     pods.run = "another-0"
     for host in range(2):
         pods.make(host)
-    pods.until_step(29, incarnation=1)
+    pods.until_step(29, attempt=1)
     pods.go_on("further")
     assert pods.codes() == [ExitCode.OK] * 2
     assert [event["fromStep"] for event in pods.events("running")] == [0, step]
@@ -140,7 +139,7 @@ def test_suspended(pods: Pods) -> None:
     pods.run = f"{UID}-1"
     for host in range(2):
         pods.make(host)
-    pods.until_step(29, incarnation=1)
+    pods.until_step(29, attempt=1)
     pods.go_on("further")
     assert pods.codes() == [ExitCode.OK] * 2
     assert [event["fromStep"] for event in pods.events("running")] == [0, step]
@@ -171,7 +170,7 @@ def test_ray_does_not_start(pods: Pods) -> None:
     assert pods.codes() == [ExitCode.HOSTS_MISSING] * 2
     words = "Ray could not be started 5 times; the last time: host 1 did not join Ray"
     assert (pods.record(0).cause, pods.record(0).message) == (None, words)
-    assert len(pods.events("epochFailed")) == 5
+    assert len(pods.events("sessionFailed")) == 5
 
 
 def test_after_the_last_word(pods: Pods) -> None:
@@ -201,7 +200,11 @@ def test_tokens(pods: Pods) -> None:
     """The status token opens the status and no more; the gang's opens the gang and not the status."""
     pods.start(faults=[HELD])
     pods.until_step(7)
-    for method, path, token in (("GET", "/status", GANG), ("POST", "/stop", GANG), ("POST", "/gang", STATUS)):
+    for method, path, token in (
+        ("GET", "/status", GANG),
+        ("POST", "/stop", GANG),
+        ("POST", "/poll", STATUS),
+    ):
         with pytest.raises(NoLeaderError, match="token"):
             pods.ask(method, path, token=token)
     with pytest.raises(NoLeaderError, match="host 0"):
@@ -268,13 +271,13 @@ def test_a_pod_whose_volume_is_not_well_ends_alone(tmp_path: Path, monkeypatch: 
     def stale(_: Path) -> None:
         raise StorageError("/runs/mine: cannot be read (Stale file handle)")
 
-    monkeypatch.setattr("shardwise.job.pods.TERMINATION_LOG", str(log))
+    monkeypatch.setattr("shardwise.protocol.pods.TERMINATION_LOG", str(log))
     monkeypatch.setattr(pod, "_use_own_folders", stale)
     monkeypatch.setenv(RANK_VARIABLE, "3")
     monkeypatch.setenv(DIRECTORY_VARIABLE, "/runs/mine")
     with pytest.raises(SystemExit) as ended:
         pod.main()
-    record = LastRecord.loads(log.read_text())
+    record = TerminationRecord.loads(log.read_text())
     assert ended.value.code == ExitCode.STORAGE
     assert record is not None
     assert (record.code, record.host, record.message) == (None, 3, "/runs/mine: cannot be read (Stale file handle)")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.launcher.conftest import LIMIT_SECONDS, Run
 
-from shardwise.job.contract import LOGS, METRICS, ExitCode
+from shardwise.protocol.contract import LOGS, METRICS, ExitCode
 
-HELD = {"incarnation": 0, "step": 7, "wait": "go"}
+HELD = {"attempt": 0, "step": 7, "wait": "go"}
 
 
 def agents(hosts: list[dict[str, Any]]) -> list[int]:
@@ -22,11 +22,11 @@ def agents(hosts: list[dict[str, Any]]) -> list[int]:
 
 def kill(run: Run, host: int, process: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Kill a process of a host at step 7, see the run to its end, and return the hosts before it and after it."""
-    run.start(hosts=2, faults=[HELD, HELD | {"incarnation": 1, "step": 12, "wait": "further"}])
+    run.start(hosts=2, faults=[HELD, HELD | {"attempt": 1, "step": 12, "wait": "further"}])
     before = run.until_step(7)
     os.kill(before[host][process], signal.SIGKILL)
     run.go_on()
-    after = run.until_step(12, incarnation=1)
+    after = run.until_step(12, attempt=1)
     (run.directory / "further").touch()
 
     assert run.end() == ExitCode.OK
@@ -47,7 +47,7 @@ def test_trainer_killed(run: Run, rank: int) -> None:
     assert agents(after) == agents(before)
     assert not {host["trainerPid"] for host in after} & {host["trainerPid"] for host in before}
     assert run.summary["restarts"] == {"failure": 1}
-    assert run.summary["incarnations"] == 2
+    assert run.summary["attempts"] == 2
     assert run.summary["goodput"]["lostSteps"] > 0
     assert [(event["cause"], event["rank"], event["exit"]) for event in events(run, "ended")] == [
         ("failure", rank, "signal SIGKILL")
@@ -64,7 +64,7 @@ def test_trainer_stopped(run: Run) -> None:
         hosts=2,
         recovery="hangAfter: 6500ms",
         stepSeconds=0.05,
-        faults=[{"incarnation": 0, "step": 25, "rank": 1, "signal": signal.SIGSTOP}],
+        faults=[{"attempt": 0, "step": 25, "rank": 1, "signal": signal.SIGSTOP}],
     )
 
     stalled = run.until(lambda status: status["phase"] == "stalled")
@@ -147,14 +147,14 @@ def test_way_lost(run: Run) -> None:
     """Losing the way to the hosts ends no training; what happens meanwhile is seen when it is there again."""
     run.start(hosts=2, faults=[HELD])
     before = run.until_step(7)
-    scratch = Path(json.loads((run.directory / LOGS / "gang.json").read_text())["scratch"])
-    (scratch / "lose-epoch-1").touch()
-    status = run.until(lambda status: status["epoch"] == 2 and len(status["hosts"]) == 2)
+    scratch = Path(json.loads((run.directory / LOGS / "leader.json").read_text())["scratch"])
+    (scratch / "lose-session-1").touch()
+    status = run.until(lambda status: status["raySession"] == 2 and len(status["hosts"]) == 2)
     run.go_on()
 
     assert run.end() == ExitCode.OK
     assert [host["trainerPid"] for host in status["hosts"]] == [host["trainerPid"] for host in before]
-    assert (run.summary["restarts"], run.summary["incarnations"]) == ({}, 1)
+    assert (run.summary["restarts"], run.summary["attempts"]) == ({}, 1)
 
 
 def test_command_killed(run: Run) -> None:
@@ -168,7 +168,7 @@ def test_command_killed(run: Run) -> None:
     run.again()
 
     assert run.end() == ExitCode.OK
-    assert (run.summary["restarts"], run.summary["incarnations"]) == ({}, 2)
+    assert (run.summary["restarts"], run.summary["attempts"]) == ({}, 2)
     assert [event["fromStep"] for event in events(run, "running")] == [0, 5]
 
 

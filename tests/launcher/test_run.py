@@ -3,8 +3,8 @@
 import pytest
 from tests.launcher.conftest import Run
 
-from shardwise.job.contract import LOGS, ExitCode
-from shardwise.launcher.client import NoLeaderError
+from shardwise.launcher.agent.client import NoLeaderError
+from shardwise.protocol.contract import LOGS, ExitCode
 
 HELD = {"step": 3, "wait": "go"}
 
@@ -16,10 +16,10 @@ def test_to_the_end(run: Run, hosts: int) -> None:
 
     assert run.end() == ExitCode.OK
     assert run.summary["status"] == "complete"
-    assert (run.summary["hosts"], run.summary["restarts"], run.summary["incarnations"]) == (hosts, {}, 1)
+    assert (run.summary["hosts"], run.summary["restarts"], run.summary["attempts"]) == (hosts, {}, 1)
     assert run.summary["goodput"]["step"] > 0
     assert run.summary["goodput"]["recovery"] == run.summary["goodput"]["lostSteps"] == 0
-    assert {path.name for path in run.directory.glob("logs/incarnation-0/*")} == {f"host-{n}.log" for n in range(hosts)}
+    assert {path.name for path in run.directory.glob("logs/attempt-0/*")} == {f"host-{n}.log" for n in range(hosts)}
 
 
 def test_output_is_rank_0s(run: Run) -> None:
@@ -27,7 +27,7 @@ def test_output_is_rank_0s(run: Run) -> None:
     run.start(hosts=2, faults=[{"rank": 1, "step": 2, "say": "of rank 1"}])
 
     run.end()
-    assert run.output.splitlines() == (run.directory / LOGS / "incarnation-0" / "host-0.log").read_text().splitlines()
+    assert run.output.splitlines() == (run.directory / LOGS / "attempt-0" / "host-0.log").read_text().splitlines()
 
 
 def test_requests(run: Run) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from tests.launcher.conftest import Run
 
-from shardwise.job.contract import ExitCode
+from shardwise.protocol.contract import ExitCode
 
-HELD = {"incarnation": 0, "step": 7, "wait": "go"}
+HELD = {"attempt": 0, "step": 7, "wait": "go"}
 
 ASKED: dict[str, Callable[[Run], object]] = {
     "command": lambda run: run.command.send_signal(signal.SIGTERM),
@@ -63,7 +63,7 @@ def test_deadline_before_the_hosts_are_there(run: Run) -> None:
 
     assert run.end() == ExitCode.SAVED
     assert "the deadline has passed" in run.output
-    assert run.summary["incarnations"] == 0
+    assert run.summary["attempts"] == 0
 
 
 def test_second_interrupt(run: Run) -> None:

@@ -9,10 +9,9 @@ import pytest
 from tests.launcher.conftest import Run
 from tests.launcher.pods import Pods
 
-from shardwise.job.contract import ExitCode
-from shardwise.launcher.last_word import LEFT
+from shardwise.protocol.contract import LEFT, ExitCode
 
-HELD = {"incarnation": 0, "step": 7, "wait": "go"}
+HELD = {"attempt": 0, "step": 7, "wait": "go"}
 IMPATIENT = "hangAfter: 2s"
 
 
@@ -40,8 +39,8 @@ def test_in_a_pod(pods: Pods, host: int) -> None:
     (stuck,) = pods.until(lambda status: bool(status["stuck"]))["stuck"]
 
     assert (stuck["host"], stuck["address"]) == (host, pods.addresses[host])
-    assert f"process {held} has survived SIGKILL" in stuck["words"]
-    assert "(state T, waiting in " in stuck["words"]
+    assert f"process {held} has survived SIGKILL" in stuck["message"]
+    assert "(state T, waiting in " in stuck["message"]
     pods.until(lambda status: f"waiting for host {host}; process {held}" in status["reason"])
     pods.ask_to_go(host)
     assert pods.wait(host) == LEFT

@@ -8,7 +8,7 @@ import time
 
 from tests.launcher.conftest import LIMIT_SECONDS, Run
 
-from shardwise.job.contract import ExitCode
+from shardwise.protocol.contract import ExitCode
 
 HELD = {"step": 7, "wait": "go"}
 STANDING = re.compile(rb"running  step 7 of [0-9,]+  loss 0[.]14")

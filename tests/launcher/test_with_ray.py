@@ -1,18 +1,20 @@
 """The launcher with the real Ray between its hosts; the trainers are still fakes."""
 
+import functools
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 from tests.launcher.conftest import Run
 from tests.launcher.pods import Pods
 
-from shardwise.job.contract import ExitCode
-from shardwise.launcher import processes
-from shardwise.launcher.ray_node import RAY_VARIABLE
+from shardwise.launcher.ray.node import RAY_VARIABLE
+from shardwise.launcher.system import processes
+from shardwise.protocol.contract import ExitCode
 
-HELD = {"incarnation": 0, "step": 7, "wait": "go"}
+HELD = {"attempt": 0, "step": 7, "wait": "go"}
 
 
 def parts_of_ray(run: Run, name: str) -> list[int]:
@@ -22,17 +24,21 @@ def parts_of_ray(run: Run, name: str) -> list[int]:
     return [process.pid for process in found if RAY_VARIABLE in process.environ() and process.name() == name]
 
 
+def _in_session(session: int, status: dict[str, Any]) -> bool:
+    return bool(status["raySession"] == session and len(status["hosts"]) == 2)
+
+
 def test_ray_killed_then_a_trainer(run: Run) -> None:
-    """Training goes on when Ray dies on a host and at its head; what ends later is found through the next epoch."""
-    run.start(hosts=2, ray=True, faults=[HELD, {"incarnation": 1, "step": 12, "wait": "further"}])
+    """Training goes on when Ray dies on a host and at its head; what ends later is found through the next session."""
+    run.start(hosts=2, ray=True, faults=[HELD, {"attempt": 1, "step": 12, "wait": "further"}])
     before = run.until_step(7)
-    for part, epoch in (("raylet", 2), ("gcs_server", 3)):
+    for part, session in (("raylet", 2), ("gcs_server", 3)):
         os.kill(parts_of_ray(run, part)[-1], signal.SIGKILL)
-        status = run.until(lambda status, epoch=epoch: status["epoch"] == epoch and len(status["hosts"]) == 2)  # type: ignore[misc]
+        status = run.until(functools.partial(_in_session, session))
         assert [host["trainerPid"] for host in status["hosts"]] == [host["trainerPid"] for host in before]
     os.kill(before[1]["trainerPid"], signal.SIGKILL)
     run.go_on()
-    after = run.until_step(12, incarnation=1)
+    after = run.until_step(12, attempt=1)
     (run.directory / "further").touch()
 
     assert run.end() == ExitCode.OK
@@ -41,7 +47,7 @@ def test_ray_killed_then_a_trainer(run: Run) -> None:
 
 
 def test_leader_killed(run: Run) -> None:
-    """A lost host 0 takes Ray's head with it; its successor opens an epoch of its own, and the run goes on."""
+    """A lost host 0 takes Ray's head with it; its successor opens a session of its own, and the run goes on."""
     run.start(hosts=2, ray=True, faults=[HELD])
     before = run.until_step(7)
     os.kill(before[0]["agentPid"], signal.SIGKILL)

@@ -4,7 +4,7 @@ import signal
 
 from tests.launcher.conftest import Run
 
-from shardwise.job.contract import ExitCode
+from shardwise.protocol.contract import ExitCode
 
 HANG_AFTER_SECONDS = 6
 
@@ -23,7 +23,7 @@ def test_a_long_compilation(run: Run) -> None:
 
 def test_a_compilation_that_was_stopped(run: Run) -> None:
     """A trainer that the kernel holds in its compilation is named, and the run goes on without it."""
-    stop = {"incarnation": 0, "phase": "compile", "rank": 1, "signal": signal.SIGSTOP}
+    stop = {"attempt": 0, "phase": "compile", "rank": 1, "signal": signal.SIGSTOP}
     run.start(hosts=2, recovery=f"hangAfter: {HANG_AFTER_SECONDS}s", faults=[stop])
 
     assert run.end() == ExitCode.OK

@@ -12,14 +12,14 @@ from typing import Any
 
 import yaml
 
-from shardwise.job.pods import PLAN, LastRecord, Verdict
+from shardwise.protocol.pods import PLAN, TerminationRecord, Verdict
 from shardwise_operator.config import Settings
-from shardwise_operator.frozen import Frozen, freeze
-from shardwise_operator.observed import Observed
-from shardwise_operator.pod import Pod
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.snapshot import Snapshot, take_snapshot
+from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.render.names import pod_name
 from shardwise_operator.render.secret import Tokens
-from shardwise_operator.state import Phase, State
 
 NOW = 1_800_000_000.0
 UID = "11111111-2222-3333-4444-555555555555"
@@ -51,12 +51,33 @@ def manifest(name: str = "job", *, hardware: Mapping[str, Any] | None = None, **
             },
             "pod": {
                 "directory": "/runs/job",
-                "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
-                "volumeMounts": [{"name": "runs", "mountPath": "/runs"}],
+                "template": {
+                    "spec": {
+                        "containers": [
+                            {
+                                "name": "agent",
+                                "volumeMounts": [{"name": "runs", "mountPath": "/runs", "readOnly": False}],
+                            }
+                        ],
+                        "volumes": [
+                            {"name": "runs", "persistentVolumeClaim": {"claimName": "runs", "readOnly": False}}
+                        ],
+                    }
+                },
             },
             **spec,
         },
     }
+
+
+def asking(job: dict[str, Any], *, agent: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """Return the job with more in its template: in the pod spec, and in the agent's container."""
+    asked = job["spec"]["pod"]["template"]["spec"]
+    asked["containers"][0] |= agent or {}
+    asked["containers"] += spec.pop("containers", [])
+    asked["volumes"] += spec.pop("volumes", [])
+    asked |= spec
+    return job
 
 
 @cache
@@ -66,20 +87,20 @@ def classes() -> Mapping[str, Mapping[str, Any]]:
     return {each["metadata"]["name"]: each for each in read}
 
 
-def frozen(job: Mapping[str, Any] | None = None) -> Frozen:
+def snapshot(job: Mapping[str, Any] | None = None) -> Snapshot:
     """What a round of the job is made of."""
-    return freeze(job or manifest(), classes(), image=IMAGE)
+    return take_snapshot(job or manifest(), classes(), image=IMAGE)
 
 
-def seen(state: State | None = None, *pods: Pod, made_of: Frozen | None = None, **fields: Any) -> Observed:
+def seen(state: State | None = None, *pods: Pod, made_of: Snapshot | None = None, **fields: Any) -> Observed:
     """A job whose first round has begun, unless `state` says otherwise."""
-    made_of = made_of or frozen()
+    made_of = made_of or snapshot()
     filled: dict[str, Any] = {
         "namespace": "default",
         "name": "job",
         "uid": UID,
-        "asked": made_of,
-        "frozen": made_of if state and state.round is not None else None,
+        "desired": made_of,
+        "snapshot": made_of if state and state.round is not None else None,
         "state": state or State(),
         "pods": pods,
         **fields,
@@ -147,12 +168,12 @@ def verdict(*, fits: bool | None = True, **fields: Any) -> Verdict:
     return Verdict(**filled)
 
 
-def record(code: int | None = 0, **fields: Any) -> LastRecord:
+def record(code: int | None = 0, **fields: Any) -> TerminationRecord:
     """What an agent says at the end of a run of 100 steps."""
     filled: dict[str, Any] = {
         "code": code,
         "host": 0,
-        "incarnation": 0,
+        "attempt": 0,
         "step": 100,
         "steps": 100,
         "loss": "1.2345",
@@ -167,4 +188,4 @@ def record(code: int | None = 0, **fields: Any) -> LastRecord:
         "tail": "",
         **fields,
     }
-    return LastRecord(**filled)
+    return TerminationRecord(**filled)

@@ -5,16 +5,16 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from tests.operator.building import SETTINGS, frozen, manifest
+from tests.operator.building import SETTINGS, manifest, snapshot
 from tests.operator.world import Cluster, KilledError, Launcher, World
 
-from shardwise_operator.apply import Applier
-from shardwise_operator.decide import decide
-from shardwise_operator.observe import Observer
-from shardwise_operator.plan import AskStop
-from shardwise_operator.poll import Poll
+from shardwise_operator.decide.decide import decide
+from shardwise_operator.decide.plan import RequestStop
+from shardwise_operator.observe.observe import Observer
+from shardwise_operator.observe.poll import Poll
 from shardwise_operator.runtime.kinds import TRAINING_JOBS
-from shardwise_operator.status import compose
+from shardwise_operator.write.apply import Applier
+from shardwise_operator.write.status import compose
 
 HOUR, DAY = 3600.0, 86_400.0
 STEP_SECONDS = 10.0
@@ -33,7 +33,7 @@ class Life:
         }
         job = manifest(hardware={"accelerator": "tpu-v5p", "topology": topology, "slices": slices})
         job["spec"]["training"]["steps"] = steps
-        made_of = frozen(job)
+        made_of = snapshot(job)
         self.hosts = made_of.hosts
         self.cluster = Cluster(self.world, labels, pools=pools, hosts=len(self.hosts) // slices)
         self.launcher = Launcher(
@@ -57,10 +57,10 @@ class Life:
 
     def start_operator(self) -> None:
         """Another process of it, which knows nothing but what the API server has."""
-        asks: Any = SimpleNamespace(ask=self._asked, forget=lambda _: None)
+        requests: Any = SimpleNamespace(send=self._asked, forget=lambda _: None)
         world: Any = self.world
         self.observer = Observer(world, world, SETTINGS)
-        self.applier = Applier(world, asks, SETTINGS.tokens)
+        self.applier = Applier(world, requests, SETTINGS.tokens)
         at_once: Any = _AtOnce()  # threads would make another order each time
         self.applier._pool = at_once
         self.world.writes_left, self.world.changed = None, True
@@ -116,7 +116,7 @@ class Life:
         return Poll(heard_at=self.world.now, fresh_seconds=10.0, status=self.launcher.status()) if leader else None
 
     def _asked(self, _key: object, _target: object, step: object) -> bool:
-        if isinstance(step, AskStop):
+        if isinstance(step, RequestStop):
             self.launcher.stop(self.job)
         else:
             self.launcher.save()

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.cluster.client import Client
 from tests.cluster.commands import wait
 
-from shardwise.launcher.ports import free_port
+from shardwise.launcher.system.ports import free_port
 
 
 @dataclass(frozen=True)

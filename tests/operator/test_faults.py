@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.operator.life import DAY, HOUR, Life
 
-from shardwise.job.contract import Cause
-from shardwise.job.status import JobStatus
-from shardwise.launcher import budgets
+from shardwise.launcher.leader import budgets
+from shardwise.protocol.contract import Cause
+from shardwise.protocol.job_status import JobStatus
 from shardwise_operator.render.names import host_of
 from shardwise_operator.runtime.kinds import PODS
 

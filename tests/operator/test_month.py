@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from tests.operator.life import DAY, HOUR, STEP_SECONDS, Life
 
-from shardwise.job.contract import Cause
+from shardwise.protocol.contract import Cause
 
 _SLICES = 4  # of 16 hosts each
 _MEAN: Mapping[str, float] = {

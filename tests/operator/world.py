@@ -14,15 +14,18 @@ from typing import Any
 
 from tests.operator.building import NOW, classes
 
-from shardwise.job.contract import Cause, ExitCode
-from shardwise.job.pods import LastRecord
 from shardwise.job.spec import Recovery
-from shardwise.launcher import budgets
-from shardwise_operator.render.names import controller_of, host_of
+from shardwise.launcher.leader import budgets
+from shardwise.protocol.contract import Cause, ExitCode
+from shardwise.protocol.leader_record import Used
+from shardwise.protocol.pods import TerminationRecord
+from shardwise.protocol.run_status import CheckpointStatus, RunProgress, RunSummary
+from shardwise_operator.observe.state import timestamp
+from shardwise_operator.render.names import host_of
 from shardwise_operator.runtime.errors import ConflictError, NotFoundError, error_of
 from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, TRAINING_JOBS, Kind, Object
+from shardwise_operator.runtime.store import controller_uid
 from shardwise_operator.runtime.transport import Page
-from shardwise_operator.state import timestamp
 
 _POOL = "cloud.google.com/gke-nodepool"
 _LEAVING = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
@@ -95,7 +98,7 @@ class World:
 
     def by_owner(self, kind: Kind, owner_uid: str) -> Sequence[Object]:
         """Those that one object controls."""
-        return [obj for obj in self.list(kind) if controller_of(obj) == owner_uid]
+        return [obj for obj in self.list(kind) if controller_uid(obj) == owner_uid]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Any:  # noqa: ARG002  one namespace is enough
         """One object; of the caches' kinds None where there is none."""
@@ -273,7 +276,7 @@ class Cluster:
         ready = [*pod["status"]["conditions"], {"type": "Ready", "status": "True"}]
         self._report(pod, phase="Running", podIP=address, containerStatuses=[running], conditions=ready)
 
-    def end(self, pod: Object, code: int | None, record: LastRecord | None = None, **status: Any) -> None:
+    def end(self, pod: Object, code: int | None, record: TerminationRecord | None = None, **status: Any) -> None:
         """A pod's container has ended."""
         terminated = {"exitCode": code or 0, "reason": "Error", "message": record.dumps() if record else ""}
         container = {"name": "agent", "imageID": "", "state": {"terminated": terminated}}
@@ -329,9 +332,9 @@ class Launcher:
     step_seconds: float
     save_seconds: float
     saved: int = 0
-    used: budgets.Used = field(default_factory=budgets.Used)
+    used: Used = field(default_factory=Used)
     restarts: dict[str, int] = field(default_factory=dict)
-    incarnation: int = -1
+    attempt: int = -1
     storage_is_well: bool = True
     done: bool = False
     _phase: str = "starting"
@@ -380,20 +383,16 @@ class Launcher:
             self._members, self._epoch = alive, self._epoch + 1
             self._start(wait_seconds=0.0)
 
-    def status(self) -> dict[str, Any]:
-        """What host 0 says."""
-        progress = {"step": self.step(), "of": self.steps, "loss": 2.5, "stepSeconds": self.step_seconds}
-        return {
-            "name": "job",
-            "phase": self._phase,
-            "reason": "",
-            "incarnation": max(0, self.incarnation),
-            "restarts": dict(self.restarts),
-            "slowestHost": None,
-            "progress": progress,
-            "goodput": {"step": 1.0},
-            **({"checkpoint": {"step": self.saved}} if self.saved else {}),
-        }
+    def status(self) -> RunSummary:
+        """Return the status that host 0 serves."""
+        return RunSummary(
+            phase=self._phase,
+            attempt=max(0, self.attempt),
+            restarts=dict(self.restarts),
+            progress=RunProgress(step=self.step(), of=self.steps, loss=2.5, step_seconds=self.step_seconds),
+            checkpoint=CheckpointStatus(step=self.saved) if self.saved else None,
+            goodput={"step": 1.0},
+        )
 
     def fault(self, cause: Cause) -> None:
         """A trainer ends; the gang starts again in place."""
@@ -417,13 +416,13 @@ class Launcher:
             return
         self.save()
         self._end_trainers()
-        self._members, self._phase, self.used = {}, "starting", budgets.Used()
+        self._members, self._phase, self.used = {}, "starting", Used()
         for pod in alive.values():
             self.cluster.end(pod, ExitCode.SAVED, self._record(ExitCode.SAVED, "saved and stopped"))
 
     def _start(self, *, wait_seconds: float) -> None:
-        self.incarnation += 1
-        self._phase = "recovering" if self.incarnation else "starting"
+        self.attempt += 1
+        self._phase = "recovering" if self.attempt else "starting"
         epoch = self._epoch
         self.world.later(wait_seconds + _JOIN_SECONDS + _RESTORE_SECONDS, lambda: self._step(epoch))
         self.world.changed = True
@@ -486,11 +485,11 @@ class Launcher:
             (pod,) = (each for each in self.world.list(PODS) if each["metadata"]["uid"] == uid)
             self.cluster.end(pod, 0, self._record(ExitCode.OK, "complete"))
 
-    def _record(self, code: ExitCode, words: str) -> LastRecord:
-        return LastRecord(
+    def _record(self, code: ExitCode, words: str) -> TerminationRecord:
+        return TerminationRecord(
             code=code,
             host=0,
-            incarnation=self.incarnation,
+            attempt=self.attempt,
             step=self.saved,
             steps=self.steps,
             loss="2.5",

@@ -4,7 +4,7 @@ import pytest
 from tests.plan.compiling import small
 from tests.plan.table import Row, answer, of_platform
 
-from shardwise.job.errors import JobError
+from shardwise.protocol.errors import JobError
 
 OTHERS = of_platform("gpu", "cpu")
 

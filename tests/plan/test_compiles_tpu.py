@@ -7,9 +7,9 @@ from tests.plan.compiling import DATA, small
 from tests.plan.table import ROWS, WEIGHTS, Row, answer, of_platform
 
 from shardwise.job.accelerators import BUILT_IN
-from shardwise.job.errors import JobError
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Training
+from shardwise.protocol.errors import JobError
 
 TPUS = of_platform("tpu")
 CHOICES: dict[str, Callable[[Training], object]] = {

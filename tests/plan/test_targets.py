@@ -4,9 +4,9 @@ import pytest
 from tests.job.wrong_files import QUICKSTART
 
 from shardwise.job.accelerators import BUILT_IN, loads_class, offering
-from shardwise.job.errors import CompilerError
 from shardwise.job.load import load
 from shardwise.plan import targets
+from shardwise.protocol.errors import CompilerError
 
 OWN = """
 apiVersion: shardwise.dev/v1alpha1

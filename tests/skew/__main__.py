@@ -25,12 +25,12 @@ import typer
 from tests.cluster.api_server import ApiServer
 from tests.cluster.commands import say, wait
 from tests.operator.building import manifest
-from tests.operator.controller.operating import Place
+from tests.operator.operating import Place
 from tests.skew.kubelet import Kubelet, addresses, in_tree
 
-from shardwise.job.contract import GANG, LOGS
-from shardwise.job.pods import AGENT_PORT
-from shardwise.launcher.client import request
+from shardwise.launcher.agent.client import request
+from shardwise.protocol.contract import LEADER_RECORD, LOGS
+from shardwise.protocol.pods import AGENT_PORT
 from shardwise_operator.render.names import config_map_name
 
 _ROOT = Path(__file__).parents[2]
@@ -80,18 +80,18 @@ def write_down(previous: Path, folder: Path) -> None:
             name = max(name for name in pods if "-0-0-" in name)
             token = (scratch / name / "token_mount" / "status").read_text()
             told = request(f"{pods[name]['status']['podIP']}:{AGENT_PORT}", token, "GET", "/status")
-            _write(folder, "told", told)
+            _write(folder, "status", told)
             _write(folder, "job", place.job())
             _write(folder, "pod", pods[name])
             _write(
                 folder,
-                "frozen",
+                "snapshot",
                 place.client.request("GET", place.path("configmaps", config_map_name("job", 0)))["data"],
             )
             place.change("job", suspend=True)
             _until(place, "it to be Suspended", lambda status: status["phase"] == "Suspended")
-        _write(folder, "last-record", json.loads((scratch / name / "termination_log").read_text()))
-        _write(folder, "gang", json.loads((kubelet.directory / LOGS / GANG).read_text()))
+        _write(folder, "termination-record", json.loads((scratch / name / "termination_log").read_text()))
+        _write(folder, "leader", json.loads((kubelet.directory / LOGS / LEADER_RECORD).read_text()))
 
 
 def _write(folder: Path, name: str, document: dict[str, Any]) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from tests.charts.stand_in_kubelet import Pod
 from tests.cluster.commands import run
-from tests.operator.controller.operating import Place
+from tests.operator.operating import Place
 
-from shardwise.job import pods
+from shardwise.protocol import pods
 
 _LOOK_SECONDS = 0.2
 _NETWORK = "203.0.113"  # for documentation, so nobody's; an address of a pod may not be a loopback one

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax._src import compilation_cache
+from jax.experimental.compilation_cache import compilation_cache
 from rich.console import Console
 
-from shardwise.job import storage
-from shardwise.job.contract import ExitCode
 from shardwise.job.load import loads
-from shardwise.job.orders import Orders
 from shardwise.job.resolve import resolve
-from shardwise.job.takeover import next_incarnation
+from shardwise.protocol import storage
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.orders import Orders
+from shardwise.protocol.takeover import next_attempt
 from shardwise.train import main
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import Layout
@@ -80,7 +80,7 @@ def run_here(
         rank=0,
         num_processes=1,
         coordinator="",
-        incarnation=next_incarnation(directory),
+        attempt=next_attempt(directory),
         fork=fork,
         step=step,
         deadline_seconds=None,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.train.conftest import SMALL, run_here
 
-from shardwise.job.contract import ExitCode
-from shardwise.job.errors import JobError, NonFiniteError
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import BadSteps
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import JobError, NonFiniteError
 from shardwise.train.bad_steps import Judge
 from shardwise.train.checkpoint import read_manifest
 from shardwise.train.loader import Loader
@@ -48,7 +48,7 @@ def test_what_is_no_number_is_bad_whatever_was_before() -> None:
     for loss, norm in ((math.nan, 1.0), (math.inf, 1.0), (2.0, math.nan), (2.0, math.inf)):
         verdict = judge.judge(1, loss, norm)
         assert verdict is not None
-        assert verdict.then == "skip"
+        assert verdict.action == "skip"
     assert judge.judge(1, 2.0, 1.0) is None
 
 

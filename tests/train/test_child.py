@@ -1,4 +1,4 @@
-"""What a trainer process says of its own start."""
+"""shardwise.train.child: what a trainer process may do before its orders, and how long that takes."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 SPENT = "import json; from shardwise.train.child import _SPENT; print(json.dumps(_SPENT))"
 
+# JAX has no public name for this question.
 BACKENDS = (
     "import shardwise.train.child; from jax._src.xla_bridge import backends_are_initialized;"
     "print(backends_are_initialized())"

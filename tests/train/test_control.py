@@ -1,12 +1,12 @@
-"""The control word: what signals and clocks ask for, and when it is done."""
+"""shardwise.train.control: what signals and clocks ask for, and when it is done."""
 
 import signal
 
 import fsspec
 import pytest
 
-from shardwise.job.contract import Control
-from shardwise.job.orders import SAVE_SIGNAL, STOP_SIGNAL
+from shardwise.protocol.contract import Control
+from shardwise.protocol.orders import SAVE_SIGNAL, STOP_SIGNAL
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.data.files import find_files
 
@@ -26,14 +26,14 @@ def test_a_save_is_due_by_time_and_again_after_it_was_done() -> None:
     """Every 60 seconds a save is asked for, counted from the last one."""
     clock = Clock()
     controls = Controls(clock, save_every_seconds=60, stop_after_seconds=None)
-    assert controls.word() == Control.NONE
+    assert controls.due() == Control.NONE
 
     clock.now += 60
-    assert controls.word() == Control.SAVE
+    assert controls.due() == Control.SAVE
 
     controls.done(Control.SAVE)
     clock.now += 59
-    assert controls.word() == Control.NONE
+    assert controls.due() == Control.NONE
 
 
 def test_the_deadline_stops_and_stays() -> None:
@@ -43,7 +43,7 @@ def test_the_deadline_stops_and_stays() -> None:
     clock.now += 10
     controls.done(Control.SAVE)
 
-    assert controls.word() == Control.STOP
+    assert controls.due() == Control.STOP
 
 
 def test_the_largest_request_wins_and_a_stop_is_never_undone() -> None:
@@ -55,31 +55,31 @@ def test_the_largest_request_wins_and_a_stop_is_never_undone() -> None:
     controls.request(Control.MEASURE)
     controls.done(Control.SAVE)
 
-    assert controls.word() == Control.STOP
+    assert controls.due() == Control.STOP
 
 
 def test_a_request_is_gone_once_done() -> None:
     """A save that was asked for is done once."""
     controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
     controls.request(Control.SAVE)
-    assert controls.word() == Control.SAVE
+    assert controls.due() == Control.SAVE
 
     controls.done(Control.SAVE)
-    assert controls.word() == Control.NONE
+    assert controls.due() == Control.NONE
 
 
 def test_signals_ask_for_a_save_and_for_a_stop() -> None:
-    """The signals of the agent become the control word while stepping; the terminal's is not ours; all are put back."""
+    """While stepping the agent's signals decide what is due; the terminal's is ignored; all handlers are put back."""
     before = signal.getsignal(signal.SIGTERM)
     controls = Controls(Clock(), save_every_seconds=None, stop_after_seconds=None)
     with controls.signals():
         controls.stepping()
         signal.raise_signal(SAVE_SIGNAL)
-        assert controls.word() == Control.SAVE
+        assert controls.due() == Control.SAVE
         signal.raise_signal(signal.SIGINT)
-        assert controls.word() == Control.SAVE
+        assert controls.due() == Control.SAVE
         signal.raise_signal(STOP_SIGNAL)
-        assert controls.word() == Control.STOP
+        assert controls.due() == Control.STOP
 
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from shardwise.job.errors import DeviceError
 from shardwise.job.load import load
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import DeviceError
 from shardwise.train import devices
 from shardwise.train.devices import devices_of
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from tests.train.conftest import SMALL
 
-from shardwise.job.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
+from shardwise.protocol.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
 from shardwise.train import executables
 from shardwise.train.config import GptConfig
 
@@ -31,7 +31,7 @@ from shardwise.train.layout import Layout
 from shardwise.train.state import Program, flat
 rank, *changes = sys.argv[1:]
 if "REAL_HOSTS" in os.environ:
-    executables._simulated = lambda: False
+    executables.simulated = lambda: False
 job = resolve(loads(SMALL, changes))
 training = job.spec.training
 config = GptConfig.of(training, tokenizer_size=257, platform="cpu")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.train.small_gpt import Forward, forward_of, gpt2_config, gptj_config, program_of, random_params
 
-from shardwise.job.errors import NonFiniteError, ShardwiseError, UsageError
+from shardwise.protocol.errors import NonFiniteError, ShardwiseError, UsageError
 from shardwise.train.config import GptConfig
 from shardwise.train.generate import Decoder, Sampling, _num_rows, generate
 from shardwise.train.state import Program

@@ -8,9 +8,9 @@ import jax
 import pytest
 from tests.train.conftest import run_here
 
-from shardwise.job.contract import ExitCode
-from shardwise.job.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError, StorageError
-from shardwise.train import loop, main
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError, StorageError
+from shardwise.train import main, saves
 from shardwise.train.checkpoint import put, read_manifest, steps, writer
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.metrics import records
@@ -44,7 +44,7 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
         start(store, step, *given, **named)
 
     monkeypatch.setattr(writer, "put", shaky)
-    monkeypatch.setattr(loop, "_LAST_SAVE_WAITS_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(saves, "_LAST_SAVE_WAITS_SECONDS", (0.0, 0.0))
     directory = tmp_path / "run"
     (directory / "logs").mkdir(parents=True)
     overrides = (

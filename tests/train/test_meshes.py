@@ -93,7 +93,7 @@ def _run(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[float]
 def _train(program: Program, num_steps: int) -> tuple[State, list[float]]:
     compiled = lower_step(program).compile()
     state: State = program.lower_init().compile()()
-    words = jax.device_put(np.zeros(program.layout.mesh.size, np.int32), program.layout.words)
+    words = jax.device_put(np.zeros(program.layout.mesh.size, np.int32), program.layout.control)
     losses = []
     for step in range(num_steps):
         state, metrics = compiled(state, _batch(program, step), words)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.job.contract import Phase, read_progress
+from shardwise.protocol.contract import Phase, read_progress
 from shardwise.train import phases
 
 
@@ -13,7 +13,7 @@ def test_a_beat_shows_that_a_phase_gets_on(tmp_path: Path, monkeypatch: pytest.M
     """Each one changes the record, but for those within a second of the last: there may be thousands."""
     path, clock = tmp_path / "progress.json", itertools.count(100.0, 0.25)
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    mine = phases.Phases(path, incarnation=0, rank=0, pid=1)
+    mine = phases.Phases(path, attempt=0, rank=0, pid=1)
     seen = []
     with mine.entered(Phase.SAVE):
         for _ in range(12):

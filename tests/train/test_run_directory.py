@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.job.errors import RunDirectoryError
+from shardwise.protocol.errors import RunDirectoryError
 from shardwise.train.run_directory import RunDirectory
 
 

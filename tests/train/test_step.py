@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.train.buffers import largest_buffer_bytes
 
-from shardwise.job.contract import Control
+from shardwise.protocol.contract import Control
 from shardwise.train.loss import LossSums
 from shardwise.train.state import Program, State
 from shardwise.train.step import Batch, Metrics, lower_evaluation, lower_step
@@ -26,7 +26,7 @@ def test_fsdp_never_holds_the_stacked_weights_whole(make_program: MakeProgram) -
     assert largest_buffer_bytes(compiled) < whole_over_data
 
 
-def test_the_largest_control_word_comes_out(make_program: MakeProgram) -> None:
+def test_the_largest_control_comes_out(make_program: MakeProgram) -> None:
     """Whatever one device's process asks for, every process reads."""
     program = make_program("mesh.tensor=2")
     words = np.zeros(8, np.int32)
@@ -104,7 +104,7 @@ def _step(program: Program, words: np.ndarray) -> tuple[State, Metrics]:
 
 
 def _words(program: Program, words: np.ndarray) -> jax.Array:
-    placed: jax.Array = jax.device_put(words, program.layout.words)
+    placed: jax.Array = jax.device_put(words, program.layout.control)
     return placed
 
 

@@ -13,10 +13,10 @@ import wandb
 from tests.train.conftest import SMALL
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
-from shardwise.job.errors import UsageError
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import UsageError
 from shardwise.train import trackers as module
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import TensorBoard, trackers
@@ -25,7 +25,7 @@ from shardwise.train.trackers import TensorBoard, trackers
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     """Return an empty run directory."""
-    made = RunDirectory(tmp_path, incarnation=0)
+    made = RunDirectory(tmp_path, attempt=0)
     made.logs.mkdir()
     return made
 

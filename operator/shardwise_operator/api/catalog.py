@@ -9,16 +9,16 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from shardwise.job.accelerators import class_of
-from shardwise.job.errors import JobError
-from shardwise.job.spec import SpecModel
 from shardwise.job.spec.accelerator import AcceleratorClass, GridText
 from shardwise.job.spec.base import XlaFlag
 from shardwise.job.topology import parse_topology, topologies
+from shardwise.protocol.errors import JobError
+from shardwise.protocol.strict_model import StrictModel
 
 CATALOG_NAME = "shardwise"
 
 
-class CatalogGrid(SpecModel):
+class CatalogGrid(StrictModel):
     """A grid of chips that one slice can be."""
 
     topology: Annotated[GridText, Field(description="The grid.")]
@@ -26,7 +26,7 @@ class CatalogGrid(SpecModel):
     hosts: Annotated[int, Field(ge=1, le=16384, description="The hosts of one slice.")] = 1
 
 
-class CatalogEntry(SpecModel):
+class CatalogEntry(StrictModel):
     """What admission must know of one class: its kernels, its options, its grids or the range of its hosts."""
 
     name: Annotated[str, Field(min_length=1, max_length=63, description="The class.")]
@@ -46,7 +46,7 @@ class CatalogEntry(SpecModel):
     max_devices: Annotated[int, Field(ge=0, le=64, description="The most devices of a host.")] = 0
 
 
-class CatalogSpec(SpecModel):
+class CatalogSpec(StrictModel):
     """All classes of the cluster."""
 
     classes: Annotated[
@@ -55,7 +55,7 @@ class CatalogSpec(SpecModel):
 
 
 def catalog_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The catalogue of the classes of a cluster, as an object to write; classes that are wrong are left out."""
+    """Return the catalogue of a cluster's classes, as an object to write; classes that are wrong are left out."""
     entries = sorted((_entry(each) for each in _readable(manifests)), key=lambda entry: str(entry["name"]))
     return {
         "apiVersion": "shardwise.dev/v1alpha1",
@@ -69,7 +69,7 @@ def _readable(manifests: Iterable[Mapping[str, Any]]) -> Iterable[AcceleratorCla
     for manifest in manifests:
         try:
             yield class_of(manifest)
-        except JobError:  # what the API server cannot see, such as a grid in two machines: nobody can ask for the class
+        except JobError:  # what the API server cannot see, such as a grid in two machines: no job can ask for the class
             continue
 
 

@@ -1,7 +1,7 @@
-"""A rule across fields in CEL, and the expressions that several rules share.  Used by the modules that hold rules.
+"""A rule across fields in CEL, and the expressions that several rules share.
 
-CEL knows beforehand what a rule may cost: a text made from a number has no bound to it, so messages that list choices
-add up one short text for each.
+The API server bounds in advance what a rule may cost, and text made from a number has no bound that it knows: so
+messages that list choices add up one short text for each.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from shardwise.job.presets import PRESETS
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule: the group it hangs at (dotted, `*` for items), what must hold, and what is said where it does not.
+    """One rule: the group it hangs at (dotted, `*` for items), what must hold, and the message if it does not.
 
     `message` is text; with `shows` it is a CEL expression that makes the text. `field` is the path, below the group, of
     the field that is blamed.
@@ -27,46 +27,46 @@ class Rule:
 
 
 def quoted(words: Iterable[str]) -> str:
-    """A CEL list of texts."""
+    """Return a CEL list of texts."""
     return "[" + ", ".join(f"'{word}'" for word in words) + "]"
 
 
 def of_preset(model: str, name: str, alias: str) -> str:
-    """The value of a model's field, or else its preset's, where one of the two is there."""
+    """Return the value of a model's field, or else its preset's; one of the two must be given."""
     table = ", ".join(f"'{preset}': {sizes[name]}" for preset, sizes in PRESETS.items())
     return f"(has({model}.{alias}) ? {model}.{alias} : {{{table}}}[{model}.preset])"
 
 
 def has_size(model: str, *aliases: str) -> str:
-    """Whether the sizes of a model are known."""
+    """Return whether the sizes of a model are known."""
     return f"(has({model}.preset) || ({' && '.join(f'has({model}.{alias})' for alias in aliases)}))"
 
 
 def once(flags: str) -> str:
-    """Whether a list of XLA's options has each of them once, whatever the values."""
+    """Return whether a list of XLA's options has each of them once, whatever the values."""
     return f"{flags}.all(flag, {flags}.exists_one(other, other.split('=')[0] == flag.split('=')[0]))"
 
 
 def without(flags: str, name: str) -> str:
-    """Whether a list of XLA's options lacks one, with any value."""
+    """Return whether a list of XLA's options lacks one, with any value."""
     return f"!{flags}.exists(flag, flag.split('=')[0] == '--{name}')"
 
 
 def overlaps(flags: str) -> str:
-    """Whether the first of the two options of XLA that are wrong together is on."""
+    """Return whether the first of the two options of XLA that are wrong together is on."""
     return f"{flags}.exists(flag, flag.matches('{_on(OVERLAP)}'))"
 
 
 def fusing(flags: str) -> str:
-    """Those of a list of XLA's options that are wrong together with the first one."""
+    """Return those of a list of XLA's options that are wrong together with the first one."""
     return f"{flags}.filter(flag, flag.matches('{_on(FUSION + '[a-z0-9_]*')}'))"
 
 
 def _on(name: str) -> str:
-    """The pattern of an option that is on."""
+    """Return the pattern of an option that is on."""
     return f"^--{name}(=(?i:{'|'.join(YES)}))?$"
 
 
 def listed(number: str) -> str:
-    """Usual sizes that divide a number, as text."""
+    """Return usual sizes that divide a number, as text."""
     return " + ".join(f"({number} % {size} == 0 ? ' {size}' : '')" for size in (1, 2, 4, 5, 8, 12, 16, 20, 25, 32, 64))

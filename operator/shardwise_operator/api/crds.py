@@ -1,17 +1,18 @@
-"""The three CRDs, from the types of `shardwise.job`.  Called by `generate.py`; nothing here talks to a cluster."""
+"""The three CRDs, from the types of `shardwise.job`. Nothing here talks to a cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
+from shardwise.job.class_rules import FIGURES
 from shardwise.job.explain import rows
 from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION, REFUSED
 from shardwise.job.quantity import DURATION_PATTERN
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.spec.base import DNS_LABEL
 from shardwise.job.spec.job import JobSpec
-from shardwise.job.status import JobStatus
+from shardwise.protocol.job_status import JobStatus
 from shardwise_operator.api.catalog import CatalogSpec
 from shardwise_operator.api.cel import Rule, fusing, once, overlaps, without
 from shardwise_operator.api.immutable import immutability
@@ -52,16 +53,6 @@ _SIDES = "grid.split('x')"
 _CHIPS = (
     f"(int({_SIDES}[0]) * ({_SIDES}.size() > 1 ? int({_SIDES}[1]) : 1) * ({_SIDES}.size() > 2 ? int({_SIDES}[2]) : 1))"
 )
-# What plans and runs divide by.
-_FIGURES = (
-    ("spec", "deviceMemory"),
-    ("spec", "memoryBandwidth"),
-    ("spec.peakFlops", "bfloat16"),
-    ("spec.peakFlops", "float32"),
-    ("spec.interconnect", "bandwidth"),
-    ("spec.hosts", "networkBandwidth"),
-    ("spec.machines.*", "networkBandwidth"),
-)
 _FLAGS = "self.flags.map(one, one.flag)"
 _CLASS_RULES = (
     Rule(
@@ -101,7 +92,7 @@ _CLASS_RULES = (
             message="expected a quantity above 0",
             field=f".{field}",
         )
-        for group, field in _FIGURES
+        for group, _, field in (f"spec.{path}".rpartition(".") for path in FIGURES)
     ),
     Rule(
         at="spec.compiler",
@@ -128,7 +119,7 @@ _CLASS_RULES = (
 
 
 def crds() -> dict[str, dict[str, Any]]:
-    """The CRDs by the name of their file."""
+    """Return the CRDs by the name of their file."""
     job = _versioned(_root(JobSpec, "A training job.", _job_notes(), status=JobStatus))
     _hang(job["schema"]["openAPIV3Schema"], (_NAME_RULE, *JOB_RULES, *POD_RULES, immutability()))
     _check_durations(job["schema"]["openAPIV3Schema"])
@@ -160,7 +151,7 @@ def _root(
 
 
 def _job_notes() -> dict[str, str]:
-    """What `kubectl explain` adds to a description: the unit and the default."""
+    """Return what `kubectl explain` adds to a description: the unit and the default."""
     notes = {}
     for row in rows():
         unit = f"Unit: {row.unit}. " if row.unit and row.unit != row.type else ""
@@ -186,7 +177,7 @@ def _hang(schema: Schema, rules: Sequence[Rule]) -> None:
 
 
 def _check_durations(node: Any) -> None:
-    """A duration is above zero, which its pattern does not say."""
+    """Require durations above zero, which their pattern alone does not."""
     if isinstance(node, list):
         for item in node:
             _check_durations(item)

@@ -1,6 +1,6 @@
-"""Writes the generated parts of the chart: `python -m shardwise_operator.api.generate` in the root of the tree.
+"""Write the generated parts of the chart: `python -m shardwise_operator.api.generate` in the root of the tree.
 
-The CRDs go to `charts/shardwise/crds`, the built-in classes and the admission policy to `charts/shardwise/files`.  A
+The CRDs go to `charts/shardwise/crds`, the built-in classes and the admission policy to `charts/shardwise/files`. A
 test holds that what is checked in is what this writes.
 """
 
@@ -24,13 +24,13 @@ class _Dumper(yaml.SafeDumper):
     """Writes every use of one object in full: an alias is hard to review."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Whether an object is written in full: always."""
+        """Return whether an object is written in full: always."""
         del data
         return True
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """The generated files: path below the chart, and text."""
+    """Yield the generated files: path below the chart, and text."""
     for plural, crd in crds().items():
         yield f"crds/{plural}.{GROUP}.yaml", _text(crd)
     for name, accelerator in BUILT_IN.items():

@@ -1,11 +1,11 @@
-"""What may change of a job that is there, in CEL, from the identity table of `shardwise.job.identity`.
+"""What may change of an existing job, in CEL, from the identity table of `shardwise.job.identity`.
 
 Fields of a run's identity never change; what shapes the run changes only while it is suspended; `suspend`,
-`preflight`, `deadline` and `ttlAfterFinished` change at any time.  CEL cannot tell null from a field that is left out:
+`preflight`, `deadline` and `ttlAfterFinished` change at any time. CEL cannot tell null from a field that is left out:
 that change of `clipNorm` is found by the trainer, when it compares the identity in the checkpoint.
 
-All of it is one rule, for each write of a status checks it too, on a spec that is what it was: that costs one
-comparison.  The fields are looked at one by one where it is not, and those are named that may not change.
+All of it is one rule, since each write of a status checks it too, on an unchanged spec: that costs one comparison. Only
+if the spec changed are the fields compared one by one, and the message names those that may not change.
 """
 
 import json
@@ -15,8 +15,8 @@ from shardwise.job.fields import ITEM, Leaf, kind_of, leaves, named_fields, take
 from shardwise.job.flags import SCHEDULES
 from shardwise.job.identity import IDENTITY_FIELDS
 from shardwise.job.spec import TrainingJob
-from shardwise.job.spec.base import SpecModel
 from shardwise.job.spec.job import JobSpec
+from shardwise.protocol.strict_model import StrictModel
 from shardwise_operator.api.cel import Rule
 
 # A preset fills in sizes that are identity, so it is held too, though a file that writes all of them needs none.
@@ -36,7 +36,7 @@ _WHILE_SUSPENDED = (
 
 
 def immutability() -> Rule:
-    """The transition rule of a job."""
+    """Return the transition rule of a job."""
     held = {leaf.name.removeprefix("spec."): _same(leaf) for leaf in leaves(TrainingJob) if leaf.name in _HELD}
     managed_by = _same_group("managedBy")
     suspended = " || ".join(f"has({root}.suspend) && {root}.suspend" for root in _ROOTS)
@@ -52,7 +52,7 @@ def immutability() -> Rule:
 
 
 def _same(leaf: Leaf) -> str:
-    """Whether a field stays what it was; left out it has its default, where the models have a plain one."""
+    """Return whether a field is unchanged; a field left out has its default, if the models have a plain one."""
     name, default = leaf.name.removeprefix("spec."), _default(leaf)
     if leaf.name == _TOKENIZER:
         return " == ".join(f"(!has({root}.{name}) || {root}.{name} == 'byte')" for root in _ROOTS)
@@ -74,7 +74,7 @@ def _same(leaf: Leaf) -> str:
 
 
 def _holds(flags: str, others: str) -> str:
-    """Whether the options that do not only schedule are among others; to compare filtered lists has no known cost."""
+    """Return whether the options that change bits are among `others`; comparing filtered lists has no known cost."""
     free = f"flag.matches('^--({'|'.join(SCHEDULES)})')"
     return f"(!has({flags}) || {flags}.all(flag, {free} || (has({others}) && flag in {others})))"
 
@@ -88,8 +88,8 @@ def _same_if_there(name: str, is_there: str, was_there: str) -> str:
 
 
 def _optional(leaf: Leaf) -> Iterator[str]:
-    """The field and the groups around it, as far as a job can do without them; below the spec."""
-    model: type[SpecModel] | None = JobSpec
+    """Yield the field and the groups around it that a job may leave out; below the spec."""
+    model: type[StrictModel] | None = JobSpec
     for depth, part in enumerate(map(str, leaf.path[1:]), start=2):
         assert model is not None
         info = named_fields(model)[part]
@@ -99,6 +99,6 @@ def _optional(leaf: Leaf) -> Iterator[str]:
 
 
 def _default(leaf: Leaf) -> str:
-    """The default of a field as CEL writes it; empty where there is none, or where null is another value."""
+    """Return the default of a field as CEL, or "" if it has none or if null is another value."""
     default = None if leaf.info.is_required() or takes_null(leaf.info) else leaf.info.default
     return "" if default is None else json.dumps(default)

@@ -1,16 +1,23 @@
 """The rules across fields of what is trained, in CEL: `shardwise.job.rules`, as far as the API server can judge them.
 
-Each hangs at the smallest group that holds its fields, where it costs least and its message has the closest path.  What
+Each hangs at the smallest group that holds its fields, where it costs least and its message has the closest path. What
 depends on the accelerator class is in `policy.py`; bounds of durations and of keys are left to the operator, which
 checks every job with the models again.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
+from pydantic.fields import FieldInfo
+
+from shardwise.job.fields import kind_of, named_fields
 from shardwise.job.flags import REFUSED
 from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
-from shardwise.job.presets import BYTE_VOCAB_SIZE, OPTIMIZERS, VOCAB_MULTIPLE
-from shardwise.job.spec import Optimizer
+from shardwise.job.presets import BYTE_VOCAB_SIZE, NO_PRESET, OPTIMIZERS, OWNERS, PRESETS, VOCAB_MULTIPLE
+from shardwise.job.rules.conflicts import CONFLICTS, Fact
+from shardwise.job.spec import JobSpec, Model, Optimizer
+from shardwise.protocol.strict_model import StrictModel
 from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, once, quoted, without
 
 _MODEL = "spec.training.model"
@@ -19,7 +26,6 @@ _EMBED = of_preset("self", "embed", "embed")
 _POSITIONS = of_preset("self", "seq_len", "seqLen")
 _KNOWN = has_size("self", "heads", "embed")
 _HEAD = f"{_EMBED} / {_HEADS}"
-_IS_GPTJ = "self.?preset.orValue('') == 'gptj-6b'"
 
 _MODEL_RULES = (
     Rule(
@@ -36,22 +42,10 @@ _MODEL_RULES = (
     ),
     Rule(
         at=_MODEL,
-        holds=f"!has(self.rotaryDim) || self.?position.orValue({_IS_GPTJ} ? 'rotary' : 'learned') == 'rotary'",
-        message="expected no rotaryDim with position: learned; take it out, or set position: rotary",
-        field=".rotaryDim",
-    ),
-    Rule(
-        at=_MODEL,
         holds=f"!has(self.rotaryDim) || !{_KNOWN} "
         f"|| (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_EMBED} / {_HEADS})",
         message="expected an even number up to the head size (embed / heads)",
         field=".rotaryDim",
-    ),
-    Rule(
-        at=_MODEL,
-        holds=f"!(self.?tiedHead.orValue(!({_IS_GPTJ})) && self.?headBias.orValue({_IS_GPTJ}))",
-        message="expected headBias: false with tiedHead: true; a head that is the token table has no bias",
-        field=".headBias",
     ),
     Rule(
         at=_MODEL,
@@ -67,13 +61,6 @@ _MODEL_RULES = (
         message=f"expected heads of a multiple of {CUDNN_HEAD_STEP} up to {CUDNN_HEAD_MOST} values (embed / heads) "
         "with attention: cudnn; or set attention: auto",
         field=".heads",
-    ),
-    Rule(
-        at=f"{_MODEL}.dropout",
-        holds="!has(self.attention) || self.attention == 0.0",
-        message="expected 0: the attention kernels never hold the weights that would be dropped; "
-        "embed and residual are there",
-        field=".attention",
     ),
 )
 
@@ -91,30 +78,6 @@ _WSD = f"{_SCHEDULE}.?kind.orValue('constant') == 'warmup-stable-decay'"
 _DECAY = f"{_SCHEDULE}.?decaySteps"
 
 _TRAINING_RULES = (
-    Rule(
-        at=f"{_TRAINING}.mesh",
-        holds="!has(self.context) || self.context == 1",
-        message="expected 1: splitting a sequence over devices is not supported yet; take more tensor ways",
-        field=".context",
-    ),
-    Rule(
-        at=f"{_TRAINING}.mesh",
-        holds="!has(self.pipeline) || self.pipeline == 1",
-        message="expected 1: splitting the layers over devices is not supported yet; fsdp and tensor split every layer",
-        field=".pipeline",
-    ),
-    Rule(
-        at=f"{_TRAINING}.mesh",
-        holds="self.?dataInner.orValue(1) == 1 || self.?fsdp.orValue(true)",
-        message="expected 1 with fsdp: false, which gathers nothing; leave it out for what suits the accelerator",
-        field=".dataInner",
-    ),
-    Rule(
-        at=_TRAINING,
-        holds=f"!({_BYTE}) || self.model.?vocabSize.orValue({BYTE_VOCAB_SIZE}) >= {BYTE_VOCAB_SIZE}",
-        message=f"expected at least {BYTE_VOCAB_SIZE}, the size of the byte tokenizer",
-        field=".model.vocabSize",
-    ),
     Rule(
         at=_TRAINING,
         holds=f"!{has_size('self.model', 'heads')} || {_MODEL_HEADS} % {_TENSOR} == 0",
@@ -150,12 +113,6 @@ _TRAINING_RULES = (
         field=".optimizer.schedule.warmupSteps",
     ),
     Rule(
-        at=f"{_TRAINING}.optimizer.schedule",
-        holds="!has(self.decaySteps) || self.?kind.orValue('constant') != 'constant'",
-        message="expected no decaySteps with kind: constant; take kind: cosine, linear or warmup-stable-decay",
-        field=".decaySteps",
-    ),
-    Rule(
         at=_TRAINING,
         holds=f"!({_WSD}) || {_DECAY}.hasValue()",
         message="expected decaySteps, the number of last steps in which the rate falls, for kind: warmup-stable-decay; "
@@ -175,22 +132,6 @@ _TRAINING_RULES = (
         message="expected a multiple of checkpoint.everySteps, which must be there beside it",
         field=".keep.everySteps",
     ),
-    Rule(
-        at=_TRAINING,
-        holds="!self.?evaluation.?everySteps.hasValue() || self.data.?heldOut.orValue(0.0) > 0.0",
-        message="expected documents to evaluate on, and data.heldOut is 0; set data.heldOut, such as 0.01",
-        field=".evaluation.everySteps",
-    ),
-    *(
-        Rule(
-            at="spec",
-            holds=f"self.training.?badSteps.?{name}.orValue('stop') != 'rollBack' "
-            "|| self.?recovery.?restarts.?nonfinite.orValue(0) > 0",
-            message="expected restarts to go back by, and recovery.restarts.nonfinite is 0; set it, such as 10",
-            field=f".training.badSteps.{name}",
-        )
-        for name in ("nonFinite", "lossSpike")
-    ),
 )
 
 
@@ -209,11 +150,8 @@ _FLAG_RULES = (
 
 def _optimizer_rules() -> Iterable[Rule]:
     """A setting that the update rule does not use is a mistake."""
-    for name in ("beta1", "beta2", "epsilon", "weight_decay", "momentum", "adam_learning_rate"):
+    for name, owners in OWNERS.items():
         alias = Optimizer.model_fields[name].alias
-        owners = [
-            each for each, own in OPTIMIZERS.items() if name in own or (each, name) == ("muon", "adam_learning_rate")
-        ]
         if len(owners) < len(OPTIMIZERS):
             yield Rule(
                 at=f"{_TRAINING}.optimizer",
@@ -223,4 +161,65 @@ def _optimizer_rules() -> Iterable[Rule]:
             )
 
 
-JOB_RULES: tuple[Rule, ...] = (*_MODEL_RULES, *_TRAINING_RULES, *_FLAG_RULES, *_optimizer_rules())
+def _conflict_rules() -> Iterable[Rule]:
+    """The table of `shardwise.job.rules.conflicts`, each row at the smallest group that holds its fields."""
+    for conflict in CONFLICTS:
+        paths = [fact.path.split(".") for fact in conflict.facts]
+        shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*(path[:-1] for path in paths), strict=False))
+        depth = len(list(shared))
+        yield Rule(
+            at=".".join(["spec", *paths[0][:depth]]),
+            holds=f"!({' && '.join(_fact(fact, depth) for fact in conflict.facts)})",
+            message=f"expected {conflict.expected}" + (f"; {conflict.hint}" if conflict.hint else ""),
+            field="." + ".".join(paths[0][depth:]),
+        )
+
+
+def _fact(fact: Fact, depth: int) -> str:
+    """Return a fact in CEL, seen from the group that is the first `depth` parts of its path."""
+    *groups, (name, field) = _fields(fact.path)
+    assert not field.is_required(), "the field has a default, or counts as left out"
+    around = "self"
+    for part, group in groups[depth:]:
+        # What lies below an optional group is looked up as an optional too.
+        is_optional = "?" in around or not group.is_required()
+        around += f".?{part}" if is_optional else f".{part}"
+    if fact.is_ == "set":
+        return f"{around}.?{name}.hasValue()"
+    return f"{around}.?{name}.orValue({_default(field, name, fact, around)}) {fact.is_} {_literal(fact.value)}"
+
+
+def _fields(path: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield each part of a path below `spec`, with its field."""
+    group: type[StrictModel] | None = JobSpec
+    for part in path.split("."):
+        assert group is not None
+        field = named_fields(group)[part]
+        yield part, field
+        group = kind_of(field).model
+
+
+def _default(field: FieldInfo, alias: str, fact: Fact, around: str) -> str:
+    """Return what a field that is left out counts as; without a default, a value of which the fact does not hold."""
+    name = next((name for name in NO_PRESET if Model.model_fields[name].alias == alias), None)
+    if name is not None:
+        usual = NO_PRESET[name]
+        others = {preset: sizes[name] for preset, sizes in PRESETS.items() if sizes[name] != usual}
+        (other,) = set(others.values())
+        return f"{around}.?preset.orValue('') in {quoted(others)} ? {_literal(other)} : {_literal(usual)}"
+    if field.default is not None:
+        return _literal(field.default)
+    return "''" if isinstance(fact.value, str) else _literal(fact.value)
+
+
+def _literal(value: object) -> str:
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
+
+
+JOB_RULES: tuple[Rule, ...] = (
+    *_MODEL_RULES,
+    *_TRAINING_RULES,
+    *_conflict_rules(),
+    *_FLAG_RULES,
+    *_optimizer_rules(),
+)

@@ -1,9 +1,13 @@
-"""The rules across fields of a job's pods, in CEL: `shardwise.job.rules.pod`, and that a cluster needs `pod` at all."""
+"""The rules across fields of a job's pods, in CEL: `shardwise.job.rules.pod`, and that a cluster needs `pod` at all.
 
-from shardwise.job.pods import OWN_VARIABLE_PREFIXES
-from shardwise.job.rules.pod import OWN_MARKS, OWN_MOUNTS
+CEL sees only what the schema declares; the operator checks every job again by the Python rules before it makes pods.
+"""
+
+from shardwise.job.rules.pod import CONTAINERS, OWN_MARKS, OWN_MOUNTS, OWN_VOLUMES, REFUSED
+from shardwise.protocol.pods import AGENT, OWN_VARIABLE_PREFIXES
 from shardwise_operator.api.cel import Rule, quoted
 
+_TEMPLATE = "spec.pod.template"
 _BELOW = "({path} == m.mountPath || {path}.startsWith(m.mountPath + '/'))"
 _SHARED = (
     "(has(v.persistentVolumeClaim) && !v.persistentVolumeClaim.?readOnly.orValue(false)"
@@ -13,19 +17,33 @@ _SHARED = (
 
 def _is_shared(pod: str, path: str) -> str:
     """Whether a path lies below a mount of a volume that all hosts see and may write to."""
-    below = _BELOW.format(path=path)
-    volume = f"{pod}.volumes.exists(v, v.name == m.name && {_SHARED})"
+    spec, below = f"{pod}.template.spec", _BELOW.format(path=path)
+    volume = f"{spec}.volumes.exists(v, v.name == m.name && {_SHARED})"
     return (
-        f"(has({pod}.volumes) && has({pod}.volumeMounts) && !{path}.contains('..') && "
-        f"{pod}.volumeMounts.exists(m, {below} && !m.?readOnly.orValue(false) && {volume}))"
+        f"(has({pod}.template) && has({spec}) && has({spec}.volumes) && has({spec}.containers) && "
+        f"!{path}.contains('..') && {spec}.containers.exists(c, c.name == '{AGENT}' && has(c.volumeMounts) && "
+        f"c.volumeMounts.exists(m, {below} && !m.?readOnly.orValue(false) && {volume})))"
     )
 
 
 _SHARED_WORDS = (
     "a folder below a mount of a volume that all hosts share and may write to (persistentVolumeClaim or csi)"
 )
-_SOURCES = ("persistentVolumeClaim", "configMap", "secret", "emptyDir", "csi")
 _PATH = "self.training.checkpoint.path"
+
+
+def _refused(group: str, field: str, value: object, reason: str) -> Rule:
+    """Refuse a field of the template, with any value or with this one."""
+    there = (
+        "" if value is None else f" || self.{field} != {repr(value) if isinstance(value, str) else str(value).lower()}"
+    )
+    return Rule(
+        at=f"{_TEMPLATE}.{group}",
+        holds=f"!has(self.{field}){there}",
+        message=f"expected it left out: {reason}",
+        field=f".{field}",
+    )
+
 
 POD_RULES = (
     Rule(
@@ -53,54 +71,58 @@ POD_RULES = (
         message=f"expected a URL, or {_SHARED_WORDS}",
         field=".training.checkpoint.path",
     ),
-    Rule(
-        at="spec.pod",
-        holds="!has(self.volumeMounts) "
-        "|| self.volumeMounts.all(m, has(self.volumes) && self.volumes.exists(v, v.name == m.name))",
-        message="expected every mount to name one of volumes",
-        field=".volumeMounts",
-    ),
-    Rule(
-        at="spec.pod.volumes.*",
-        holds=f"[{', '.join(f'has(self.{source})' for source in _SOURCES)}].filter(there, there).size() == 1",
-        message=f"expected exactly one of {', '.join(_SOURCES)}",
-    ),
-    Rule(
-        at="spec.pod.envFrom.*",
-        holds="has(self.configMapRef) != has(self.secretRef)",
-        message="expected exactly one of configMapRef, secretRef",
-    ),
-    Rule(
-        at="spec.pod.volumeMounts.*",
-        holds=f"!{quoted(OWN_MOUNTS)}.exists(own, self.mountPath == own || self.mountPath.startsWith(own + '/') "
-        "|| own.startsWith(self.mountPath + '/')) && !self.mountPath.contains('..')",
-        message=f"expected a folder apart from {', '.join(OWN_MOUNTS)}",
-        field=".mountPath",
-    ),
-    Rule(
-        at="spec.pod.env.*",
-        holds=f"!{quoted(OWN_VARIABLE_PREFIXES)}.exists(own, self.name.startsWith(own))",
-        message=f"expected a name that does not begin with {', '.join(OWN_VARIABLE_PREFIXES)}: "
-        "Shardwise sets these itself",
-        field=".name",
-    ),
+    *(_refused(*row) for row in REFUSED),
     *(
         Rule(
-            at=f"spec.pod.{group}",
+            at=f"{_TEMPLATE}.metadata.{group}",
             holds=f"self.all(key, !key.startsWith('{OWN_MARKS}'))",
             message=f"expected keys that do not begin with {OWN_MARKS}",
         )
         for group in ("labels", "annotations")
     ),
     Rule(
-        at="spec.pod.tolerations.*",
-        holds="self.?operator.orValue('Equal') != 'Exists' || self.?value.orValue('') == ''",
-        message="expected no value with operator: Exists",
-        field=".value",
+        at=f"{_TEMPLATE}.spec.volumes.*",
+        holds=f"!{quoted(OWN_VOLUMES)}.exists(own, self.name.startsWith(own))",
+        message=f"expected a name that does not begin with {', '.join(OWN_VOLUMES)}",
+        field=".name",
+    ),
+    *(
+        Rule(
+            at=f"{_TEMPLATE}.spec",
+            holds=f"!has(self.{group}) || self.{group}.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m, "
+            "has(self.volumes) && self.volumes.exists(v, v.name == m.name)))",
+            message="expected every mount to name one of spec.pod.template.spec.volumes",
+            field=f".{group}",
+        )
+        for group in CONTAINERS
     ),
     Rule(
-        at="spec.pod.tolerations.*",
-        holds="has(self.key) || self.?operator.orValue('Equal') == 'Exists'",
-        message="expected a key, or operator: Exists",
+        at=f"{_TEMPLATE}.spec.initContainers.*",
+        holds=f"self.name != '{AGENT}'",
+        message="expected another name: the trainer's container is one of spec.containers",
+        field=".name",
+    ),
+    Rule(
+        at=f"{_TEMPLATE}.spec.containers.*",
+        holds=f"self.name != '{AGENT}' || "
+        + " && ".join(f"!has(self.{field})" for field in ("image", "command", "args", "ports", "securityContext")),
+        message=f"expected no image, command, args, ports or securityContext of the container {AGENT}: "
+        "the image is spec.pod.image, and the rest the operator's",
+    ),
+    Rule(
+        at=f"{_TEMPLATE}.spec.containers.*",
+        holds=f"self.name != '{AGENT}' || !has(self.env) || "
+        f"self.env.all(e, !{quoted(OWN_VARIABLE_PREFIXES)}.exists(own, e.name.startsWith(own)))",
+        message=f"expected names that do not begin with {', '.join(OWN_VARIABLE_PREFIXES)}: "
+        "Shardwise sets these itself",
+        field=".env",
+    ),
+    Rule(
+        at=f"{_TEMPLATE}.spec.containers.*",
+        holds=f"self.name != '{AGENT}' || !has(self.volumeMounts) || self.volumeMounts.all(m, "
+        f"!{quoted(OWN_MOUNTS)}.exists(own, m.mountPath == own || m.mountPath.startsWith(own + '/') "
+        "|| own.startsWith(m.mountPath + '/')) && !m.mountPath.contains('..'))",
+        message=f"expected folders apart from {', '.join(OWN_MOUNTS)}",
+        field=".volumeMounts",
     ),
 )

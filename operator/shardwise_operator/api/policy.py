@@ -1,14 +1,14 @@
-"""The admission policy: what can be said of a job only with its accelerator class, at apply, without a webhook.
+"""The admission policy: what can be checked of a job only with its accelerator class, at apply, without a webhook.
 
-Its parameter is the catalogue (`catalog.py`), by name.  It looks at a job that is new, or whose hardware or training
-changes (which they do only while it is suspended), so that an edited class locks no running job.  Where there is no
-catalogue yet it lets the job through: the operator checks every job again and says what is wrong in a condition.
+Its parameter is the catalogue (`catalog.py`), by name. It looks at a job that is new, or whose hardware or training
+changes (which they do only while it is suspended), so that an edited class locks no running job. Without a catalogue
+it lets the job through: the operator checks every job again and reports what is wrong in a condition.
 """
 
 from typing import Any
 
 from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
-from shardwise.job.spec.job import MAX_HOSTS
+from shardwise.protocol.job_status import MAX_HOSTS
 from shardwise_operator.api.catalog import CATALOG_NAME
 from shardwise_operator.api.cel import fusing, has_size, of_preset, overlaps
 
@@ -75,7 +75,7 @@ _HAS_EMBED = has_size("variables.training.model", "embed")
 _FSDP = "variables.training.?mesh.?fsdp.orValue(true)"
 _KERNEL = "variables.training.model.?attention.orValue('auto')"
 
-# What must hold, and the text where it does not.
+# What must hold, and the message if it does not.
 _VALIDATIONS = (
     (
         "variables.isKnown",
@@ -151,7 +151,7 @@ _VALIDATIONS = (
 
 
 def policy() -> dict[str, dict[str, Any]]:
-    """The policy and its binding, by the name of their file."""
+    """Return the policy and its binding, by the name of their file."""
     return {"policy": _policy(), "binding": _binding()}
 
 

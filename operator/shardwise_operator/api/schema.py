@@ -1,8 +1,8 @@
 """From a pydantic model to a structural schema, the part of OpenAPI that a CRD may use.
 
-Called by `crds.py`.  It is strict: a keyword that it does not know, and a string, list or map without a bound (which
-the cost budget of CEL needs), is a SchemaError at generation, not a surprise at installation.  Defaults are left out: a
-default in a CRD would edit running jobs, and the models have them already.
+It is strict: a keyword that it does not know, and a string, list or map without a bound (which the cost budget of CEL
+needs), is a SchemaError at generation, not a surprise at installation. Defaults are left out: a default in a CRD would
+edit running jobs, and the models have them already.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ _BOUNDS = {"string": "maxLength", "array": "maxItems", INT_OR_STRING: "maxLength
 
 
 class SchemaError(Exception):
-    """A model says something that no CRD can, or leaves a size open; the text names the place."""
+    """A model means something that no CRD can express, or leaves a size open; the text names the place."""
 
 
 def structural(model: type[BaseModel], notes: Mapping[str, str]) -> Schema:
-    """The schema of `model`; `notes` by dotted path are added to descriptions."""
+    """Return the schema of `model`; `notes` by dotted path are added to descriptions."""
     document = model.model_json_schema(by_alias=True)
     return _Transform(document.get("$defs", {}), notes).node(document, "")
 
@@ -42,7 +42,7 @@ class _Transform:
         self._notes = notes
 
     def node(self, given: Schema, path: str) -> Schema:
-        """The structural form of one node of the JSON schema."""
+        """Return the structural form of one node of the JSON schema."""
         nullable = _takes_null(given)
         given = self._inlined(_without_null(given))
         result: Schema = {}
@@ -56,7 +56,7 @@ class _Transform:
         return _as_int_or_string(result) if result["type"] == INT_OR_STRING else result
 
     def _inlined(self, given: Schema) -> Schema:
-        """The node with its reference replaced by what it names; what stands beside the reference wins."""
+        """Replace a node's reference by what it names; keywords beside the reference win."""
         if "$ref" not in given:
             return given
         beside = {keyword: value for keyword, value in given.items() if keyword != "$ref"}
@@ -76,6 +76,8 @@ class _Transform:
                 written = {keyword.removeprefix("exclusive").lower(): value, keyword: True}
             case "properties":
                 written = {keyword: {name: self.node(child, _join(path, name)) for name, child in value.items()}}
+            case "additionalProperties" if value is True:
+                written = {"x-kubernetes-preserve-unknown-fields": True}
             case "additionalProperties":
                 written = {keyword: self.node(value, path + ".*")}
             case "items":
@@ -87,12 +89,12 @@ class _Transform:
 
 
 def _takes_null(given: Schema) -> bool:
-    """Whether null is a value of its own: the field may be null, and being left out means something else."""
+    """Return whether null is a value of its own: allowed, and different from leaving the field out."""
     return {"type": "null"} in given.get("anyOf", []) and given.get("default") is not None
 
 
 def _without_null(given: Schema) -> Schema:
-    """The node with its alternative to null in its place."""
+    """Put the node's alternative to null in its place."""
     options = given.get("anyOf")
     if options is None:
         return given
@@ -106,7 +108,7 @@ def _without_null(given: Schema) -> Schema:
 
 
 def _as_int_or_string(result: Schema) -> Schema:
-    """The one choice of types that a CRD has; a bound of either type is no word to the other."""
+    """Return the one choice of types that a CRD has; a bound of one type does not apply to the other."""
     bounds = {keyword: value for keyword, value in result.items() if keyword != "type"}
     return {**bounds, INT_OR_STRING: True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.job.pods import AGENT_PORT, JOB_LABEL
-from shardwise_operator.observed import Observed
+from shardwise.protocol.pods import AGENT_PORT, JOB_LABEL
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.names import (
     MANAGED_BY_LABEL,
     MANAGER,

@@ -1,26 +1,27 @@
-"""The one container of a pod: the agent, as `job/pods.py` says."""
+"""The containers of a pod: the agent, as `protocol/pods.py` says, and those that a job's template has beside it."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from shardwise.job.contract import CACHE_VARIABLE
 from shardwise.job.load import as_data
-from shardwise.job.pods import (
+from shardwise.job.topology import host_resources
+from shardwise.protocol.contract import CACHE_VARIABLE
+from shardwise.protocol.pods import (
     ADDRESS_VARIABLE,
+    AGENT,
     AGENT_PORT,
-    ATTEMPT_VARIABLE,
     CONTRACT,
     CONTRACT_VARIABLE,
     DIRECTORY_VARIABLE,
+    POD_ATTEMPT_VARIABLE,
     RANK_VARIABLE,
     RUN_VARIABLE,
     SCRATCH_MOUNT,
     STARTED_VARIABLE,
     TERMINATION_LOG,
 )
-from shardwise.job.topology import host_resources
-from shardwise_operator.frozen import Frozen
-from shardwise_operator.observed import Observed
-from shardwise_operator.render.names import AGENT
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.render.security import container_security
 from shardwise_operator.render.volumes import volume_mounts
 
@@ -28,15 +29,15 @@ _COMMAND = ["python", "-m", "shardwise.launcher.pod"]
 _READY_PERIOD_SECONDS = 5
 
 
-def container(seen: Observed, frozen: Frozen, host: str) -> dict[str, Any]:
+def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
     """The agent of a host, "<slice>-<host>"."""
-    pod = frozen.pod
+    pod = snapshot.pod
     made: dict[str, Any] = {
         "name": AGENT,
         "image": seen.state.image or pod.image,
         "command": _COMMAND,
-        "env": _env(seen, frozen, host),
-        "resources": _resources(frozen),
+        "env": _env(seen, snapshot, host),
+        "resources": _resources(snapshot),
         "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": "agent"},
@@ -44,48 +45,52 @@ def container(seen: Observed, frozen: Frozen, host: str) -> dict[str, Any]:
             "timeoutSeconds": 3,
             "failureThreshold": 2,
         },
-        "securityContext": container_security(frozen.machine.spec.pod_security),
+        "securityContext": container_security(snapshot.machine.spec.pod_security),
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "File",
-        "volumeMounts": volume_mounts(frozen),
+        "volumeMounts": volume_mounts(snapshot),
     }
-    if pod.image_pull_policy:
-        made["imagePullPolicy"] = pod.image_pull_policy
-    if pod.env_from:
-        made["envFrom"] = [as_data(source) for source in pod.env_from]
-    return made
+    return made | {name: pod.agent[name] for name in ("imagePullPolicy", "envFrom") if name in pod.agent}
 
 
-def _env(seen: Observed, frozen: Frozen, host: str) -> list[dict[str, Any]]:
+def side_container(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A container of the template beside the agent, kept to PodSecurity's restricted level whatever the class is."""
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {**asked, "securityContext": asked.get("securityContext", {}) | security}
+
+
+def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[dict[str, Any]]:
     """The class's variables, the job's over them, and the contract's, which neither may have."""
     started_at = seen.state.started_at
     assert started_at is not None
     ours = {
         CONTRACT_VARIABLE: CONTRACT,
-        RANK_VARIABLE: str(frozen.rank(host)),
-        ATTEMPT_VARIABLE: str(seen.state.attempts[host]),
+        RANK_VARIABLE: str(snapshot.rank(host)),
+        POD_ATTEMPT_VARIABLE: str(seen.state.attempts[host]),
         RUN_VARIABLE: f"{seen.uid}-{seen.state.round}",
         STARTED_VARIABLE: f"{started_at:.0f}",
-        DIRECTORY_VARIABLE: frozen.pod.directory,
+        DIRECTORY_VARIABLE: snapshot.pod.directory,
         "HOME": f"{SCRATCH_MOUNT}/home",
         CACHE_VARIABLE: f"{SCRATCH_MOUNT}/cache",
     }
-    asked = {variable.name: variable.value for variable in (*frozen.machine.spec.env, *frozen.pod.env)}
     address = {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    return [address, *({"name": name, "value": value} for name, value in {**asked, **ours}.items())]
+    asked = [*(as_data(variable) for variable in snapshot.machine.spec.env), *snapshot.pod.agent.get("env", [])]
+    made = [*asked, *({"name": name, "value": value} for name, value in ours.items())]
+    return [address, *{each["name"]: each for each in made}.values()]
 
 
-def _resources(frozen: Frozen) -> dict[str, dict[str, str]]:
+def _resources(snapshot: Snapshot) -> dict[str, Any]:
     """What the job asks for, and the class's devices, of which a pod gets what it asks for and no more.
 
     Devices do not count for a pod's quality of service: one that asks for neither cpu nor memory is the first that a
     kubelet evicts and that the kernel kills, so the class asks for some where the job does not.
     """
-    asked = frozen.pod.resources
-    machine = host_resources(frozen.machine, frozen.topology)
-    least = {name: amount for name, amount in frozen.machine.spec.requests.items() if name not in asked.limits}
+    asked = snapshot.pod.agent.get("resources", {})
+    requests, limits = (asked.get(name, {}) for name in ("requests", "limits"))
+    machine = host_resources(snapshot.machine, snapshot.topology)
+    least = {name: amount for name, amount in snapshot.machine.spec.requests.items() if name not in limits}
     parts = {
-        "requests": {**{name: str(amount) for name, amount in {**least, **asked.requests}.items()}, **machine},
-        "limits": {**{name: str(amount) for name, amount in asked.limits.items()}, **machine},
+        "requests": {**{name: str(amount) for name, amount in {**least, **requests}.items()}, **machine},
+        "limits": {**{name: str(amount) for name, amount in limits.items()}, **machine},
     }
-    return {name: amounts for name, amounts in parts.items() if amounts}
+    return {name: amounts for name, amounts in {**asked, **parts}.items() if amounts}

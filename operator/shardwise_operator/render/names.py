@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.job.pods import HOST_LABEL, JOB_LABEL, PLAN, PLAN_LABEL, SLICE_LABEL
+from shardwise.protocol.pods import HOST_LABEL, JOB_LABEL, PLAN, PLAN_LABEL, SLICE_LABEL
 from shardwise_operator.runtime.kinds import TRAINING_JOBS
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGER = "shardwise"
 # What the operator lists and watches of the kinds that others use too.
 OURS = f"{MANAGED_BY_LABEL}={MANAGER}"
-
-
-# The container of a host's pod that is ours; that of a plan's pod is called as its key.
-AGENT = "agent"
 
 
 def policy_name(job: str) -> str:
@@ -66,12 +62,6 @@ def owner(job: str, uid: str) -> dict[str, Any]:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-
-
-def controller_of(manifest: Mapping[str, Any]) -> str | None:
-    """The UID of the object's controller; None where it has none."""
-    owners = manifest["metadata"].get("ownerReferences", [])
-    return next((each["uid"] for each in owners if each.get("controller")), None)
 
 
 def host_of(pod: Mapping[str, Any]) -> str:

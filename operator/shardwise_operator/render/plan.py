@@ -7,22 +7,21 @@ command. Its termination message is the verdict, or the end of its log.
 from typing import Any
 
 from shardwise.job.accelerators import CLASS_VARIABLE
-from shardwise.job.contract import CACHE_VARIABLE
-from shardwise.job.load import as_data
-from shardwise.job.pods import (
-    ATTEMPT_LABEL,
+from shardwise.job.presets import BYTE_TOKENIZER
+from shardwise.protocol.contract import CACHE_VARIABLE
+from shardwise.protocol.pods import (
     CLASS_KEY,
     JOB_KEY,
     JOB_MOUNT,
     PLAN,
     PLAN_LABEL,
+    POD_ATTEMPT_LABEL,
     ROUND_LABEL,
     SCRATCH_MOUNT,
     TERMINATION_LOG,
 )
-from shardwise.job.presets import BYTE_TOKENIZER
-from shardwise_operator.frozen import Frozen
-from shardwise_operator.observed import Observed
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.render.names import metadata, pod_name
 from shardwise_operator.render.pods import LOST_NODES
 from shardwise_operator.render.security import RESTRICTED, container_security, pod_security
@@ -38,18 +37,21 @@ _VOLUMES = ("shardwise-job", "shardwise-scratch", "shardwise-tmp")
 
 def plan_manifest(seen: Observed) -> dict[str, Any]:
     """The next pod of the plan."""
-    frozen = seen.made_of
-    assert frozen is not None
+    snapshot = seen.made_of
+    assert snapshot is not None
     number = seen.state.attempts[PLAN]
     meta = metadata(namespace=seen.namespace, job=seen.name, uid=seen.uid, name=pod_name(seen.name, PLAN, number))
-    own = {PLAN_LABEL: "true", ATTEMPT_LABEL: str(number), ROUND_LABEL: str(seen.state.round)}
-    meta["labels"] = {**frozen.pod.labels, **meta["labels"], **own}
-    meta["annotations"] = dict(frozen.pod.annotations)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, frozen)}
+    own = {PLAN_LABEL: "true", POD_ATTEMPT_LABEL: str(number), ROUND_LABEL: str(seen.state.round)}
+    meta["labels"] = {**snapshot.pod.metadata.get("labels", {}), **meta["labels"], **own}
+    meta["annotations"] = dict(snapshot.pod.metadata.get("annotations", {}))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, snapshot)}
 
 
-def _spec(seen: Observed, frozen: Frozen) -> dict[str, Any]:
-    names = {*_VOLUMES, *(volume.name for volume in frozen.pod.volumes if _reads_a_file(frozen))}
+def _spec(seen: Observed, snapshot: Snapshot) -> dict[str, Any]:
+    names = {
+        *_VOLUMES,
+        *(mount["name"] for mount in snapshot.pod.agent.get("volumeMounts", []) if _reads_a_file(snapshot)),
+    }
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": _MOST_SECONDS,
@@ -57,44 +59,41 @@ def _spec(seen: Observed, frozen: Frozen) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "tolerations": LOST_NODES,
-        "securityContext": pod_security(frozen, RESTRICTED),
-        "containers": [_container(frozen, names)],
-        "volumes": [volume for volume in volumes(seen, frozen) if volume["name"] in names],
+        "securityContext": pod_security(snapshot, RESTRICTED),
+        "containers": [_container(snapshot, names)],
+        "volumes": [volume for volume in volumes(seen, snapshot) if volume["name"] in names],
     }
-    asked = as_data(frozen.pod)
+    asked = snapshot.pod.spec
     kept = ("serviceAccountName", "imagePullSecrets", "priorityClassName")
     return spec | {name: asked[name] for name in kept if name in asked}
 
 
-def _container(frozen: Frozen, names: set[str]) -> dict[str, Any]:
-    pod, reads = frozen.pod, _reads_a_file(frozen)
-    variables = {variable.name: variable.value for variable in pod.env} if reads else {}
-    variables |= {
+def _container(snapshot: Snapshot, names: set[str]) -> dict[str, Any]:
+    pod, reads = snapshot.pod, _reads_a_file(snapshot)
+    ours = {
         "HOME": SCRATCH_MOUNT,
         CACHE_VARIABLE: f"{SCRATCH_MOUNT}/cache",
         CLASS_VARIABLE: f"{JOB_MOUNT}/{CLASS_KEY}",
         "COLUMNS": "120",
     }
-    asked = {mount.name for mount in pod.volume_mounts}
-    mounts = [mount for mount in volume_mounts(frozen) if mount["name"] in names]
+    env = [*(pod.agent.get("env", []) if reads else []), *({"name": name, "value": ours[name]} for name in ours)]
+    asked = {mount["name"] for mount in pod.agent.get("volumeMounts", [])}
+    mounts = [mount for mount in volume_mounts(snapshot) if mount["name"] in names]
     made: dict[str, Any] = {
         "name": PLAN,
         "image": pod.image,
         "command": _COMMAND,
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "env": [*{each["name"]: each for each in env}.values()],
         "resources": _RESOURCES,
         "securityContext": container_security(RESTRICTED),
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount | {"readOnly": True} if mount["name"] in asked else mount for mount in mounts],
     }
-    if pod.image_pull_policy:
-        made["imagePullPolicy"] = pod.image_pull_policy
-    if pod.env_from and reads:
-        made["envFrom"] = [as_data(source) for source in pod.env_from]
-    return made
+    kept = ("imagePullPolicy", "envFrom") if reads else ("imagePullPolicy",)
+    return made | {name: pod.agent[name] for name in kept if name in pod.agent}
 
 
-def _reads_a_file(frozen: Frozen) -> bool:
+def _reads_a_file(snapshot: Snapshot) -> bool:
     """Whether the plan looks for a tokenizer's file, which says how large the vocabulary is; data it reads none."""
-    return frozen.job.spec.training.data.tokenizer != BYTE_TOKENIZER
+    return snapshot.job.spec.training.data.tokenizer != BYTE_TOKENIZER

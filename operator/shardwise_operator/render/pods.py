@@ -1,20 +1,28 @@
 """The pod of one host: where it may run, and what keeps it there. Its container is in `container.py`.
 
-The class comes first, the job's `pod` section over it, and what the pods cannot do without over both. Where a pod may
-run is the class's word: the job's `nodeSelector` adds to it.
+The class comes first, the job's template over it, and what the pods cannot do without over both. The class decides
+where a pod may run: the job's `nodeSelector` and `affinity` narrow that further.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from shardwise.job.load import as_data
-from shardwise.job.pods import ATTEMPT_LABEL, HOST_LABEL, JOB_LABEL, ROUND_LABEL, SLICE_GATE, SLICE_LABEL
 from shardwise.job.topology import node_labels
-from shardwise_operator.frozen import Frozen
-from shardwise_operator.observed import Observed
-from shardwise_operator.pod import GROUP
-from shardwise_operator.render.container import container
+from shardwise.protocol.pods import (
+    AGENT,
+    HOST_LABEL,
+    JOB_LABEL,
+    POD_ATTEMPT_LABEL,
+    ROUND_LABEL,
+    SLICE_GATE,
+    SLICE_LABEL,
+)
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import GROUP
+from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.render.container import container, side_container
 from shardwise_operator.render.names import host_name, metadata, pod_name
 from shardwise_operator.render.security import pod_security
 from shardwise_operator.render.volumes import volumes
@@ -48,49 +56,59 @@ class Place:
 
 def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
     """The next pod of a host, "<slice>-<host>"."""
-    frozen = seen.made_of
-    assert frozen is not None
+    snapshot = seen.made_of
+    assert snapshot is not None
     meta = metadata(
         namespace=seen.namespace,
         job=seen.name,
         uid=seen.uid,
         name=pod_name(seen.name, host, seen.state.attempts[host]),
     )
-    queue = frozen.job.metadata.labels.get(_QUEUE_LABEL)
+    queue = snapshot.job.metadata.labels.get(_QUEUE_LABEL)
     queue_labels = _queue_labels(seen, queue) if queue else {}
-    meta["labels"] = {**frozen.pod.labels, **queue_labels, **meta["labels"], **_labels(seen, host)}
+    meta["labels"] = {
+        **snapshot.pod.metadata.get("labels", {}),
+        **queue_labels,
+        **meta["labels"],
+        **_labels(seen, host),
+    }
     meta["annotations"] = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         **(_queue_annotations(seen) if queue else {}),
-        **frozen.pod.annotations,
+        **snapshot.pod.metadata.get("annotations", {}),
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, frozen, host, place)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, snapshot, host, place)}
 
 
-def _spec(seen: Observed, frozen: Frozen, host: str, place: Place) -> dict[str, Any]:
-    label = frozen.placement_label
+def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[str, Any]:
+    label = snapshot.placement_label
     pool = {label: place.pool} if label and place.pool else {}
-    pod = frozen.pod
+    asked = snapshot.pod.spec
+    sides = [side_container(each) for each in asked.get("containers", []) if each["name"] != AGENT]
     spec: dict[str, Any] = {
         "hostname": host_name(seen.name, host),
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": ceil(frozen.grace_seconds),
+        "terminationGracePeriodSeconds": int(snapshot.grace_seconds),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "nodeSelector": {**pod.node_selector, **node_labels(frozen.machine, frozen.job.spec.hardware), **pool},
-        "tolerations": _tolerations(frozen),
-        "securityContext": pod_security(frozen, frozen.machine.spec.pod_security),
-        "containers": [container(seen, frozen, host)],
-        "volumes": volumes(seen, frozen),
+        "nodeSelector": {
+            **asked.get("nodeSelector", {}),
+            **node_labels(snapshot.machine, snapshot.job.spec.hardware),
+            **pool,
+        },
+        "tolerations": _tolerations(snapshot),
+        "securityContext": pod_security(snapshot, snapshot.machine.spec.pod_security),
+        "containers": [container(seen, snapshot, host), *sides],
+        "volumes": volumes(seen, snapshot),
     }
-    affinity = _affinity(seen, label, host, place)
+    if "initContainers" in asked:
+        spec["initContainers"] = [side_container(each) for each in asked["initContainers"]]
+    affinity = _both(asked.get("affinity", {}), _affinity(seen, label, host, place))
     if affinity:
         spec["affinity"] = affinity
     if label and not host.endswith("-0") and place.pool is None:
         spec["schedulingGates"] = [{"name": SLICE_GATE}]
-    asked = as_data(pod)
-    kept = ("serviceAccountName", "imagePullSecrets", "schedulerName", "priorityClassName")
-    return spec | {name: asked[name] for name in kept if name in asked}
+    return spec | {name: value for name, value in asked.items() if name not in spec}
 
 
 def _labels(seen: Observed, host: str) -> dict[str, str]:
@@ -98,15 +116,16 @@ def _labels(seen: Observed, host: str) -> dict[str, str]:
     return {
         SLICE_LABEL: slice_,
         HOST_LABEL: of_slice,
-        ATTEMPT_LABEL: str(seen.state.attempts[host]),
+        POD_ATTEMPT_LABEL: str(seen.state.attempts[host]),
         ROUND_LABEL: str(seen.state.round),
         SLICE_ID_LABEL: f"{seen.uid}-{slice_}",
     }
 
 
-def _tolerations(frozen: Frozen) -> list[dict[str, Any]]:
+def _tolerations(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Ours first, for of those that fit a taint the first one counts: one of every taint would tolerate it for ever."""
-    asked = [as_data(toleration) for toleration in (*frozen.machine.spec.tolerations, *frozen.pod.tolerations)]
+    of_class = [as_data(toleration) for toleration in snapshot.machine.spec.tolerations]
+    asked = [*of_class, *snapshot.pod.spec.get("tolerations", [])]
     named = {each.get("key") for each in asked if each.get("effect") in (None, "NoExecute")}
     return [ours for ours in LOST_NODES if ours["key"] not in named] + asked
 
@@ -130,6 +149,27 @@ def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dic
     other = {"matchExpressions": [{"key": label, "operator": "NotIn", "values": [place.avoid_pool]}]}
     rather = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": other}]}
     return {**alone, "nodeAffinity": rather}
+
+
+def _both(asked: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Join two affinities so that both hold: terms that are required of pods, or preferred, are lists to add to.
+
+    Those that are required of nodes are alternatives, so what holds for all of them goes into each.
+    """
+    both = {kind: {**asked.get(kind, {})} for kind in {**asked, **ours}}
+    for kind, parts in ours.items():
+        for when, terms in parts.items():
+            there = both[kind].get(when)
+            if isinstance(terms, list):
+                both[kind][when] = [*(there or []), *terms]
+            elif not there:
+                both[kind][when] = terms
+            else:
+                ((term,),) = terms.values()
+                fields = [{**each, "matchFields": [*each.get("matchFields", []), *term["matchFields"]]}
+                          for each in there["nodeSelectorTerms"]]  # fmt: skip
+                both[kind][when] = {"nodeSelectorTerms": fields}
+    return both
 
 
 def _elsewhere(node: str) -> dict[str, Any]:

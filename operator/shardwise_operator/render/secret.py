@@ -8,8 +8,8 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.job.pods import GANG_TOKEN_KEY, STATUS_TOKEN_KEY
-from shardwise_operator.observed import Observed
+from shardwise.protocol.pods import GANG_TOKEN_KEY, STATUS_TOKEN_KEY
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.names import metadata, secret_name
 
 

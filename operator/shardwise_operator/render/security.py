@@ -7,18 +7,19 @@ read-only at each.
 
 from typing import Any
 
-from shardwise_operator.frozen import Frozen
+from shardwise_operator.observe.snapshot import Snapshot
 
 # The user and the group of the trainer's image.
 USER = 10001
 RESTRICTED = "restricted"
 
 
-def pod_security(frozen: Frozen, level: str) -> dict[str, Any]:
+def pod_security(snapshot: Snapshot, level: str) -> dict[str, Any]:
     """The security context of a pod of the job that keeps to this level."""
     context: dict[str, Any] = {
-        "fsGroup": frozen.pod.fs_group or USER,
+        "fsGroup": USER,
         "fsGroupChangePolicy": "OnRootMismatch",
+        **snapshot.pod.spec.get("securityContext", {}),
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     if level != RESTRICTED:

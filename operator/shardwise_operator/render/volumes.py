@@ -2,20 +2,19 @@
 
 from typing import Any
 
-from shardwise.job.load import as_data
-from shardwise.job.pods import JOB_MOUNT, SCRATCH_MOUNT, TOKEN_MOUNT
-from shardwise_operator.frozen import Frozen
-from shardwise_operator.observed import Observed
+from shardwise.protocol.pods import JOB_MOUNT, SCRATCH_MOUNT, TOKEN_MOUNT
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.render.names import config_map_name, secret_name
 
 # Readable by the container's group alone.
 _TOKEN_MODE = 0o440
 
 
-def volumes(seen: Observed, frozen: Frozen) -> list[dict[str, Any]]:
+def volumes(seen: Observed, snapshot: Snapshot) -> list[dict[str, Any]]:
     """Every volume of a pod."""
     assert seen.state.round is not None
-    shared = frozen.machine.spec.shared_memory
+    shared = snapshot.machine.spec.shared_memory
     memory = {"medium": "Memory"} | ({"sizeLimit": str(shared)} if shared else {})
     token = {"secretName": secret_name(seen.name, seen.uid), "defaultMode": _TOKEN_MODE}
     ours: list[dict[str, Any]] = [
@@ -26,12 +25,12 @@ def volumes(seen: Observed, frozen: Frozen) -> list[dict[str, Any]]:
         {"name": "shardwise-shm", "emptyDir": memory},
     ]
     machine = [
-        {"name": f"machine-{path.name}", "hostPath": {"path": path.path}} for path in frozen.machine.spec.host_paths
+        {"name": f"machine-{path.name}", "hostPath": {"path": path.path}} for path in snapshot.machine.spec.host_paths
     ]
-    return [*ours, *machine, *(as_data(volume) for volume in frozen.pod.volumes)]
+    return [*ours, *machine, *snapshot.pod.spec.get("volumes", [])]
 
 
-def volume_mounts(frozen: Frozen) -> list[dict[str, Any]]:
+def volume_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Where the container sees them."""
     ours: list[dict[str, Any]] = [
         {"name": "shardwise-job", "mountPath": JOB_MOUNT, "readOnly": True},
@@ -42,6 +41,6 @@ def volume_mounts(frozen: Frozen) -> list[dict[str, Any]]:
     ]
     machine = [
         {"name": f"machine-{path.name}", "mountPath": path.mount_path, "readOnly": path.read_only}
-        for path in frozen.machine.spec.host_paths
+        for path in snapshot.machine.spec.host_paths
     ]
-    return [*ours, *machine, *(as_data(mount) for mount in frozen.pod.volume_mounts)]
+    return [*ours, *machine, *snapshot.pod.agent.get("volumeMounts", [])]

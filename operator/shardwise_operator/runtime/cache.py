@@ -1,7 +1,7 @@
-"""What the reflectors hold, as the controller reads it.
+"""The cache: the objects of all reflectors, for the controller to read.
 
-It lags behind the API server; a write that was decided on it carries a precondition. What it hands out is shared: never
-change it in place.
+It lags behind the API server, so a write that was decided by it has a precondition. The objects that it returns are
+shared: never change one in place.
 """
 
 import threading
@@ -18,25 +18,25 @@ class Cache:
         self._reflectors: dict[Kind, tuple[Reflector, ...]] = {}
 
     def add(self, reflector: Reflector) -> None:
-        """Read from this one too."""
+        """Add the objects of a reflector."""
         with self._lock:
             self._reflectors[reflector.kind] = (*self._of(reflector.kind), reflector)
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The object of this name, None where there is none; an empty namespace for a kind that has none."""
+        """Return the object of this name, None without one; the namespace is empty for a kind without namespaces."""
         found = (reflector.store.get(namespace, name) for reflector in self._of(kind))
         return next((obj for obj in found if obj is not None), None)
 
     def list(self, kind: Kind, namespace: str | None = None) -> Objects:
-        """All objects of a kind, or those of one namespace."""
+        """Return all objects of a kind, or those of one namespace."""
         return _once([obj for reflector in self._of(kind) for obj in reflector.store.list(namespace)])
 
     def by_owner(self, kind: Kind, owner_uid: str) -> Objects:
-        """The objects of a kind whose controller has this UID."""
+        """Return the objects of a kind whose controller has this UID."""
         return _once([obj for reflector in self._of(kind) for obj in reflector.store.by_owner(owner_uid)])
 
     def synced(self, kind: Kind) -> bool:
-        """Whether everything that is watched of this kind has been listed at least once."""
+        """Return whether all that is watched of this kind has been listed at least once."""
         reflectors = self._of(kind)
         return bool(reflectors) and all(reflector.synced for reflector in reflectors)
 

@@ -1,7 +1,7 @@
-"""How to reach the API server: its address, its certificate, and who we are. The only module that knows `kubernetes`.
+"""How to reach the API server: its address, its certificate, our credentials. Only this module imports `kubernetes`.
 
-Called by `main`; the transport sends through it. From that client come the reading of kubeconfig files and of a pod's
-service account, the renewal of tokens, and a pool of connections with keepalive; its models and calls are not used.
+That client reads kubeconfig files and a pod's service account, renews tokens, and has a pool of connections with
+keepalive; its models and calls are not used.
 """
 
 import os
@@ -26,7 +26,7 @@ class Connection:
 
     def __init__(self, configuration: Configuration) -> None:
         """Take how to reach the server; nothing is sent yet."""
-        configuration.keep_alive = True  # a peer that vanished is noticed by the kernel
+        configuration.keep_alive = True  # so that the kernel notices a peer that has vanished
         configuration.connection_pool_maxsize = _POOL_SIZE
         self._configuration = configuration
         self._pool = RESTClientObject(configuration).pool_manager
@@ -49,7 +49,7 @@ class Connection:
         accept: str = "application/json",
         stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Send one request, once: whoever asked tries again, with a backoff. With `stream` the body is left to be read.
+        """Send a request once: the caller tries again, with a backoff. With `stream` the body is left to be read.
 
         Raises:
             UnreachableError: no answer within `read_seconds` of silence, or no connection.
@@ -72,15 +72,15 @@ class Connection:
 
     def _authorization(self) -> dict[str, str]:
         with self._renewing:
-            token = self._configuration.get_api_key_with_prefix("BearerToken")  # read anew from its file once a minute
+            token = self._configuration.get_api_key_with_prefix("BearerToken")  # read again from its file once a minute
         return {"Authorization": token.strip()} if token else {}
 
 
 def connect(kubeconfig: str = "") -> Connection:
-    """The API server of `kubeconfig`; without one of the pod that this is; else of $KUBECONFIG or ~/.kube/config.
+    """Connect as `kubeconfig` says; without one as the pod that this is, or by $KUBECONFIG or ~/.kube/config.
 
     Raises:
-        kubernetes.config.ConfigException: there is none of them, or it cannot be read.
+        kubernetes.config.ConfigException: none of them exists, or it cannot be read.
     """
     configuration = Configuration()
     if not kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:

@@ -1,10 +1,9 @@
 """One leader at a time, by a Lease object.
 
-Run by the manager. The leader renews the Lease every few seconds; a follower takes it when nobody has renewed it for
-its whole duration, measured by its own clock from when it last saw it change, so clocks need not agree. The leader
-counts from before it sent the renewal that succeeded, and stops earlier than a follower may begin: `leads` turns false
-at that moment by itself, even in a process that was frozen, and the transport holds writes back by it. Then the process
-ends.
+The leader renews the Lease every few seconds. A follower takes it if it was not renewed for its whole duration, by the
+follower's own clock since it last saw a change, so clocks need not agree. The leader counts from before it sent the
+renewal that succeeded, and stops earlier than a follower may start: `leads` turns false at that moment by itself, even
+in a process that was stopped meanwhile, and the transport refuses writes by it. Then the process ends.
 """
 
 import logging
@@ -41,12 +40,12 @@ class Timing:
 
 
 def since_boot_seconds() -> float:
-    """A clock that nobody sets and that counts on while the machine sleeps."""
+    """Return the time of a clock that is never set, and that counts on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def end_process(reason: str) -> None:
-    """End now, whatever the workers are doing: another process may lead by now."""
+    """End the process at once, whatever the workers are doing: another one may lead by now."""
     _log.critical("ending: %s", reason)
     logging.shutdown()
     os._exit(EXIT_LEASE_LOST)
@@ -66,10 +65,10 @@ class Elector:
         timing: Timing = Timing(),
         clock: Callable[[], float] = since_boot_seconds,
     ) -> None:
-        """Take the Lease's place and a name for this process that no other ever has.
+        """Take the name of the Lease, and an `identity` for this process that no other ever has.
 
         `api` should be the elector's own: a busy limiter must not cost the Lease, and its time limit must be short.
-        `lost` is called, in the renewing thread, when this process led and no longer does.
+        `lost` is called, in the renewing thread, when this process no longer leads.
         """
         self._api = api
         self._namespace = namespace
@@ -86,11 +85,11 @@ class Elector:
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def leads(self) -> bool:
-        """Whether this process leads, for sure, at this moment."""
+        """Return whether this process certainly leads at this moment."""
         return self._clock() < self._until
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process leads, then keep it so in a thread; False if `stop` came first."""
+        """Wait until this process leads, then renew the Lease in a thread; return False if `stop` came first."""
         while not stop.is_set():
             try:
                 if self._take():
@@ -103,7 +102,7 @@ class Elector:
         return False
 
     def release(self) -> None:
-        """Stop leading, and let the next one begin at once. Call it when no worker writes any more."""
+        """Stop leading, and let the next leader start at once. Call it once no worker writes any more."""
         self._ended.set()
         self._thread.join()
         if not self.leads():
@@ -116,6 +115,7 @@ class Elector:
             _log.warning("the lease was not released, the next leader waits for its end: %s", error)
 
     def _take(self) -> bool:
+        # Taken before the request: the server may have renewed the Lease long before its answer is here.
         began = self._clock()
         try:
             lease = self._api.get(LEASES, self._namespace, self._name)
@@ -131,9 +131,10 @@ class Elector:
     def _free(self, lease: Object) -> bool:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if holder in ("", self._identity):  # our own: the answer to our write had been lost
+        if holder in ("", self._identity):  # our own: the answer to our write was lost
             return True
         seen = (lease["metadata"]["uid"], lease["metadata"]["resourceVersion"])
+        # By our own clock since the last change that we saw: `renewTime` is by the leader's clock, which may differ.
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
             _log.info("following %s", holder)
@@ -145,12 +146,13 @@ class Elector:
             if not reason and not self.leads():
                 reason = f"the lease could not be renewed for {self._timing.renew:g} s"
             if reason:
+                # Before `lost`, which may take a moment: from here on the transport refuses every write.
                 self._until = float("-inf")
                 self._lost(reason)
                 return
 
     def _renew(self) -> str:
-        """Why the Lease is lost; empty where it is not, or not yet."""
+        """Renew the Lease; return why it is lost, or "" if it is not, or not yet."""
         began = self._clock()
         try:
             self._holds(self._api.replace(LEASES, self._written(self._identity, self._lease)), began)
@@ -161,7 +163,7 @@ class Elector:
         return ""
 
     def _contested(self) -> str:
-        """The Lease is not as we left it: by somebody else, or by a renewal of ours whose answer was lost."""
+        """Find out who has changed the Lease: another process, or a renewal of ours whose answer was lost."""
         try:
             lease = self._api.get(LEASES, self._namespace, self._name)
         except NotFoundError:
@@ -172,6 +174,7 @@ class Elector:
         holder = (lease.get("spec") or {}).get("holderIdentity")
         if holder != self._identity:
             return f"the lease is held by {holder or 'nobody'}"
+        # Our own renewal. When it was carried out is not known, so the time that we lead does not grow by it.
         self._lease = lease
         return ""
 
@@ -180,7 +183,7 @@ class Elector:
         self._until = began + self._timing.renew
 
     def _written(self, holder: str, lease: Object, duration_seconds: int | None = None) -> Object:
-        """The Lease as it is to be written for `holder`; empty to release it."""
+        """Return the Lease as it is to be written for `holder`, who is empty to release it."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         before = lease.get("spec") or {}
         spec = before | {

@@ -2,14 +2,14 @@
 
     KubernetesError
     |-- UnreachableError            no answer, or half of one: the request may or may not have been carried out
-    |-- NotLeadingError             a write was held back, because another process may be the leader by now
+    |-- NotLeadingError             a write was not sent, because another process may lead by now
     `-- ApiError                    the server refused: status, reason, message
         |-- ForbiddenError          403: the role does not grant it, an admission plugin or a quota refuses it
         |-- NotFoundError           404
         |-- ConflictError           409: a precondition failed: another UID or resourceVersion
         |   `-- AlreadyExistsError  409 on create: the name is taken
         |-- GoneError               410: the resourceVersion or the page is too old; list again
-        |-- InvalidError            422: the object breaks its schema or a rule; the message says which
+        |-- InvalidError       400, 422: the object breaks its schema or a rule; the message says which
         `-- TooManyRequestsError    429: the server asks to slow down; the client's limiter already did
 
 All but ForbiddenError and InvalidError are worth another try.
@@ -27,7 +27,7 @@ class UnreachableError(KubernetesError):
 
 
 class NotLeadingError(KubernetesError):
-    """A write was held back: this process does not lead, or is no longer sure that it does."""
+    """A write was not sent: this process does not lead, or is no longer sure that it does."""
 
 
 class ApiError(KubernetesError):
@@ -35,8 +35,8 @@ class ApiError(KubernetesError):
 
     Attributes:
         status: the HTTP status.
-        reason: the machine's word for it, as in `AlreadyExists`; empty where the server gave none.
-        message: the server's sentence.
+        reason: the reason for machines, as `AlreadyExists`; empty if the server gave none.
+        message: the reason for people.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -63,11 +63,11 @@ class AlreadyExistsError(ConflictError):
 
 
 class GoneError(ApiError):
-    """410: what was asked from is too old."""
+    """410: the resourceVersion or the page is too old."""
 
 
 class InvalidError(ApiError):
-    """422: the object breaks its schema or a rule."""
+    """400 or 422: the object breaks its schema or a rule."""
 
 
 class TooManyRequestsError(ApiError):
@@ -75,6 +75,7 @@ class TooManyRequestsError(ApiError):
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
+    400: InvalidError,
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
@@ -85,7 +86,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_of(status: int, answer: dict[str, Any]) -> ApiError:
-    """The error that a `Status` object of the API server means, with the HTTP status beside it."""
+    """Return the error that a `Status` object of the API server stands for, with its HTTP status."""
     reason, message = answer.get("reason") or "", answer.get("message") or ""
     kind = AlreadyExistsError if reason == "AlreadyExists" else _BY_STATUS.get(status, ApiError)
     return kind(status, reason, message)

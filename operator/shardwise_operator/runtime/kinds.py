@@ -20,7 +20,7 @@ class Kind:
         version: of the group.
         plural: its name in a path.
         kind: its name in an object.
-        namespaced: whether its objects lie in a namespace.
+        namespaced: whether its objects are in namespaces.
     """
 
     group: str
@@ -31,11 +31,11 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """What an object says of its group and version."""
+        """The `apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of one object, or without a name of all; without a namespace of all namespaces."""
+        """Return the path of one object, or without a name of all; without a namespace, those of all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return "/".join(part for part in (root + place, self.plural, name, subresource) if part)

@@ -1,7 +1,7 @@
-"""Runs a controller: watches, keeps the queue filled, and lets workers empty it while this process leads.
+"""Run a controller: watch, keep the queue filled, and let workers empty it while this process leads.
 
-Called by `main`. A follower watches too, so its cache is warm, but reconciles nothing. On SIGTERM the workers finish
-the pass they are in, then the Lease is given back. On a lost Lease the elector ends the process.
+A follower watches too, so its cache is warm, but reconciles nothing. On SIGTERM the workers finish their pass, then the
+Lease is released. If the Lease is lost, the elector ends the process.
 """
 
 import logging
@@ -23,7 +23,7 @@ from shardwise_operator.runtime.store import Change
 from shardwise_operator.runtime.transport import Api
 
 _SYNC_POLL_SECONDS = 0.05
-# A pass is long where it makes thousands of pods; each of its requests is not.
+# A pass that creates thousands of pods takes long; each of its requests does not.
 _STUCK_SECONDS = 180.0
 _DRAIN_SECONDS = 20.0  # less than the grace period of a pod
 
@@ -35,11 +35,11 @@ class Watch:
     """What a controller wants to see.
 
     Attributes:
-        kind: of which objects.
-        keys: which keys to reconcile when this object appears, changes or goes; called for the old and the new object.
+        kind: the kind of the objects.
+        keys: returns the keys to reconcile when an object appears, changes or goes; called for the old and the new one.
         labels: a label selector; empty for all objects.
-        keep: what of an object is held in memory; all of it unless said otherwise.
-        metadata_alone: whether the API server shall send no more of an object than its metadata.
+        keep: returns the part of an object that is held in memory; by default all of it.
+        metadata_alone: whether the API server sends no more of an object than its metadata.
     """
 
     kind: Kind
@@ -106,7 +106,7 @@ class Manager:
             reflector.stop()
 
     def watch(self, watch: Watch) -> None:
-        """Watch this from now on, too; nothing new where the kind is watched with the same labels."""
+        """Start a watch, unless the kind is watched with the same labels already."""
         with self._lock:
             if (watch.kind, watch.labels) in self._reflectors:
                 return
@@ -121,21 +121,22 @@ class Manager:
                 metadata_alone=watch.metadata_alone,
             )
             self._cache.add(reflector)
-            reflector.start()  # before anybody sees it: one that has not begun would be taken for one that has ended
+            reflector.start()  # before others see it: a thread that has not started looks like a dead one
             self._reflectors[watch.kind, watch.labels] = reflector
 
     def unsynced(self) -> list[str]:
-        """The kinds that have not been listed yet: nothing is decided before they are."""
+        """Return the kinds that have not been listed yet: nothing is decided before they are."""
         return sorted(reflector.kind.plural for reflector in self._all() if not reflector.synced)
 
     def dead(self) -> list[str]:
-        """The kinds whose reflector has ended or is stuck: only a new process helps."""
+        """Return the kinds whose reflector has ended or is stuck: only a new process helps."""
         return sorted(reflector.kind.plural for reflector in self._all() if not reflector.alive)
 
     def stuck(self) -> list[str]:
-        """The jobs whose pass stands still: its worker takes no other."""
+        """Return the jobs whose pass is stuck: its worker takes no other job."""
         now, answered_at = time.monotonic(), self._metrics.answered_at
         running = list(self._began.items())
+        # Counted from the last answer of the API server to that thread: a pass may be long if it makes progress.
         still = [
             key for thread, (began, key) in running if now - max(began, answered_at.get(thread, began)) > _STUCK_SECONDS
         ]
@@ -179,16 +180,16 @@ class Manager:
             self.queue.done(key)
 
     def _reconcile(self, controller: Controller, key: Key) -> str:
-        """One pass; says what came of it, as the metric has it."""
+        """Make one pass; return its result as the metric names it."""
         try:
             again_seconds = controller.reconcile(key)
-        except (ConflictError, NotLeadingError) as error:  # somebody else was first: decide anew on what is there now
+        except (ConflictError, NotLeadingError) as error:  # someone else was first: decide again, on what there is now
             _log.info("%s/%s: again, since %s", *key, error)
             result = "outdated"
         except KubernetesError as error:
             _log.warning("%s/%s: trying again: %s", *key, error)
             result = "failed"
-        except Exception:  # noqa: BLE001  an error of our own in one job must not stop the others; it is logged whole
+        except Exception:  # noqa: BLE001  a bug that one job shows must not stop the others; it is logged whole
             _log.exception("%s/%s: the pass failed", *key)
             result = "failed"
         else:
@@ -202,7 +203,7 @@ class Manager:
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set. Call it from the main thread."""
+    """Return an event that SIGTERM and SIGINT set. Call it from the main thread."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

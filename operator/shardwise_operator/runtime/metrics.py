@@ -1,8 +1,4 @@
-"""What the operator counts of itself, for Prometheus.
-
-Made once by `main`, which also registers the metrics of the jobs; every part of the runtime takes it. Labels are verbs,
-kinds and results: there are few of each.
-"""
+"""The operator's own metrics, for Prometheus. Labels are verbs, kinds and results, of which there are few each."""
 
 import threading
 import time
@@ -13,10 +9,10 @@ _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class Metrics:
-    """The registry and what the runtime puts into it.
+    """The registry, and the metrics of the runtime in it.
 
     Attributes:
-        registry: where others may register more.
+        registry: the registry, in which others may register more.
         depth: keys that wait for a worker now.
         adds: keys that came to wait, each once until a worker takes it.
         retries: keys that wait longer since their pass failed.

@@ -1,7 +1,4 @@
-"""How fast: a limit on the rate of requests, and the pauses between tries of what failed.
-
-Used by the transport, the reflectors, the queue and the recorder of events.
-"""
+"""How fast: a limit on the rate of requests, and the pauses between tries of what failed."""
 
 import random
 import threading
@@ -30,7 +27,7 @@ class Limiter:
         self._next = clock() - self._ahead_seconds
 
     def wait(self) -> None:
-        """Wait for this request's turn. Turns are given in the order in which they are asked for."""
+        """Wait for this request's turn. Turns come in the order of the calls."""
         with self._lock:
             now = self._clock()
             turn = max(self._next, now - self._ahead_seconds)
@@ -39,7 +36,7 @@ class Limiter:
             self._sleep(turn - now)
 
     def taken(self) -> bool:
-        """Take a turn if there is one now; False where one would have to wait."""
+        """Take a turn if there is one now; return False if it would have to wait."""
         with self._lock:
             now = self._clock()
             turn = max(self._next, now - self._ahead_seconds)
@@ -48,13 +45,13 @@ class Limiter:
             return turn <= now
 
     def pause(self, seconds: float) -> None:
-        """Let nobody go before `seconds` from now, at most half a minute: the server asked for it."""
+        """Give no turn for so many seconds, at most half a minute, because the server asks for it."""
         with self._lock:
             self._next = max(self._next, self._clock() + min(seconds, _MOST_PAUSE_SECONDS))
 
 
 def backoff_seconds(failures: int, *, first: float, most: float) -> float:
-    """The pause before the next try after `failures` in a row, from 1: doubled each time, up to `most`.
+    """Return the pause before the next try after `failures` in a row, from 1: doubled each time, up to `most`.
 
     Half of it is chance, so that many who failed together do not come back together.
     """

@@ -1,7 +1,7 @@
-"""Which keys wait for a reconcile pass, and when.
+"""The keys that wait for a pass, and when each is due.
 
-Filled by the manager (changes), the poller and the workers themselves (later, again); emptied by the workers. A key is
-handed to one worker at a time; however often it is added meanwhile, it comes once more after that.
+The manager adds keys for changes, the poller for answers, and the workers for later passes. A key is given to one
+worker at a time; however often it is added meanwhile, it comes once more after that.
 """
 
 import heapq
@@ -21,17 +21,17 @@ _MOST_BACKOFF_SECONDS = 120.0
 
 
 class WorkQueue:
-    """Keys, each at most once ready and once later."""
+    """Keys that are ready or due later, each at most once of both."""
 
     def __init__(self, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
         self._changed = threading.Condition()
         self._ready: deque[Key] = deque()
-        self._since: dict[Key, float] = {}  # ready, or to be ready when its worker is done: since when
+        self._since: dict[Key, float] = {}  # since when a key is ready, or will be as soon as its worker is done
         self._working: set[Key] = set()
         self._due: dict[Key, float] = {}
-        self._later: list[tuple[float, Key]] = []  # a heap; what `_due` does not confirm is out of date
+        self._later: list[tuple[float, Key]] = []  # a heap; an entry that `_due` does not have is out of date
         self._failures: dict[Key, int] = {}
         self._shut = False
 
@@ -41,7 +41,7 @@ class WorkQueue:
             self._add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """The same in a while; of several whiles the soonest counts."""
+        """Add the key in so many seconds; of several times the soonest counts."""
         with self._changed:
             due = self._clock() + seconds
             if due < self._due.get(key, float("inf")):
@@ -50,19 +50,19 @@ class WorkQueue:
                 self._changed.notify()
 
     def retry(self, key: Key) -> None:
-        """Let the key, whose pass failed, come again after its backoff, which doubles until `forget`."""
+        """Add a key whose pass has failed after its backoff, which doubles until `forget`."""
         with self._changed:
             self._failures[key] = failures = self._failures.get(key, 0) + 1
         self._metrics.retries.inc()
         self.add_after(key, backoff_seconds(failures, first=_FIRST_BACKOFF_SECONDS, most=_MOST_BACKOFF_SECONDS))
 
     def forget(self, key: Key) -> None:
-        """The key's pass went well: its next failure is its first."""
+        """Reset the key's backoff after a pass that succeeded."""
         with self._changed:
             self._failures.pop(key, None)
 
     def get(self) -> Key | None:
-        """The next key, waiting for one; None once the queue is shut. `done` must follow."""
+        """Wait for the next key and return it; None once the queue is shut. `done` must follow."""
         with self._changed:
             while not self._shut:
                 self._promote()
@@ -72,14 +72,14 @@ class WorkQueue:
             return None
 
     def done(self, key: Key) -> None:
-        """The worker has finished with the key."""
+        """Take the key back from its worker."""
         with self._changed:
             self._working.discard(key)
             if key in self._since:
                 self._make_ready(key)
 
     def shut(self) -> None:
-        """Hand out no more keys; who waits gets None."""
+        """Give out no more keys; every waiting worker gets None."""
         with self._changed:
             self._shut = True
             self._changed.notify_all()

@@ -1,7 +1,7 @@
 """Kubernetes Events: what `kubectl describe` lists below an object.
 
-Called by the controller after a status write succeeded. An event is help for a person, never state: one that cannot be
-sent is counted and dropped. The same words about the same object are one event whose count goes up.
+An event helps people, it is never state: one that cannot be sent is counted and dropped. The same message about the
+same object is one event whose count goes up.
 """
 
 import logging
@@ -43,7 +43,7 @@ class Recorder:
     """Sends events, from any thread."""
 
     def __init__(self, api: Api, metrics: Metrics, *, component: str) -> None:
-        """Take who speaks, as `kubectl describe` shows it."""
+        """Send events as `component`, which `kubectl describe` shows as their source."""
         self._api = api
         self._metrics = metrics
         self._component = component
@@ -52,7 +52,7 @@ class Recorder:
         self._limiters: OrderedDict[tuple[str, ...], Limiter] = OrderedDict()
 
     def record(self, about: Object, severity: str, reason: str, message: str) -> None:
-        """Say `reason` (one word) and `message` about an object; `severity` is NORMAL or WARNING."""
+        """Send an event about an object; `severity` is NORMAL or WARNING."""
         message = message[:_MESSAGE_CHARACTERS]
         key = (about["metadata"]["uid"], severity, reason, message)
         with self._lock:
@@ -74,7 +74,7 @@ class Recorder:
             self._metrics.events.labels("sent").inc()
 
     def _limiter(self, whose: tuple[str, ...]) -> Limiter:
-        """Of one object and severity: however much goes well, there is room for a warning."""
+        """Return the limiter of one object and severity: many normal events leave room for a warning."""
         limiter = self._limiters.pop(whose, None) or Limiter(_QPS, _BURST)
         self._limiters[whose] = limiter
         if len(self._limiters) > _REMEMBERED:

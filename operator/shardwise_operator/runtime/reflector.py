@@ -1,9 +1,8 @@
-"""Keeps one store equal to what the API server has of one kind: lists it once, then follows its changes.
+"""Keep one store equal to what the API server has of one kind: list it once, then follow its changes, in a thread.
 
-Started by the manager, one thread each. What it does about trouble: a watch that ends is taken up where it stood; a
-version that is too old means a new list, and the changes are those between the two lists; a peer that fell silent is
-given up; every failure waits longer than the one before. It never ends by itself: an error of our own ends its thread,
-which `alive` tells the health check.
+A watch that ends is continued at the last version. If that is too old, the kind is listed again, and the changes are
+those between the two lists. A server that falls silent is given up, and each failure waits longer than the one before.
+The thread never ends by itself: a bug would end it, and the health check sees that by `alive`.
 """
 
 import logging
@@ -20,8 +19,8 @@ from shardwise_operator.runtime.store import Change, Changes, Store
 from shardwise_operator.runtime.stream import EventStream
 from shardwise_operator.runtime.transport import Api
 
-_WATCH_SECONDS = 30.0  # what is lost on a connection that is dead and open comes with the next one
-_STABLE_SECONDS = 1.0  # a try that ended sooner counts as a failure, so nothing is asked more often than that
+_WATCH_SECONDS = 30.0  # so an event that a dead, open connection never brings comes with the next watch
+_STABLE_SECONDS = 1.0  # a try that ended sooner counts as a failure, so the server gets no more requests than that
 _FIRST_BACKOFF_SECONDS = 0.5
 _MOST_BACKOFF_SECONDS = 8.0  # a new operator decides nothing before the last of its kinds is listed
 _STUCK_SECONDS = 600.0  # beyond what a slow list and the longest backoff take together
@@ -45,9 +44,9 @@ class Reflector:
         metadata_alone: bool = False,
         watch_seconds: float = _WATCH_SECONDS,
     ) -> None:
-        """Take what to watch; `changed` hears of every change, in this reflector's thread, after the store has it.
+        """Take what to watch; `changed` is called for every change, in this reflector's thread, once the store has it.
 
-        `keep` is what the store holds of an object, and everybody sees; with `metadata_alone` no more is sent either.
+        `keep` returns the part of an object that the store holds; with `metadata_alone` the server sends no more.
         """
         self.kind = kind
         self.store = Store(keep)
@@ -65,7 +64,7 @@ class Reflector:
         self._thread = threading.Thread(target=self._run, name=f"watch {kind.plural} {labels}".strip(), daemon=True)
 
     def start(self) -> None:
-        """Begin; it goes on until `stop`."""
+        """Start the thread, which goes on until `stop`."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -76,12 +75,12 @@ class Reflector:
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is in the store, and everybody was told."""
+        """Whether the first list is in the store, and `changed` was called for all of it."""
         return self._synced.is_set()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread lives and has lately been somewhere else in its loop; an absent server does not matter."""
+        """Whether the thread lives and its loop has moved on lately; an absent server does not count against it."""
         return self._thread.is_alive() and time.monotonic() - self._turned_at < _STUCK_SECONDS
 
     def _run(self) -> None:
@@ -110,6 +109,7 @@ class Reflector:
             objects += page.items
             version = page.resource_version
             self._turned_at = time.monotonic()
+        # A list that broke off has left the store as it was: it is replaced only by a whole one.
         self._metrics.relists.labels(self.kind.plural).inc()
         self._tell(self.store.replace(objects))
         self._version = version
@@ -134,7 +134,9 @@ class Reflector:
                     self._tell(self.store.put(obj))
                 case "DELETED":
                     self._tell(self.store.remove(obj))
-            self._version = obj["metadata"]["resourceVersion"]  # a bookmark has nothing else
+            self._version = obj["metadata"][
+                "resourceVersion"
+            ]  # after the store has the change; a bookmark has nothing but its version
 
     def _tell(self, changes: Changes) -> None:
         held = sum((new is not None) - (old is not None) for old, new in changes)

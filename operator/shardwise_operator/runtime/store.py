@@ -1,6 +1,6 @@
 """The objects of one reflector, in memory: by name, and by the UID of their controller.
 
-Filled by its reflector, read through `cache` by everything else. What it hands out is shared: never change it in place.
+The objects that it returns are shared: never change one in place.
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise_operator.runtime.kinds import Object, Objects
 
-# What became of one object: before and after. None before: it is new; None after: it is gone.
+# One object before and after: None before if it is new, None after if it is gone.
 Change = tuple[Object | None, Object | None]
 Changes = list[Change]
 
@@ -21,14 +21,14 @@ class Store:
     """Objects of one kind, thread-safe."""
 
     def __init__(self, keep: Callable[[Object], Object] = lambda obj: obj) -> None:
-        """Hold of each object what `keep` leaves: at least its name, UID, version and owners."""
+        """Hold what `keep` returns of each object: at least its name, UID, version and owners."""
         self._keep = keep
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Object] = {}
         self._owned: dict[str, dict[tuple[str, str], Object]] = {}
 
     def replace(self, objects: Iterable[Object]) -> Changes:
-        """Hold exactly these objects; returns what that changed since what was held before."""
+        """Hold exactly these objects; return what that has changed."""
         with self._lock:
             gone = dict(self._objects)
             changes: Changes = []
@@ -38,28 +38,28 @@ class Store:
             return [*(self._drop(old) for old in gone.values()), *changes]
 
     def put(self, obj: Object) -> Changes:
-        """Hold this object: no change where it is held already, two where it was made anew under its name."""
+        """Hold this object: no change if it is held already, two if it was deleted and created again under its name."""
         with self._lock:
             return self._put(obj)
 
     def remove(self, obj: Object) -> Changes:
-        """Drop this object; nothing changes where another one bears its name by now."""
+        """Drop this object; nothing changes if another one has its name by now."""
         with self._lock:
             old = self._objects.get(_place(obj))
             return [self._drop(old)] if old is not None and _uid(old) == _uid(obj) else []
 
     def get(self, namespace: str, name: str) -> Object | None:
-        """The object of this name, None where there is none."""
+        """Return the object of this name, None without one."""
         with self._lock:
             return self._objects.get((namespace, name))
 
     def list(self, namespace: str | None = None) -> Objects:
-        """All objects, or those of one namespace."""
+        """Return all objects, or those of one namespace."""
         with self._lock:
             return [obj for place, obj in self._objects.items() if namespace is None or place[0] == namespace]
 
     def by_owner(self, uid: str) -> Objects:
-        """The objects whose controller has this UID."""
+        """Return the objects whose controller has this UID."""
         with self._lock:
             return list(self._owned.get(uid, {}).values())
 
@@ -92,7 +92,7 @@ class Store:
 
 
 def controller_uid(obj: Object) -> str:
-    """The UID of the object that controls this one; empty where none does."""
+    """Return the UID of the object that controls this one; "" if none does."""
     owners = obj["metadata"].get("ownerReferences") or []
     return next((owner["uid"] for owner in owners if owner.get("controller")), "")
 
@@ -111,7 +111,7 @@ def _version(obj: Object) -> tuple[str, str]:
 
 
 def _shared(value: Any) -> Any:
-    """The same value with one copy in memory of every key and short word; thousands of pods say nearly the same."""
+    """Return the value with every key and short text interned: thousands of pods have nearly the same."""
     if isinstance(value, dict):
         return {sys.intern(key): _shared(inner) for key, inner in value.items()}
     if isinstance(value, list):

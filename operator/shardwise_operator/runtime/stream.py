@@ -1,7 +1,4 @@
-"""The events of one watch, as the API server sends them.
-
-Made by the transport, read by one reflector. It may be shut from another thread, which ends the reading.
-"""
+"""The events of one watch, as the API server sends them. Another thread may shut it, which ends the reading."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +19,7 @@ class EventStream:
     It ends when the server closes the watch in good order.
 
     Raises:
-        GoneError: the server no longer knows the version that the watch stands at.
+        GoneError: the server no longer has the version that the watch is at.
         UnreachableError: the connection broke, or was silent for too long.
     """
 
@@ -51,7 +48,7 @@ class EventStream:
                 self._answer.shutdown()
 
     def _lines(self) -> Iterator[bytes]:
-        """Whole lines; a last one that broke off is no event."""
+        """Yield whole lines; a last one that broke off is no event."""
         rest: list[bytes] = []
         for chunk in self._answer.stream(_CHUNK_BYTES):
             *whole, last = chunk.split(b"\n")

@@ -1,7 +1,7 @@
-"""Requests to the API server, one method for each verb. The only module that speaks to it.
+"""Requests to the API server, one method for each verb. All requests go through here.
 
-Objects go in and come out as plain dicts. Every call has a time limit, waits for its turn, is counted, and raises one
-of `errors`. Nothing is tried again here.
+Objects are plain dicts. Every call has a time limit, waits for its turn, is counted, and raises one of `errors`.
+Nothing is tried again here: that is for the caller, who knows whether the decision still holds.
 """
 
 import json
@@ -32,7 +32,7 @@ FIELD_MANAGER = "shardwise"
 _PAGE_OBJECTS = 500
 _WATCH_MARGIN_SECONDS = 10.0
 _JSON = "application/json"
-# What the server has added to an object is all that is of use in its answer; the rest was sent to it.
+# Of the answer to a write only what the server has added is of use; the rest was sent to it.
 _METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _METADATA_ALONE_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _MERGE = "application/merge-patch+json"
@@ -41,14 +41,14 @@ _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 
 @dataclass(frozen=True)
 class Page:
-    """Some of the objects of a list, and the version that the whole list stands at."""
+    """Some of the objects of a list, and the version of the whole list."""
 
     items: Objects
     resource_version: str
 
 
 class Api:
-    """The API server, as one part of this process uses it: with its own pace and its own time limit."""
+    """The API server for one part of this process, with a rate and a time limit of its own."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Api:
         may_write: Callable[[], bool] = lambda: True,
         field_manager: str = FIELD_MANAGER,
     ) -> None:
-        """Take the way to the server; `may_write` is asked before every write, `field_manager` owns what is written."""
+        """Send through `connection`; every write asks `may_write` first, and is owned by `field_manager`."""
         self._connection = connection
         self._metrics = metrics
         self._limiter = limiter
@@ -69,23 +69,23 @@ class Api:
         self._field_manager = field_manager
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """One object; NotFoundError where there is none."""
+        """Return one object; NotFoundError if it does not exist."""
         return self._read("get", kind, kind.path(namespace, name), {})
 
     def pages(
         self, kind: Kind, namespace: str = "", *, labels: str = "", metadata_alone: bool = False
     ) -> Iterator[Page]:
-        """All objects that `labels` selects, in pages of one consistent list; with `metadata_alone` that of each.
+        """Yield the objects that `labels` selects, or only their metadata, in pages of one consistent list.
 
         Raises:
-            GoneError: the list took so long that the server forgot it; begin again.
+            GoneError: the list took so long that the server has dropped it; start again.
         """
         query = {"limit": str(_PAGE_OBJECTS)} | ({"labelSelector": labels} if labels else {})
         accept = _METADATA_ALONE_LIST if metadata_alone else _JSON
         while True:
             answer = self._read("list", kind, kind.path(namespace), query, accept=accept)
-            named = {"apiVersion": kind.api_version, "kind": kind.kind}  # which the server leaves out in a list
-            items = [named | item for item in answer["items"] or ()]  # null of metadata alone
+            named = {"apiVersion": kind.api_version, "kind": kind.kind}  # the server leaves these out in a list
+            items = [named | item for item in answer["items"] or ()]  # null for an empty list of metadata
             yield Page(items, answer["metadata"]["resourceVersion"])
             if not (token := answer["metadata"].get("continue")):
                 return
@@ -101,10 +101,10 @@ class Api:
         resource_version: str,
         timeout_seconds: float,
     ) -> EventStream:
-        """Events since `resource_version`, for about `timeout_seconds`; silence beyond that ends it as unreachable.
+        """Watch from `resource_version` on, for about `timeout_seconds`; longer silence ends it as unreachable.
 
         Raises:
-            GoneError: `resource_version` is too old; list again. It may also come out of the stream.
+            GoneError: `resource_version` is too old; list again. The stream may raise it too.
         """
         query = {
             "watch": "true",
@@ -120,8 +120,12 @@ class Api:
         )
 
     def create(self, kind: Kind, obj: Object) -> Object:
-        """Make an object; what was sent with its metadata of now. AlreadyExistsError where its name is taken."""
-        made = self._write("create", kind, "POST", kind.path(_namespace(obj)), obj, accept=_METADATA_ALONE)
+        """Make an object; what was sent with its metadata of now. AlreadyExistsError where its name is taken.
+
+        A field that the API server does not know is an InvalidError: a pod has those that a job's author wrote.
+        """
+        path, query = kind.path(_namespace(obj)), {"fieldValidation": "Strict"}
+        made = self._write("create", kind, "POST", path, obj, accept=_METADATA_ALONE, query=query)
         return obj | {"metadata": _read_metadata(made)}
 
     def apply(self, kind: Kind, obj: Object, *, force: bool = True) -> Object:
@@ -130,11 +134,12 @@ class Api:
         return self._write("apply", kind, "PATCH", _path(kind, obj), obj, content_type=_APPLY, query=query)
 
     def replace(self, kind: Kind, obj: Object) -> Object:
-        """Put the whole object in the place of the one of its resourceVersion; else ConflictError."""
+        """Replace the whole object, if it still has this resourceVersion; else ConflictError."""
         return self._write("update", kind, "PUT", _path(kind, obj), obj)
 
     def replace_status(self, kind: Kind, obj: Object) -> Object:
-        """As `replace`, for the status alone; what was given, with its metadata of now."""
+        """Replace the status alone, under the same condition; return the object with the server's metadata."""
+        # The server ignores the spec in a status write, so it need not travel.
         sent = {field: value for field, value in obj.items() if field != "spec"}
         path = _path(kind, obj, "status")
         written = self._write("update_status", kind, "PUT", path, sent, accept=_METADATA_ALONE)
@@ -143,14 +148,15 @@ class Api:
     def patch(
         self, kind: Kind, namespace: str, name: str, patch: Object, *, uid: str = "", resource_version: str = ""
     ) -> Object:
-        """JSON merge patch, if the object still has this UID and resourceVersion; else ConflictError."""
+        """Apply a JSON merge patch, if the object still has this UID and resourceVersion; else ConflictError."""
+        # In a merge patch they are preconditions: the server refuses to change either of them.
         precondition = {"uid": uid, "resourceVersion": resource_version}
         metadata = patch.get("metadata", {}) | {field: value for field, value in precondition.items() if value}
         path, body = kind.path(namespace, name), patch | {"metadata": metadata}
         return self._write("patch", kind, "PATCH", path, body, content_type=_MERGE)
 
     def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
-        """Delete the object with this UID; ConflictError where another bears its name, nothing where none does."""
+        """Delete the object with this UID; ConflictError if another has its name, nothing if none does."""
         body: Object = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
@@ -181,7 +187,9 @@ class Api:
                 verb, kind, method, path, query or {}, body=body, accept=accept, content_type=content_type
             )
         except InvalidError as error:
-            if method == "PATCH" and "metadata.uid" in error.message:  # how the server refuses another UID in a patch
+            if (
+                method == "PATCH" and "metadata.uid" in error.message
+            ):  # the server refuses another UID in a patch as a change of an immutable field
                 raise ConflictError(error.status, error.reason, error.message) from error
             raise
         return _decoded(answer.data)
@@ -201,7 +209,7 @@ class Api:
         stream: bool = False,
     ) -> BaseHTTPResponse:
         self._limiter.wait()
-        if body is not None and not self._may_write():  # asked last: the wait may have been long
+        if body is not None and not self._may_write():  # after the wait for a turn, which may have been long
             raise NotLeadingError(f"{verb} {path}: this process does not lead, or is no longer sure that it does")
         began, status = time.monotonic(), "unreachable"
         try:
@@ -227,7 +235,7 @@ class Api:
             self._limiter.pause(float(seconds))
         try:
             body = json.loads(answer.data)
-        except (ValueError, HTTPError):  # a proxy's page, or a body that broke off: the status says enough
+        except (ValueError, HTTPError):  # a proxy's page, or a body that broke off: the HTTP status is enough
             body = {"message": f"no message that could be read; {answer.reason or 'no reason'}"}
         raise error_of(answer.status, body if isinstance(body, dict) else {"message": str(body)})
 
@@ -243,7 +251,7 @@ def _decoded(data: bytes) -> Object:
 
 
 def _read_metadata(answer: Object) -> Object:
-    """The metadata without the list of who has set which field: often half of an object, and of no use here."""
+    """Return the metadata without its managedFields, which are often half of an object and of no use here."""
     try:
         return {field: value for field, value in answer["metadata"].items() if field != "managedFields"}
     except (KeyError, AttributeError) as error:

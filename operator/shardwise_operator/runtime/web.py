@@ -1,6 +1,6 @@
-"""Small pages over HTTP: health and metrics.
+"""Small pages over HTTP: health and metrics, served in threads of their own.
 
-Served by `main` in threads of their own. There are no tokens and no writes; who may come here is the network's to say.
+There are no tokens and no writes; the network decides who may read them.
 """
 
 import threading
@@ -17,12 +17,12 @@ from shardwise_operator.runtime.manager import Manager
 _TIMEOUT_SECONDS = 10.0
 _PLAIN = "text/plain; charset=utf-8"
 
-# A page is made anew for every request: its status, content type and body.
+# A page is made for each request: its status, content type and body.
 Page = Callable[[], tuple[HTTPStatus, str, bytes]]
 
 
 def health_pages(manager: Manager, polls_stuck: Callable[[], list[str]]) -> dict[str, Page]:
-    """`/healthz`: this process can still do its work. `/readyz`: it knows what there is; a follower is ready too."""
+    """Return `/healthz`, whether this process can work, and `/readyz`, whether its cache is filled."""
     return {
         "/healthz": lambda: _verdict(
             {
@@ -36,7 +36,7 @@ def health_pages(manager: Manager, polls_stuck: Callable[[], list[str]]) -> dict
 
 
 def metrics_pages(registry: CollectorRegistry) -> dict[str, Page]:
-    """`/metrics`, in Prometheus' text format."""
+    """Return `/metrics`, in Prometheus' text format."""
     return {"/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))}
 
 
@@ -44,14 +44,14 @@ class WebServer:
     """Serves pages while its block runs."""
 
     def __init__(self, address: str, pages: Mapping[str, Page]) -> None:
-        """Listen at `address`, "host:port" with an empty host for all; OSError where the port is taken."""
+        """Listen at `address`, "host:port" with an empty host for all; OSError if the port is taken."""
         host, _, port = address.rpartition(":")
         self._server = _Listener(host.strip("[]"), int(port), pages)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
 
     @property
     def port(self) -> int:
-        """Where it listens; the kernel's choice where 0 was asked for."""
+        """The port that it listens on; the kernel's choice if 0 was asked for."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:
@@ -93,11 +93,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the standard library's
-        """Say nothing: probes come every few seconds."""
+        """Log nothing: probes come every few seconds."""
 
 
 def _verdict(wrong: Mapping[str, list[str]]) -> tuple[HTTPStatus, str, bytes]:
-    said = [f"{words}: {', '.join(what)}\n" for words, what in wrong.items() if what]
-    if said:
-        return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "".join(said).encode()
+    problems = [f"{problem}: {', '.join(what)}\n" for problem, what in wrong.items() if what]
+    if problems:
+        return HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, "".join(problems).encode()
     return HTTPStatus.OK, _PLAIN, b"ok\n"

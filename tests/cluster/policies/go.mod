@@ -58,5 +58,5 @@ require (
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
 
-// The releases of this repository alone are to be had as modules.
+// As k3s builds it.
 replace github.com/cloudnativelabs/kube-router/v2 => github.com/k3s-io/kube-router/v2 v2.2.1

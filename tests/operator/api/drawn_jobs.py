@@ -136,8 +136,9 @@ class Drawing:
                 names = [name for name in schema["properties"] if name in wanted or self._random.random() < 0.25]
                 drawn = {name: self._value(schema["properties"][name]) for name in names}
             case "object":
-                below = schema["additionalProperties"]
-                drawn = {self._text({}): self._value(below) for _ in range(self._many(schema, "Properties"))}
+                below = schema.get("additionalProperties", {"type": "string"})
+                most = schema if "maxProperties" in schema else {"maxProperties": 8}
+                drawn = {self._text({}): self._value(below) for _ in range(self._many(most, "Properties"))}
             case _:
                 drawn = self._text(schema)
         return drawn

@@ -18,7 +18,7 @@ from tests.cluster.commands import ClusterError, wait
 from tests.operator.api.drawn_jobs import Drawing
 from tests.operator.live import Live, live_operator
 
-from shardwise_operator.state import Phase
+from shardwise_operator.observe.state import Phase
 
 NUMBER = int(os.environ.get("FUZZ_JOBS", "150"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

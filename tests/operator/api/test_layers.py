@@ -12,9 +12,9 @@ from tests.operator.api.jobs import create, job
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.document import write_document
-from shardwise.job.errors import JobError
 from shardwise.job.load import as_data
-from shardwise_operator.frozen import freeze
+from shardwise.protocol.errors import JobError
+from shardwise_operator.observe.snapshot import take_snapshot
 
 TABLE = Path(__file__).parents[3] / "docs" / "refusals.md"
 
@@ -68,7 +68,7 @@ def layer(client: Client, override: str) -> tuple[str, str]:
     except RefusedError as refusal:
         return _of(str(refusal))
     with pytest.raises(JobError) as refused:
-        freeze(manifest, {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}, image="trainer")
+        take_snapshot(manifest, {name: as_data(accelerator) for name, accelerator in BUILT_IN.items()}, image="trainer")
     return "condition", str(refused.value.problems[0])
 
 

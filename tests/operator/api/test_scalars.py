@@ -6,8 +6,8 @@ import pytest
 from tests.cluster.client import Client
 from tests.job.wrong_files import IN_CLUSTER
 
-from shardwise.job.errors import JobError
 from shardwise.job.load import loads
+from shardwise.protocol.errors import JobError
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "kubernetes").glob("*.yaml"))
 
@@ -69,8 +69,6 @@ def test_whole_quantities_need_no_quotes(shardwise_api: Client) -> None:
     shardwise_api.kubectl("apply", "--dry-run=server", "--filename", "-", stdin=document)
 
     assert accepted_by_reader(document)
-    assert not accepted_by_reader(document.replace("cpu: 2", "cpu: 0.5"))
-    shardwise_api.refused("apply", "--dry-run=server", "--filename", "-", stdin=document.replace("cpu: 2", "cpu: 0.5"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.name))

@@ -4,13 +4,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.cluster.api_server import ApiServer
 from tests.operator.building import manifest
-from tests.operator.controller.living import Living, until
-from tests.operator.controller.operating import Operator, Place, StandInAgents
+from tests.operator.living import Living, until
+from tests.operator.operating import Operator, Place, StandInAgents
 from tests.operator.runtime.meddling import Asked, Meddler
+
+from shardwise.protocol.run_status import RunSummary
 
 _SECONDS = 120.0
 
@@ -63,7 +64,7 @@ def test_an_operator_killed_after_every_write(
     """The job loses a pod, is suspended, resumed and completes: each pod is made once, each loss is charged once."""
     names: set[tuple[str, str]] = set()
 
-    def say(address: str, answer: dict[str, Any] | None) -> None:
+    def say(address: str, answer: RunSummary | None) -> None:
         del address
         names.update((name, pod["metadata"]["uid"]) for name, pod in place.pods().items())
         agents.answer = answer

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.cluster.commands import wait
 from tests.operator.building import manifest, record, verdict
-from tests.operator.controller.operating import Operator, Place, StandInAgents, told
+from tests.operator.operating import Operator, Place, StandInAgents, told
 
 pytestmark = pytest.mark.usefixtures("operator")
 

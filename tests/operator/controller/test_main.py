@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster.api_server import ApiServer
 from tests.operator.building import manifest
-from tests.operator.controller.operating import Place
+from tests.operator.operating import Place
 
 
 def _free_port() -> int:

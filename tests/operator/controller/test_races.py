@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from tests.cluster.api_server import ApiServer
 from tests.operator.building import SETTINGS, classes, manifest, record, seen
-from tests.operator.controller.operating import Operator, Place, StandInAgents, told
+from tests.operator.operating import Operator, Place, StandInAgents, told
 
-from shardwise_operator.apply import Applier
-from shardwise_operator.asks import Asks
 from shardwise_operator.config import Settings
-from shardwise_operator.decide import decide
-from shardwise_operator.observe import RECENT_SECONDS, Observer
-from shardwise_operator.plan import Create
+from shardwise_operator.decide.decide import decide
+from shardwise_operator.decide.plan import Create
+from shardwise_operator.observe.observe import RECENT_SECONDS, Observer
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.connection import connect
 from shardwise_operator.runtime.errors import AlreadyExistsError, ConflictError
@@ -21,6 +19,8 @@ from shardwise_operator.runtime.kinds import CONFIG_MAPS, SECRETS, TRAINING_JOBS
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.transport import Api
+from shardwise_operator.write.apply import Applier
+from shardwise_operator.write.requests import Requests
 
 NETWORKING = "apis/networking.k8s.io/v1"
 
@@ -55,7 +55,7 @@ def test_an_old_view_does_no_harm(place: Place, api_server: ApiServer, agents: S
     settings = Settings(
         trainer_image="image", operator_namespace="x", managed_by="", poll_seconds=1.0, tokens=Tokens(b"0" * 32)
     )
-    applier = Applier(api, Asks(agents, lambda _: None), settings.tokens)
+    applier = Applier(api, Requests(agents, lambda _: None), settings.tokens)
     old = {**place.job(), "status": {name: running[name] for name in ("attempts", "round", "startTime")}}
     config_map = place.client.request("GET", place.path("configmaps", "job-shardwise-0"))
 
@@ -155,7 +155,7 @@ def test_of_two_jobs_with_half_each_the_younger_gives_way(place: Place) -> None:
         place.bind(f"{job}-0-0-0")
         place.report(f"{job}-0-1-0", conditions=[unschedulable])
 
-    place.until("one to give way", lambda: place.status(younger).get("reason") == "GivenBack")
+    place.until("one to give way", lambda: place.status(younger).get("reason") == "PodsReleased")
     place.until("its pods' end", lambda: list(place.pods(younger)) == [f"{younger}-0-0-0"])
     place.remove(f"{younger}-0-0-0")
     place.until_pods(job=younger)

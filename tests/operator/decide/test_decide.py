@@ -1,16 +1,26 @@
 """The order of the policies, and lives of jobs told pass by pass, without a cluster."""
 
+import pkgutil
 from dataclasses import replace
 
 from tests.operator.building import NOW, SETTINGS, begun, pod, record, seen
 
-from shardwise_operator.decide import decide
-from shardwise_operator.plan import AskStop, Create, Plan
-from shardwise_operator.state import Phase, read_state, write_state
+from shardwise_operator.decide import maintain, policies
+from shardwise_operator.decide.decide import POLICIES, decide
+from shardwise_operator.decide.plan import Create, Plan, RequestStop
+from shardwise_operator.observe.state import Phase, read_state, write_state
 
 
 def _made(plan: Plan) -> list[str]:
     return [step.manifest["metadata"]["name"] for step in plan.steps if isinstance(step, Create)]
+
+
+def test_every_policy_is_asked() -> None:
+    """A file of `policies` that is in neither list would decide nothing, and its own tests would pass."""
+    asked = [*POLICIES, *maintain._policies(SETTINGS)]
+    names = {getattr(policy, "__name__", type(policy).__module__).rpartition(".")[2] for policy in asked}
+
+    assert {module.name for module in pkgutil.iter_modules(policies.__path__)} <= names
 
 
 def test_a_job_that_is_deleted_is_left_to_the_garbage_collector() -> None:
@@ -45,7 +55,7 @@ def test_a_suspended_job_loses_no_pod() -> None:
     plan = decide(seen(begun(), *pods, suspend=True), SETTINGS, NOW)
 
     assert plan.state.charged == {}
-    assert plan.steps == (AskStop("10.0.0.1"),)
+    assert plan.steps == (RequestStop("10.0.0.1"),)
 
 
 def test_a_charge_is_written_before_it_is_carried_out() -> None:

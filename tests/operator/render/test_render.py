@@ -9,16 +9,16 @@ from unittest.mock import ANY
 import pytest
 import yaml
 from tests.conftest import Golden
-from tests.operator.building import SETTINGS, UID, begun, classes, frozen, manifest, seen
+from tests.operator.building import SETTINGS, UID, asking, begun, classes, manifest, seen, snapshot
 
 from shardwise.job.document import Document, parse_document
-from shardwise.job.errors import JobError
 from shardwise.job.load import dump, loads
-from shardwise.job.pods import CONTRACT
 from shardwise.job.resolve import resolve
+from shardwise.protocol.errors import JobError
+from shardwise.protocol.pods import CONTRACT
 from shardwise_operator.config import read_key
-from shardwise_operator.frozen import thaw
-from shardwise_operator.observed import Observed
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.snapshot import read_snapshot
 from shardwise_operator.render.children import children
 from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
@@ -45,14 +45,13 @@ _TOPOLOGIES = {
 
 def _two_slices(accelerator: str) -> Observed:
     hardware = {"accelerator": accelerator, "topology": _TOPOLOGIES[accelerator], "slices": 2}
-    made_of = frozen(manifest(hardware=hardware))
+    made_of = snapshot(manifest(hardware=hardware))
     return seen(begun(hosts=made_of.hosts), made_of=made_of)
 
 
 def _pod(host: str = "0-0", place: Place = Place(), **pod: Any) -> Any:  # noqa: B008  frozen
-    job = manifest()
-    job["spec"]["pod"] |= pod
-    return pod_manifest(seen(begun(), made_of=frozen(job)), host, place)
+    job = asking(manifest(), **pod)
+    return pod_manifest(seen(begun(), made_of=snapshot(job)), host, place)
 
 
 def test_every_class_has_its_topology() -> None:
@@ -69,6 +68,83 @@ def test_pods_of_every_class(accelerator: str, golden: Golden) -> None:
     golden(f"{accelerator}.yaml", yaml.safe_dump_all(pods, sort_keys=False))
 
 
+def test_pods_of_a_template(golden: Golden) -> None:
+    """Host 0 of a slice with a place to keep, whose template has much that Shardwise knows nothing of; both hold."""
+    job = manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x4"})
+    job["spec"]["pod"]["template"]["metadata"] = {"labels": {"team": "vision"}, "annotations": {"a.b/c": "d"}}
+    secret = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "9Gi"}}}
+    asking(
+        job,
+        agent={
+            "env": [{"name": "HF_TOKEN", "valueFrom": secret}, {"name": "HOME", "value": "/root"}],
+            "volumeMounts": [
+                {"name": "runs", "mountPath": "/runs"},
+                {"name": "cache", "mountPath": "/cache"},
+            ],
+        },
+        affinity={
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}},
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]},
+        },
+        containers=[{"name": "mesh", "image": "mesh:1", "securityContext": {"runAsUser": 7}}],
+        initContainers=[{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
+        volumes=[{"name": "cache", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}],
+        topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+        runtimeClassName="gvisor",
+        securityContext={"fsGroup": 2000, "supplementalGroups": [3000]},
+    )
+    made_of = snapshot(job)
+    made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "0-0", Place())
+
+    golden("template.yaml", yaml.safe_dump(made, sort_keys=False))
+
+
+def test_a_node_is_avoided_beside_the_job_s_own_affinity() -> None:
+    """The terms of nodes are alternatives: each gets the node that is to be avoided."""
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": zones}}}
+
+    made = _pod(place=Place(avoid="node-7"), affinity=affinity)["spec"]["affinity"]
+
+    avoided = {"key": "metadata.name", "operator": "NotIn", "values": ["node-7"]}
+    terms = made["nodeAffinity"][required]["nodeSelectorTerms"]
+    assert terms == [{**zone, "matchFields": [avoided]} for zone in zones]
+    assert _pod(affinity=affinity)["spec"]["affinity"] == affinity
+
+
+def test_a_round_that_was_frozen_with_fields_of_its_own() -> None:
+    """An earlier release had its own subset of a pod's fields; the pods of its rounds stay as they are."""
+    made_of = snapshot()
+    resolved = json.loads(made_of.data["resolved.yaml"])
+    resolved["spec"]["pod"] = {
+        "directory": "/runs/job",
+        "image": "localhost/trainer:dev",
+        "labels": {"team": "vision"},
+        "nodeSelector": {"zone": "a"},
+        "fsGroup": 2000,
+        "env": [{"name": "A", "value": "b"}],
+        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs", "readOnly": False}}],
+        "volumeMounts": [{"name": "runs", "mountPath": "/runs", "readOnly": False}],
+        "terminationGracePeriod": "1m",
+    }
+    job = asking(
+        manifest(),
+        agent={"env": [{"name": "A", "value": "b"}]},
+        nodeSelector={"zone": "a"},
+        securityContext={"fsGroup": 2000},
+        terminationGracePeriodSeconds=60,
+    )
+    job["spec"]["pod"]["template"]["metadata"] = {"labels": {"team": "vision"}}
+
+    old, new = read_snapshot({**made_of.data, "resolved.yaml": json.dumps(resolved)}), snapshot(job)
+
+    first, second = (pod_manifest(seen(begun(), made_of=each), "0-1", Place()) for each in (old, new))
+    assert first == second
+
+
 def test_children(golden: Golden) -> None:
     """The objects beside the pods. The tokens are of a key of zeros."""
     observed = seen(begun())
@@ -83,18 +159,22 @@ def test_the_pod_of_a_plan(golden: Golden) -> None:
     job = manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x4"}, preflight="plan")
     job["spec"]["training"]["data"]["tokenizer"] = "/runs/tokenizer.json"
     job["spec"]["training"]["model"]["vocabSize"] = 512
-    job["spec"]["pod"] |= {
-        "labels": {"team": "vision"},
-        "nodeSelector": {"cloud.google.com/gke-spot": "true"},
-        "tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}],
+    job["spec"]["pod"]["template"]["metadata"] = {"labels": {"team": "vision"}}
+    agent = {
         "resources": {"requests": {"cpu": "100"}},
         "env": [{"name": "HF_HOME", "value": "/runs/hub"}],
-        "envFrom": [{"secretRef": {"name": "bucket"}}],
+        "envFrom": [{"secretRef": {"name": "bucket", "optional": False}}],
         "imagePullPolicy": "Always",
-        "imagePullSecrets": [{"name": "registry"}],
-        "serviceAccountName": "trainer",
     }
-    made_of = frozen(job)
+    asking(
+        job,
+        agent=agent,
+        nodeSelector={"cloud.google.com/gke-spot": "true"},
+        tolerations=[{"key": "cloud.google.com/gke-spot", "operator": "Exists"}],
+        imagePullSecrets=[{"name": "registry"}],
+        serviceAccountName="trainer",
+    )
+    made_of = snapshot(job)
     state = begun(hosts=made_of.hosts)
     made = plan_manifest(seen(replace(state, attempts={**state.attempts, "plan": 2}), made_of=made_of))
 
@@ -103,10 +183,9 @@ def test_the_pod_of_a_plan(golden: Golden) -> None:
 
 def test_a_plan_that_reads_no_file_has_no_volume_of_the_job() -> None:
     """Nor its variables, which may be secrets: the job and the class are all that it needs."""
-    job = manifest(preflight="plan")
-    job["spec"]["pod"] |= {"envFrom": [{"secretRef": {"name": "bucket"}}]}
+    job = asking(manifest(preflight="plan"), agent={"envFrom": [{"secretRef": {"name": "bucket"}}]})
     state = begun()
-    made = plan_manifest(seen(replace(state, attempts={**state.attempts, "plan": 0}), made_of=frozen(job)))
+    made = plan_manifest(seen(replace(state, attempts={**state.attempts, "plan": 0}), made_of=snapshot(job)))
 
     (container,) = made["spec"]["containers"]
     assert {volume["name"] for volume in made["spec"]["volumes"]} == {
@@ -134,13 +213,14 @@ def test_the_job_goes_over_its_class() -> None:
     """Variables of the job win where both have one; selectors and tolerations are added."""
     hardware = {"accelerator": "tpu-v5e", "topology": "4x4"}
     job = manifest(hardware=hardware)
-    job["spec"]["pod"] |= {
-        "nodeSelector": {"cloud.google.com/gke-spot": "true"},
-        "tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}],
-        "env": [{"name": "LD_LIBRARY_PATH", "value": "/mine"}],
-        "labels": {"team": "vision"},
-    }
-    made_of = frozen(job)
+    job["spec"]["pod"]["template"]["metadata"] = {"labels": {"team": "vision"}}
+    asking(
+        job,
+        agent={"env": [{"name": "LD_LIBRARY_PATH", "value": "/mine"}]},
+        nodeSelector={"cloud.google.com/gke-spot": "true"},
+        tolerations=[{"key": "cloud.google.com/gke-spot", "operator": "Exists"}],
+    )
+    made_of = snapshot(job)
 
     made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "0-0", Place())
 
@@ -174,18 +254,18 @@ def test_a_job_may_say_how_long_a_lost_node_is_waited_for() -> None:
 def test_a_selector_against_the_class_is_refused() -> None:
     """By its key, with what the class asks for; the same value says nothing new."""
     job = manifest(hardware={"accelerator": "tpu-v5e", "topology": "4x4"})
-    job["spec"]["pod"]["nodeSelector"] = {"cloud.google.com/gke-tpu-topology": "4x4"}
-    frozen(job)
-    job["spec"]["pod"]["nodeSelector"] = {"cloud.google.com/gke-tpu-topology": "2x4"}
+    snapshot(asking(job, nodeSelector={"cloud.google.com/gke-tpu-topology": "4x4"}))
+    asking(job, nodeSelector={"cloud.google.com/gke-tpu-topology": "2x4"})
 
     with pytest.raises(JobError, match=r'nodeSelector\.cloud.*given "2x4", expected "4x4", which tpu-v5e asks for'):
-        frozen(job)
+        snapshot(job)
 
 
 def test_a_job_that_was_frozen_with_another_selector_keeps_to_its_class() -> None:
     """A class says on which nodes its pods may be privileged: no job takes them elsewhere."""
-    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5e", "topology": "4x4"}))
-    pod = made_of.pod.model_copy(update={"node_selector": {"cloud.google.com/gke-tpu-topology": "1x1", "zone": "a"}})
+    made_of = snapshot(manifest(hardware={"accelerator": "tpu-v5e", "topology": "4x4"}))
+    template = {"spec": {"nodeSelector": {"cloud.google.com/gke-tpu-topology": "1x1", "zone": "a"}}}
+    pod = made_of.pod.model_copy(update={"template": template})
     spec = made_of.job.spec.model_copy(update={"pod": pod})
     bent = replace(made_of, job=made_of.job.model_copy(update={"spec": spec}))
 
@@ -216,8 +296,8 @@ def test_no_pod_with_devices_is_the_first_to_be_killed(accelerator: str) -> None
 def test_a_job_s_resources_win_over_what_its_class_asks_for_at_least() -> None:
     """Also where the job says a limit alone: a request above it would be refused."""
     job = manifest(hardware={"accelerator": "tpu-v5e", "topology": "4x4"})
-    job["spec"]["pod"]["resources"] = {"requests": {"cpu": "2"}, "limits": {"memory": "4Gi"}}
-    made_of = frozen(job)
+    asking(job, agent={"resources": {"requests": {"cpu": "2"}, "limits": {"memory": "4Gi"}}})
+    made_of = snapshot(job)
 
     made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "0-0", Place())
 
@@ -246,7 +326,7 @@ def test_followers_wait_for_their_slice() -> None:
 
 def test_a_slice_of_one_host_needs_no_place() -> None:
     """Hosts that are slices by themselves may share a pool."""
-    made_of = frozen(manifest(hardware={"accelerator": "tpu-v5e", "topology": "2x4", "slices": 2}))
+    made_of = snapshot(manifest(hardware={"accelerator": "tpu-v5e", "topology": "2x4", "slices": 2}))
 
     made = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "1-0", Place())
 
@@ -265,7 +345,7 @@ def test_a_queue_gets_its_marks() -> None:
     """With Kueue's label on the job its pods are one group of their number, and one role, though no two are alike."""
     job = manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2})
     job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    made_of = frozen(job)
+    made_of = snapshot(job)
     observed = seen(begun(hosts=made_of.hosts), made_of=made_of)
     pods = [pod_manifest(observed, host, Place(pool="a", avoid_pool="b")) for host in made_of.hosts]
 
@@ -289,9 +369,9 @@ def test_a_round_keeps_its_queue() -> None:
     """A label that is edited meanwhile would make a group of two queues, which Kueue refuses."""
     job = manifest()
     job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    thawed = thaw(frozen(job).data)
+    read = read_snapshot(snapshot(job).data)
 
-    made = pod_manifest(seen(begun(), made_of=thawed), "0-0", Place())
+    made = pod_manifest(seen(begun(), made_of=read), "0-0", Place())
 
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
 
@@ -339,7 +419,7 @@ def test_a_round_is_frozen_as_it_was() -> None:
         made_of = _two_slices(accelerator).made_of
         assert made_of is not None
 
-        assert thaw(made_of.data) == made_of
+        assert read_snapshot(made_of.data) == made_of
 
 
 def test_what_another_release_has_frozen_is_read() -> None:
@@ -355,19 +435,19 @@ def test_what_another_release_has_frozen_is_read() -> None:
     bent = job.replace('"sequences": 1024', '"sequences": 1023')
 
     assert newer["resolved.yaml"].count("mood") == newer["class.yaml"].count("colour") == 1
-    assert thaw(newer) == made_of
+    assert read_snapshot(newer) == made_of
     assert parse_document(job, source="") == Document(data=json.loads(job), places=ANY)  # as earlier ones read it
-    assert thaw({**newer, "resolved.yaml": dump(made_of.job)}) == made_of  # as they have written it
-    assert thaw({**newer, "resolved.yaml": bent}).job.spec.training.batch.sequences == 1023
+    assert read_snapshot({**newer, "resolved.yaml": dump(made_of.job)}) == made_of  # as they have written it
+    assert read_snapshot({**newer, "resolved.yaml": bent}).job.spec.training.batch.sequences == 1023
 
 
 def test_the_pods_read_what_the_author_wrote() -> None:
     """A default that this release adds would be an unknown field to an older image, and so would a field of `pod`."""
     job = manifest(deadline="7d")
-    written = yaml.safe_load(frozen(job).data["job.yaml"])
+    written = yaml.safe_load(snapshot(job).data["job.yaml"])
 
     assert written["spec"] == {name: value for name, value in job["spec"].items() if name != "pod"}
-    assert resolve(loads(frozen(job).data["job.yaml"])).spec.training == frozen(job).job.spec.training
+    assert resolve(loads(snapshot(job).data["job.yaml"])).spec.training == snapshot(job).job.spec.training
 
 
 def test_tokens_differ_by_use_and_job() -> None:

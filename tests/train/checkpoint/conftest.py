@@ -40,7 +40,7 @@ class Toy:
 
     def writer(self, **options: Any) -> CheckpointWriter:
         """A writer with plain settings, closed after the test."""
-        defaults: dict[str, Any] = {"keep": Keep(last=3), "run": "toy", "incarnation": 0, "fence": nullcontext}
+        defaults: dict[str, Any] = {"keep": Keep(last=3), "run": "toy", "attempt": 0, "fence": nullcontext}
         self.writers.append(CheckpointWriter(str(self.root), **defaults | options))
         return self.writers[-1]
 

@@ -64,7 +64,7 @@ def main(root: str) -> None:
     abstract = {path: jax.ShapeDtypeStruct((64, 64), np.dtype(np.float32), sharding=sharding) for path in ("a", "b")}
     digester = Digester(abstract)
     fence = after(1, nothing) if moment == BEFORE_MARKER else nothing
-    saver = CheckpointWriter(root, keep=Keep(last=1), run="killed", incarnation=0, fence=fence)  # type: ignore[arg-type]
+    saver = CheckpointWriter(root, keep=Keep(last=1), run="killed", attempt=0, fence=fence)  # type: ignore[arg-type]
     for step in (1, 2):
         if step == 2 and moment in DEATHS:
             where, name, calls = DEATHS[moment]

@@ -49,7 +49,7 @@ def test_killed_save_leaves_old_or_new(killed: dict[str, Path], moment: str) -> 
     assert restored.step == expected
     assert all(np.array_equal(array, np.full((64, 64), expected, np.float32)) for array in restored.arrays.values())
 
-    writer = CheckpointWriter(root, keep=Keep(last=1), run="next", incarnation=1, fence=nullcontext)
+    writer = CheckpointWriter(root, keep=Keep(last=1), run="next", attempt=1, fence=nullcontext)
     writer.save(3, restored.arrays, digester=digester, identity={})
     writer.close()
     assert steps(root) == [3]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.train.s3_server import serving
 
-from shardwise.job import storage
-from shardwise.job.errors import CheckpointError, RunDirectoryError
+from shardwise.protocol import storage
+from shardwise.protocol.errors import CheckpointError, RunDirectoryError
 from shardwise.train.checkpoint import Lease, lease, steps
 from shardwise.train.checkpoint.store import Store
 

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shardwise.job.errors import CheckpointError
+from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint import manifest as manifests
 from shardwise.train.checkpoint.manifest import ArrayEntry, History, Manifest, decode, encode
 
@@ -25,7 +25,7 @@ def _manifest(path: str = "params.kernel") -> Manifest:
         kind="state",
         step=3,
         run="r",
-        incarnation=1,
+        attempt=1,
         created=datetime(2030, 1, 2, tzinfo=UTC),
         identity={"model": "toy", "seed": 3, "rate": 0.5, "tied": True, "rotary": None},
         arrays={path: _entry()},
@@ -35,6 +35,14 @@ def _manifest(path: str = "params.kernel") -> Manifest:
 def test_round_trip() -> None:
     """Every field survives, the types of identity's values included."""
     assert decode(*encode(_manifest()), 3) == _manifest()
+
+
+def test_an_attempt_keeps_the_name_that_it_has_in_earlier_checkpoints() -> None:
+    """Releases before and after this one read each other's checkpoints."""
+    content, _ = encode(_manifest())
+
+    assert json.loads(content)["incarnation"] == 1
+    assert "attempt" not in json.loads(content)
 
 
 def test_history() -> None:

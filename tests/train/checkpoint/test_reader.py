@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from shardwise.job.errors import CheckpointError, StorageError
+from shardwise.protocol.errors import CheckpointError, StorageError
 from shardwise.train.checkpoint import chunks, fetch, load_numpy, read_manifest, restore, steps
 from shardwise.train.checkpoint.manifest import FORMAT_VERSION
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester
-from shardwise.train.processes import Settle
+from shardwise.train.peers import Settle
 
 Toy = Any
 """The fixture's class lives in conftest.py, which is not imported."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.train.s3_server import Bucket, serving
 
-from shardwise.job.errors import CheckpointError
 from shardwise.job.spec import Keep
+from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint import load_numpy, steps
 from shardwise.train.checkpoint.store import Store
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.job.errors import CheckpointError
+from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint.store import Store
 
 

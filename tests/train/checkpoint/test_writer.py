@@ -18,14 +18,14 @@ import pytest
 import tensorstore as ts
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.job import storage
-from shardwise.job.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.job.spec import Keep
+from shardwise.protocol import storage
+from shardwise.protocol.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.train.checkpoint import load_numpy, put, read_manifest, steps
 from shardwise.train.checkpoint import writer as writing
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester
-from shardwise.train.processes import ALONE
+from shardwise.train.peers import ALONE
 
 Toy = Any
 """The fixture's class lives in conftest.py, which is not imported."""
@@ -60,10 +60,10 @@ def test_ticket_tells_bytes_and_seconds(toy: Toy) -> None:
 
 
 def test_manifest_says_what_it_holds(toy: Toy) -> None:
-    """Identity, owner and incarnation come back as they were given."""
-    toy.save(toy.writer(run="mine", incarnation=7), 5)
+    """Identity, owner and attempt come back as they were given."""
+    toy.save(toy.writer(run="mine", attempt=7), 5)
     manifest = read_manifest(str(toy.root), 5)
-    assert (manifest.run, manifest.incarnation, manifest.step, manifest.kind) == ("mine", 7, 5, "state")
+    assert (manifest.run, manifest.attempt, manifest.step, manifest.kind) == ("mine", 7, 5, "state")
     assert manifest.identity == {"model": "toy"}
     assert manifest.arrays["params.half"].dtype == "bfloat16"
 
@@ -132,16 +132,16 @@ def test_retention_keeps_last_and_permanent(toy: Toy) -> None:
 
 
 def test_fence_is_called_before_the_commit_and_may_refuse_it(toy: Toy) -> None:
-    """A save of an overtaken incarnation is never committed, and its own error comes through."""
+    """A save of an overtaken attempt is never committed, and its own error comes through."""
     seen = []
 
     def fence() -> None:
         seen.append(sorted(path.name for path in toy.folder(2).iterdir()))
-        raise ShardwiseError("incarnation 2 exists")
+        raise ShardwiseError("attempt 2 exists")
 
     toy.save(toy.writer(), 1)
     writer = toy.writer(fence=fence)
-    with pytest.raises(ShardwiseError, match="incarnation 2 exists"):
+    with pytest.raises(ShardwiseError, match="attempt 2 exists"):
         toy.save(writer, 2)
     assert seen == [["arrays", "manifest.json"]]
     assert toy.restored_step() == 1
@@ -293,7 +293,7 @@ def test_waiting_for_a_save_beats_while_files_are_written(monkeypatch: pytest.Mo
 def test_one_ranks_failure_is_everyones(toy: Toy) -> None:
     """Also where this rank has written its part: none counts a checkpoint that another lacks, and all go by rank 0."""
     toy.save(toy.writer(), 1)
-    other = {"done": False, "words": "writing failed (UNAVAILABLE: 503)", "refused": False, "passes": True}
+    other = {"done": False, "reason": "writing failed (UNAVAILABLE: 503)", "refused": False, "passes": True}
 
     def exchange(name: str, text: str) -> list[str]:
         return [text, json.dumps(json.loads(text) | (other if name == "save files" else {}))]
@@ -318,7 +318,7 @@ def test_a_rank_that_holds_only_copies_has_nothing_to_write(toy: Toy) -> None:
     told: list[str] = []
 
     def exchange(_: str, text: str) -> list[str]:
-        told.append(json.loads(text)["words"])
+        told.append(json.loads(text)["reason"])
         return [text]
 
     processes = SimpleNamespace(writes=False, count=2, exchange=exchange, agree=ALONE.agree)
@@ -407,7 +407,7 @@ def test_resident_memory_is_flat_over_100_saves(tmp_path: Path) -> None:
     shapes = {f"w{n}": jax.ShapeDtypeStruct((2048, 2048), jnp.float32, sharding=sharding) for n in range(3)}
     tree = {path: jax.device_put(np.full(a.shape, 0.5, np.float32), sharding) for path, a in shapes.items()}
     digester, step = Digester(shapes), jax.jit(lambda tree: {p: x + 1 for p, x in tree.items()}, donate_argnums=0)
-    writer = writing.CheckpointWriter(str(tmp_path), keep=Keep(last=1), run="r", incarnation=0, fence=nullcontext)
+    writer = writing.CheckpointWriter(str(tmp_path), keep=Keep(last=1), run="r", attempt=0, fence=nullcontext)
     resident = []
     for number in range(1, 101):
         writer.save(number, tree, digester=digester, identity={})

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from shardwise.job.errors import DataError, StorageError
 from shardwise.job.spec.data import Data
+from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import cache, files, tokenise
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.sources import Document, is_held_out

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 import zstandard
 
-from shardwise.job.errors import DataError, StorageError
+from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import files as reading
 from shardwise.train.data.files import find_files, has_changed, read_blocks
 

@@ -10,8 +10,8 @@ import pytest
 import zstandard
 from tests.train.s3_server import Bucket, serving
 
-from shardwise.job.errors import DataError
 from shardwise.job.spec.data import Data
+from shardwise.protocol.errors import DataError
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.files import BLOCK_BYTES, find_files, has_changed, read_blocks
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import BLOCK_BYTES, DataFile, find_files
 from shardwise.train.data.sources import Document, documents, is_held_out
 

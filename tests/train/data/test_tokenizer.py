@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.data.tokenizer import PIECE_BYTES, ByteTokenizer, load_tokenizer, token_dtype
 
 

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from tests.train.small_gpt import gpt2_config, program_of, random_params
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights import place, read, write
 

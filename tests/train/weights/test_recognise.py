@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.train.small_gpt import gpt2_config, training_of
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights import model_section, recognise
 from shardwise.train.weights.families import family_of, tensors

@@ -1,4 +1,4 @@
-"""The command `shardwise`, put together from its subcommands; errors become words and exit codes here and nowhere else.
+"""The command `shardwise`, put together from its subcommands; errors become text and exit codes here and nowhere else.
 
 JAX is imported by the commands that need it, after they have set its environment, so the others answer at once.
 """
@@ -12,7 +12,7 @@ from rich.markup import escape
 
 import shardwise
 from shardwise.cli import check, export, generate, import_weights, logs, plan, run, status, stop
-from shardwise.job.errors import ShardwiseError
+from shardwise.protocol.errors import ShardwiseError
 
 app = typer.Typer(
     name="shardwise",
@@ -37,7 +37,7 @@ def _version(*, version: Version = False) -> None:
 
 
 def main() -> None:
-    """Run the command line; exit codes are those of `shardwise.job.contract.ExitCode`."""
+    """Run the command line; exit codes are those of `shardwise.protocol.contract.ExitCode`."""
     try:
         app(prog_name="shardwise")  # typer itself ends with 2 on wrong usage, and with 130 on Ctrl-C
     except ShardwiseError as error:

@@ -13,12 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from shardwise.cli.arguments import Overrides
-from shardwise.job.errors import UsageError
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices
+from shardwise.protocol.errors import UsageError
 
 JobFile = Annotated[
     Path | None, typer.Argument(help="The job file; may be left out with --explain.", metavar="JOB.YAML")
@@ -57,7 +57,7 @@ def _check(
 
 
 def num_parameters(model: Model, vocab_size: int) -> int:
-    """Weights and biases of a resolved model with so many tokens, without the padding of the token table."""
+    """Return the weights and biases of a resolved model with so many tokens, without the table's padding."""
     assert model.layers is not None
     assert model.embed is not None
     assert model.mlp is not None
@@ -73,7 +73,7 @@ def num_parameters(model: Model, vocab_size: int) -> int:
 
 
 def _summary(job: TrainingJob) -> Table:
-    """What the job asks for, a line each."""
+    """Yield what the job asks for, a line each."""
     training, hardware = job.spec.training, job.spec.hardware
     mesh = mesh_shape(job)
     assert mesh is not None, "the rules have passed the mesh"
@@ -98,7 +98,7 @@ def _model_size(model: Model) -> str:
 
 
 def _reference(fields: list[FieldRow]) -> Table:
-    """Two columns, because a path takes half of an 80-column terminal; a line between sections."""
+    """Print two columns, because a path takes half of an 80-column terminal; a line between sections."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("field", no_wrap=True, style="bold")
     table.add_column("meaning\ntype, range (unit); default", overflow="fold")

@@ -15,7 +15,7 @@ from shardwise.cli.extras import trainer_imports
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.cli.stand_in import on_the_processor
 from shardwise.job import environment
-from shardwise.job.errors import CheckpointError, UsageError
+from shardwise.protocol.errors import CheckpointError, UsageError
 
 _SUFFIX = ".safetensors"
 
@@ -39,6 +39,7 @@ def _export(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():
+        from shardwise.cli.model import nothing_saved
         from shardwise.train import weights
         from shardwise.train.checkpoint import steps
         from shardwise.train.config import GptConfig
@@ -51,7 +52,7 @@ def _export(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
     root = root_of(job, directory)
     candidates = [step] if step is not None else steps(root)[::-1]
     if not candidates:
-        raise CheckpointError(f"{root}: no checkpoint has been saved yet; run the job until its first save")
+        raise nothing_saved(root)
     for candidate in candidates:
         console.print(f"writing {out} from the checkpoint of step {candidate} ...")
         try:
@@ -66,7 +67,7 @@ def _export(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
 
 
 def _parameters(root: str, step: int) -> Iterator[tuple[str, Any]]:
-    """The parameters by the model's own paths, verified, one in memory at a time."""
+    """Yield the parameters by the model's own paths, verified, one in memory at a time."""
     from shardwise.cli.model import PARAMS
     from shardwise.train.checkpoint import load_numpy
 

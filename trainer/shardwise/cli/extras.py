@@ -1,21 +1,17 @@
-"""The boundary between light commands and those that need JAX.
-
-Called by every command that trains or reads weights.
-"""
+"""The boundary between light commands and those that train or read weights, which need JAX."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shardwise.job.errors import UsageError
+from shardwise.protocol.errors import UsageError
 
 
 @contextmanager
 def trainer_imports() -> Iterator[None]:
-    """Import the trainer inside this block: where its libraries are not installed, say so in words.
+    """Import the trainer inside this block: if its libraries are not installed, raise an error that says so.
 
     Raises:
         UsageError: a library of the extra `train` is missing.
-
     """
     try:
         yield

@@ -17,7 +17,7 @@ from shardwise.cli.extras import trainer_imports
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.cli.stand_in import on_this_machine
 from shardwise.job import environment
-from shardwise.job.errors import UsageError
+from shardwise.protocol.errors import UsageError
 
 Prompt = Annotated[
     str, typer.Option("--prompt", help="The beginning of the text; without one a new document begins.", metavar="TEXT")
@@ -84,7 +84,7 @@ def _generate(
 
 
 def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """The text of `tokens` piece by piece, each as soon as it is sure; together they are `decode` of all.
+    """Yield the text of `tokens` piece by piece, each as soon as it is sure; together they are `decode` of all.
 
     A character of several tokens shows as one replacement character until its last token, so a replacement character at
     the end is held back.

@@ -13,15 +13,15 @@ from shardwise.cli.arguments import Overrides
 from shardwise.cli.extras import trainer_imports
 from shardwise.cli.run_files import root_of
 from shardwise.job import environment
-from shardwise.job.contract import JOB_FILE, SUMMARY
 from shardwise.job.document import Document, write_document
-from shardwise.job.errors import RunDirectoryError
-from shardwise.job.files import replace_file
 from shardwise.job.load import check
 from shardwise.job.overrides import apply_overrides
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import JOB_FILE, SUMMARY
+from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.files import replace_file
 
 _TOKENIZER_FILE = "tokenizer.json"
 _TEXT_TO_FILL_IN = "your-text/*.txt"
@@ -75,7 +75,7 @@ def _refuse_run(directory: Path) -> None:
 
 
 def _tokenizer(model_file: Path, vocab_size: int) -> str:
-    """The tokenizer.json beside the weights; without one, bytes if the vocabulary is theirs."""
+    """Return the tokenizer.json beside the weights; without one, bytes if the vocabulary is theirs."""
     folder = model_file if model_file.is_dir() else model_file.parent
     if not (folder / _TOKENIZER_FILE).exists() and vocab_size == BYTE_VOCAB_SIZE:
         return BYTE_TOKENIZER
@@ -83,7 +83,7 @@ def _tokenizer(model_file: Path, vocab_size: int) -> str:
 
 
 def _document(model: dict[str, Any], tokenizer: str) -> Document:
-    """A job file that fine-tunes such a model gently on one device."""
+    """Return a job file that fine-tunes such a model gently on one device."""
     training = {
         "model": model,
         "data": {"train": [{"name": "text", "paths": [_TEXT_TO_FILL_IN]}], "tokenizer": tokenizer},

@@ -1,6 +1,6 @@
-"""Published weights as a run's first checkpoint.
+"""Published weights as a run's first checkpoint, for `import`.
 
-Called by `import`. It imports JAX: import it after the environment is set, inside `trainer_imports`.
+It imports JAX: import it after the environment is set, inside `trainer_imports`.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,8 +12,8 @@ from pathlib import Path
 import jax
 
 from shardwise.cli.model import PARAMS
-from shardwise.job import takeover
 from shardwise.job.spec import Mesh, TrainingJob
+from shardwise.protocol import takeover
 from shardwise.train import weights
 from shardwise.train.checkpoint import CheckpointWriter, Lease
 from shardwise.train.config import GptConfig
@@ -23,8 +23,6 @@ from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Abstract, Program
 
 _MODEL = "spec.training.model"
-# What a person may change without another function of the same weights, where positions are rotary.
-_FREE_WHEN_ROTARY = frozenset({"seqLen"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ def save_weights(
     program = Program.of(training, Layout.of(training, jax.devices()[:1]), config)
     weights.check_fits(GptConfig.of(training, tokenizer_size=config.vocab_size, platform="cpu"), config)
     with takeover.hold(directory):
-        run = RunDirectory(directory, takeover.next_incarnation(directory))
+        run = RunDirectory(directory, takeover.next_attempt(directory))
         lease = Lease(root, run=run.run_id(), name=job.metadata.name, directory=str(directory))
         placed = weights.place(program, config, parameters)
         arrays = {PARAMS + path: array for path, array in placed.items()}
@@ -67,7 +65,7 @@ def save_weights(
             root,
             keep=training.checkpoint.keep,
             run=job.metadata.name,
-            incarnation=run.incarnation,
+            attempt=run.attempt,
             fence=run.commit,
         )
         with lease.held(tell), closing(writer):
@@ -76,6 +74,5 @@ def save_weights(
 
 
 def _identity(config: GptConfig) -> dict[str, str | int | float | bool | None]:
-    free = _FREE_WHEN_ROTARY if config.position == "rotary" else frozenset()
-    section = weights.model_section(config)
+    free, section = weights.free_keys(config), weights.model_section(config)
     return {f"{_MODEL}.{key}": value for key, value in section.items() if key not in free}

@@ -1,4 +1,4 @@
-"""`shardwise logs`: what the trainers of a run wrote, by incarnation and host."""
+"""`shardwise logs`: what the trainers of a run wrote, by attempt and host."""
 
 import re
 from pathlib import Path
@@ -8,42 +8,42 @@ import typer
 
 from shardwise.cli.arguments import RunDir
 from shardwise.cli.run_files import refuse_other_directory
-from shardwise.job.contract import LOGS, log_path
-from shardwise.job.errors import UsageError
+from shardwise.protocol.contract import LOGS, log_path
+from shardwise.protocol.errors import UsageError
 
-_FOLDER = re.compile(r"incarnation-(\d+)")
+_FOLDER = re.compile(r"attempt-(\d+)")
 
 Host = Annotated[int, typer.Option("--host", min=0, help="The host whose trainer wrote it.", metavar="N")]
-Incarnation = Annotated[
+AttemptOption = Annotated[
     int | None,
-    typer.Option("--incarnation", min=0, help="Which start of the processes, from 0; else the newest.", metavar="M"),
+    typer.Option("--attempt", min=0, help="Which start of the processes, from 0; else the newest.", metavar="M"),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("logs", epilog="Example: shardwise logs runs/first --host 1 --incarnation 0")(_logs)
+    app.command("logs", epilog="Example: shardwise logs runs/first --host 1 --attempt 0")(_logs)
 
 
-def _logs(directory: RunDir, *, host: Host = 0, incarnation: Incarnation = None) -> None:
+def _logs(directory: RunDir, *, host: Host = 0, attempt: AttemptOption = None) -> None:
     """Print the log of one trainer process.
 
     The logs of processes that were killed are kept.
     """
     refuse_other_directory(directory)
-    there = _incarnations(directory)
-    wanted = max(there, default=0) if incarnation is None else incarnation
+    there = _attempts(directory)
+    wanted = max(there, default=0) if attempt is None else attempt
     path = log_path(directory, wanted, host)
     if not path.is_file():
         hosts = sorted(int(log.stem.removeprefix("host-")) for log in path.parent.glob("host-*.log"))
         raise UsageError(
-            f"{directory}: no log of host {host} in incarnation {wanted}; there are "
-            f"incarnations {', '.join(map(str, there)) or 'none'}"
+            f"{directory}: no log of host {host} in attempt {wanted}; there are "
+            f"attempts {', '.join(map(str, there)) or 'none'}"
             + (f", and in this one hosts {', '.join(map(str, hosts))}" if hosts else "")
         )
     typer.echo(path.read_text(encoding="utf-8", errors="replace"), nl=False)
 
 
-def _incarnations(directory: Path) -> list[int]:
-    matches = (_FOLDER.fullmatch(folder.name) for folder in (directory / LOGS).glob("incarnation-*"))
+def _attempts(directory: Path) -> list[int]:
+    matches = (_FOLDER.fullmatch(folder.name) for folder in (directory / LOGS).glob("attempt-*"))
     return sorted(int(match[1]) for match in matches if match)

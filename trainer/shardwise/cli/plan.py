@@ -18,14 +18,14 @@ from rich.console import Console
 from shardwise.cli.arguments import JobFile, Overrides
 from shardwise.cli.extras import trainer_imports
 from shardwise.job.accelerators import offered
-from shardwise.job.contract import ExitCode
 from shardwise.job.environment import plan_environment
-from shardwise.job.errors import ShardwiseError, UsageError
-from shardwise.job.files import replace_file
 from shardwise.job.load import load
-from shardwise.job.pods import Verdict
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import ShardwiseError, UsageError
+from shardwise.protocol.files import replace_file
+from shardwise.protocol.pods import Verdict
 
 if TYPE_CHECKING:
     from shardwise.plan.result import Plan
@@ -102,7 +102,7 @@ def _plan(
 def _made(
     job: TrainingJob, *, search: bool, summary: Path | None, report: Callable[[str], None]
 ) -> "tuple[Plan, list[Found]]":
-    """The job's plan, or the best of a search's with all that it found."""
+    """Return the job's plan, or the best of a search's with all that it found."""
     from shardwise.plan import making
     from shardwise.plan import search as searching
 
@@ -122,7 +122,7 @@ def _made(
 
 @contextmanager
 def _reported(console: Console) -> Iterator[Callable[[str], None]]:
-    """What is being done, in one line that changes; lines where the console is no terminal."""
+    """Yield a report of what is being done: one line that changes, or lines if the console is no terminal."""
     with console.status("") as status:
 
         def report(text: str) -> None:

@@ -1,6 +1,6 @@
 """`shardwise run`: train a job in a run directory on this machine, or go on with what is there.
 
-Hands over to the launcher: hosts of `cpu-sim` are simulated here, one host of GPUs or TPU chips is this machine. This
+The launcher does the work: hosts of `cpu-sim` are simulated here, one host of GPUs or TPU chips is this machine. This
 process imports neither JAX nor Ray.
 """
 

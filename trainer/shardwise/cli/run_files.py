@@ -1,7 +1,7 @@
-"""What a run directory says of its run, read without JAX.
+"""A run as its directory shows it, read without JAX: its job, status, metrics and checkpoints.
 
-Called by `status`, and by the commands that need a run's job. It never writes, and holds the run's lock only for the
-instant of asking whether somebody else does. Of a live run it asks the launcher.
+Nothing is written, and the run's lock is held only for the instant of finding out whether another process holds it. The
+leader of a live run is asked for its status.
 """
 
 import fcntl
@@ -17,7 +17,10 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from shardwise.cli.live import live_status
-from shardwise.job.contract import (
+from shardwise.job.load import load
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import (
     COMMITTED,
     JOB_FILE,
     LOCK,
@@ -26,33 +29,29 @@ from shardwise.job.contract import (
     checkpoint_root,
     checkpoint_step,
 )
-from shardwise.job.errors import RunDirectoryError, UsageError
-from shardwise.job.load import load
-from shardwise.job.resolve import resolve
-from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import RunDirectoryError, UsageError
+from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
+from shardwise.protocol.run_status import RunStatus
 from shardwise.train.metrics import steps
-
-RECENT_STEPS = 20
-"""Of which speed and time left are measured: enough to even out a slow step, few enough to follow a change."""
 
 _LIVE = ("starting", "running")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStatus:
-    """How a run stands.
+class RunOverview:
+    """One run.
 
     `status` is starting, running, stopped (saved, can go on), complete, failed, nonfinite, dead (its process ended
-    without a word; can go on) or ready (never started). `live` is what its launcher says of it, None where there is
-    none. `records` are its metrics, one a step. `checkpoints` are the
-    committed steps, ascending; None where `root` could not be listed, and then `unlisted` says why.
+    without a summary; can go on) or ready (never started). `live` is its leader's status, None if no leader answers.
+    `records` are its metrics, one a step. `checkpoints` are the committed steps, ascending; None if `root` could not be
+    listed, and then `unlisted` says why.
     """
 
     directory: Path
     job: TrainingJob | None
     status: str
     summary: Mapping[str, Any]
-    live: Mapping[str, Any] | None
+    live: RunStatus | None
     records: list[dict[str, Any]]
     root: str
     checkpoints: list[int] | None
@@ -60,41 +59,43 @@ class RunStatus:
 
     @property
     def step(self) -> int:
-        """Completed steps."""
-        live = max((host["step"] for host in self.live["hosts"]), default=0) if self.live else 0
+        """Return the number of completed steps."""
+        live = max((host.step for host in self.live.hosts), default=0) if self.live else 0
         return max(live, int(self.summary.get("steps", 0)), self.records[-1]["step"] if self.records else 0)
 
     @property
     def num_steps(self) -> int | None:
-        """Steps of the whole run; None before its first start has read the job."""
+        """Return the steps of the whole run; None before its first start has read the job."""
         return self.job.spec.training.steps if self.job else self.summary.get("of")
 
     def recent(self, key: str) -> float | None:
-        """The median of a metric over the last steps; None before the first."""
-        values = [record[key] for record in self.records[-RECENT_STEPS:] if record.get(key) is not None]
+        """Return the median of a metric over the last steps; None before the first."""
+        values = self._recent(key)
         return float(median(values)) if values else None
 
     @property
     def eta_seconds(self) -> float | None:
-        """Time left at the median speed of the last steps; None unless the run is going."""
-        seconds = self.recent("stepSeconds")
-        if self.status != "running" or self.num_steps is None or seconds is None:
+        """Return the time left, by the leader's status if it is known; None unless the run is going."""
+        if self.status != "running":
             return None
-        return seconds * (self.num_steps - self.step)
+        if self.live and self.live.progress.eta_seconds is not None:
+            return self.live.progress.eta_seconds
+        return eta_seconds(self.step, self.num_steps, self._recent("stepSeconds"))
 
     def as_json(self) -> dict[str, Any]:
-        """The status as `status --json` prints it; null is what is not known."""
+        """Return what `status --json` prints; null is what is not known."""
         newest = self.records[-1] if self.records else {}
+        live = self.live.model_dump(mode="json") if self.live else {}
         return {
             "name": self.job.metadata.name if self.job else self.summary.get("name"),
             "status": self.status,
-            "phase": self.live["phase"] if self.live else None,
-            "reason": self.live["reason"] if self.live else None,
-            "incarnation": self.live["incarnation"] if self.live else None,
-            "hosts": self.live["hosts"] if self.live else [],
-            "slowestHost": self.live["slowestHost"] if self.live else None,
-            "restarts": self.live["restarts"] if self.live else self.summary.get("restarts", {}),
-            "goodput": self.live["goodput"] if self.live else self.summary.get("goodput", {}),
+            "phase": live.get("phase"),
+            "reason": live.get("reason"),
+            "attempt": live.get("attempt"),
+            "hosts": live.get("hosts", []),
+            "slowestHost": live.get("slowestHost"),
+            "restarts": live.get("restarts", self.summary.get("restarts", {})),
+            "goodput": live.get("goodput", self.summary.get("goodput", {})),
             "step": self.step,
             "of": self.num_steps,
             "loss": newest.get("loss"),
@@ -103,17 +104,20 @@ class RunStatus:
             "etaSeconds": self.eta_seconds,
             "checkpointRoot": self.root,
             "checkpoints": self.checkpoints,
-            "checkpoint": self.live["checkpoint"] if self.live else None,
-            "failedSaves": self.live["failedSaves"] if self.live else None,
+            "checkpoint": live.get("checkpoint"),
+            "failedSaves": live.get("failedSaves"),
             "phases": self.summary.get("phases", {}),
             "initialDigest": self.summary.get("initialDigest"),
             "digest": self.summary.get("digest"),
             "error": self.summary.get("error"),
         }
 
+    def _recent(self, key: str) -> list[float]:
+        return [record[key] for record in self.records[-RECENT_STEPS:] if record.get(key) is not None]
+
 
 def job_of(directory: Path) -> TrainingJob:
-    """The resolved job of a run; UsageError where the directory holds none."""
+    """Return the resolved job of a run; UsageError if the directory holds none."""
     refuse_other_directory(directory)
     path = directory / JOB_FILE
     if not path.exists():
@@ -122,7 +126,7 @@ def job_of(directory: Path) -> TrainingJob:
 
 
 def root_of(job: TrainingJob, directory: Path) -> str:
-    """Where the checkpoints of a run are."""
+    """Return where the checkpoints of a run are."""
     return checkpoint_root(job.spec.training.checkpoint.path, directory)
 
 
@@ -131,8 +135,8 @@ def report_refused(console: Console, step: int, reason: str) -> None:
     console.print(f"checkpoint of step {step} refused: {reason}", markup=False)
 
 
-def read_status(directory: Path) -> RunStatus:
-    """How the run in this directory stands; UsageError where it is no run directory."""
+def read_overview(directory: Path) -> RunOverview:
+    """Read the run in this directory; UsageError if it is no run directory."""
     refuse_other_directory(directory)
     alive = is_live(directory)
     summary = _read_summary(directory / SUMMARY)
@@ -140,7 +144,7 @@ def read_status(directory: Path) -> RunStatus:
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
     root = checkpoint_root(job.spec.training.checkpoint.path if job else None, directory)
     checkpoints, unlisted = _committed(root)
-    return RunStatus(
+    return RunOverview(
         directory=directory,
         job=job,
         status="dead" if status in _LIVE and not alive else status,
@@ -154,14 +158,14 @@ def read_status(directory: Path) -> RunStatus:
 
 
 def refuse_other_directory(directory: Path) -> None:
-    """UsageError where the directory is not that of a run."""
+    """Raise UsageError if the directory is not that of a run."""
     if not any((directory / name).is_file() for name in (LOCK, SUMMARY)):
         found = "no such directory" if not directory.exists() else f"neither {SUMMARY} nor {LOCK} is in it"
         raise UsageError(f"{directory} is no run directory ({found}); expected the --dir of a `shardwise run`")
 
 
 def is_live(directory: Path) -> bool:
-    """Whether a live process holds the run's lock. A shared lock, given back at once, disturbs no other reader."""
+    """Return whether a live process holds the run's lock. A shared lock, released at once, disturbs no other reader."""
     try:
         handle = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -190,7 +194,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 
 def _committed(root: str) -> tuple[list[int] | None, str]:
-    """The committed steps below `root`, or None and why they are not known."""
+    """Return the committed steps below `root`, or None and why they are not known."""
     url = urlsplit(root)
     if url.scheme not in ("", "file"):
         return _committed_in_bucket(root)

@@ -1,6 +1,6 @@
-"""The job that a command reads a run with: the run's own where its devices are here, or else one that fits any machine.
+"""The job that a command reads a run with: the run's own if its devices are here, or else one that fits any machine.
 
-Called by `generate` and `export`, before JAX is imported. Weights read back on any devices; what differs is the time.
+It is chosen before JAX is imported. Weights read back on any devices; what differs is the time.
 """
 
 from collections.abc import Callable
@@ -9,18 +9,19 @@ from typing import Any, TypeVar
 from shardwise.cli.extras import trainer_imports
 from shardwise.job.accelerators import offered
 from shardwise.job.devices import hardware_words
-from shardwise.job.errors import DeviceError
 from shardwise.job.resolve import resolve
-from shardwise.job.spec import Hardware, Mesh, SpecModel, TrainingJob
+from shardwise.job.spec import Hardware, Mesh, TrainingJob
 from shardwise.job.topology import num_hosts
+from shardwise.protocol.errors import DeviceError
+from shardwise.protocol.strict_model import StrictModel
 
 _SIMULATED = "cpu-sim"
 
-Section = TypeVar("Section", bound=SpecModel)
+Section = TypeVar("Section", bound=StrictModel)
 
 
 def on_the_processor(job: TrainingJob) -> TrainingJob:
-    """The same model on one simulated device: without what its accelerator alone has, kernels and XLA's options."""
+    """Return the same model on one simulated device: without its accelerator's kernels and XLA options."""
     training = job.spec.training
     kernels = offered()[_SIMULATED].spec.kernels
     model = training.model if training.model.attention in kernels else _copy(training.model, attention="auto")
@@ -30,13 +31,12 @@ def on_the_processor(job: TrainingJob) -> TrainingJob:
 
 
 def on_this_machine(job: TrainingJob, *, live: bool, tell: Callable[[str], None]) -> TrainingJob:
-    """The job itself where one process has its devices, simulated or real, or else it `on_the_processor`.
+    """Return the job itself if one process has its devices, simulated or real, or else it `on_the_processor`.
 
     Args:
         job: of the run.
         live: whether the run has its devices at the moment.
-        tell: what a person is told where the real devices are not taken.
-
+        tell: gets a line for a person if the real devices are not taken.
     """
     hardware = job.spec.hardware
     simulated = offered()[hardware.accelerator].spec.platform == "cpu"

@@ -9,8 +9,8 @@ from rich.console import Console
 from shardwise.cli.arguments import RunDir
 from shardwise.cli.live import ask
 from shardwise.cli.run_files import is_live, refuse_other_directory
-from shardwise.job.errors import UsageError
-from shardwise.launcher.client import NoLeaderError
+from shardwise.launcher.agent.client import NoLeaderError
+from shardwise.protocol.errors import UsageError
 
 _LOOK_SECONDS = 0.1
 
@@ -40,7 +40,7 @@ def _stop(directory: RunDir, *, wait: Wait = True) -> None:
 
 
 def _ask(directory: RunDir) -> None:
-    """Ask; where host 0 is just being replaced, ask its successor."""
+    """Ask for the stop; if host 0 is just being replaced, ask its successor."""
     while True:
         try:
             ask(directory, "POST", "/stop")

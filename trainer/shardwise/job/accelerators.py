@@ -1,8 +1,8 @@
-"""The classes of machine that a job can ask for: finds them, and reads one that a platform team wrote.
+"""Find the classes of machine that a job can ask for, and read one that a platform team wrote.
 
-The built-in ones lie beside this file in `classes/`, one YAML each, read when a job names them.  The variable
-`SHARDWISE_CLASS` adds the class of one more file: a pod's agent sets it for its processes, and a person may.  The
-operator, whose classes are objects of the cluster, says `offering(classes)` around what it checks.
+The built-in ones lie beside this file in `classes/`, one YAML each, read when a job names them. The variable
+`SHARDWISE_CLASS` adds the class of one more file: a pod's agent sets it for its processes, and a person may. The
+operator, whose classes are objects of the cluster, puts `offering(classes)` around what it checks.
 """
 
 import os
@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shardwise.job import pods
 from shardwise.job.class_rules import class_problems
 from shardwise.job.document import Document, located, parse_document, read_document
-from shardwise.job.errors import JobError
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.validate import validate_as, validate_known
+from shardwise.protocol import pods
+from shardwise.protocol.errors import JobError
 
 CLASS_VARIABLE = "SHARDWISE_CLASS"
 
@@ -27,7 +27,7 @@ _OFFERED: ContextVar[Mapping[str, AcceleratorClass] | None] = ContextVar("offere
 
 
 class _Files(Mapping[str, AcceleratorClass]):
-    """Classes by name; a file is read when its class is asked for."""
+    """Classes by name. A file is read when its class is asked for."""
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = paths
@@ -47,7 +47,7 @@ BUILT_IN: Mapping[str, AcceleratorClass] = _Files(_PATHS)
 
 
 def offered() -> Mapping[str, AcceleratorClass]:
-    """The classes that jobs are checked against here; JobError where the variable's file is no class."""
+    """Return the classes that jobs are checked against; JobError if the variable's file is not a class."""
     classes = _OFFERED.get()
     if classes is not None:
         return classes
@@ -60,7 +60,7 @@ def offered() -> Mapping[str, AcceleratorClass]:
 
 @contextmanager
 def offering(classes: Iterable[AcceleratorClass]) -> Iterator[None]:
-    """Check jobs against `classes` and no other, in this thread, within the block."""
+    """Check jobs against `classes` and no others, in this thread, within the block."""
     token = _OFFERED.set({each.name: each for each in classes})
     try:
         yield
@@ -69,7 +69,7 @@ def offering(classes: Iterable[AcceleratorClass]) -> Iterator[None]:
 
 
 def xla_flags(job: TrainingJob) -> list[str]:
-    """What a job's programs are compiled with: its class's options, then its own, which win; see `job/flags.py`."""
+    """Return what a job's programs are compiled with: its class's options, then its own, which win (`job/flags.py`)."""
     accelerator = offered().get(job.spec.hardware.accelerator)
     compiler = accelerator.spec.compiler if accelerator else None
     of_class = [one.flag for one in compiler.flags] if compiler else []
@@ -77,22 +77,22 @@ def xla_flags(job: TrainingJob) -> list[str]:
 
 
 def load_class(path: Path) -> AcceleratorClass:
-    """The class in the file at `path`; JobError with what is wrong in it."""
+    """Read the class in the file at `path`; JobError with everything that is wrong in it."""
     return _checked(read_document(path))
 
 
 def loads_class(text: str, *, source: str = "class.yaml") -> AcceleratorClass:
-    """The class in `text`; `source` names it in messages."""
+    """Read the class in `text`; `source` names it in messages."""
     return _checked(parse_document(text, source=source))
 
 
 def loads_checked_class(text: str, *, source: str) -> AcceleratorClass:
-    """The class in `text`, which was checked when it was written: by a release that may know more fields."""
+    """Read a class that was checked when it was written, by a release that may know more fields."""
     return validate_known(AcceleratorClass, parse_document(text, source=source))
 
 
 def class_of(manifest: Mapping[str, Any]) -> AcceleratorClass:
-    """The class in an object of a cluster; what the cluster added to it, or a newer CRD lets it say, is left out."""
+    """Read the class in an object of a cluster, without what the cluster or a newer CRD adds to it."""
     kept = {key: manifest[key] for key in ("apiVersion", "kind", "spec") if key in manifest}
     document = Document(data={**kept, "metadata": {"name": manifest["metadata"]["name"]}}, places={})
     return _ruled(validate_known(AcceleratorClass, document), document)

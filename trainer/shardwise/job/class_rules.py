@@ -5,16 +5,26 @@ import re
 from collections.abc import Iterator
 
 from shardwise.job.document import shown
-from shardwise.job.errors import Problem
+from shardwise.job.fields import values_at
 from shardwise.job.flags import refusals, repeated
-from shardwise.job.quantity import Quantity
-from shardwise.job.spec.accelerator import AcceleratorClass, AcceleratorSpec
+from shardwise.job.spec.accelerator import AcceleratorClass
+from shardwise.protocol.errors import Problem
 
 PLACEHOLDERS = ("topology", "machine")
+# What plans and runs divide by.
+FIGURES = (
+    "deviceMemory",
+    "memoryBandwidth",
+    "peakFlops.bfloat16",
+    "peakFlops.float32",
+    "interconnect.bandwidth",
+    "hosts.networkBandwidth",
+    "machines.*.networkBandwidth",
+)
 
 
 def class_problems(accelerator: AcceleratorClass) -> list[Problem]:
-    """Every problem of a class, in the order of the rules."""
+    """Return every problem of a class, in the order of the rules."""
     return [problem for rule in _RULES for problem in rule(accelerator)]
 
 
@@ -55,7 +65,7 @@ def _host_range_is_a_range(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 
 def _host_paths_are_privileged(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Kubernetes lets no other level see the machine's folders."""
+    """Kubernetes lets no other level mount folders of the machine."""
     spec = accelerator.spec
     if spec.host_paths and spec.pod_security != "privileged":
         yield Problem(
@@ -64,7 +74,7 @@ def _host_paths_are_privileged(accelerator: AcceleratorClass) -> Iterator[Proble
 
 
 def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Only {topology} and {machine} can be filled in, and a machine is known only of a grid."""
+    """Only {topology} and {machine} can be filled in, and only a grid has a machine."""
     known = PLACEHOLDERS if accelerator.spec.machines else PLACEHOLDERS[:1]
     for key, value in accelerator.spec.node_selector.items():
         unknown = [name for name in re.findall(r"{(.*?)}", value) if name not in known]
@@ -77,7 +87,7 @@ def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 
 def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Each option once, none that breaks a promise, and no pair that is known to give wrong numbers."""
+    """Each option is given once, none breaks a promise, and no pair is known to give wrong numbers."""
     path, compiler = "spec.compiler.flags", accelerator.spec.compiler
     flags = [one.flag for one in compiler.flags] if compiler else []
     for flag, reason in refusals(flags):
@@ -88,23 +98,10 @@ def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 def _figures_are_above_zero(accelerator: AcceleratorClass) -> Iterator[Problem]:
     """Plans and runs divide by what a device can do."""
-    for path, figure in _figures(accelerator.spec):
-        if figure is not None and not figure.value:
-            yield Problem(path=f"spec.{path}", given=shown(str(figure)), expected="a quantity above 0")
-
-
-def _figures(spec: AcceleratorSpec) -> Iterator[tuple[str, Quantity | None]]:
-    yield "deviceMemory", spec.device_memory
-    yield "memoryBandwidth", spec.memory_bandwidth
-    if spec.peak_flops:
-        yield "peakFlops.bfloat16", spec.peak_flops.bfloat16
-        yield "peakFlops.float32", spec.peak_flops.float32
-    if spec.interconnect:
-        yield "interconnect.bandwidth", spec.interconnect.bandwidth
-    if spec.hosts:
-        yield "hosts.networkBandwidth", spec.hosts.network_bandwidth
-    for index, machine in enumerate(spec.machines):
-        yield f"machines.{index}.networkBandwidth", machine.network_bandwidth
+    for field in FIGURES:
+        for path, figure in values_at(accelerator.spec, field):
+            if figure is not None and not figure.value:
+                yield Problem(path=f"spec.{path}", given=shown(str(figure)), expected="a quantity above 0")
 
 
 _RULES = (

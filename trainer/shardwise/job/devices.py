@@ -1,29 +1,26 @@
-"""The devices of a job in words, for those who say that they are not there.
-
-Used by the trainer, which compares them with what JAX finds, and by the command line, which asks before it starts any.
-"""
+"""The devices of a job in text, for messages that they are missing."""
 
 from shardwise.job.accelerators import offered
 from shardwise.job.spec import Hardware
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, parse_topology, topologies
-from shardwise.job.words import any_of
+from shardwise.protocol.text import any_of
 
 
 def devices_words(number: int, platform: str) -> str:
-    """So many devices of a platform: `8 GPU devices`."""
+    """Return so many devices of a platform as text: `8 GPU devices`."""
     return f"{number} {platform.upper()} device{'' if number == 1 else 's'}"
 
 
 def hardware_words(hardware: Hardware) -> str:
-    """The devices of hardware that the rules have passed: `16 GPU devices (gpu-h100 1x8, 2 slices)`."""
+    """Return the devices of valid hardware as text: `16 GPU devices (gpu-h100 1x8, 2 slices)`."""
     platform = offered()[hardware.accelerator].spec.platform
     slices = f", {hardware.slices} slices" if hardware.slices > 1 else ""
     return f"{devices_words(num_devices(hardware), platform)} ({hardware.accelerator} {hardware.topology}{slices})"
 
 
 def one_host_words(accelerator: AcceleratorClass) -> str:
-    """The topologies of `accelerator` that are one host; "" where it has none."""
+    """Return the topologies of `accelerator` that are one host, or "" if it has none."""
     hosts = accelerator.spec.hosts
     if hosts is not None:
         fewest, most = (f"1x{number}" for number in (hosts.min_devices, hosts.max_devices))

@@ -1,8 +1,8 @@
-"""Reads the one YAML document of a job file, and remembers where each value was written.
+"""Read the one YAML document of a job file, and remember where each value was written.
 
-Plain scalars mean what YAML 1.2's core schema says: 3e-4 is a number, 1:30 is text, 0o17 is 15.  A plain scalar that
+Plain scalars mean what YAML 1.2's core schema says: 3e-4 is a number, 1:30 is text, 0o17 is 15. A plain scalar that
 common readers take for different things (on, yes, 017, 1_000) is refused, so that a file that is accepted here means
-the same to an API server.  Anchors, aliases, tags and further documents are refused.  Knows no fields.
+the same to an API server. Anchors, aliases, tags and further documents are refused. Knows no fields.
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from shardwise.job.errors import JobError, Problem
 from shardwise.job.fields import Path, dotted
+from shardwise.protocol.errors import JobError, Problem
 
 MAX_BYTES = 262_144
 MAX_DEPTH = 32
@@ -48,7 +48,7 @@ class Document:
     places: Mapping[Path, str]
 
     def where(self, path: Path) -> str:
-        """Where the value at `path`, or else the closest group around it, was written."""
+        """Return where the value at `path`, or else the closest group around it, was written."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, "")
@@ -68,7 +68,7 @@ for _pattern in (_INTEGER, _BASED, _FLOAT, _DISPUTED):
 
 
 def read_document(path: FilePath) -> Document:
-    """Reads the file at `path`; JobError where it cannot be read or is not one mapping."""
+    """Read the file at `path`; JobError if it cannot be read or is not one mapping."""
     source = str(path)
     try:
         content = path.read_bytes()
@@ -83,7 +83,7 @@ def read_document(path: FilePath) -> Document:
 
 
 def parse_document(text: str, *, source: str) -> Document:
-    """Reads `text`; `source` is the file's name in messages."""
+    """Read `text`; `source` is the file's name in messages."""
     if len(text) > MAX_BYTES:
         raise _refusal(source, f"at most {MAX_BYTES} characters", given=f"{len(text)} characters")
     places: dict[Path, str] = {}
@@ -96,18 +96,18 @@ def parse_document(text: str, *, source: str) -> Document:
 
 
 def parse_value(text: str, *, place: str, path: Path) -> tuple[Any, dict[Path, str]]:
-    """Reads the value of an override at `path`; also gives the place of each value in it, which is always `place`."""
+    """Read the value of an override at `path`; also return the place of each value in it, which is always `place`."""
     places: dict[Path, str] = {}
     return _read(text, place, path, places, lines=False), places
 
 
 def write_document(data: Mapping[str, Any]) -> str:
-    """YAML which `parse_document` reads back as `data`."""
+    """Return YAML that `parse_document` reads back as `data`."""
     return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def shown(value: object) -> str:
-    """A value as messages quote it."""
+    """Return a value as messages quote it."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -121,7 +121,7 @@ def shown(value: object) -> str:
 
 
 def located(problem: Problem, document: Document) -> Problem:
-    """`problem` with the place in `document` of what it is about."""
+    """Return `problem` with the place in `document` of what it is about."""
     path: Path = tuple(int(part) if part.isdecimal() else part for part in problem.path.split("."))
     return replace(problem, where=document.where(path))
 
@@ -148,7 +148,7 @@ def _read(text: str, source: str, path: Path, places: dict[Path, str], *, lines:
 
 
 def _unsupported(text: str) -> Iterator[tuple[Any, str]]:
-    """Finds the parts of YAML that a job file does without, before anything is built from them."""
+    """Find the parts of YAML that a job file does without, before anything is built from them."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=_Loader):
         documents += isinstance(event, yaml.DocumentStartEvent)

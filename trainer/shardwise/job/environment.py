@@ -1,15 +1,15 @@
 """The environment of a process that trains: which devices JAX sees, and where compiled programs are kept.
 
-Read by `shardwise run` (and later by the launcher) before JAX is imported; it imports nothing of JAX itself.
+JAX reads these variables when it is imported, so they are set before; this module imports nothing of JAX.
 """
 
 import os
 from collections.abc import Mapping
 
 from shardwise.job.accelerators import offered
-from shardwise.job.contract import cache_directory
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_devices, topology_of
+from shardwise.protocol.contract import cache_directory
 
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 # Simulated devices are threads that meet in every sum. XLA ends the process when one is 40 seconds late, which a busy
@@ -19,11 +19,11 @@ _PATIENCE = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
 )
 # One simulated device can wait in several collectives at once, each of which holds a thread of a pool that by default
-# has one thread a device: the device that all wait for then finds none, and the program stands still for ever. How many
-# there are also decides how a product is divided, and so its bits: the job's number holds, whatever the shell says.
+# has one thread a device: the device that all wait for then finds none, and the program hangs for ever. How many
+# there are also decides how a product is divided, and so its bits: the job's number holds, whatever the shell has set.
 _THREADS_PER_DEVICE = 4
 # A step on a CPU takes hundreds of MiB of temporaries from malloc and gives them back. In pages of 4 KiB each step maps
-# them anew by 100,000 faults; huge ones, where the kernel has them for those who ask, make it about a tenth quicker.
+# them again by 100,000 faults; huge ones, if the kernel gives them on request, make it about a tenth quicker.
 _MALLOC_PAGES = "glibc.malloc.hugetlb"
 HUGE_PAGES = f"{_MALLOC_PAGES}=1"
 # A job's bits are the job's: what a shell has set for other programs must not change them.
@@ -36,11 +36,11 @@ _PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 
 
 def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables to add to `environment` for one host of this job.
+    """Return the variables to add to `environment` for one host of this job.
 
-    XLA flags and tunables of the C library that are there already are kept, and win over ours; the number of simulated
-    devices, and of their threads, is the job's. Variables of the class that are there already are kept too: in a pod
-    all of them are, with the job's own values where it has some.
+    XLA flags and tunables of the C library that are already there are kept, and win over ours; the number of simulated
+    devices, and of their threads, is the job's. Variables of the class that are already there are kept too: in a pod
+    all of them are, with the job's own values if it has some.
     """
     accelerator = offered()[job.spec.hardware.accelerator].spec
     platform = accelerator.platform
@@ -62,7 +62,7 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
 
 
 def plan_environment(job: TrainingJob) -> dict[str, str]:
-    """The variables of a process that compiles for the job's hardware and runs nothing on it."""
+    """Return the variables of a process that compiles for the job's hardware and runs nothing on it."""
     number = num_devices(job.spec.hardware)
     return {
         # Compilers are asked for by name. A GPU's plugin would look for a driver, and a TPU's for a cloud's metadata.
@@ -79,7 +79,7 @@ def plan_environment(job: TrainingJob) -> dict[str, str]:
 
 
 def _simulated(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of simulated devices."""
+    """Return the variables of simulated devices."""
     topology = topology_of(job.spec.hardware)
     assert topology is not None, "the rules have passed the topology"
     flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]

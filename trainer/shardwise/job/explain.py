@@ -1,4 +1,4 @@
-"""The job file's reference as rows, for `shardwise check --explain` and the documentation.  Prints nothing itself."""
+"""The job file's reference as rows, for `shardwise check --explain` and the documentation. Prints nothing itself."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from shardwise.job.spec import FilledFrom, TrainingJob, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class FieldRow:
-    """One field: its path, what it holds and means; `default` is "required" where it must be given."""
+    """One field: its path, what it holds and means; `default` is "required" if it must be given."""
 
     path: str
     type: str
@@ -20,7 +20,7 @@ class FieldRow:
 
 
 def rows() -> list[FieldRow]:
-    """Every field of the job file, in its order; list items are shown as `*`."""
+    """Return every field of the job file, in its order; list items are shown as `*`."""
     return [_row(leaf) for leaf in leaves(TrainingJob)]
 
 

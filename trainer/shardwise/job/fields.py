@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from shardwise.job.quantity import MAX_DURATION_DAYS, Duration, Quantity
-from shardwise.job.spec.base import Grammar, SpecModel
+from shardwise.job.spec.base import Grammar
+from shardwise.protocol.strict_model import StrictModel
 
 Path = tuple[str | int, ...]
 ITEM = "*"
@@ -21,14 +22,14 @@ ITEM = "*"
 class Kind:
     """What values a field takes.
 
-    `name` is one word; `range` its bounds in words ("" where there are none); `expected` both as a sentence's object;
+    `name` is the type; `range` its bounds as text, or "" without any; `expected` both as a sentence's object;
     `model` the fields of a group, `item` the kind of a list's items or a map's values.
     """
 
     name: str
     range: str
     expected: str
-    model: type[SpecModel] | None = None
+    model: type[StrictModel] | None = None
     item: "Kind | None" = None
 
 
@@ -42,22 +43,22 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """The dotted path."""
+        """Return the dotted path."""
         return dotted(self.path)
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """The path as errors and overrides write it: `spec.training.data.train.0.paths`."""
+    """Return the path as errors and overrides write it: `spec.training.data.train.0.paths`."""
     return ".".join(str(part) for part in path)
 
 
-def named_fields(model: type[SpecModel]) -> Mapping[str, FieldInfo]:
-    """The fields of a group by their name in YAML."""
+def named_fields(model: type[StrictModel]) -> Mapping[str, FieldInfo]:
+    """Return the fields of a group by their name in YAML."""
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
-def leaves(model: type[SpecModel], path: Path = ()) -> Iterator[Leaf]:
-    """Every leaf below `model`, in the order of the models."""
+def leaves(model: type[StrictModel], path: Path = ()) -> Iterator[Leaf]:
+    """Yield every leaf below `model`, in the order of the models."""
     for name, info in named_fields(model).items():
         kind = kind_of(info)
         if kind.model is not None:
@@ -68,8 +69,8 @@ def leaves(model: type[SpecModel], path: Path = ()) -> Iterator[Leaf]:
             yield Leaf(path=(*path, name), info=info, kind=kind)
 
 
-def kind_at(model: type[SpecModel], path: Path) -> Kind | None:
-    """The kind of the value at `path` below `model`; None where the models have no such path."""
+def kind_at(model: type[StrictModel], path: Path) -> Kind | None:
+    """Return the kind of the value at `path` below `model`, or None if the models have no such path."""
     kind: Kind | None = Kind(name="group", range="", expected="a mapping", model=model)
     for part in path:
         if kind is None:
@@ -80,12 +81,31 @@ def kind_at(model: type[SpecModel], path: Path) -> Kind | None:
 
 
 def kind_of(info: FieldInfo) -> Kind:
-    """The kind of a field."""
+    """Return the kind of a field."""
     return _kind(info.annotation, info.metadata)
 
 
+def values_at(group: StrictModel, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values below `group` at a dotted path, ITEM for each item of a list, with the path of each.
+
+    A group that was left out has no values.
+    """
+    found: list[tuple[Path, Any]] = [((), group)]
+    for part in path.split("."):
+        if part == ITEM:
+            found = [((*place, index), item) for place, items in found for index, item in enumerate(items)]
+        else:
+            found = [((*place, part), _field(value, part)) for place, value in found if value is not None]
+    yield from ((dotted(place), value) for place, value in found)
+
+
+def _field(group: StrictModel, part: str) -> Any:
+    names = {info.alias or name: name for name, info in type(group).model_fields.items()}
+    return getattr(group, names[part])
+
+
 def takes_null(info: FieldInfo) -> bool:
-    """Whether null means something of its own in a field, rather than being left out."""
+    """Return whether null is a value of its own in a field, different from leaving it out."""
     return type(None) in get_args(info.annotation) and info.default is not None
 
 
@@ -101,7 +121,9 @@ def _kind(annotation: Any, notes: Iterable[Any]) -> Kind:
         return Kind(name="list", range=size, expected=f"a list of {size}", item=_kind(get_args(annotation)[0], ()))
     if origin is dict:
         size = f"up to {bounds['max_length']} entries"
-        return Kind(name="map", range=size, expected=f"a mapping of {size}", item=_kind(get_args(annotation)[1], ()))
+        value = get_args(annotation)[1]
+        item = None if value is Any else _kind(value, ())
+        return Kind(name="map", range=size, expected=f"a mapping of {size}", item=item)
     if annotation is str:
         return _text(bounds, [note.words for note in notes if isinstance(note, Grammar)])
     if annotation in (int, float):
@@ -113,7 +135,7 @@ _BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
 
 def _unwrapped(annotation: Any, notes: list[Any]) -> tuple[Any, list[Any]]:
-    """Takes `| None` and Annotated off, and collects the notes met on the way."""
+    """Take `| None` and Annotated off, and collect the notes met on the way."""
     if get_origin(annotation) in (Union, types.UnionType):
         (annotation,) = (option for option in get_args(annotation) if option is not type(None))
         return _unwrapped(annotation, notes)
@@ -149,7 +171,7 @@ def _plain(annotation: Any) -> Kind:
         return Kind(name="duration", range=bounds, expected=f"a duration such as 90s, 10m, 1h30m or 7d, {bounds}")
     if annotation is Quantity:
         return Kind(name="quantity", range="zero or more", expected="a quantity such as 4, 500m, 2Gi or 1e3")
-    assert issubclass(annotation, SpecModel)
+    assert issubclass(annotation, StrictModel)
     return Kind(name="group", range="", expected="a mapping", model=annotation)
 
 

@@ -38,7 +38,7 @@ SCHEDULES = (
 
 
 def options(flags: Iterable[str]) -> dict[str, Value]:
-    """Name and value of each flag, as `jax.jit` takes them; the last one of a name wins."""
+    """Return name and value of each flag, as `jax.jit` takes them; the last one of a name wins."""
     found: dict[str, Value] = {}
     for flag in flags:
         name, given, value = flag.removeprefix("--").partition("=")
@@ -47,7 +47,7 @@ def options(flags: Iterable[str]) -> dict[str, Value]:
 
 
 def refusals(flags: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each flag that may not be set, with the reason; the flags are all that a program is compiled with."""
+    """Yield each flag that may not be set, with the reason; `flags` are all that a program is compiled with."""
     flags = list(flags)
     given = options(flags)
     for flag in flags:
@@ -60,13 +60,13 @@ def refusals(flags: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def repeated(flags: Iterable[str]) -> list[str]:
-    """The options that `flags` give more than once, sorted."""
+    """Return the options that `flags` give more than once, sorted."""
     counts = Counter(flag.partition("=")[0] for flag in flags)
     return sorted(name for name, count in counts.items() if count > 1)
 
 
 def changing_bits(flags: Iterable[str]) -> list[str]:
-    """Those of a job's flags that may change the bits of a result, sorted; the others only schedule."""
+    """Return those of a job's flags that may change the bits of a result, sorted; the others only schedule."""
     return sorted(flag for flag in flags if not flag.removeprefix("--").startswith(SCHEDULES))
 
 

@@ -1,14 +1,14 @@
 """What a run *is*: the fields that must stay the same when it goes on, and those that may change.
 
 The trainer keeps `identity` in each checkpoint's manifest and compares it before it resumes; `--fork` starts a new run
-from the old weights instead.  The table below covers every leaf of the job file, which a test holds.
+from the old weights instead. The table below covers every leaf of the job file, which a test holds.
 
 - Data is known by its fingerprint, which the trainer makes from the contents of the files and the tokenizer; where
   they lie may change.
-- The schedule counts as written.  With `decaySteps` left out a cosine or linear fall ends at the last step, so a run
+- The schedule counts as written. With `decaySteps` left out a cosine or linear fall ends at the last step, so a run
   that goes on with more `steps` follows the longer curve from there.
 - `attention`, `remat`, mesh and microbatches change the order of sums, and so the last bits, but not the run.
-- `badSteps` says what happens when something is wrong, and a run that ended there may go on with another word. What
+- `badSteps` says what happens when something is wrong, and a run that ended there may go on with another value. What
   it leaves out by itself is kept with the checkpoints; `data.leaveOut` is the author's.
 - `xlaFlags` count where they may change bits; those that only schedule are free (`job/flags.py` knows them).
 """
@@ -38,25 +38,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "": ("", "apiVersion kind"),
     "metadata": ("", "name namespace labels annotations"),
     "spec": ("", "deadline suspend preflight ttlAfterFinished managedBy"),
-    "spec.pod": (
-        "",
-        """directory image imagePullPolicy serviceAccountName nodeSelector schedulerName priorityClassName labels
-        annotations fsGroup terminationGracePeriod""",
-    ),
-    "spec.pod.imagePullSecrets.*": ("", "name"),
-    "spec.pod.tolerations.*": ("", "key operator value effect tolerationSeconds"),
-    "spec.pod.resources": ("", "requests limits"),
-    "spec.pod.volumes.*": ("", "name"),
-    "spec.pod.volumes.*.persistentVolumeClaim": ("", "claimName readOnly"),
-    "spec.pod.volumes.*.configMap": ("", "name optional"),
-    "spec.pod.volumes.*.secret": ("", "secretName optional"),
-    "spec.pod.volumes.*.emptyDir": ("", "medium sizeLimit"),
-    "spec.pod.volumes.*.csi": ("", "driver readOnly volumeAttributes"),
-    "spec.pod.volumeMounts.*": ("", "name mountPath subPath readOnly"),
-    "spec.pod.env.*": ("", "name value"),
-    "spec.pod.envFrom.*": ("", "prefix"),
-    "spec.pod.envFrom.*.configMapRef": ("", "name optional"),
-    "spec.pod.envFrom.*.secretRef": ("", "name optional"),
+    "spec.pod": ("", "directory image template"),
     "spec.recovery": ("", "backoff hangAfter startWithin replaceWithin"),
     "spec.recovery.restarts": (
         "",
@@ -103,22 +85,22 @@ _IN_ORDER = tuple(leaf.name for leaf in leaves(TrainingJob) if leaf.name in IDEN
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One field in which two runs are not the same run."""
+    """One field that shows that two runs are not the same run."""
 
     path: str
     old: Json
     new: Json
 
     def __str__(self) -> str:
-        """One line: `path: was X, is now Y`."""
+        """Return one line: `path: was X, is now Y`."""
         return f"{self.path}: was {shown(self.old)}, is now {shown(self.new)}"
 
 
 def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
-    """What makes `job` the run it is, flat, by dotted path; JSON-ready, and equal for equal runs.
+    """Return what makes `job` the run it is: flat, by dotted path, JSON-ready, and equal for equal runs.
 
-    `data_fingerprint` is a digest of the tokens that the job trains on.  A tokenizer's file is held as "file": what is
-    in it is part of the fingerprint, and where it lies may change.
+    `data_fingerprint` is a digest of the tokens that the job trains on. A tokenizer's file is held as "file": its
+    content is part of the fingerprint, and its path may change.
     """
     result: dict[str, Json] = dict.fromkeys(name for name in _IN_ORDER if ITEM not in name)
     for path, value in _flat(as_data(resolve(job)), ()):
@@ -132,7 +114,7 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
 
 
 def differences(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[Difference]:
-    """The fields in which two identities differ, in the order of the job file."""
+    """Return the fields in which two identities differ, in the order of the job file."""
     paths = [*new, *(path for path in old if path not in new)]
     return [
         Difference(path=path, old=old.get(path), new=new.get(path)) for path in paths if old.get(path) != new.get(path)

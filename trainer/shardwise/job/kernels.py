@@ -1,7 +1,7 @@
 """The attention kernels: what each can take, and which one `auto` means on a platform.
 
-Used by the rules and by the trainer. `plain` and `blockwise` take everything. The limits of the others are those of the
-versions that are locked: JAX's Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
+`plain` and `blockwise` take everything. The limits of the others are those of the versions that are locked: JAX's
+Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ CUDNN_HEAD_STEP, CUDNN_HEAD_MOST = 8, 128
 
 
 def kernel_of(training: Training, platform: str) -> Kernel:
-    """The kernel of a resolved job on this JAX platform."""
+    """Return the kernel of a resolved job on this JAX platform."""
     wanted = training.model.attention
     if wanted != "auto":
         return wanted
@@ -28,7 +28,7 @@ def kernel_of(training: Training, platform: str) -> Kernel:
 
 
 def objection(training: Training, kernel: Kernel) -> tuple[str, str, str] | None:
-    """Why a kernel cannot take a resolved job's shapes: the field, what is given, what is expected; None if it can."""
+    """Say why a kernel cannot take a resolved job's shapes: the field, given, expected; None if it can."""
     model = training.model
     if kernel == "splash" and (model.seq_len or 0) % SPLASH_POSITIONS:
         return "model.seqLen", str(model.seq_len), f"a multiple of {SPLASH_POSITIONS} with attention: splash"

@@ -1,7 +1,7 @@
 """From a job file to a checked job, and back.
 
 Every command begins here: `load` reads the file, applies `--set`, checks each field, and checks the rules across
-fields.  Nothing has started when it refuses.
+fields. Nothing has started when it refuses.
 """
 
 import json
@@ -11,34 +11,39 @@ from typing import Any
 
 from shardwise.job import rules
 from shardwise.job.document import Document, located, parse_document, read_document, write_document
-from shardwise.job.errors import JobError
 from shardwise.job.fields import takes_null
 from shardwise.job.overrides import apply_overrides
 from shardwise.job.quantity import Written
 from shardwise.job.resolve import resolve
-from shardwise.job.spec import SpecModel, TrainingJob
+from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.pod import in_template
 from shardwise.job.validate import validate, validate_known
+from shardwise.protocol.errors import JobError
+from shardwise.protocol.strict_model import StrictModel
 
 
 def load(path: FilePath, overrides: Sequence[str] = ()) -> TrainingJob:
-    """The job in the file at `path`, as written; JobError with every mistake in it."""
+    """Read the job in the file at `path`, as written; JobError with every mistake in it."""
     return check(read_document(path), overrides)
 
 
 def loads(text: str, overrides: Sequence[str] = (), *, source: str = "job.yaml") -> TrainingJob:
-    """The job in `text`; `source` names it in messages."""
+    """Read the job in `text`; `source` names it in messages."""
     return check(parse_document(text, source=source), overrides)
 
 
 def loads_checked(text: str, *, source: str) -> TrainingJob:
-    """The job in `text`, YAML or JSON, which was checked when it was written, by one that may have other rules."""
+    """Read a job, YAML or JSON, that was checked when it was written, by a release that may have other rules."""
     is_json = text.startswith("{")
     document = Document(data=json.loads(text), places={}) if is_json else parse_document(text, source=source)
+    spec = document.data["spec"]
+    if "pod" in spec:
+        spec["pod"] = in_template(spec["pod"])
     return validate_known(TrainingJob, document)
 
 
 def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:
-    """The job in `document`; JobError with every mistake in it."""
+    """Return the job in `document`; JobError with every mistake in it."""
     document = apply_overrides(document, overrides)
     job = validate(document)
     found = rules.problems(resolve(job))
@@ -48,12 +53,12 @@ def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:
 
 
 def dump(job: TrainingJob) -> str:
-    """YAML that `load` reads back as `job`; fields without a value are left out."""
+    """Return YAML that `load` reads back as `job`; fields without a value are left out."""
     return write_document(as_data(job))
 
 
-def as_data(group: SpecModel) -> dict[str, Any]:
-    """A group of fields as plain data, in YAML's names; fields without a value are left out."""
+def as_data(group: StrictModel) -> dict[str, Any]:
+    """Return a group of fields as plain data, in YAML's names; fields without a value are left out."""
     written: dict[str, Any] = {}
     for name, info in type(group).model_fields.items():
         value = getattr(group, name)
@@ -63,7 +68,7 @@ def as_data(group: SpecModel) -> dict[str, Any]:
 
 
 def _as_value(value: Any) -> Any:
-    if isinstance(value, SpecModel):
+    if isinstance(value, StrictModel):
         return as_data(value)
     if isinstance(value, tuple):
         return [_as_value(item) for item in value]

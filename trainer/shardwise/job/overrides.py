@@ -1,7 +1,7 @@
 """`--set path=value`: changes a job file's data before it is checked.
 
 A path begins below `spec` (`training.steps`) or at the root (`spec.training.steps`, `metadata.name`); list items go by
-index (`training.data.train.0.paths`).  Values are YAML.  Whether the path and the value exist is for `validate` to say.
+index (`training.data.train.0.paths`). Values are YAML. Whether the path and the value exist is for `validate` to say.
 """
 
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.job.document import MAX_DEPTH, Document, parse_value, shown
-from shardwise.job.errors import JobError, Problem
 from shardwise.job.fields import Path, dotted, named_fields
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import JobError, Problem
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """`document` with each override in turn; JobError where one is not `path=value` or leads through a value."""
+    """Apply each override in turn; JobError if one is not `path=value` or leads through a value."""
     for override in overrides:
         document = _apply(document, override)
     return document
@@ -43,7 +43,7 @@ def _path(name: str) -> Path:
 
 
 def _set(group: Any, path: Path, depth: int, value: Any, place: str) -> Any:
-    """A copy of `group`, which lies at `path[:depth]`, with the value at `path` replaced."""
+    """Return a copy of `group`, which lies at `path[:depth]`, with the value at `path` replaced."""
     if depth == len(path):
         return value
     key = path[depth]

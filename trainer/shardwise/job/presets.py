@@ -1,4 +1,4 @@
-"""Published model shapes and the optimizers' usual settings: what `resolve` fills in where a job says nothing.
+"""Published model shapes and the optimizers' usual settings: what `resolve` fills in for fields that a job leaves out.
 
 Keys are attribute names of the models in `job/spec`.
 """
@@ -48,14 +48,23 @@ OPTIMIZERS: Mapping[str, Mapping[str, float]] = {
     "muon": {"momentum": 0.95, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
 }
 
+# For each of these fields, the optimizers that have it. Muon's second rate has no default of its own.
+OWNERS: Mapping[str, tuple[str, ...]] = {
+    **{
+        field: tuple(name for name, fields in OPTIMIZERS.items() if field in fields)
+        for field in ("beta1", "beta2", "epsilon", "weight_decay", "momentum")
+    },
+    "adam_learning_rate": ("muon",),
+}
+
 CHECKPOINT_EVERY = "10m"
 
 
 def padded_vocab_size(vocab_size: int) -> int:
-    """Rows of the token table as they are stored: the next multiple of 128, whatever the mesh."""
+    """Return the rows of the token table as stored: the next multiple of 128, whatever the mesh."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def published_vocab_size(preset: str | None) -> int:
-    """The tokens that a preset's published model knows; without a preset GPT-2's."""
+    """Return the tokens that a preset's published model knows; without a preset GPT-2's."""
     return _GPTJ_VOCAB_SIZE if preset == "gptj-6b" else _GPT2_VOCAB_SIZE

@@ -1,7 +1,7 @@
 """Durations and quantities as Kubernetes writes them: "10m", "1h30m", "7d"; "500m", "2Gi", "1e3".
 
-Used as field types of the job file.  A value keeps the text that it was written as, so that a file is written back
-as its author wrote it; two texts for one amount are different values with equal amounts.
+A value keeps the text that it was written as, so that a file is written back as its author wrote it; two texts for
+one amount are different values with equal amounts.
 """
 
 import re
@@ -56,7 +56,7 @@ class Duration(Written):
 
     @property
     def seconds(self) -> float:
-        """The length in seconds."""
+        """Return the length in seconds."""
         parts = re.findall(r"([0-9.]+)([a-z]+)", self.text)
         return float(sum(Decimal(number) * _SECONDS[unit] for number, unit in parts))
 
@@ -74,7 +74,7 @@ class Quantity(Written):
 
     @property
     def value(self) -> Decimal:
-        """The exact amount in the resource's own unit (cores, bytes)."""
+        """Return the exact amount in the resource's own unit (cores, bytes)."""
         number, suffix = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]*)", self.text).groups()  # type: ignore[union-attr]
         return Decimal(number) * _SUFFIXES[suffix]
 
@@ -89,7 +89,7 @@ def _check_grammar(text: str, pattern: str, expected: str) -> None:
 
 
 def _schema(written: type[Written], pattern: str, number: CoreSchema | None = None) -> CoreSchema:
-    """Takes a string or a value, gives a value; seen from outside it is a bounded string, or else a `number`."""
+    """Take a string or a value, return a value; seen from outside it is a bounded string, or else a `number`."""
 
     def read(value: object) -> Written:
         if isinstance(value, written):

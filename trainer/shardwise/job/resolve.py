@@ -1,6 +1,6 @@
-"""Makes every field of a job explicit, so that a run says what it does and a later default cannot change it.
+"""Make every field of a job explicit, so that a run records what it does and a later default cannot change it.
 
-Pure and idempotent.  What stays None has no value in this job: fields that the optimizer or the position kind does not
+Pure and idempotent. What stays None has no value in this job: fields that the optimizer or the position kind does not
 have, cadences that are off, a vocabulary that the tokenizer's file decides, checkpoints in the run's own folder.
 """
 
@@ -16,14 +16,15 @@ from shardwise.job.presets import (
     PRESETS,
 )
 from shardwise.job.quantity import Duration
-from shardwise.job.spec import Checkpoint, Mesh, Model, Optimizer, SpecModel, TrainingJob
+from shardwise.job.spec import Checkpoint, Mesh, Model, Optimizer, TrainingJob
 from shardwise.job.topology import inner_ways, mesh_shape
+from shardwise.protocol.strict_model import StrictModel
 
-Section = TypeVar("Section", bound=SpecModel)
+Section = TypeVar("Section", bound=StrictModel)
 
 
 def resolve(job: TrainingJob) -> TrainingJob:
-    """The same job with presets expanded and every default written out."""
+    """Return the same job with presets expanded and every default written out."""
     training = job.spec.training
     filled = training.model_copy(
         update={
@@ -39,7 +40,7 @@ def resolve(job: TrainingJob) -> TrainingJob:
 def _mesh(job: TrainingJob) -> Mesh:
     mesh = _fill(job.spec.training.mesh, {"replica": job.spec.hardware.slices})
     shape = mesh_shape(job)
-    if shape is None:  # a rule says so
+    if shape is None:  # a rule reports it
         return mesh
     return _fill(mesh, {"data_inner": inner_ways(job.spec.hardware, shape.data) if mesh.fsdp else 1})
 
@@ -67,5 +68,5 @@ def _checkpoint(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _fill(section: Section, values: Mapping[str, Any]) -> Section:
-    """Sets the fields of `section` that are None."""
+    """Set the fields of `section` that are None."""
     return section.model_copy(update={name: value for name, value in values.items() if getattr(section, name) is None})

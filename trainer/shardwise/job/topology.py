@@ -1,16 +1,12 @@
-"""How many devices a job has, and how its mesh divides them.
-
-Used by the rules, and by the trainer to build its device mesh.  Says only what follows from the job file; looks at no
-machine.
-"""
+"""How many devices a job has, and how its mesh divides them, as far as the job file alone decides it."""
 
 import math
 from dataclasses import dataclass
 
 from shardwise.job.accelerators import offered
-from shardwise.job.spec import Hardware, TrainingJob
+from shardwise.job.spec import Hardware, Mesh, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass, HostRange
-from shardwise.job.words import any_of, divisors
+from shardwise.protocol.text import any_of
 
 _MOST_LISTED = 12
 _MOST_OF_A_GROUP = 16
@@ -18,7 +14,7 @@ _MOST_OF_A_GROUP = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """The devices of one slice; `machine` is the type of its hosts, "" where the class leaves that open."""
+    """The devices of one slice; `machine` is the type of its hosts, or "" if the class leaves that open."""
 
     hosts: int
     devices_per_host: int
@@ -26,7 +22,7 @@ class Topology:
 
     @property
     def num_devices(self) -> int:
-        """Devices of one slice."""
+        """Return the devices of one slice."""
         return self.hosts * self.devices_per_host
 
 
@@ -43,25 +39,25 @@ class MeshShape:
 
     @property
     def words(self) -> str:
-        """The mesh for people: replica 2 x data 64 (16 x 4) x tensor 1."""
+        """Return the mesh as text: replica 2 x data 64 (16 x 4) x tensor 1."""
         steps = f" ({self.data // self.data_inner} x {self.data_inner})" if self.data_inner > 1 else ""
         return f"replica {self.replica} x data {self.data}{steps} x tensor {self.tensor}"
 
 
 def parse_topology(accelerator: AcceleratorClass, text: str) -> Topology | None:
-    """Reads "HxD" or a grid of chips; None where `accelerator` has no such topology (`topology_words` says which)."""
+    """Read "HxD" or a grid of chips; None if `accelerator` has no such topology (`topology_words` lists them)."""
     hosts = accelerator.spec.hosts
     return _parse_grid(accelerator, text) if hosts is None else _parse_hosts(hosts, text)
 
 
 def topologies(accelerator: AcceleratorClass) -> list[str]:
-    """The grids of `accelerator`, smallest first; none where its topologies are hosts x devices."""
+    """Return the grids of `accelerator`, smallest first; none if its topologies are hosts x devices."""
     grids = [grid for machine in accelerator.spec.machines for grid in machine.topologies]
     return sorted(grids, key=lambda grid: (_chips(grid), grid.count("x"), grid))
 
 
 def topology_words(accelerator: AcceleratorClass, given: str) -> str:
-    """The valid topologies of `accelerator` in words; of many, those whose number of chips is close to `given`'s."""
+    """Return the valid topologies of `accelerator` as text; of many, those closest to `given` in chips."""
     hosts, grids = accelerator.spec.hosts, topologies(accelerator)
     if hosts is not None:
         return _host_words(hosts)
@@ -73,7 +69,7 @@ def topology_words(accelerator: AcceleratorClass, given: str) -> str:
 
 
 def node_labels(accelerator: AcceleratorClass, hardware: Hardware) -> dict[str, str]:
-    """The labels of the nodes for `hardware`, which the rules have passed."""
+    """Return the labels of the nodes for `hardware`, which the rules have passed."""
     topology = parse_topology(accelerator, hardware.topology)
     assert topology is not None
     known = {"{topology}": hardware.topology, "{machine}": topology.machine}
@@ -84,7 +80,7 @@ def node_labels(accelerator: AcceleratorClass, hardware: Hardware) -> dict[str, 
 
 
 def host_resources(accelerator: AcceleratorClass, topology: Topology) -> dict[str, str]:
-    """What the pod of one host asks for because of its class: its chips or GPUs, and the class's further resources."""
+    """Return what one host's pod requests for its class: chips or GPUs, and the class's further resources."""
     spec = accelerator.spec
     devices = {spec.device_resource: str(topology.devices_per_host // spec.devices_per_chip)}
     own = {key: value for key, value in devices.items() if key is not None}
@@ -92,32 +88,37 @@ def host_resources(accelerator: AcceleratorClass, topology: Topology) -> dict[st
 
 
 def topology_of(hardware: Hardware) -> Topology | None:
-    """The topology of one slice; None where the accelerator or the topology is not known."""
+    """Return the topology of one slice, or None if the accelerator or the topology is not known."""
     accelerator = offered().get(hardware.accelerator)
     return None if accelerator is None else parse_topology(accelerator, hardware.topology)
 
 
 def num_devices(hardware: Hardware) -> int:
-    """Devices over all slices, of hardware that the rules have passed."""
+    """Return the devices over all slices, of hardware that the rules have passed."""
     topology = topology_of(hardware)
     assert topology is not None
     return topology.num_devices * hardware.slices
 
 
 def num_hosts(hardware: Hardware) -> int:
-    """Hosts over all slices, of hardware that the rules have passed."""
+    """Return the hosts over all slices, of hardware that the rules have passed."""
     topology = topology_of(hardware)
     assert topology is not None
     return topology.hosts * hardware.slices
 
 
 def mesh_shape(job: TrainingJob) -> MeshShape | None:
-    """The mesh of a resolved job; None where its sizes do not divide the devices."""
-    mesh, hardware = job.spec.training.mesh, job.spec.hardware
+    """Return the mesh of a resolved job, or None if its sizes do not divide the devices."""
+    hardware = job.spec.hardware
     if topology_of(hardware) is None:
         return None
-    replica = mesh.replica or hardware.slices
-    data, rest = divmod(num_devices(hardware), mesh.tensor * replica * mesh.context * mesh.pipeline)
+    return divided(job.spec.training.mesh, num_devices(hardware), slices=hardware.slices)
+
+
+def divided(mesh: Mesh, devices: int, *, slices: int = 1) -> MeshShape | None:
+    """Return the mesh over so many devices, or None if its sizes do not divide them; data takes what is left."""
+    replica = mesh.replica or slices
+    data, rest = divmod(devices, mesh.tensor * replica * mesh.context * mesh.pipeline)
     if rest or not data:
         return None
     return MeshShape(
@@ -130,13 +131,25 @@ def mesh_shape(job: TrainingJob) -> MeshShape | None:
     )
 
 
+def divisors(number: int) -> list[int]:
+    """Return the divisors of `number`, smallest first."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
+
+
+def multiples_near(number: int, step: int) -> list[int]:
+    """Return the multiples of `step` on both sides of `number`."""
+    below = number // step * step
+    return [size for size in (below, below + step) if size]
+
+
 def inner_ways(hardware: Hardware, data: int) -> int:
-    """How many ways the inner of the two axes of `data` has where a job does not say.
+    """Return how many ways the inner of the two axes of `data` has by default.
 
     XLA's compiler for TPUs turns a gather over more than 32 chips into an all-reduce of everything; up to 16 are safe.
-    A scatter over all chips of several hosts it turns into one too, be they 8: two steps have no such group. The outer
-    axis takes as many as it may, because what is left for the second step is then smallest. GPUs gather over any number
-    in one step, in which a host's network sends each byte once.
+    It does the same to a scatter over all chips of several hosts, even if they are 8: two steps have no such group. The
+    outer axis takes as many as it may, because what is left for the second step is then smallest. GPUs gather over any
+    number in one step, in which a host's network sends each byte once.
     """
     topology = topology_of(hardware)
     assert topology is not None, "the rules have passed the topology"

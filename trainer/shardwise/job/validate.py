@@ -1,7 +1,7 @@
-"""Turns plain data into a TrainingJob (or another model of the same kind), or into problems in our own words.
+"""Turn plain data into a TrainingJob (or another model of the same kind), or into problems with our own messages.
 
-pydantic finds what is wrong; what is said about it comes from the field's description (`job/fields.py`), so every kind
-of error reads the same and names its bounds.
+pydantic finds what is wrong; the message is made from the field's description (`job/fields.py`), so every kind of
+error reads the same and names its bounds.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from shardwise.job.document import Document, shown
-from shardwise.job.errors import JobError, Problem
 from shardwise.job.fields import ITEM, Path, dotted, kind_at, leaves, named_fields, takes_null
-from shardwise.job.spec import SpecModel, TrainingJob
-from shardwise.job.words import any_of, close_to
+from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.pod import MOVED
+from shardwise.protocol.errors import JobError, Problem
+from shardwise.protocol.strict_model import StrictModel
+from shardwise.protocol.text import any_of, close_to
 
-Model = TypeVar("Model", bound=SpecModel)
+Group = TypeVar("Group", bound=StrictModel)
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,16 @@ class _Reading:
     """A document, and the model that it is read as."""
 
     document: Document
-    model: type[SpecModel]
+    model: type[StrictModel]
 
 
 def validate(document: Document) -> TrainingJob:
-    """The job in `document`; JobError with every field that is wrong."""
+    """Return the job in `document`; JobError with every field that is wrong."""
     return validate_as(TrainingJob, document)
 
 
-def validate_as(model: type[Model], document: Document) -> Model:
-    """The `model` in `document`; JobError with every field that is wrong."""
+def validate_as(model: type[Group], document: Document) -> Group:
+    """Return the `model` in `document`; JobError with every field that is wrong."""
     reading = _Reading(document, model)
     nulls = list(_nulls(reading, document.data, ()))
     try:
@@ -50,8 +52,8 @@ def validate_as(model: type[Model], document: Document) -> Model:
     return value
 
 
-def validate_known(model: type[Model], document: Document) -> Model:
-    """As `validate_as`, of what a release may have written that knows more fields: those are left out."""
+def validate_known(model: type[Group], document: Document) -> Group:
+    """Do as `validate_as`, but leave out fields that only a newer release knows."""
     data = deepcopy(document.data)
     try:
         return model.model_validate(data, by_alias=True, by_name=False)
@@ -69,7 +71,7 @@ def _leave_out(data: Any, path: Path) -> None:
 
 
 def _nulls(reading: _Reading, value: object, path: Path) -> Iterator[Problem]:
-    """A key without a value is refused, except where null means something; an API server would leave it out."""
+    """Refuse a key without a value, unless null means something; an API server would leave the key out."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _nulls(reading, item, (*path, key))
@@ -90,7 +92,7 @@ def _takes_null(reading: _Reading, path: Path) -> bool:
 
 
 def _follows(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
-    """Whether an error only says that an item of the same list is wrong, which an error of its own says better."""
+    """Return whether an error only repeats that an item of its list is wrong, which has an error of its own."""
     place = detail["loc"]
     return detail["type"] == "too_short" and any(
         other["loc"][: len(place)] == place and len(other["loc"]) > len(place) for other in details
@@ -127,12 +129,13 @@ def _unknown_key(reading: _Reading, path: Path) -> Problem:
     assert group is not None
     assert group.model is not None
     key, known = str(path[-1]), list(named_fields(group.model))
-    hint = _elsewhere(reading, key) or close_to(key, known)
+    moved = f"it is in spec.pod.template.{MOVED[key]}" if path[:-1] == ("spec", "pod") and key in MOVED else ""
+    hint = moved or _elsewhere(reading, key) or close_to(key, known)
     return _found(reading, path, given=f'the unknown key "{key}"', expected=f"one of {any_of(known)}", hint=hint)
 
 
 def _elsewhere(reading: _Reading, key: str) -> str:
-    """Where else the file has a field of this name."""
+    """Return where else the file has a field of this name."""
     places = [
         dotted(leaf.path[:-1]) for leaf in leaves(reading.model) if leaf.path[-1] == key and ITEM not in leaf.path
     ]

@@ -1,8 +1,8 @@
 """Host 0's claim of a run directory in a cluster: one job at a time writes to it, and of that job one host 0.
 
-Called by `pod.py`. Two things say that a directory is taken. Its lock (`job/takeover.py`), where the file system passes
-locks on between hosts; there the lock of a machine that died may stand for a minute or two. And the leader's record in
-`logs/gang.json`, which names its job and is written anew every two seconds, where locks stay on their own host.
+Two things show that a directory is taken. One is its lock (`protocol/takeover.py`), if the file system passes locks on
+between hosts; the lock of a machine that died may then last for a minute or two. The other is the leader's record in
+`logs/leader.json`, which names its job and is written every two seconds: it also counts if locks stay on their host.
 """
 
 import time
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from shardwise.job.errors import RunDirectoryError, StorageError
-from shardwise.job.storage import in_words
-from shardwise.job.takeover import hold
-from shardwise.launcher.record import GangRecord
+from shardwise.protocol.errors import RunDirectoryError, StorageError
+from shardwise.protocol.leader_record import LeaderRecord
+from shardwise.protocol.storage import in_words
+from shardwise.protocol.takeover import hold
 
 FREE_WITHIN_SECONDS = 120.0  # NFS keeps a dead machine's lock for 90 s
 _STALE_SECONDS = 60.0  # the clocks of two machines may differ by some of it
@@ -22,17 +22,19 @@ _AGAIN_SECONDS = 1.0
 
 @contextmanager
 def claimed(directory: Path, run: str) -> Iterator[None]:
-    """Hold the directory for a round of a job ("uid-round") until the block ends; waits for who still holds it.
+    """Hold the directory for a round of a job ("uid-round") until the block ends; wait for one that still holds it.
 
     Raises:
         RunDirectoryError: another job still uses it after `FREE_WITHIN_SECONDS`, or it cannot be written or locked.
-        StorageError: its lock still stands then, or it cannot be read, written or locked now.
+        StorageError: its lock is still held then, or it cannot be read, written or locked now.
 
     """
     deadline = time.monotonic() + FREE_WITHIN_SECONDS
     with ExitStack() as stack:
-        while (other := _other_job(directory, run)) or not (held := _hold(directory, stack)):
-            if time.monotonic() >= deadline:
+        while True:
+            other = _other_job(directory, run)
+            held = not other and _hold(directory, stack)
+            if held or time.monotonic() >= deadline:
                 break
             time.sleep(_AGAIN_SECONDS)
         if other:
@@ -49,9 +51,9 @@ def claimed(directory: Path, run: str) -> Iterator[None]:
 
 
 def _other_job(directory: Path, run: str) -> str:
-    """The live job that uses the directory and is not this run's; "" where there is none."""
+    """Return the other live job that uses the directory; "" if there is none."""
     try:
-        record = GangRecord.read(directory)
+        record = LeaderRecord.read(directory)
     except OSError as error:
         raise in_words(error, f"{directory}: cannot be read ({error.strerror})", RunDirectoryError) from error
     if record is None or record.code is not None or not record.led or _job_of(record.run) == _job_of(run):
@@ -60,7 +62,7 @@ def _other_job(directory: Path, run: str) -> str:
 
 
 def _hold(directory: Path, stack: ExitStack) -> bool:
-    """Whether the lock is ours now."""
+    """Take the lock until the stack closes; return whether it was free."""
     try:
         stack.enter_context(hold(directory))
     except RunDirectoryError as error:
@@ -68,11 +70,11 @@ def _hold(directory: Path, stack: ExitStack) -> bool:
             raise
         return False
     except OSError as error:
-        words = (
+        message = (
             f"{directory}: cannot be locked ({error.strerror}); the run directory must be on a file system with flock, "
             "such as NFS 4"
         )
-        raise in_words(error, words, RunDirectoryError) from error
+        raise in_words(error, message, RunDirectoryError) from error
     return True
 
 

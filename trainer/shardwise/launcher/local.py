@@ -1,7 +1,7 @@
 """`shardwise run` on this machine: one agent per host, each a process of its own, replaced when it dies.
 
-Called by the command line. It stands where a cluster stands elsewhere: it knows hosts, not trainers, and the
-agents know it only as the end of a pipe. Everything that belongs to the run goes away with it, whatever the end.
+It does what a cluster does elsewhere: it knows hosts, not trainers, and the agents know it only as the end of a pipe.
+All processes and scratch files of the run end with it, whatever the end.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from shardwise.job.contract import LOGS, STATUS, ExitCode
-from shardwise.job.files import replace_file
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
-from shardwise.job.takeover import hold
 from shardwise.job.topology import num_hosts
-from shardwise.launcher import processes
-from shardwise.launcher.child import remove_standby_logs, tail
-from shardwise.launcher.client import NoLeaderError, request
-from shardwise.launcher.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
+from shardwise.launcher.agent.client import NoLeaderError, read_status, request
+from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
+from shardwise.launcher.agent.trainer import remove_standby_logs, tail
 from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, status_line
-from shardwise.launcher.ports import free_port
-from shardwise.launcher.record import GangRecord
 from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
-from shardwise.launcher.tasks import cancel
+from shardwise.launcher.system import processes
+from shardwise.launcher.system.ports import free_port
+from shardwise.launcher.system.tasks import cancel
+from shardwise.protocol.contract import LOGS, STATUS, ExitCode
+from shardwise.protocol.files import replace_file
+from shardwise.protocol.leader_record import LeaderRecord
+from shardwise.protocol.takeover import hold
 
-AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent")
+AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.serve")
 _LOOK_SECONDS = 0.1
 _STATUS_SECONDS = 0.5
 _END_SECONDS = 15.0
@@ -55,7 +55,7 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         errors: where a person reads what went wrong.
 
     Returns:
-        The exit code (`ExitCode`) that says how the run ended.
+        The run's exit code (`ExitCode`).
 
     Raises:
         RunDirectoryError: the directory is in use, or cannot be written.
@@ -65,7 +65,7 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         directory = directory.resolve()
         processes.become_subreaper()
         processes.end_marked(directory, None)
-        remove_scratch_of(GangRecord.read(directory))
+        remove_scratch_of(LeaderRecord.read(directory))
         with scratch_folder() as scratch:
             command = _Command(job, directory, scratch, console, errors, fork=fork, step=step)
             return asyncio.run(command.run())
@@ -99,7 +99,7 @@ class _Command:
         self._stopping: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Have the hosts work until the leader has said its last word."""
+        """Keep the hosts at work until the run has ended; return its exit code."""
         self._write_files()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
@@ -107,7 +107,7 @@ class _Command:
         keeping = [asyncio.create_task(self._keep(host)) for host in range(num_hosts(self._job.spec.hardware))]
         showing = asyncio.create_task(self._show_status())
         try:
-            while (code := self._last_word()) is None and self._given_up is None and self._interrupted < 2:
+            while (code := self._code()) is None and self._given_up is None and self._interrupted < 2:
                 self._output.show()
                 processes.reap_orphans()
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -131,13 +131,13 @@ class _Command:
         replace_file(self._directory / LOGS / STATUS, json.dumps(where) + "\n", durable=False)
 
     async def _keep(self, host: int) -> None:
-        """Have an agent on this host, and another one when it dies, until the run is over."""
+        """Keep an agent on this host, a new one whenever it dies, until the run is over."""
         short_lives = 0
         while True:
             began = time.monotonic()
             agent = await self._start_agent(host)
             await _end_of(agent)
-            if self._last_word() is not None:
+            if self._code() is not None:
                 return
             short_lives = short_lives + 1 if time.monotonic() - began < _SHORT_LIFE_SECONDS else 0
             if short_lives == _MAX_SHORT_LIVES:
@@ -174,16 +174,16 @@ class _Command:
                 stderr=log,
             )
         assert agent.stdin is not None
-        agent.stdin.write(f"{config.dumps()}\n".encode())
+        agent.stdin.write(f"{config.model_dump_json()}\n".encode())
         self._agents[host] = agent
         return agent
 
     def _agent_log(self, host: int) -> Path:
         return self._directory / LOGS / f"agent-{host}.log"
 
-    def _last_word(self) -> int | None:
-        """The run's exit code, once the leader has said it."""
-        record = GangRecord.read(self._directory)
+    def _code(self) -> int | None:
+        """Return the run's exit code; None until it has ended."""
+        record = LeaderRecord.read(self._directory)
         return record.code if record and record.run == self._run else None
 
     def _interrupt(self) -> None:
@@ -194,7 +194,7 @@ class _Command:
         self._stopping = self._stopping or asyncio.create_task(self._ask_stop())
 
     async def _ask_stop(self) -> None:
-        """Ask until there is a leader that takes it."""
+        """Ask for a stop until a leader takes the request."""
         while True:
             with suppress(NoLeaderError):
                 await asyncio.to_thread(request, self._leader, self._tokens.status, "POST", "/stop")
@@ -202,25 +202,23 @@ class _Command:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _show_status(self) -> None:
-        """A line of how the run stands, on a terminal."""
+        """Show the status of the run as a line, on a terminal."""
         if not self._console.is_terminal:
             return
         with Live(console=self._console, refresh_per_second=4, transient=True) as live:
             while True:
                 with suppress(NoLeaderError):
-                    live.update(status_line(await asyncio.to_thread(self._status)))
+                    status = await asyncio.to_thread(read_status, self._leader, self._tokens.status)
+                    live.update(status_line(status))
                 await asyncio.sleep(_STATUS_SECONDS)
 
-    def _status(self) -> dict[str, object]:
-        return request(self._leader, self._tokens.status, "GET", "/status")
-
     async def _wait_for_agents(self) -> None:
-        """The leader has said its last word: give the agents the time to end by themselves."""
+        """Give the agents the time to end by themselves."""
         waits = [asyncio.create_task(agent.wait()) for agent in self._agents.values()]
         await asyncio.wait(waits, timeout=_END_SECONDS)
 
     async def _end_agents(self) -> None:
-        """The end of their input ends them; what does not go is ended."""
+        """Close the agents' input, which ends them; then kill what is left."""
         for agent in self._agents.values():
             assert agent.stdin is not None
             agent.stdin.close()
@@ -233,7 +231,7 @@ class _Command:
 
 
 async def _end_of(agent: asyncio.subprocess.Process) -> None:
-    """Wait for an agent's end. One that is stopped for long is ended: nobody else misses a stopped leader."""
+    """Wait for an agent's end. Kill one that is stopped for long: no other process would notice a stopped leader."""
     stopped_at: float | None = None
     while agent.returncode is None:
         with suppress(TimeoutError):

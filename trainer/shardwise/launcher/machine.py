@@ -1,7 +1,7 @@
 """What JAX finds on this machine, and whether a job can run on it.
 
-Called by the command line before anything starts. JAX is asked in a process of its own, which has ended when the first
-trainer starts: who has looked for GPUs or TPUs holds them, and the trainers are to have them.
+JAX is asked in a process of its own, which has ended when the first trainer starts: a process that has looked for GPUs
+or TPUs holds them, and the trainers are to have them.
 """
 
 import json
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from shardwise.job.accelerators import offered
 from shardwise.job.devices import hardware_words, one_host_words
 from shardwise.job.environment import trainer_environment
-from shardwise.job.errors import DeviceError, JobError, Problem
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, num_hosts
-from shardwise.launcher.devices import device_variables
-from shardwise.launcher.processes import clean_environment
+from shardwise.launcher.leader.devices import device_variables
+from shardwise.launcher.system.processes import clean_environment
+from shardwise.protocol.errors import DeviceError, JobError, Problem
 
 ADDRESS = "127.0.0.1"
-"""Of every host that this machine is."""
+"""The address of every host, as this machine is all of them."""
 _ASK = (sys.executable, "-m", "shardwise.train.devices")
 _ANSWER_SECONDS = 180.0  # one machine of a larger TPU slice waits for the others
 _LAST_LINES = 5
@@ -29,16 +29,16 @@ _LIBRARIES = {"gpu": 'pip install "shardwise[train,gpu]"', "tpu": 'pip install "
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The devices that JAX takes here where nobody tells it which."""
+    """The devices that JAX takes here by itself."""
 
     platform: str
     number: int
-    words: str
+    message: str
     complaints: str
-    """What JAX wrote beside, such as why it takes no GPU; most often nothing."""
+    """What JAX wrote to standard error, such as why it takes no GPU; most often nothing."""
 
     def are_those_of(self, job: TrainingJob) -> bool:
-        """Whether a job has this platform and so many devices."""
+        """Return whether these are the platform and the number of devices that a job asks for."""
         hardware = job.spec.hardware
         return (self.platform, self.number) == (offered()[hardware.accelerator].spec.platform, num_devices(hardware))
 
@@ -61,13 +61,13 @@ def refuse_elsewhere(job: TrainingJob) -> None:
     if not found.are_those_of(job):
         complaints = f"\n{found.complaints}" if found.complaints else ""
         raise DeviceError(
-            f"the job asks for {hardware_words(hardware)}; JAX finds {found.words} on this machine. "
+            f"the job asks for {hardware_words(hardware)}; JAX finds {found.message} on this machine. "
             f"{_what_to_do(accelerator, found)}{complaints}"
         )
 
 
 def look(job: TrainingJob) -> Found:
-    """Ask JAX in a process of its own, with a trainer's variables; DeviceError where there is no answer."""
+    """Ask JAX in a process of its own, with a trainer's variables; DeviceError if there is no answer."""
     try:
         asked = subprocess.run(  # noqa: S603  our own module
             _ASK, env=_environment(job), capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
@@ -80,7 +80,8 @@ def look(job: TrainingJob) -> Found:
     complaints = "\n".join(asked.stderr.strip().splitlines()[-_LAST_LINES:])
     if asked.returncode:
         raise DeviceError(f"JAX finds no devices on this machine:\n{complaints}")
-    return Found(**json.loads(asked.stdout), complaints=complaints)
+    found = json.loads(asked.stdout)
+    return Found(platform=found["platform"], number=found["number"], message=found["words"], complaints=complaints)
 
 
 def _environment(job: TrainingJob) -> dict[str, str]:
@@ -90,7 +91,7 @@ def _environment(job: TrainingJob) -> dict[str, str]:
         environment
         | trainer_environment(job, environment)
         | device_variables(platform, [ADDRESS], num_slices=1, rank=0)
-        # To say what there is, and not only that there is no device of the job's: JAX takes the best that it finds.
+        # Without a platform JAX takes the best that it finds, so that an error can name what there is.
         | {"JAX_PLATFORMS": "", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     )
 

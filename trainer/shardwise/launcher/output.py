@@ -1,7 +1,7 @@
-"""What is shown of a run: a host's log, the launcher's events in words, and a line of how it stands.
+"""What is shown of a run: a host's log, the launcher's events as text, and the status as a line.
 
-Called by `local.py`, and in a pod by `pod.py`, again and again. It only reads files, and never shows the same line
-twice. What went wrong goes to standard error: the error that the trainer ends with, and why the run has failed.
+It only reads files, and never shows the same line twice. What went wrong goes to standard error: the error that the
+trainer ends with, and why the run has failed.
 """
 
 import json
@@ -12,22 +12,31 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from shardwise.job.contract import LOGS, ExitCode, log_path
-from shardwise.launcher.lines import GrowingFile, size_of
-from shardwise.launcher.record import EVENTS
-from shardwise.launcher.words import said
+from shardwise.launcher.system.lines import GrowingFile, size_of
+from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path
+from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.run_status import RunStatus
 
-# The library that joins simulated devices of several processes tells of each connection, and not in whole lines.
+# The library that joins simulated devices of several processes logs each connection, and not in whole lines.
 _NOISE = ("[Gloo]", "connected peer ranks")
-_ERROR = "error: "  # begins the last words of a trainer
+_ERROR = "error: "  # begins the error that a trainer ends with
 _WELL = (ExitCode.OK, ExitCode.SAVED)
+_PLAIN = {
+    "stalled": "stalled: {message}",
+    "goesOn": "the stall is over",
+    "slow": "host {host} is slow: {message}",
+    "stuck": "host {host} can start no trainer: {message}",
+    "stacks": "the stacks of all ranks are in {file}",
+    "sessionFailed": "Ray did not start ({reason}); trying again",
+    "notStarted": "the trainers could not be started ({reason}); trying again",
+}
 
 
 class Output:
     """Shows what is added from now on."""
 
     def __init__(self, directory: Path, console: Console, errors: Console, *, host: int) -> None:
-        """Nothing is shown of what was there before; the log is that of the host's trainer."""
+        """Show nothing of what was there before; the log is that of the host's trainer."""
         events = directory / LOGS / EVENTS
         self._directory, self._console, self._errors = directory, console, errors
         self._host = host
@@ -40,11 +49,11 @@ class Output:
         for line in self._events.lines():
             event = json.loads(line)
             self._show_log()
-            if event["event"] == "incarnation":
+            if event["event"] == "attempt":
                 self._end_log()
-                self._log = GrowingFile(log_path(self._directory, event["incarnation"], self._host))
-            if words := said(event):
-                self._print(words, self._errors if event.get("code", ExitCode.OK) not in _WELL else self._console)
+                self._log = GrowingFile(log_path(self._directory, event["attempt"], self._host))
+            if text := describe(event):
+                self._print(text, self._errors if event.get("code", ExitCode.OK) not in _WELL else self._console)
         self._show_log()
 
     def end(self) -> None:
@@ -62,7 +71,7 @@ class Output:
         self._log, self._failing = None, False
 
     def _print_log(self, line: str) -> None:
-        if any(words in line for words in _NOISE):
+        if any(noise in line for noise in _NOISE):
             return
         self._failing = self._failing or line.startswith(_ERROR)
         self._print(line, self._errors if self._failing else self._console)
@@ -71,16 +80,48 @@ class Output:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def status_line(status: Mapping[str, Any]) -> Text:
-    """How a run stands, in one line."""
-    progress = status["progress"]
-    parts = [status["phase"] + (f" ({status['reason']})" if status["reason"] else "")]
-    if progress.get("step") is not None:
-        parts.append(f"step {progress['step']:,} of {progress['of']:,}")
-    if progress.get("loss") is not None:
-        parts.append(f"loss {progress['loss']:.4f}")
-    if progress.get("tokensPerSecond"):
-        parts.append(f"{progress['tokensPerSecond']:,.0f} tokens/s")
-    if status["slowestHost"] is not None:
-        parts.append(f"host {status['slowestHost']} is slow")
+def status_line(status: RunStatus) -> Text:
+    """Return the status of a run in one line."""
+    progress = status.progress
+    parts = [status.phase + (f" ({status.reason})" if status.reason else "")]
+    if progress.step is not None:
+        parts.append(f"step {progress.step:,} of {progress.of:,}")
+    if isinstance(progress.loss, float):
+        parts.append(f"loss {progress.loss:.4f}")
+    if isinstance(progress.tokens_per_second, float):
+        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s")
+    if status.slowest_host is not None:
+        parts.append(f"host {status.slowest_host} is slow")
     return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+
+
+def describe(event: Mapping[str, Any]) -> str | None:
+    """Return an event as text for people; None for one that is not shown."""
+    text: str | None = None
+    match event["event"]:
+        case "restarting":
+            wait = f" in {event['waitSeconds']:g} s" if event["waitSeconds"] else ""
+            text = f"{event['message']} ({event['cause']}); starting again{wait}"
+        case "running" if event["sinceEndSeconds"] is not None:
+            text = f"recovered: training goes on from step {event['fromStep']}, {event['sinceEndSeconds']:.1f} s later"
+        case "done":
+            text = _end(RunResult.model_validate(event), event["used"])
+        case name if name in _PLAIN:
+            text = _PLAIN[name].format_map(event)
+    return text
+
+
+def _end(result: RunResult, used: Mapping[str, int]) -> str | None:
+    if result.code == ExitCode.OK:
+        return None
+    if result.code == ExitCode.SAVED:
+        return f"{result.message}; the same command goes on"
+    if result.code == ExitCode.HOSTS_MISSING:
+        return f"{result.message}; the others are given back until all can be had"
+    if result.cause == Cause.BAD_INPUT and result.rank == 0:
+        return None  # the trainer's own error has been shown, and says what to do
+    restarts = ", ".join(f"{cause} {count}" for cause, count in used.items()) or "none"
+    lines = [f"the run has failed: {result.message} (restarts: {restarts})"]
+    if result.rank and result.log_tail:
+        lines += [f"the end of rank {result.rank}'s log:", result.log_tail]
+    return "\n".join([*lines, "once the cause is gone, the same command goes on from the last checkpoint"])

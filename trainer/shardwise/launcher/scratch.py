@@ -1,6 +1,6 @@
 """The folder of a command for what goes away with the run: sockets, progress, tokens, Ray's files.
 
-Called by `local.py`. In a pod the operator mounts one.
+In a pod the operator mounts one.
 """
 
 import shutil
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardwise.launcher.record import GangRecord
+from shardwise.protocol.leader_record import LeaderRecord
 
 _PREFIX = "sw-"
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder whose path is short, for unix sockets lie in it; removed at the end of the block."""
+    """Make a folder with a short path, for unix sockets lie in it; remove it at the end of the block."""
     path = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
         yield path
@@ -24,7 +24,7 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_scratch_of(record: GangRecord | None) -> None:
-    """Remove what a killed command could not."""
+def remove_scratch_of(record: LeaderRecord | None) -> None:
+    """Remove the folder that a killed command has left."""
     if record and Path(record.scratch).name.startswith(_PREFIX):
         shutil.rmtree(record.scratch, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""What a job would do on its hardware, said by its compiler: does it fit, what moves, what binds; without hardware."""
+"""What a job would do on its hardware, by its compiler: does it fit, what moves, what binds. Needs no hardware."""

@@ -1,7 +1,6 @@
 """The least that a layout has to move and hold, by arithmetic: what a compiled step is compared with.
 
-Called by the plan and, before anything is compiled, by the search. Bytes are those on the wire of one device in one
-step, counted as for a ring: see `collectives`.
+Bytes are those on the wire of one device in one step, counted as for a ring: see `collectives`.
 
     data      each microbatch gathers a block's weights twice (forward, and again backward) and a table once, in the
               compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed
@@ -35,7 +34,7 @@ class Held:
 
 
 def held(program: Program) -> Held:
-    """What one device holds of the state, its gradients in float32, and its part of a batch."""
+    """Return what one device holds of the state, its gradients in float32, and its part of a batch."""
     state = program.abstract()
     params = _local_bytes(flat(state["params"]))
     elements = sum(math.prod(_shard(leaf)) for leaf in flat(state["params"]).values())
@@ -48,7 +47,7 @@ def held(program: Program) -> Held:
 
 
 def least_wire(program: Program) -> dict[str, float]:
-    """The least bytes on the wire by axis: `data`, `tensor`, `replica`; axes of one device are left out."""
+    """Return the least bytes on the wire by axis: `data`, `tensor`, `replica`; axes of one device are left out."""
     mesh = program.layout.mesh.shape
     ways = {"data": mesh[DATA[0]] * mesh[DATA[1]], "tensor": mesh["tensor"], "replica": mesh["replica"]}
     moved = {"data": _over_data(program), "tensor": _over_tensor(program), "replica": _over_replicas(program)}
@@ -56,7 +55,7 @@ def least_wire(program: Program) -> dict[str, float]:
 
 
 def saved_positions(program: Program) -> int:
-    """Positions of the residual stream that one device keeps of a sequence."""
+    """Return the positions of the residual stream that one device keeps of a sequence."""
     tensor: int = program.layout.mesh.shape["tensor"]
     return program.config.seq_len // (tensor if program.layout.splits_positions(program.config.seq_len) else 1)
 
@@ -79,7 +78,7 @@ def _over_data(program: Program) -> float:
 
 
 def _over_tensor(program: Program) -> float:
-    """Gathers and scatters of the activations of one position-wide stream; an all-reduce is one of each."""
+    """Return the gathers and scatters of one position-wide stream's activations; an all-reduce is one of each."""
     config, batch = program.config, program.training.batch
     mesh = program.layout.mesh.shape
     rows = batch.sequences // (mesh["replica"] * mesh[DATA[0]] * mesh[DATA[1]])

@@ -1,8 +1,8 @@
 """What moves in one step of a compiled program: each collective's bytes, how often, over which mesh axes and links.
 
-Called by the plan. The bytes on the wire are those of a ring, per device: a gather or scatter over g devices sends
-(g - 1) / g of the whole, an all-reduce twice that, a permute all that it has. Rules for what GPUs combine into tuples
-and for what TPUs cut into asynchronous pieces are below, each where it is needed.
+The bytes on the wire are those of a ring, per device: a gather or scatter over g devices sends (g - 1) / g of the
+whole, an all-reduce twice that, a permute all that it has. Rules for what GPUs combine into tuples and for what TPUs
+cut into asynchronous pieces are below, each beside the code that needs it.
 """
 
 import math
@@ -64,7 +64,7 @@ class _One:
 
 
 def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
-    """The collectives of a program over a mesh of these axes and sizes (outermost first), the most bytes first."""
+    """Return a program's collectives over a mesh of these axes and sizes (outermost first), the most bytes first."""
     groups: dict[tuple[str, tuple[str, ...], str], list[_One]] = {}
     for one in _found(module, mesh):
         groups.setdefault((one.kind, one.axes, one.dtype), []).append(one)
@@ -73,7 +73,7 @@ def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
 
 
 def wire_bytes(rows: Iterable[Collective]) -> float:
-    """Sent by each device in a step."""
+    """Return the bytes that each device sends in a step."""
     return sum(row.wire_bytes for row in rows)
 
 
@@ -113,7 +113,7 @@ def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[_One]:
 
 
 def _between_slices(module: Module, executed: Executed) -> _One:
-    """What TPUs hand to their hosts, to be summed with the other slices: sends and receives that name a collective.
+    """Yield what TPUs hand to their hosts to sum with other slices: sends and receives that name a collective.
 
     A slice is a row of `replica`. A step has next to nothing to compute but products and loops, so one that runs beside
     neither of them runs alone.
@@ -144,7 +144,7 @@ def _between_slices(module: Module, executed: Executed) -> _One:
 
 
 def _length(part: str) -> int:
-    """Of a number, or of a range such as `1:4`."""
+    """Return the length of a number, or of a range such as `1:4`."""
     first, _, last = part.partition(":")
     return int(last or first) - int(first) + 1
 
@@ -154,14 +154,14 @@ def _kind(instruction: Instruction) -> Kind | None:
 
 
 def _chain(instruction: Instruction) -> tuple[str, str] | None:
-    """What the pieces have in common into which a TPU's compiler cuts an asynchronous collective."""
+    """Return what the pieces have in common into which a TPU's compiler cuts an asynchronous collective."""
     chain = re.search(r'chain_id="(\w+)"', instruction.attributes)
     channel = re.search(r"channel_id=(\d+)", instruction.attributes)
     return (chain[1], channel[1] if channel else "") if chain else None
 
 
 def _runs_beside(module: Module, executed: Executed) -> bool:
-    """Whether something is computed between its start and its end.
+    """Return whether something is computed between a collective's start and its end.
 
     The start is its own, or that of a call around it, by which a TPU hands it to a SparseCore. What a GPU's compiler
     starts and marks as synchronous runs alone.
@@ -173,7 +173,7 @@ def _runs_beside(module: Module, executed: Executed) -> bool:
 
 
 def _arrays_of(executed: Executed, kind: Kind, mesh: Mapping[str, int], *, asynchronous: bool) -> Iterator[_One]:
-    """One for each array, since compilers combine collectives of several."""
+    """Yield one collective for each array, since compilers combine collectives of several."""
     instruction = executed.instruction
     of_type = instruction.type
     if instruction.op.endswith(_START) and kind != "all-reduce":  # (operands, results, contexts)
@@ -199,14 +199,14 @@ def _arrays_of(executed: Executed, kind: Kind, mesh: Mapping[str, int], *, async
 
 
 def _axes(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The mesh axes along which the members of a group differ; partitions are numbered in the order of the mesh."""
+    """Return the mesh axes along which the members of a group differ; partitions are numbered in the mesh's order."""
     places = np.array(np.unravel_index(np.array(group), tuple(mesh.values())))
     differ = (places != places[:, :1]).any(axis=1)
     return tuple(name for name, differs in zip(mesh, differ, strict=True) if differs)
 
 
 def _group(instruction: Instruction, kind: Kind) -> list[int]:
-    """The first group of partitions that talk with each other, in any of HLO's notations."""
+    """Return the first group of partitions that talk with each other, in any of HLO's notations."""
     attributes = instruction.attributes
     if kind == "collective-permute":
         pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", attributes)
@@ -225,7 +225,7 @@ def _group(instruction: Instruction, kind: Kind) -> list[int]:
 
 
 def _named_group(axes: str, dims: str | None, turned: str | None, over: str) -> list[int]:
-    """A group of the notation `mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}`."""
+    """Return a group of the notation `mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}`."""
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
     number = math.prod(sizes.values())
     order = _iota(dims, turned) if dims else np.arange(number)

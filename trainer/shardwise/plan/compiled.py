@@ -1,7 +1,7 @@
-"""The very step that a run would train with, compiled for the job's hardware, and what its compiler says of it.
+"""The very step that a run would train with, compiled for the job's hardware, and what its compiler reports of it.
 
-Called by the plan and the search. Nothing of it is a model of the step: the job is resolved as for a run, the program
-is the trainer's own, and it is lowered and compiled as the trainer does.
+Nothing of it is a model of the step: the job is resolved as for a run, the program is the trainer's own, and it is
+lowered and compiled as the trainer does.
 """
 
 import time
@@ -13,12 +13,12 @@ import jax
 import psutil
 
 from shardwise.job.accelerators import offered
-from shardwise.job.errors import CompilerError, DataError, OutOfMemoryError
 from shardwise.job.presets import published_vocab_size
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_devices, num_hosts
 from shardwise.plan.hlo import Module, parse
 from shardwise.plan.targets import NoCompilerError, devices_for
+from shardwise.protocol.errors import CompilerError, DataError, OutOfMemoryError
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.start import build
 from shardwise.train.state import COMPILED_QUICKLY, Program
@@ -44,16 +44,16 @@ class Step:
     stand_in: str | None
     """The platform whose compiler is missing, so that this machine's own stood in for it."""
     assumed_vocab_size: int | None
-    """The size that the tokenizer's file would say, where the file is not here."""
+    """The size assumed for a tokenizer whose file is not here."""
 
     @cached_property
     def module(self) -> Module:
-        """The instructions."""
+        """Return the instructions."""
         return parse(self.text)
 
     @cached_property
     def mesh(self) -> dict[str, int]:
-        """The sizes of the mesh axes, outermost first."""
+        """Return the sizes of the mesh axes, outermost first."""
         return dict(self.program.layout.mesh.shape)
 
 
@@ -108,7 +108,7 @@ def _devices(job: TrainingJob) -> tuple[list[jax.Device], str | None]:
 
 
 def _for_cpus(job: TrainingJob) -> TrainingJob:
-    """The job with attention that any platform has."""
+    """Return the job with attention that any platform has."""
     training = job.spec.training
     model = training.model.model_copy(update={"attention": "auto"})
     spec = job.spec.model_copy(update={"training": training.model_copy(update={"model": model})})
@@ -116,7 +116,7 @@ def _for_cpus(job: TrainingJob) -> TrainingJob:
 
 
 def _peak(memory: Any, platform: str) -> int:
-    """The most on one device; a CPU's compiler says what is beside the arguments, and its peak leaves that out."""
+    """Return the peak on one device; a CPU's compiler counts it without the arguments, which are added."""
     if platform != "cpu":
         return int(memory.peak_memory_in_bytes)
     unshared = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -124,7 +124,7 @@ def _peak(memory: Any, platform: str) -> int:
 
 
 def _vocabulary(job: TrainingJob) -> tuple[int, int | None]:
-    """The size of the tokenizer; of one whose file is not here, the job's vocabSize or a published model's."""
+    """Return the tokenizer's size; if its file is not here, the job's vocabSize or a published model's."""
     training = job.spec.training
     try:
         return load_tokenizer(training.data.tokenizer).vocab_size, None

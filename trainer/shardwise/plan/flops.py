@@ -1,8 +1,8 @@
 """The arithmetic of a step as it is traced: every matrix product, as often as its loop runs, recomputation included.
 
-Called by the plan. The trace is what is counted, because XLA's own analysis counts the body of a loop once and on some
-platforms counts nothing. A fused attention kernel hides its products: its share is counted by the formula of what it
-computes (Dao, "FlashAttention-2", 2023): two products forward and five backward, each over the causal half.
+The trace is what is counted, because XLA's own analysis counts the body of a loop once and on some platforms counts
+nothing. A fused attention kernel hides its products: its share is counted by the formula of what it computes (Dao,
+"FlashAttention-2", 2023): two products forward and five backward, each over the causal half.
 """
 
 import math
@@ -19,17 +19,17 @@ _KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "dot_product_att
 
 
 def model_flops(config: GptConfig, tokens: int) -> int:
-    """What the model's formula asks of a step of so many tokens: no recomputation, causal attention counted half."""
+    """Return the model's formula for so many tokens: no recomputation, causal attention counted half."""
     return flops_per_token(config) * tokens
 
 
 def traced_flops(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> int:
-    """FLOPs of all products of a trace over all devices of a mesh, those of kernels left out."""
+    """Return the FLOPs of all products of a trace over all devices of a mesh, those of kernels left out."""
     return sum(_flops(equation, ways) for equation, ways in _equations(jaxpr, 1, mesh))
 
 
 def kernel_flops(config: GptConfig, tokens: int) -> int:
-    """FLOPs of the fused attention of a step: forward, forward again where a layer is recomputed, and backward."""
+    """Return the FLOPs of a step's fused attention: forward, again if a layer is recomputed, and backward."""
     if config.attention not in ("splash", "cudnn"):
         return 0
     one = config.seq_len * config.embed_size  # of a token and a product, 2 x half of the positions x embed
@@ -38,7 +38,7 @@ def kernel_flops(config: GptConfig, tokens: int) -> int:
 
 
 def _equations(jaxpr: core.Jaxpr, times: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, int]]:
-    """Every equation that runs, with how often it does on how many devices together."""
+    """Yield every equation that runs, with how often it does on how many devices together."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if any(kernel in name for kernel in _KERNELS):

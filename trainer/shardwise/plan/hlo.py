@@ -1,7 +1,7 @@
 """A compiled program's text as instructions, and how often each of them runs in one step.
 
-Called by `collectives`. XLA's own cost analysis counts the body of a loop once; here a body counts as often as its loop
-goes round. The text is what `jax.stages.Compiled.as_text` gives for TPUs, GPUs and CPUs (https://openxla.org/xla/hlo).
+XLA's own cost analysis counts the body of a loop once; here a body counts as often as its loop goes round. The text is
+what `jax.stages.Compiled.as_text` gives for TPUs, GPUs and CPUs (https://openxla.org/xla/hlo).
 """
 
 import re
@@ -15,6 +15,7 @@ _CALLED = re.compile(r"(calls|to_apply|body|condition|branch_computations|called
 _NAME = re.compile(r"[\w.\-]+")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+# Instructions that compute nothing: they name values, or take tuples apart.
 _IDLE = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "partition-id", ""}
 _HEAVY = {"while", "convolution", "dot"}
 _BITS = {"pred": 8, "token": 0} | {
@@ -31,7 +32,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Of all elements; formats of 8 bits have names of their own, such as f8e4m3fn."""
+        """Return the bytes of all elements; formats of 8 bits have names of their own, such as f8e4m3fn."""
         bits = _BITS.get(self.dtype, 8)
         for size in self.shape:
             bits *= size
@@ -50,17 +51,17 @@ class Instruction:
 
     @property
     def results(self) -> list[Array]:
-        """The arrays of the result, those of nested tuples in a row."""
+        """Return the arrays of the result, those of nested tuples in a row."""
         return arrays(self.type)
 
     @property
     def operand_names(self) -> list[str]:
-        """What it works on."""
+        """Return the names of its operands."""
         parts = _COMMENT.sub("", self.operands).split(", ")
         return [part.rpartition("%")[2].strip() for part in parts]
 
     def called(self) -> Iterator[tuple[str, str]]:
-        """Each computation that it calls, with how: `body`, `calls`, ..."""
+        """Yield how it calls (`body`, `calls`, ...) and the name of each computation that it calls."""
         for how, names in _CALLED.findall(self.attributes):
             for name in _NAME.findall(names):
                 yield how, name
@@ -73,9 +74,9 @@ class Executed:
     instruction: Instruction
     times: int
     computation: str
-    """The name of the computation that it stands in."""
+    """The name of the computation that it is part of."""
     callers: "tuple[Executed, ...]"
-    """The instructions that it runs inside of, from the outside in."""
+    """The instructions that it runs inside of, outermost first."""
 
 
 @dataclass
@@ -86,11 +87,11 @@ class Module:
     entry: str = ""
 
     def executed(self) -> Iterator[Executed]:
-        """Every instruction that runs, in the order of the text; conditions of loops are left out."""
+        """Yield every instruction that runs, in the order of the text; conditions of loops are left out."""
         yield from self._walk(self.entry, 1, ())
 
     def overlaps(self, start: Executed) -> bool:
-        """Whether anything is computed between an instruction that only starts something and the one that awaits it."""
+        """Return whether anything is computed between an instruction that starts something and its end."""
         line = self.computations[start.computation]
         after = line[line.index(start.instruction) + 1 :]
         for one in after:
@@ -101,7 +102,7 @@ class Module:
         return False
 
     def is_heavy(self, instruction: Instruction) -> bool:
-        """Whether it is a product or a loop, or has one inside of it."""
+        """Return whether it is a product or a loop, or has one inside of it."""
         if instruction.op in _HEAVY:
             return True
         inside = (one for _, name in instruction.called() for one in self.computations.get(name, []))
@@ -114,17 +115,19 @@ class Module:
             for how, called in instruction.called():
                 if how == "condition" or called not in self.computations:
                     continue
+                # A body runs in each round of its loop; what is called in any other way runs with its caller.
                 trips = self._trips(instruction) if how == "body" else 1
                 yield from self._walk(called, times * trips, (*callers, one))
 
     def _trips(self, loop: Instruction) -> int:
-        """How often a loop goes round: as XLA says, else (bound - 0) / step, read off condition and body."""
+        """Return how often a loop goes round: XLA's own count, else (bound - 0) / step from condition and body."""
         if known := _TRIPS.search(loop.attributes):
             return int(known[1])
         parts = dict(loop.called())
         condition, body = self.computations[parts["condition"]], self.computations[parts["body"]]
         constants = {one.name: int(one.operands) for one in (*condition, *body) if _is_whole(one)}
         places = {one.name: _index(one) for one in condition if one.op == "get-tuple-element"}
+        # The loops of a step count up to a constant; among what the condition computes is `counter < bound`.
         for compared in condition:
             counter, bound = (*compared.operand_names, "", "")[:2]
             if compared.op != "compare" or "direction=LT" not in compared.attributes:
@@ -134,7 +137,7 @@ class Module:
         raise ValueError(f"{loop.name}: the program does not say how often this loop runs")
 
     def _step(self, body: list[Instruction], place: int, constants: dict[str, int]) -> int:
-        """By how much the counter, that item of the body's result, grows in one round."""
+        """Return by how much the counter, that item of the body's result, grows in one round."""
         grown = body[-1].operand_names[place]
         for one in body:
             if one.name == grown and one.op == "add":
@@ -143,7 +146,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """The program of a text."""
+    """Return the program of a text."""
     module, current = Module(), None
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
@@ -156,7 +159,7 @@ def parse(text: str) -> Module:
 
 
 def arrays(type_text: str) -> list[Array]:
-    """The arrays of a type such as `(f32[8,2]{1,0}, bf16[4])`, whose layouts are left out."""
+    """Return the arrays of a type such as `(f32[8,2]{1,0}, bf16[4])`, without their layouts."""
     return [
         Array(dtype=dtype, shape=tuple(int(size) for size in sizes.split(",") if size))
         for dtype, sizes in _ARRAY.findall(type_text)
@@ -165,7 +168,7 @@ def arrays(type_text: str) -> list[Array]:
 
 
 def members(type_text: str) -> list[str]:
-    """The outer members of a tuple's type: `(a, (b, c))` has `a` and `(b, c)`; another type has itself."""
+    """Return the outer members of a tuple's type: `(a, (b, c))` has `a` and `(b, c)`; another type has itself."""
     text = type_text.strip()
     if not text.startswith("("):
         return [text]
@@ -181,7 +184,7 @@ def members(type_text: str) -> list[str]:
 
 
 def _instruction(name: str, rest: str) -> Instruction:
-    """Reads what follows `name = `; a type may be a tuple, and layouts hold brackets of their own."""
+    """Read what follows `name = `; a type may be a tuple, and layouts hold brackets of their own."""
     type_end = _close(rest, 0, " ")
     type_text, tail = rest[:type_end], rest[type_end + 1 :]
     op, bracket, _ = tail.partition("(")
@@ -193,7 +196,7 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 
 def _close(text: str, start: int, mark: str) -> int:
-    """Where `mark` first stands outside of brackets that opened after `start`."""
+    """Return the first place of `mark` from `start` on that is outside of brackets opened after `start`."""
     depth = 0
     for at in range(start, len(text)):
         letter = text[at]

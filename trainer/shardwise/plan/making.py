@@ -1,14 +1,10 @@
-"""A job's plan, from its resolved job: compiled, counted, and compared with the least.
-
-Called by the command line, by the search and by the golden plans.
-"""
+"""A job's plan, from its resolved job: compiled, counted, and compared with the least."""
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from shardwise.job.accelerators import offered, xla_flags
-from shardwise.job.errors import OutOfMemoryError
 from shardwise.job.kernels import kernel_of
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices, topology_of
@@ -20,6 +16,7 @@ from shardwise.plan.memory import Memory, memory, usable_bytes
 from shardwise.plan.result import Bound, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import Roofline, link_of, roofline
 from shardwise.plan.targets import WHEELS
+from shardwise.protocol.errors import OutOfMemoryError
 from shardwise.train.mesh import DATA
 from shardwise.train.step import trace_step
 
@@ -30,11 +27,10 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def plan(job: TrainingJob) -> Plan:
-    """The plan of a resolved job.
+    """Return the plan of a resolved job.
 
     Raises:
         CompilerError: XLA refuses the program for another reason than memory.
-
     """
     try:
         step = compile_step(job)
@@ -70,7 +66,7 @@ def plan(job: TrainingJob) -> Plan:
 
 
 def _refused(job: TrainingJob, text: str) -> Plan:
-    """What is left to say of a program that XLA refuses for want of memory."""
+    """Return what is still known of a program that XLA refuses for want of memory."""
     platform = offered()[job.spec.hardware.accelerator].spec.platform
     return Plan(
         **_about(job, kernel_of(job.spec.training, platform)),
@@ -94,7 +90,7 @@ def _refused(job: TrainingJob, text: str) -> Plan:
 
 
 def _about(job: TrainingJob, attention: str) -> dict[str, Any]:
-    """What is planned."""
+    """Return what is planned."""
     hardware, training = job.spec.hardware, job.spec.training
     shape = mesh_shape(job)
     assert shape is not None, "the rules have passed the mesh"
@@ -136,13 +132,13 @@ def _notes(step: Step) -> Iterable[str]:
 
 
 def _needed(text: str) -> int:
-    """Bytes that XLA says it needs, in either form of its message."""
+    """Return the bytes that XLA reports it needs, in either form of its message."""
     found = re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", text) or re.search(r"Used ([\d.]+)([KMGT]?) of", text)
     return int(float(found[1]) * _UNITS[found[2]]) if found else 0
 
 
 def _resident(step: Step, held: Memory) -> int | None:
-    """The most that a trainer of simulated devices holds: this process, its arrays, and what neither of them counts."""
+    """Return the most that a trainer of simulated devices holds: process, arrays, and what neither counts."""
     hardware = step.job.spec.hardware
     topology = topology_of(hardware)
     assert topology is not None
@@ -167,7 +163,7 @@ def _moved(step: Step, row: Collective) -> Moved:
 
 
 def _wire(step: Step, rows: Iterable[Collective]) -> dict[str, Wire]:
-    """By axis: `data` is both of its mesh axes; a few sums over several axes have a row of their own."""
+    """Return the rows by axis: `data` is both of its mesh axes; a few sums over several axes have their own row."""
     moved: dict[str, float] = {}
     for row in rows:
         names = list(dict.fromkeys("data" if axis in DATA else axis for axis in row.axes))

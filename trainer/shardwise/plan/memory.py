@@ -1,8 +1,8 @@
-"""What one device holds at the step's peak, by kind, and how much of it there is.
+"""What one device holds at the step's peak, by kind, and how much memory it has.
 
-Called by the plan. The state, the gradients and the batch are arithmetic. What the backward pass keeps of the layers is
-read off the compiled program: the stacked arrays that the loop over layers hands on. The rest is what the compiler's
-own peak leaves.
+The state, the gradients and the batch are arithmetic. What the backward pass keeps of the layers is read off the
+compiled program: the stacked arrays that the loop over layers hands on. The rest is what the compiler's own peak
+leaves.
 """
 
 import math
@@ -15,7 +15,7 @@ from shardwise.plan.compiled import Step
 from shardwise.train.state import Program, flat
 
 _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
-"""What of a GPU's memory JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
+"""The share of a GPU's memory that JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The compiler's peak, and the program itself."""
+        """Return the compiler's peak, and the program itself."""
         return (
             self.parameters
             + self.optimizer
@@ -48,7 +48,7 @@ class Memory:
 
 
 def memory(step: Step) -> Memory:
-    """The kinds of a compiled step."""
+    """Return the kinds of a compiled step."""
     known = held(step.program)
     state = known.parameters + known.optimizer + known.batch
     rest = max(0, step.peak_bytes - state)
@@ -66,7 +66,7 @@ def memory(step: Step) -> Memory:
 
 
 def usable_bytes(job: TrainingJob) -> int | None:
-    """The memory of one device that programs can use; None where the class does not say it."""
+    """Return the memory of one device that programs can use, or None if the class does not give it."""
     spec = offered()[job.spec.hardware.accelerator].spec
     if spec.device_memory is None:
         return None
@@ -78,7 +78,7 @@ def usable_bytes(job: TrainingJob) -> int | None:
 
 
 def saved_activations(step: Step) -> int:
-    """Bytes of the stacked arrays, one part a layer, that are no parameters: the most that a loop over layers has."""
+    """Return the bytes of stacked arrays, one part a layer, that are no parameters: the most of any loop."""
     layers = step.program.config.num_layers
     weights = _shapes_of_parameters(step.program)
     found = [0]
@@ -92,7 +92,7 @@ def saved_activations(step: Step) -> int:
 
 
 def _shapes_of_parameters(program: Program) -> set[tuple[int, ...]]:
-    """Of one layer: as they are stored, and whole over data."""
+    """Return the shapes of one layer's parameters: as they are stored, and whole over data."""
     shapes = set()
     for path, leaf in flat(program.abstract()["params"]).items():
         if path.startswith("blocks."):

@@ -1,7 +1,4 @@
-"""A plan as pictures: memory by kind, bytes on the wire by axis, and what one device of the mesh holds.
-
-Called by the command line.
-"""
+"""A plan as pictures: memory by kind, bytes on the wire by axis, and what one device of the mesh holds."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ _MOST_LABELS = 32
 
 
 def draw(plan: Plan, folder: Path) -> list[Path]:
-    """Write `memory.png`, `wire.png` and `mesh.png` as far as the plan has what they show; the folder is made."""
+    """Write `memory.png`, `wire.png` and `mesh.png` as far as the plan has the data; make the folder."""
     import matplotlib as mpl  # noqa: PLC0415  half a second that only pictures need
 
     mpl.use("Agg")
@@ -91,7 +88,7 @@ def _wire(plan: Plan, axes: Any) -> None:
 
 
 def _mesh(plan: Plan, axes: Any) -> None:
-    """Devices as squares, coloured by the part of the weights that they hold; a line is drawn between replicas."""
+    """Draw devices as squares, coloured by their part of the weights, with a line between replicas."""
     replica, data, tensor = (plan.mesh[name] for name in ("replica", "data", "tensor"))
     inner = plan.mesh["dataInner"]
     rows = replica * data // inner

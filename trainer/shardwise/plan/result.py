@@ -1,12 +1,12 @@
-"""What a plan says: for people through `show` and `pictures`, for programs as JSON."""
+"""The result of a plan: for people through `show` and `pictures`, for programs as JSON."""
 
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from shardwise.job.pods import Verdict
 from shardwise.plan.roofline import Link
+from shardwise.protocol.pods import Verdict
 
 
 class _Result(BaseModel):
@@ -25,7 +25,7 @@ class MemoryUse(_Result):
     program: int
     total: int
     limit: int | None
-    """What programs can use; None where the class does not say it."""
+    """What programs can use; None if the class does not give it."""
 
 
 class Moved(_Result):
@@ -75,18 +75,18 @@ class Layout(_Result):
     """A layout that a search compiled."""
 
     changes: dict[str, int | str]
-    """The fields of the job that say it."""
+    """The fields of the job that make it."""
     is_own: bool
     fits: bool | None
     needed_bytes: int
     seconds: float | None
-    """The least of a step; None where XLA refused it."""
+    """The least of a step; None if XLA refused it."""
     mfu: float | None
     binds: str | None
 
 
 class Plan(_Result):
-    """A job's plan. What follows `refusal` is None where XLA refused the program for want of memory."""
+    """A job's plan. What follows `refusal` is None if XLA refused the program for want of memory."""
 
     job: str
     accelerator: str
@@ -104,12 +104,12 @@ class Plan(_Result):
     """What was assumed, and what the figures leave out."""
     compile_seconds: float
     fits: bool | None
-    """None where the class does not say how much memory there is."""
+    """None if the class does not give the memory of a device."""
     needed_bytes: int
     """On one device, the program included."""
     limit_bytes: int | None
     refusal: str | None
-    """What XLA said where it refused the program."""
+    """XLA's message if it refused the program."""
     change: str | None
     """For a job that does not fit: a change with which it does."""
     memory: MemoryUse | None
@@ -128,7 +128,7 @@ class Plan(_Result):
 
     @property
     def verdict(self) -> Verdict:
-        """The same in short."""
+        """Return the plan in short: whether it fits, and what would."""
         return Verdict(
             fits=self.fits,
             needed_bytes=self.needed_bytes,

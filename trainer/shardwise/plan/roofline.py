@@ -1,7 +1,7 @@
 """The least seconds that a step can take on its hardware, and what binds: arithmetic, memory, or one of the links.
 
-Called by the plan. A bound, not a forecast: nothing waits for anything but what its program waits for. Collectives that
-run beside computation take the time of the slowest of both; those that do not come on top. Bandwidths are the class's.
+A bound, not a forecast: nothing waits for anything but what its program waits for. Collectives that run beside
+computation take the time of the slowest of both; those that do not come on top. Bandwidths are the class's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,17 +37,18 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """The least time of a step."""
+        """Return the least time of a step."""
+        # What runs side by side takes the time of the slowest; what computation waits for comes on top.
         return max(self.compute, self.memory, *self.asynchronous.values(), 0.0) + sum(self.synchronous.values())
 
     @property
     def mfu(self) -> float:
-        """The share of the peak that the model's own FLOPs can reach."""
+        """Return the share of the peak that the model's own FLOPs can reach."""
         return self.model_flops / self.peak_flops / self.seconds
 
     @property
     def binds(self) -> str:
-        """The largest term, in words."""
+        """Return the name of the largest term."""
         terms = {"arithmetic": self.compute, "memory": self.memory}
         for link in {*self.asynchronous, *self.synchronous}:
             terms[_WORDS[link]] = self.asynchronous.get(link, 0.0) + self.synchronous.get(link, 0.0)
@@ -63,7 +64,7 @@ _WORDS: dict[Link, str] = {
 
 
 def link_of(step: Step, axes: Sequence[str]) -> Link:
-    """What a collective over these mesh axes crosses, at its slowest."""
+    """Return the slowest link that a collective over these mesh axes crosses."""
     group = _group(step, axes)
     if group[0].platform == "cpu":
         return "memory"
@@ -74,7 +75,7 @@ def link_of(step: Step, axes: Sequence[str]) -> Link:
 
 
 def roofline(step: Step, rows: Iterable[Collective], memory: Memory, flops: float, model: float) -> Roofline | None:
-    """The bound of a step; None where the class says too little of its devices.
+    """Return the bound of a step, or None if the class gives too little of its devices.
 
     Args:
         step: compiled.
@@ -82,7 +83,6 @@ def roofline(step: Step, rows: Iterable[Collective], memory: Memory, flops: floa
         memory: what it holds.
         flops: of the whole program, recomputation included, over all devices.
         model: of the model's formula.
-
     """
     spec = offered()[step.job.spec.hardware.accelerator].spec
     if spec.peak_flops is None or spec.memory_bandwidth is None or spec.interconnect is None:
@@ -109,12 +109,12 @@ def roofline(step: Step, rows: Iterable[Collective], memory: Memory, flops: floa
 
 
 def _least_traffic(memory: Memory) -> float:
-    """The state is read and written once, gradients and what is kept of the layers written and read once."""
+    """Return the bytes: the state once read and once written, gradients and kept activations likewise."""
     return 2.0 * (memory.parameters + memory.optimizer + memory.gradients + memory.activations)
 
 
 def _bandwidth(step: Step, spec: AcceleratorSpec, axes: Sequence[str], link: Link) -> float:
-    """Bytes a second that one device sends in a collective over these mesh axes."""
+    """Return the bytes a second that one device sends in a collective over these mesh axes."""
     assert spec.interconnect is not None
     one = float(spec.interconnect.bandwidth.value)
     group = _group(step, axes)
@@ -131,15 +131,16 @@ def _bandwidth(step: Step, spec: AcceleratorSpec, axes: Sequence[str], link: Lin
 
 
 def _links(step: Step, spec: AcceleratorSpec, group: Sequence[jax.Device]) -> int:
-    """Links over which a device of this group can send at once: two for each side that closes to a ring, else one."""
+    """Return over how many links a device of this group sends at once: two a side that closes to a ring, else one."""
     assert spec.interconnect is not None
     sides = [int(side) for side in step.job.spec.hardware.topology.split("x")]
     least = spec.interconnect.ring_from
     closed = [least is not None and side >= least for side in sides]
-    if spec.interconnect.axes == 3:
+    if spec.interconnect.axes == 3:  # the sides close together or not at all: see `ringFrom`
         closed = [all(closed)] * len(sides)
     coords = np.array([_coords(device) for device in group])[:, : len(sides)]
     spanned = [len(set(column)) for column in coords.T]
+    # A group that covers only part of a ring cannot send around it.
     links = sum(
         (2 if ring and number == side else 1)
         for number, side, ring in zip(spanned, sides, closed, strict=True)
@@ -155,14 +156,14 @@ def _network(spec: AcceleratorSpec, machine: str) -> float:
 
 
 def _group(step: Step, axes: Sequence[str]) -> list[jax.Device]:
-    """The first devices of the mesh that differ along these axes alone."""
+    """Return the first devices of the mesh that differ along these axes alone."""
     mesh = step.program.layout.mesh
     index = tuple(slice(None) if name in axes else 0 for name in mesh.axis_names)
     return list(np.ravel(mesh.devices[index]))
 
 
 def _host(step: Step, device: jax.Device) -> int:
-    """The host of a device; GPUs are counted, since a description of them knows no hosts."""
+    """Return the host of a device; GPUs are counted, since a description of them knows no hosts."""
     if device.platform == "tpu":
         return int(device.process_index)
     topology = topology_of(step.job.spec.hardware)

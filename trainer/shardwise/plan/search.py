@@ -1,24 +1,24 @@
-"""Which layout is fastest where the job is to run: arithmetic first, then the compiler for those that are left.
+"""Which layout is fastest on the job's hardware: arithmetic first, then the compiler for those that are left.
 
-Called by the command line. What may change is what changes no run: how many ways tensor and FSDP's second step have,
-the microbatches, and what the backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
+What may change is what changes no run: how many ways tensor and FSDP's second step have, the microbatches, and what the
+backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.job.accelerators import offered
-from shardwise.job.errors import JobError, UsageError
 from shardwise.job.load import dump, loads
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
-from shardwise.job.topology import inner_ways, mesh_shape, topologies
-from shardwise.job.words import divisors, size
+from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
 from shardwise.plan.making import plan
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
 from shardwise.plan.targets import WHEELS, compiles_for
+from shardwise.protocol.errors import JobError, UsageError
+from shardwise.protocol.text import size
 
 MOST_COMPILED = 8
 _MOST_OF_MEMORY = 0.95
@@ -41,7 +41,7 @@ class Choice:
 
     @property
     def changes(self) -> dict[str, int | str]:
-        """The fields and their values."""
+        """Return the fields and their values."""
         return {
             "training.mesh.tensor": self.tensor,
             "training.mesh.dataInner": self.data_inner,
@@ -51,7 +51,7 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         inner = f", FSDP's second step over {self.data_inner}" if self.data_inner > 1 else ""
         return f"tensor {self.tensor}{inner}, {self.microbatches} microbatches, remat {self.remat}"
 
@@ -75,7 +75,7 @@ class Found:
 
     @property
     def layout(self) -> Layout:
-        """It, for programs."""
+        """Return the layout, for programs."""
         bound = self.plan.bound
         return Layout(
             changes=self.choice.changes,
@@ -89,21 +89,20 @@ class Found:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Those that fit first, then by the least time of a step."""
+        """Sort those that fit first, then by the least time of a step."""
         return not self.plan.fits, self.plan.bound.seconds if self.plan.bound else float("inf")
 
 
 def search(job: TrainingJob, report: Report) -> list[Found]:
-    """The candidates that were compiled, best first; the job's own layout is among them.
+    """Return the candidates that were compiled, best first; the job's own layout is among them.
 
     Args:
         job: checked, as written.
-        report: is told what is compiled next.
+        report: is called with what is compiled next.
 
     Raises:
         UsageError: the class does not say how much memory its devices have, or how fast they and their links are; or
             the compiler for them is not installed.
-
     """
     _refuse_unknown(job)
     own = _choice_of(resolve(job))
@@ -122,7 +121,7 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
 
 
 def change_that_fits(job: TrainingJob, report: Report) -> str | None:
-    """For a job that does not fit: a change with which it does, compiled to be sure; None where none was found.
+    """Return a change with which a job that does not fit does, compiled to be sure; None if none was found.
 
     What costs least comes first: the same devices with another layout, then more of them.
     """
@@ -150,7 +149,7 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
 
 
 def changes_to_write(job: TrainingJob, choice: Choice) -> dict[str, int | str]:
-    """The fields of a job as written that have to change for this layout; what a rule fills in is left to it."""
+    """Return the fields of a job as written that must change for this layout, without those a rule fills in."""
     changes = _differing(_choice_of(resolve(job)), choice)
     inner = "training.mesh.dataInner"
     without = {path: value for path, value in changes.items() if path != inner}
@@ -159,7 +158,7 @@ def changes_to_write(job: TrainingJob, choice: Choice) -> dict[str, int | str]:
 
 
 def estimate(job: TrainingJob) -> Estimate:
-    """Memory and time of a resolved job's step, by arithmetic: good enough to choose what to compile."""
+    """Return memory and time of a resolved job's step, by arithmetic: good enough to choose what to compile."""
     training, shape = job.spec.training, mesh_shape(job)
     model, spec = training.model, offered()[job.spec.hardware.accelerator].spec
     assert shape is not None
@@ -199,7 +198,7 @@ def estimate(job: TrainingJob) -> Estimate:
 
 
 def _kept_of_a_layer(remat: str, embed: int, mlp: int, tensor: int) -> float:
-    """Values of a token that the backward pass keeps of one layer."""
+    """Return the values of a token that the backward pass keeps of one layer."""
     match remat:
         case "full":
             return embed / tensor
@@ -226,7 +225,7 @@ def _refuse_unknown(job: TrainingJob) -> None:
 
 
 def _candidates(job: TrainingJob) -> Iterator[tuple[Choice, TrainingJob]]:
-    """Every layout that the rules accept, with its resolved job."""
+    """Yield every layout that the rules accept, with its resolved job."""
     resolved = resolve(job)
     shape = mesh_shape(resolved)
     assert shape is not None
@@ -245,7 +244,7 @@ def _candidates(job: TrainingJob) -> Iterator[tuple[Choice, TrainingJob]]:
 
 
 def _other_steps(job: TrainingJob, choices: list[Choice]) -> Iterator[Choice]:
-    """The same layouts with FSDP's other factors: twice as many ways for its second step."""
+    """Yield the same layouts with FSDP's other factors: twice as many ways for its second step."""
     for choice in choices:
         other = replace(choice, data_inner=2 * choice.data_inner)
         if choice.data_inner > 1 and _loaded(job, other) is not None:
@@ -253,7 +252,7 @@ def _other_steps(job: TrainingJob, choices: list[Choice]) -> Iterator[Choice]:
 
 
 def _larger(job: TrainingJob) -> Iterator[str]:
-    """Topologies of the class with up to eight times the devices, smallest first."""
+    """Return the topologies of the class with up to eight times the devices, smallest first."""
     accelerator, hardware = offered()[job.spec.hardware.accelerator], job.spec.hardware
     if accelerator.spec.hosts is not None:
         hosts, devices = (int(side) for side in hardware.topology.split("x"))
@@ -275,7 +274,7 @@ def _loaded(job: TrainingJob, choice: Choice) -> TrainingJob | None:
 
 
 def _changed(job: TrainingJob, changes: list[str]) -> TrainingJob | None:
-    """The resolved job with changes; None where a rule refuses it."""
+    """Return the resolved job with changes, or None if a rule refuses it."""
     try:
         return resolve(loads(dump(job), changes))
     except JobError:

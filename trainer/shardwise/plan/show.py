@@ -1,7 +1,4 @@
-"""A plan for people, in the terminal.
-
-Called by the command line; the same as pictures is `pictures`.
-"""
+"""A plan for people, in the terminal; `pictures` draws the same."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +25,7 @@ _KINDS = {
 
 
 def show(plan: Plan, console: Console) -> None:
-    """Print it."""
+    """Print a plan."""
     console.print(_head(plan))
     console.print(_verdict(plan))
     if plan.change:
@@ -65,7 +62,7 @@ def show_search(found: Sequence[Found], console: Console) -> None:
 
 
 def why(found: Sequence[Found]) -> str:
-    """Why the best layout of a search is best, beside the job's own."""
+    """Return why the best layout of a search is best, beside the job's own."""
     best, own = found[0], next(one for one in found if one.is_own)
     if best.is_own or best.plan.bound is None:
         return "The job's own layout is the best of them."
@@ -121,7 +118,7 @@ def _verdict(plan: Plan) -> str:
 
 
 def _bar(plan: Plan) -> Text:
-    """The kinds of memory side by side, against what there is."""
+    """Return the kinds of memory side by side, against what the device has."""
     assert plan.memory is not None
     whole = max(plan.memory.total, plan.limit_bytes or 0)
     bar = Text("  ")
@@ -164,7 +161,7 @@ def _collectives(plan: Plan) -> Table:
 
 
 def size_of(number: float) -> str:
-    """Bytes for people: GiB from a tenth of one on, else MiB."""
+    """Return bytes for people: GiB from a tenth of one on, else MiB."""
     return f"{number / _GIB:,.2f} GiB" if number >= _GIB / 10 else f"{number / _MIB:,.2f} MiB"
 
 

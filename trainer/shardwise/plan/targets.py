@@ -1,8 +1,8 @@
 """Devices to compile for, of a job's accelerator class, on a machine that has none of them.
 
-Called by the plan. TPUs come from libtpu's description of a topology; GPUs from a text file for each kind, in `gpus/`,
-that XLA takes for the machine; simulated devices from this machine's own compiler. `plan_environment` of
-`shardwise.job.environment` must be set before JAX is imported.
+TPUs come from libtpu's description of a topology; GPUs from a text file for each kind, in `gpus/`, that XLA takes for
+the machine; simulated devices from this machine's own compiler. `plan_environment` of `shardwise.job.environment` must
+be set before JAX is imported.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from typing import Any
 import jax
 
 from shardwise.job.accelerators import offered
-from shardwise.job.errors import CompilerError
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, topology_of
-from shardwise.job.words import any_of
+from shardwise.protocol.errors import CompilerError
+from shardwise.protocol.text import any_of
 
 _BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 """How the chips of one host lie in the grid, by their number."""
 _GPUS = Path(__file__).parent / "gpus"
 WHEELS = {"tpu": "shardwise[plan-tpu]", "gpu": "shardwise[plan-gpu]"}
-"""What pip installs the compiler for a platform by."""
+"""The extra by which pip installs the compiler for a platform."""
 _MODULES = {"tpu": "libtpu", "gpu": "jax_plugins.xla_cuda12"}
 
 
@@ -36,18 +36,17 @@ class NoCompilerError(Exception):
 
 
 def compiles_for(accelerator: AcceleratorClass) -> bool:
-    """Whether the compiler for this class is installed here."""
+    """Return whether the compiler for this class is installed here."""
     module = _MODULES.get(accelerator.spec.platform)
     return module is None or _is_installed(module)
 
 
 def devices_for(job: TrainingJob) -> list[jax.Device]:
-    """The devices of a resolved job: real ones' descriptions, which can be compiled for and hold nothing.
+    """Return the devices of a resolved job: real ones' descriptions, which can be compiled for and hold nothing.
 
     Raises:
         NoCompilerError: the compiler for them is not installed.
-        CompilerError: the class does not say what to compile for, or says what the compiler does not know.
-
+        CompilerError: the class does not name a target, or names one that the compiler does not know.
     """
     accelerator = offered()[job.spec.hardware.accelerator]
     if not compiles_for(accelerator):
@@ -102,7 +101,7 @@ def _gpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:
 
 
 def _target(accelerator: AcceleratorClass) -> str:
-    """What the compiler calls the devices of a class."""
+    """Return what the compiler calls the devices of a class."""
     if accelerator.spec.compiler is None:
         raise CompilerError(f"the class {accelerator.name} does not say what to compile for: it has no compiler.target")
     return accelerator.spec.compiler.target

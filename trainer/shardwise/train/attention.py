@@ -1,8 +1,7 @@
 """Causal self-attention over arrays: the plain form, blockwise, Pallas splash (TPU) and cuDNN (GPU).
 
-All give the same numbers: scores are float32 from the product to the softmax, whatever the inputs are. Called by the
-model with arrays split over batch and heads. Not here: projections, rotary positions, dropout (kernels have none, so
-the job file refuses it on attention weights).
+All compute the same: scores are float32 from the product to the softmax, whatever the inputs are. Arrays are split over
+batch and heads. Attention weights have no dropout, since the kernels have none; the job file offers none.
 """
 
 import math
@@ -24,7 +23,7 @@ MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
 
 
 def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel) -> Array:
-    """Softmax(q k^T, causal, within a segment) v.
+    """Return softmax(q k^T, causal, within a segment) v.
 
     Args:
         q: [batch, heads, position, head_size], already scaled.
@@ -49,7 +48,7 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
 
 
 def plain(q: Array, k: Array, v: Array, segments: Array | None, *, start: Array | int = 0) -> Array:
-    """All scores at once: the reference, and the fastest for short sequences; queries may `start` later than keys."""
+    """Compute all scores at once: the reference, and the fastest for short sequences. Queries start at key `start`."""
     scores = _scores(q, k)
     mask = _mask(q.shape[2], k.shape[2], start, 0, segments)
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
@@ -57,7 +56,7 @@ def plain(q: Array, k: Array, v: Array, segments: Array | None, *, start: Array 
 
 
 def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, block: int = BLOCK) -> Array:
-    """Block by block with a running maximum and sum, so that memory grows with position, not with its square.
+    """Compute block by block with a running maximum and sum: memory grows with the positions, not with their square.
 
     Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021). A block of queries visits only the blocks of
     keys that are not after it.
@@ -73,13 +72,13 @@ def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, block: in
 
 
 def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: bool = False) -> Array:
-    """The Pallas kernel for TPUs that ships with JAX, one call a device over its own batch and heads."""
-    # Imported where it is used: half a second that no other kernel needs.
+    """Call the Pallas kernel for TPUs that ships with JAX, on each device over its own batch and heads."""
+    # Imported here: it takes half a second, which no other kernel should pay.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
 
     length = q.shape[2]
-    size = math.gcd(BLOCK, length)  # a multiple of 128, which the job file's rules see to
+    size = math.gcd(BLOCK, length)  # a multiple of 128: the job file's rules check it
     blocks = kernels.BlockSizes(
         block_q=size,
         block_kv=size,
@@ -102,7 +101,7 @@ def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: b
 
 
 def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
-    """CuDNN's fused attention for GPUs, one call a device over its own batch and heads; 16-bit inputs only."""
+    """Call cuDNN's fused attention for GPUs, on each device over its own batch and heads; 16-bit inputs only."""
     swap = partial(jnp.swapaxes, axis1=1, axis2=2)
     fused = partial(jax.nn.dot_product_attention, scale=1.0, is_causal=True, implementation="cudnn")
 
@@ -114,7 +113,8 @@ def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
 
 
 def _on_each_device(local: Callable[..., Array], q: Array, k: Array, v: Array, segments: Array | None) -> Array:
-    """A kernel over the batch and heads of one device. XLA's partitioner takes no kernel beside a manual axis."""
+    """Run a kernel on each device over its own batch and heads."""
+    # All axes manual: XLA's partitioner takes no kernel beside an axis that a surrounding shard_map has made manual.
     heads, rows = P(DATA, "tensor"), None if segments is None else P(DATA)
     specs = (heads, heads, heads, rows)
     mapped: Callable[..., Array] = jax.shard_map(
@@ -124,31 +124,31 @@ def _on_each_device(local: Callable[..., Array], q: Array, k: Array, v: Array, s
 
 
 def _scores(q: Array, k: Array) -> Array:
-    """Float32 [batch, heads, query, key]."""
+    """Return float32 [batch, heads, query, key]."""
     return product(q, k, (((3,), (3,)), ((0, 1), (0, 1))), jnp.dtype(jnp.float32))
 
 
 def _mixed(weights: Array, v: Array, dtype: jnp.dtype) -> Array:
-    """[batch, heads, query, head_size] in this dtype: the values, by the weights of [batch, heads, query, key]."""
+    """Sum the values by weights of [batch, heads, query, key]: [batch, heads, query, head_size] in this dtype."""
     return product(weights.astype(v.dtype), v, (((3,), (2,)), ((0, 1), (0, 1))), dtype)
 
 
 def _mask(
     num_queries: int, num_keys: int, query_start: Array | int, key_start: Array | int, segments: Array | None
 ) -> Array:
-    """[1 or batch, 1, query, key]: which keys a query sees."""
+    """Return which keys a query sees: [1 or batch, 1, query, key]."""
     at, to = query_start + jnp.arange(num_queries), key_start + jnp.arange(num_keys)
     causal = (at[:, None] >= to[None, :])[None, None]
     if segments is None:
         return causal
-    own = jax.lax.dynamic_slice_in_dim(segments, query_start, num_queries, 1)
-    theirs = jax.lax.dynamic_slice_in_dim(segments, key_start, num_keys, 1)
-    return causal & (own[:, None, :, None] == theirs[:, None, None, :])
+    of_query = jax.lax.dynamic_slice_in_dim(segments, query_start, num_queries, 1)
+    of_key = jax.lax.dynamic_slice_in_dim(segments, key_start, num_keys, 1)
+    return causal & (of_query[:, None, :, None] == of_key[:, None, None, :])
 
 
 @partial(jax.checkpoint, static_argnums=0)
 def _attend_row(start: int, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
-    """One block of queries, starting at position `start`, against every block of keys up to its own."""
+    """Attend from one block of queries, starting at position `start`, to every block of keys up to its own."""
     batch, heads, block, size = q.shape
 
     def visit(carry: tuple[Array, Array, Array], key_start: Array) -> tuple[tuple[Array, Array, Array], None]:
@@ -161,7 +161,7 @@ def _attend_row(start: int, q: Array, k: Array, v: Array, segments: Array | None
         out = out * shrink + _mixed(weights, values, jnp.dtype(jnp.float32))
         return (new_top, total * shrink + weights.sum(-1, keepdims=True), out), None
 
-    # The diagonal block comes first, so that every row has a true maximum before a wholly masked block could come.
+    # The diagonal block first: every query sees itself there, so it has a true maximum before a fully masked block.
     order = jnp.array([start, *range(0, start, block)])
     one = (batch, heads, block, 1)
     first = (jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros((batch, heads, block, size)))

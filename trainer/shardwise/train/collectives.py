@@ -1,8 +1,7 @@
-"""Gathers and sums over mesh axes inside a shard_map; sums are on the wire in a dtype of the caller's choice.
+"""Gathers and sums over mesh axes inside a shard_map; sums are made in a dtype of the caller's choice, the wire's.
 
-Called where collectives are written by hand: for parameters, the token tables and the loss. An axis of one device is
-left alone: XLA's CPU compiler would copy the array, twice, for a collective that has nobody to talk to. Over the two
-axes of `data` a gather and a scatter go in two steps: `train/gather.py` says why.
+An axis of one device is skipped: XLA's CPU compiler would copy the array twice for such a collective. Over the two axes
+of `data` a gather and a scatter take two steps (see `train/gather.py`).
 """
 
 import jax
@@ -12,13 +11,12 @@ from shardwise.train.mesh import DATA
 
 Array = jax.Array
 EVEN = 2048
-"""Rows of so many elements, or a multiple, are scattered by a TPU's compiler as asked. Where the last dimension is the
-one that is scattered, or does not fall into pieces that suit it, it sums the whole array on every chip; 50,304 does
-not."""
+"""A TPU's compiler scatters rows of this many elements, or a multiple, as asked. If the last dimension is scattered, or
+rows do not fall into pieces that suit it (as 50,304 does not), it sums the whole array on every chip."""
 
 
 def gather_over(axis: str, x: Array, *, dimension: int) -> Array:
-    """The parts of `x` along this dimension from all devices of a mesh axis, joined in their order."""
+    """Join the parts of `x` along this dimension from all devices of a mesh axis, in their order."""
     if jax.lax.axis_size(axis) == 1:
         return x
     whole: Array = jax.lax.all_gather(x, axis, axis=dimension, tiled=True)
@@ -26,7 +24,7 @@ def gather_over(axis: str, x: Array, *, dimension: int) -> Array:
 
 
 def sum_over(axis: str, x: Array, wire: jnp.dtype) -> Array:
-    """The sum of `x` over a mesh axis, on every device of it, in the wire's dtype; over one device `x` as it is."""
+    """Sum `x` over a mesh axis in the wire's dtype, for every device; over one device return `x` as it is."""
     if jax.lax.axis_size(axis) == 1:
         return x
     summed: Array = jax.lax.psum(x.astype(wire), axis)
@@ -34,7 +32,7 @@ def sum_over(axis: str, x: Array, wire: jnp.dtype) -> Array:
 
 
 def scatter_over(axis: str, x: Array, wire: jnp.dtype, *, dimension: int) -> Array:
-    """The sum of `x` over a mesh axis, of which each device keeps its own part along this dimension."""
+    """Sum `x` over a mesh axis; each device keeps its own part along this dimension."""
     if jax.lax.axis_size(axis) == 1:
         return x
     summed: Array = jax.lax.psum_scatter(x.astype(wire), axis, scatter_dimension=dimension, tiled=True)
@@ -42,7 +40,7 @@ def scatter_over(axis: str, x: Array, wire: jnp.dtype, *, dimension: int) -> Arr
 
 
 def max_over(axis: str, x: Array) -> Array:
-    """The largest `x` over a mesh axis, on every device of it."""
+    """Return the largest `x` over a mesh axis, on every device."""
     if jax.lax.axis_size(axis) == 1:
         return x
     largest: Array = jax.lax.pmax(x, axis)
@@ -50,21 +48,21 @@ def max_over(axis: str, x: Array) -> Array:
 
 
 def gather_over_data(x: Array, *, dimension: int) -> Array:
-    """The parts of `x` along this dimension from all devices of `data`, joined in their order."""
-    for axis in reversed(DATA):
+    """Join the parts of `x` along this dimension from all devices of `data`, in their order."""
+    for axis in reversed(DATA):  # inner first: the scatter below in reverse, so that the parts keep their order
         x = gather_over(axis, x, dimension=dimension)
     return x
 
 
 def scatter_over_data(x: Array, wire: jnp.dtype, *, dimension: int) -> Array:
-    """The sum of `x` over `data`, of which each device keeps its own part along this dimension."""
+    """Sum `x` over `data`; each device keeps its own part along this dimension."""
     for axis in DATA:
         x = scatter_over(axis, x, wire, dimension=dimension)
     return x
 
 
 def sum_over_data(x: Array, wire: jnp.dtype) -> Array:
-    """The sum of `x` over `data`, on every device of it."""
+    """Sum `x` over `data`, for every device."""
     axes = tuple(axis for axis in DATA if jax.lax.axis_size(axis) > 1)
     if not axes:
         return x

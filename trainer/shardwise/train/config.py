@@ -1,7 +1,6 @@
-"""What the trainer's programs are made of: the model's axes, read off a resolved job.
+"""The config of the model that is built, from a resolved job: every choice made, every size an axis.
 
-Called by the model, the step, generation and the weight converters. The job file's models say what a person may write;
-`GptConfig` says what is built: every choice made, every size an axis. It knows nothing of meshes.
+It knows nothing of meshes: `train/layout.py` maps its axes to them.
 """
 
 from dataclasses import dataclass
@@ -10,11 +9,8 @@ from typing import Literal, Self, TypeVar
 from haliax import Axis
 
 from shardwise.job.kernels import Kernel, kernel_of
+from shardwise.job.presets import padded_vocab_size
 from shardwise.job.spec import Training
-
-VOCAB_MULTIPLE = (
-    128  # the padded vocabulary divides over any tensor size up to 128, so its shape is the same on every mesh
-)
 
 T = TypeVar("T")
 
@@ -23,7 +19,7 @@ T = TypeVar("T")
 class GptConfig:
     """A GPT's sizes and choices; a capital property is a named axis.
 
-    `vocab_size` counts the real entries; the `Vocab` axis is padded to a multiple of 128 and the padding is masked
+    `vocab_size` counts the real entries; the `Vocab` axis is padded (`padded_vocab_size`), and the padding is masked
     wherever logits are made.
     """
 
@@ -49,7 +45,7 @@ class GptConfig:
 
     @classmethod
     def of(cls, training: Training, *, tokenizer_size: int, platform: str) -> Self:
-        """The config of a resolved job's model, for a tokenizer of so many entries on this JAX platform."""
+        """Return the config of a resolved job's model, for a tokenizer of so many entries on this JAX platform."""
         model = training.model
         return cls(
             num_layers=_filled(model.layers),
@@ -110,11 +106,11 @@ class GptConfig:
 
     @property
     def Vocab(self) -> Axis:
-        """The vocabulary, padded to a multiple of 128."""
-        return Axis("vocab", -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE)
+        """The vocabulary, padded so that any tensor size divides it and its shape is the same on every mesh."""
+        return Axis("vocab", padded_vocab_size(self.vocab_size))
 
 
 def _filled(value: T | None) -> T:
-    """A field that resolving the job has filled in."""
+    """Return a field that resolving the job has filled in."""
     assert value is not None, "the job is not resolved"
     return value

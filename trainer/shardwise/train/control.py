@@ -1,9 +1,8 @@
-"""The control word of this process: what was asked of the run from outside, and what the clock makes due.
+"""What one process asks of the run: by signals from outside, and by its clock.
 
-Called by the loop, which puts `word()` into every step and acts on the maximum over all processes one step later. So
-every process saves, evaluates and stops at the same step, though only one of them heard the signal.
-
-The signals are those of `shardwise.job.orders`: stop (save, then end) and save (and go on).
+The loop puts `due()` into every step and acts, one step later, on the maximum over all processes. So every process
+saves, measures and stops at the same step, though only one of them received the signal. The signals are those of
+`shardwise.protocol.orders`: stop (save, then end) and save (then go on).
 """
 
 import math
@@ -12,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from shardwise.job.contract import Control
-from shardwise.job.orders import SAVE_SIGNAL, STOP_SIGNAL
+from shardwise.protocol.contract import Control
+from shardwise.protocol.orders import SAVE_SIGNAL, STOP_SIGNAL
 
 Clock = Callable[[], float]
 
@@ -22,10 +21,10 @@ _MEASURE_EVERY_SECONDS = 1.0
 
 
 class StoppedError(BaseException):
-    """A stop was asked for before the first step: there is nothing to save.
+    """A stop was requested before the first step, when there is nothing to save.
 
-    It can come out of any line, so it is no Exception: where those of a library are caught and put into words, such as
-    those of reading a file, a stop must not be taken for one.
+    A signal handler raises it, so it can come out of any line. It is no Exception: code that catches the errors of a
+    library, such as those of reading a file, must not take a stop for one of them.
     """
 
 
@@ -36,7 +35,7 @@ class Controls:
         clock: monotonic seconds.
         save_every_seconds: how often a save is due, or None.
         stop_after_seconds: the deadline of this process, or None.
-        measures: whether the speed of this host is measured now and then: there are others to compare with.
+        measures: whether to measure this host's speed now and then; it is compared with other hosts.
 
     """
 
@@ -57,12 +56,12 @@ class Controls:
         self._stepping = False
         self._measure_at = clock() if measures else math.inf
 
-    def request(self, word: Control) -> None:
-        """Ask for something; the largest request wins."""
-        self._requested = max(self._requested, word)
+    def request(self, control: Control) -> None:
+        """Request this; the largest request wins."""
+        self._requested = max(self._requested, control)
 
-    def word(self) -> Control:
-        """What this process asks of the next step."""
+    def due(self) -> Control:
+        """Return what this process asks of the next step."""
         now = self._clock()
         if self._stop_at is not None and now >= self._stop_at:
             return Control.STOP
@@ -70,26 +69,26 @@ class Controls:
             return max(self._requested, Control.SAVE)
         return max(self._requested, Control.MEASURE if now >= self._measure_at else Control.NONE)
 
-    def done(self, word: Control) -> None:
-        """What was asked for has been done; a stop is never undone."""
-        if word >= Control.SAVE:
+    def done(self, control: Control) -> None:
+        """Note that this has been done. A save does not cancel a stop that was requested meanwhile."""
+        if control >= Control.SAVE:
             self._saved_at = self._clock()
-        if self._requested <= word and self._requested != Control.STOP:
+        if self._requested <= control and self._requested != Control.STOP:
             self._requested = Control.NONE
 
     def measured(self, pause_seconds: float) -> None:
-        """The speed was measured, and training stood still for so long: not again until that is a small share."""
+        """Wait with the next measurement until this pause of training is a small share of the time."""
         self._measure_at = self._clock() + max(_MEASURE_EVERY_SECONDS, pause_seconds / _MEASURING_SHARE)
 
     def stepping(self) -> None:
-        """From here on a stop waits for the step to end."""
+        """Make a stop wait for the end of its step from here on; raise StoppedError if one was requested already."""
         self._stepping = True
         if self._requested == Control.STOP:
             raise StoppedError
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Hear the signals while the block runs. The terminal's SIGINT is the command's to hear, which passes it on."""
+        """Handle the signals while the block runs, and ignore SIGINT: the command gets it and asks for a stop."""
         before = {
             STOP_SIGNAL: signal.signal(STOP_SIGNAL, self._stop),
             SAVE_SIGNAL: signal.signal(SAVE_SIGNAL, self._save),

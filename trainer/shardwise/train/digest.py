@@ -2,8 +2,8 @@
 
 The digest of an array is the sum, over its elements, of mix(path, global index, bits), in exact integers: four lanes of
 uint32 that wrap around, 128 bits together. A sum has no order, so every mesh and every replica count gives the same;
-the index in the mix makes swapped rows or chunks change it, the path makes swapped arrays change it, and the bits (not
-the value) make a NaN's payload and the sign of zero count.
+the index in the mix detects swapped rows or chunks, the path detects swapped arrays, and the bits (instead of values)
+detect a NaN's payload and the sign of zero.
 
     key(path, c0 .. cn)  = finish(finish(seed(path) ^ c0 * G) ^ c1 * G) ... + cn * G     per lane, hashed by dimension
     mix(key, bits, lane) = scatter((bits ^ key) * odd(lane))
@@ -11,8 +11,6 @@ the value) make a NaN's payload and the sign of zero count.
 Hashing by dimension keeps every index within 32 bits however large the array is, and makes all but the last step a
 broadcast. `finish` is the 32-bit finaliser of MurmurHash3 (Appleby, public domain). It finds damage and mistakes; it is
 no defence against a forger.
-
-Called by the step loop (initialDigest, digest), by the checkpoint's writer and by its reader. It touches no file.
 """
 
 import hashlib
@@ -27,7 +25,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled, Lowered
 
-from shardwise.train.processes import Agree
+from shardwise.train.peers import Agree
 
 NUM_LANES = 4
 _GOLDEN = np.uint32(0x9E3779B1)
@@ -50,9 +48,9 @@ class Digester:
     """
 
     def __init__(self, abstract: Mapping[str, jax.ShapeDtypeStruct], compiled: Compile = _compiled) -> None:
-        """Compiles for `abstract`: {path: shape, dtype of at most 32 bits, NamedSharding}.
+        """Compile for `abstract`: {path: shape, dtype of at most 32 bits, NamedSharding}.
 
-        `compiled` is how a program comes about; it may be kept by its name, which says all that decides it.
+        `compiled` compiles a program; it may keep it under its name, which contains everything that decides it.
         """
         programs: dict[tuple[tuple[int, ...], np.dtype, NamedSharding], Compiled] = {}
         self._programs: dict[str, Compiled] = {}
@@ -68,44 +66,44 @@ class Digester:
             self._seeds[path] = jax.device_put(seed(path), NamedSharding(sharding.mesh, PartitionSpec()))
 
     def __call__(self, arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """{path: uint32[device, lane]} for any subset of the paths it was built for; does not wait for the devices.
+        """Return {path: uint32[device, lane]} for any of the paths it was built for, without waiting for the devices.
 
-        Each device sums what it alone answers for, and `to_hex` adds them up on the host: a program without collectives
-        may run beside the next step, which one with them may not (on CPU the two can wait for each other's threads).
+        Each device sums its own part, and `to_hex` adds the sums up on the host. A program without collectives may run
+        beside the next step; one with them must not, since on CPU the two can wait for each other's threads.
         """
         return {path: self._programs[path](array, self._seeds[path]) for path, array in arrays.items()}
 
 
 def seed(path: str) -> np.ndarray:
-    """Where the mixing of an array starts: uint32[lane], the first 128 bits of the SHA-256 of its path."""
+    """Return the start of an array's mixing: uint32[lane], the first 128 bits of the SHA-256 of its path."""
     return np.frombuffer(hashlib.sha256(path.encode()).digest(), "<u4", NUM_LANES).astype(np.uint32)
 
 
 def to_hex(digests: Mapping[str, jax.Array], agree: Agree = lambda own, settle: settle([own])) -> dict[str, str]:
-    """Waits for the devices and the other processes: {path: 32 hexadecimal digits}."""
+    """Wait for the devices and the other processes, and return {path: 32 hexadecimal digits}."""
     own = {path: _sum_here(lanes) for path, lanes in digests.items()}
     sums: dict[str, list[int]] = json.loads(agree(json.dumps(own), _sum_of_all))
     return {path: "".join(f"{lane:08x}" for lane in lanes) for path, lanes in sums.items()}
 
 
-def _sum_of_all(said: Sequence[str]) -> str:
-    """The sums by path over all processes: added up in one place, since each process's are as long as all together."""
-    total = {path: np.array(lanes, np.uint32) for path, lanes in json.loads(said[0]).items()}
-    for text in said[1:]:
+def _sum_of_all(texts: Sequence[str]) -> str:
+    """Add the sums of all processes up by path. Rank 0 does so: the total is as short as the sums of one process."""
+    total = {path: np.array(lanes, np.uint32) for path, lanes in json.loads(texts[0]).items()}
+    for text in texts[1:]:
         for path, lanes in json.loads(text).items():
             total[path] += np.array(lanes, np.uint32)
     return json.dumps({path: lanes.tolist() for path, lanes in total.items()})
 
 
 def _sum_here(lanes: jax.Array) -> list[int]:
-    """The sum over this process's devices, by lane."""
+    """Return the sum over this process's devices, by lane."""
     shards = [np.asarray(shard.data) for shard in lanes.addressable_shards]
     total: list[int] = np.concatenate(shards).sum(axis=0, dtype=np.uint32).tolist()
     return total
 
 
 def combine(digests: Mapping[str, str]) -> str:
-    """One digest for a whole state, 32 hexadecimal digits, whatever the order of the paths."""
+    """Return one digest for a whole state, 32 hexadecimal digits, whatever the order of the paths."""
     lines = "".join(f"{path} {digest}\n" for path, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()[: 8 * NUM_LANES]
 
@@ -124,12 +122,13 @@ def _lower(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Lowered:
 
 
 def _device_digest(shard: jax.Array, seeds: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """What one device runs. Of the replicas of a shard only the first one counts, and only that one works."""
+    """Run on one device: return uint32[1, lane], zeros on all replicas of a shard but the first."""
     axes = [_axes(entry) for entry in sharding.spec] + [()] * (shard.ndim - len(sharding.spec))
     offsets = [_position(names, sharding) * np.uint32(size) for names, size in zip(axes, shard.shape, strict=True)]
     used = {name for names in axes for name in names}
     replicas = tuple(name for name, size in sharding.mesh.shape.items() if name not in used and size > 1)
     if replicas:
+        # A cond, not a mask: the other replicas then skip the work.
         first = _position(replicas, sharding) == _ZERO
         lanes = lax.cond(first, partial(_sum_of_mixes, offsets=offsets), lambda *_: jnp.zeros_like(seeds), shard, seeds)
     else:
@@ -145,7 +144,7 @@ def _axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def _position(names: tuple[str, ...], sharding: NamedSharding) -> jax.Array:
-    """This device's place along the product of the mesh axes `names`, the first one outermost: uint32 scalar."""
+    """Return this device's index along the product of the mesh axes `names`, the first outermost: uint32 scalar."""
     place: jax.Array = jnp.uint32(0)
     for name in names:
         index = lax.axis_index(name).astype(jnp.uint32)
@@ -154,7 +153,8 @@ def _position(names: tuple[str, ...], sharding: NamedSharding) -> jax.Array:
 
 
 def _sum_of_mixes(shard: jax.Array, seeds: jax.Array, offsets: Sequence[jax.Array]) -> jax.Array:
-    """uint32[lane]: all four lanes in one pass over the shard, because four passes cost ten times as much on CPU."""
+    """Return uint32[lane], the sums of the shard's mixed elements."""
+    # All four lanes in one pass over the shard: four passes cost ten times as much on CPU.
     bits = _bits(shard)
     mixes = []
     for lane, factor in enumerate(_LANE_FACTORS):
@@ -170,7 +170,7 @@ def _add(left: tuple[jax.Array, ...], right: tuple[jax.Array, ...]) -> tuple[jax
 
 
 def _bits(shard: jax.Array) -> jax.Array:
-    """The elements' bits as uint32, of one dimension at least."""
+    """Return the elements' bits as uint32, with at least one dimension."""
     shard = shard.reshape(shard.shape or (1,))
     if shard.dtype == jnp.bool_:
         return shard.astype(jnp.uint32)
@@ -179,7 +179,7 @@ def _bits(shard: jax.Array) -> jax.Array:
 
 
 def _keys(shape: tuple[int, ...], start: jax.Array, offsets: Sequence[jax.Array]) -> jax.Array:
-    """The key of every element from its global index, one dimension after the other; broadcasts to `shape`."""
+    """Return the key of every element from its global index, one dimension after the other; broadcasts to `shape`."""
     key = jnp.broadcast_to(start, (1,) * len(shape))
     for dimension, size in enumerate(shape):
         line = tuple(size if other == dimension else 1 for other in range(len(shape)))

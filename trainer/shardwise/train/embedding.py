@@ -1,8 +1,7 @@
 """The token table's lookup, over copies of the table whose vocabulary is split over tensor.
 
-Called by the model. Written in one shard_map because XLA would gather the whole vocabulary: here each device looks up
-the tokens it holds and the results are added over tensor. The gradient is one of a whole copy, not summed over data
-yet: that is `train/table.py`'s.
+It is one shard_map, because XLA would gather the whole vocabulary: here each device looks up the tokens it holds, and
+the results are added over tensor. The gradient is of a whole copy; `train/table.py` sums it over data.
 """
 
 from functools import partial
@@ -20,14 +19,14 @@ Array = jax.Array
 
 
 class Lookup(NamedTuple):
-    """How the rows that are looked up lie, and how they are summed."""
+    """The layout of a lookup, and the dtypes of its result and its sums."""
 
     num_tokens: int
     """Entries of the whole table: the padded vocabulary."""
     by_position: bool
-    """Whether what is looked up is split by position over tensor, or whole on all of it."""
+    """Whether the result is split by position over tensor, or whole on all of its devices."""
     compute: jnp.dtype
-    """The dtype of what is looked up."""
+    """The dtype of the result."""
     wire: jnp.dtype
     """The dtype of sums over devices."""
 
@@ -39,7 +38,7 @@ class Lookup(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def lookup(how: Lookup, copies: Array, tokens: Array) -> Array:
-    """The entries of the table for these tokens.
+    """Look up the entries of the table for these tokens.
 
     Args:
         how: see `Lookup`.
@@ -54,7 +53,7 @@ def lookup(how: Lookup, copies: Array, tokens: Array) -> Array:
     def local(copies: Array, tokens: Array) -> Array:
         table = copies[0, 0].astype(how.compute)
         entry, held = _held(tokens, table.shape[1])
-        # Turned before it is looked up in: entries side by side are what every platform reads fastest.
+        # Transposed first: every platform gathers contiguous rows fastest.
         found = jnp.where(held[..., None], table.T[entry], 0)
         if how.by_position:
             return scatter_over("tensor", found, how.wire, dimension=1).astype(how.compute)
@@ -88,6 +87,6 @@ lookup.defvjp(_forward, _backward)
 
 
 def _held(tokens: Array, num_entries: int) -> tuple[Array, Array]:
-    """The local entry of each token, and whether this device holds it."""
+    """Return the local entry of each token, and whether this device holds it."""
     entry = tokens - jax.lax.axis_index("tensor") * num_entries
     return jnp.clip(entry, 0, num_entries - 1), (entry >= 0) & (entry < num_entries)

@@ -1,8 +1,6 @@
 """How much arithmetic a token costs, and how much this machine can do: the two sides of MFU.
 
-Called by the loop and the benchmarks.
-
-Model FLOPs a token = 6 x (parameters in matrices that a token is multiplied with) + 6 x layers x position x embed.
+Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with) + 6 x layers x position x embed.
 The 6 is 2 for a multiply and add, times 3 for the forward and the backward pass; the last term is causal attention,
 which uses half of the score matrix (12 x layers x position x embed without causality). Recomputation in the backward
 pass is not counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "PaLM" (2022), appendix B.
@@ -24,49 +22,49 @@ _SIZE, _SIZE_ON_CPU = 8192, 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """What the devices of a job can do together."""
+    """The peak of all devices of a job together."""
 
     flops_per_second: float
-    words: str
-    """Where the figure comes from."""
+    source: str
+    """Where the figure comes from, for the log."""
 
 
 def num_matrix_parameters(config: GptConfig) -> int:
-    """Parameters in the matrices of all blocks and of the head; padding, biases, gains and lookups are left out."""
+    """Count the parameters in the matrices of all blocks and of the head; no padding, biases, gains or lookups."""
     embed, mlp = config.embed_size, config.mlp_size
     return config.num_layers * (4 * embed * embed + 2 * embed * mlp) + config.vocab_size * embed
 
 
 def flops_per_token(config: GptConfig) -> int:
-    """Model FLOPs of one trained token, forward and backward."""
+    """Return the model FLOPs of one trained token, forward and backward."""
     return 6 * num_matrix_parameters(config) + 6 * config.num_layers * config.seq_len * config.embed_size
 
 
 def peak(job: TrainingJob, devices: int, machines: int, measured: Callable[[str], float]) -> Peak:
-    """The peak of all devices of a resolved job, in its compute format.
+    """Return the peak of all devices of a resolved job, in its compute dtype.
 
     Args:
-        job: its accelerator class says the peak of one device, or else it is measured.
+        job: its accelerator class may give the peak of one device; otherwise it is measured.
         devices: of the whole run.
-        machines: that the processes of the run are on; simulated devices share the processors of theirs.
-        measured: the FLOP/s of a product in a format, as `measured_flops` finds it on this host.
+        machines: how many the processes of the run are on; simulated devices share the processors of theirs.
+        measured: returns the FLOP/s of a product in a dtype, as `measured_flops` does on this host.
 
     """
     spec = offered()[job.spec.hardware.accelerator].spec
     dtype = job.spec.training.precision.compute
     if spec.peak_flops is not None:
         one = float(getattr(spec.peak_flops, dtype).value)
-        words = f"{devices} x {one / 1e12:,.1f} TFLOP/s in {dtype}, the class's peak"
-        return Peak(flops_per_second=devices * one, words=words)
+        source = f"{devices} x {one / 1e12:,.1f} TFLOP/s in {dtype}, the class's peak"
+        return Peak(flops_per_second=devices * one, source=source)
     number = machines if spec.platform == "cpu" else devices
     one = measured(dtype)
     many = f"{number} x " if number > 1 else ""
-    words = f"{many}{one / 1e9:,.0f} GFLOP/s, a {dtype} matrix product at the first start"
-    return Peak(flops_per_second=number * one, words=words)
+    source = f"{many}{one / 1e9:,.0f} GFLOP/s, a {dtype} matrix product at the first start"
+    return Peak(flops_per_second=number * one, source=source)
 
 
 def measured_flops(dtype: str) -> float:
-    """The FLOP/s of the fastest of a few matrix products on one device of this host.
+    """Measure the FLOP/s of the fastest of a few matrix products on one device of this host.
 
     On a CPU the simulated devices share the cores, so this is the peak of all of them together.
     """

@@ -1,12 +1,11 @@
-"""A parameter on its way: from where it is stored to where it is computed with, and its gradient back.
+"""FSDP: gather a parameter from where it is stored to where it is computed with, and scatter its gradient back.
 
-Called by the layout, which knows the places, and by `products`, whose weights travel inside of the product. The
-collectives are written by hand. What XLA's partitioner would make of shardings alone depends on the kind of TPU: it may
+The collectives are written by hand. What XLA's partitioner makes of shardings alone depends on the kind of TPU: it may
 join two steps into one, and sum a whole gradient on every chip instead of scattering it.
 
-FSDP over more than a few devices goes in two steps, inner mesh axis first on the way there and last on the way back. A
-TPU's gather or scatter over a group of 64 chips becomes an all-reduce of the whole array, twice the bytes; groups of up
-to 16 get what they ask for (docs/decisions/0022-fsdp-in-two-steps.md).
+FSDP over more than a few devices takes two steps: a gather starts with the inner mesh axis, a scatter ends with it. On
+TPUs one over a group of 64 chips becomes an all-reduce of the whole array, twice the bytes; groups of up to 16 get what
+they ask for (docs/decisions/0022-fsdp-in-two-steps.md).
 """
 
 import math
@@ -24,32 +23,33 @@ from shardwise.train.mesh import DATA, unclaimed
 
 Array = jax.Array
 _ROWS = 8
-"""Rows of a part, and multiples, that a TPU's compiler scatters as they are. Others it pads; of fewer it sums the whole
-array on every chip, whatever its width."""
+"""A TPU's compiler scatters parts of this many rows, or a multiple, as they are. It pads others; of fewer rows it
+sums the whole array on every chip, whatever its width."""
 
 
 class Placement(NamedTuple):
-    """Where a parameter is kept, where it is computed with, and in which formats it travels."""
+    """Where a parameter is stored, where it is computed with, and the dtypes in which it moves between them."""
 
     stored: PartitionSpec
-    """As it is kept between steps: split by FSDP and over tensor."""
+    """The partition between steps: split by FSDP and over tensor."""
     whole: PartitionSpec
-    """As it is computed with: whole over `data`."""
+    """The partition while it is computed with: whole over `data`."""
     split: int | None
-    """The dimension that FSDP splits over `data`; None where it splits none."""
+    """The dimension that FSDP splits over `data`, or None."""
     compute: jnp.dtype
-    """The dtype that it has on the way there, and in the computation."""
+    """The dtype of the gather and of the computation."""
     wire: jnp.dtype
-    """The dtype in which its gradient is summed on the way back."""
+    """The dtype in which its gradient is summed over devices."""
 
 
 def gather(place: Placement, parameter: Array) -> Array:
-    """The parameter as it is computed with; not differentiable: see `whole` and `products.weighted`."""
+    """Gather the parameter; not differentiable: see `whole` and `products.weighted`."""
     if place.split is None:
         return parameter.astype(place.compute)
     split = place.split
 
     def local(part: Array) -> Array:
+        # Cast first: a gather in the compute dtype moves half the bytes.
         return gather_over_data(part.astype(place.compute), dimension=split)
 
     mapped = jax.shard_map(local, in_specs=place.stored, out_specs=place.whole, axis_names=unclaimed(), check_vma=False)
@@ -58,10 +58,10 @@ def gather(place: Placement, parameter: Array) -> Array:
 
 
 def scatter(place: Placement, gradient: Array) -> Array:
-    """Inside a shard_map: one device's gradient of the whole parameter as its part of the sum over data, in float32."""
+    """Inside a shard_map: sum a gradient of the whole parameter over data, and keep this device's part, in float32."""
     if place.split is None:
         return sum_over_data(gradient, place.wire).astype(jnp.float32)
-    # In memory as in its shape: with what is scattered as the last dimension a TPU would sum the whole on every chip.
+    # Laid out in memory as in its shape: with the scattered dimension last a TPU would sum the whole on every chip.
     folded = _folded(gradient.astype(place.wire), place.split)
     rows = with_layout_constraint(folded, InMemory(tuple(range(folded.ndim))))
     part = scatter_over_data(rows, place.wire, dimension=place.split).astype(jnp.float32)
@@ -71,10 +71,9 @@ def scatter(place: Placement, gradient: Array) -> Array:
 
 
 def _folded(gradient: Array, split: int) -> Array:
-    """A matrix of narrow rows with several rows in one, where the parts that are scattered have that many.
+    """Join narrow rows to rows of a multiple of `EVEN` elements, if every part keeps a multiple of `_ROWS` rows.
 
-    See `EVEN`. Four times that is better still: rows of 4096 are padded on some rings of 16 chips, and 6 % more moves.
-    Each part keeps a multiple of `_ROWS`.
+    Rows of four times `EVEN` are tried first: some rings of 16 chips pad rows of 4096, which moves 6 % more.
     """
     rows, width = gradient.shape[0], math.prod(gradient.shape[1:])
     for even in (4 * EVEN, 2 * EVEN, EVEN):
@@ -90,7 +89,7 @@ def _ways() -> int:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def whole(place: Placement, parameter: Array) -> Array:
-    """`gather` of a float32 parameter that is added or multiplied with; its gradient goes back where it is stored."""
+    """Gather a float32 parameter outside of a product, such as a bias; its gradient is laid out as it is stored."""
     return gather(place, parameter)
 
 

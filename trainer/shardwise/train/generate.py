@@ -1,8 +1,8 @@
 """Text from a model: one token after another, with a cache of keys and values, on whatever layout the parameters have.
 
-Called by the command line and by the demo. It turns token numbers into token numbers: texts are the tokenizer's
-business, and reading a checkpoint is the caller's. Two programs are compiled: one takes a whole window of the config's
-positions at once, one a single token. Every process of a run must call it alike, and each gets the same tokens.
+Both prompt and result are token numbers; the caller has the tokenizer, and has read the checkpoint. Two programs are
+compiled: one takes a whole window of the config's positions at once, the other a single token. Every process of a run
+must make the same calls, and gets the same tokens.
 """
 
 import math
@@ -17,9 +17,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
-from shardwise.job.errors import NonFiniteError, UsageError
+from shardwise.protocol.errors import NonFiniteError, UsageError
+from shardwise.train.block import CACHE_AXES, Cache
 from shardwise.train.mesh import DATA
-from shardwise.train.model import CACHE_AXES, Cache
 from shardwise.train.state import Abstract, Program
 
 Array = jax.Array
@@ -31,19 +31,19 @@ class Sampling:
     """How a token is chosen from logits."""
 
     temperature: float = 1.0
-    """What logits are divided by; 0 takes the most likely token."""
+    """Logits are divided by it; 0 takes the most likely token."""
     top_k: int | None = None
-    """Choose among so many of the most likely tokens; None: among all."""
+    """Choose among this many of the most likely tokens; None: among all."""
 
     def __post_init__(self) -> None:
-        """Refuse what no choice can be made by: UsageError."""
+        """Refuse settings out of range: UsageError."""
         if not 0 <= self.temperature < np.inf:
             raise UsageError(f"temperature: given {self.temperature}, expected 0 (the most likely token) or more")
         if self.top_k is not None and self.top_k < 1:
             raise UsageError(f"top-k: given {self.top_k}, expected at least 1; leave it out to choose among all tokens")
 
     def choose(self, logits: Logits, rng: np.random.Generator) -> int:
-        """A token for these logits, [vocab] without padding."""
+        """Choose a token for these logits, [vocab] without padding."""
         if not np.isfinite(logits).all():
             raise NonFiniteError("the model's logits are not numbers: its parameters are not; use another checkpoint")
         if self.temperature == 0:
@@ -64,18 +64,18 @@ class Decoder:
 
     @classmethod
     def of(cls, program: Program) -> Self:
-        """Compile them, for parameters laid out as the program stores them."""
+        """Compile both, for parameters laid out as the program stores them."""
         return cls(program, lower_window(program).compile(), lower_token(program).compile())
 
     def start(self, params: Mapping[str, Array], tokens: Sequence[int]) -> tuple[Logits, Cache]:
-        """The logits [vocab] after these tokens (one window at most), and the cache that holds them."""
+        """Return the logits [vocab] after these tokens (one window at most), and the cache that holds them."""
         filled = np.zeros(self.program.config.seq_len, np.int32)
         filled[: len(tokens)] = tokens
         logits, cache = self.window(params, filled, np.int32(len(tokens) - 1))
         return self._real(logits), cache
 
     def go_on(self, params: Mapping[str, Array], token: int, position: int, cache: Cache) -> tuple[Logits, Cache]:
-        """The logits after one more token at this position, and the cache with it; the cache given is used up."""
+        """Return the logits after one more token at this position, and the cache with it; donate the given one."""
         logits, cache = self.token(params, np.array([token], np.int32), np.int32(position), cache)
         return self._real(logits), cache
 
@@ -94,18 +94,18 @@ def generate(
     seed: int = 0,
     stop: int | None = None,
 ) -> Iterator[int]:
-    """The tokens that follow the prompt, as they are made.
+    """Yield the tokens that follow the prompt, as they are made.
 
-    The model sees at most one window of its positions: of a longer prompt the last window. When the window is full it
-    starts anew with its own last half, whatever the kind of positions, and goes on.
+    The model sees at most one window of its positions: of a longer prompt the last window. When the window is full, a
+    new one starts with its last half, whatever the kind of positions.
 
     Args:
-        program: of the model; its layout says where the parameters live.
+        program: of the model and of its layout.
         params: by path, laid out as the program stores them.
         prompt: at least one token.
-        num_tokens: how many to make at most.
-        temperature: what logits are divided by; 0 takes the most likely token.
-        top_k: choose among so many of the most likely tokens; None: among all.
+        num_tokens: the most to make.
+        temperature: logits are divided by it; 0 takes the most likely token.
+        top_k: choose among this many of the most likely tokens; None: among all.
         seed: the same seed, program, parameters and layout give the same tokens.
         stop: end before this token.
 
@@ -126,13 +126,13 @@ def generate(
 
 
 def lower_window(program: Program) -> jax.stages.Lowered:
-    """(params, int32 [position] of a whole window, index of the last real token) -> (logits, cache), lowered."""
+    """Lower (params, int32 [position] of a whole window, index of the last real token) -> (logits, cache)."""
     tokens = Abstract((program.config.seq_len,), jnp.int32)
     return _lower(partial(_window, program), program, tokens, Abstract((), jnp.int32))
 
 
 def lower_token(program: Program) -> jax.stages.Lowered:
-    """(params, int32 [1], its position, cache) -> (logits, cache), lowered; the cache is donated."""
+    """Lower (params, int32 [1], its position, cache) -> (logits, cache); the cache is donated."""
     tokens, position = Abstract((1,), jnp.int32), Abstract((), jnp.int32)
     return _lower(partial(_token, program), program, tokens, position, jax.eval_shape(partial(_empty, program)))
 
@@ -166,7 +166,7 @@ def _tokens(
 
 
 def _lower(function: partial[tuple[Array, Cache]], program: Program, *inputs: Any) -> jax.stages.Lowered:
-    """A program over the parameters: what else goes in is whole on every device, but for a cache, which is donated."""
+    """Lower a program over the parameters. Other inputs are whole on every device, except a cache, which is donated."""
     layout, params = program.layout, program.abstract()["params"]
     cached = NamedSharding(layout.mesh, layout.spec(CACHE_AXES, layout.compute))
     shardings = [cached if isinstance(x, Cache) else layout.replicated for x in inputs]
@@ -195,7 +195,7 @@ def _token(
 def _next(
     program: Program, params: Mapping[str, Array], tokens: Array, start: Array, last: Array, cache: Cache
 ) -> tuple[Array, Cache]:
-    """One sequence, computed in as many equal rows as `data` has parts: a lone row could not be split over them."""
+    """Compute one sequence as several equal rows, one per part of `data`: a single row cannot be split over them."""
     rows = jnp.broadcast_to(tokens, (_num_rows(program), tokens.size))
     logits, cache = program.model(params).next_logits(rows, start, last, cache, program.layout)
     return logits[0], cache

@@ -1,14 +1,14 @@
 """Where every array lives: the mesh, the tables from axis names to mesh axes, and named arrays as plain ones.
 
-Called by the step, the state, generation and the converters. Only this file and the model know haliax; the rest of the
-trainer sees arrays in a flat dict with their axis names beside them.
+Only this file, the config and the model know haliax; the rest of the trainer sees arrays in a flat dict with their axis
+names beside them.
 
 Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions;
 size 1 for now), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab; and positions between its regions).
-Tensor is innermost because it talks most. `train/mesh.py` says which device goes where.
+Tensor is innermost because it communicates most. `train/mesh.py` decides which device goes where.
 
-A weight has `embed` first, whichever way it maps: what FSDP splits must not be the last dimension, over which a TPU
-would sum the whole gradient on every chip.
+A weight has `embed` first, whichever way it maps: FSDP must not split the last dimension, along which a TPU would sum
+the whole gradient on every chip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,11 +53,11 @@ class Layout:
     dtype: jnp.dtype
     """Of activations and matrix products."""
     wire: jnp.dtype
-    """In which gradients, and activations by hand, are summed over devices."""
+    """Of gradients, and of activations in hand-written collectives, while they are summed over devices."""
 
     @classmethod
     def of(cls, training: Training, devices: Sequence[jax.Device]) -> Self:
-        """The layout of a resolved job over these devices; `data` takes what tensor and replica leave."""
+        """Return the layout of a resolved job over these devices; `data` takes what tensor and replica leave."""
         grid, precision = device_grid(training.mesh, devices), training.precision
         wire = precision.compute if precision.reduce == "compute" else precision.reduce
         return cls.over(grid, fsdp=training.mesh.fsdp, dtype=precision.compute, wire=wire)
@@ -71,29 +71,29 @@ class Layout:
         dtype: DTypeLike = jnp.float32,
         wire: DTypeLike = jnp.float32,
     ) -> Self:
-        """The layout over an array of devices with a dimension for each of `MESH_AXES`."""
+        """Return the layout over an array of devices with a dimension for each of `MESH_AXES`."""
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
         stored = {name: axes for name, axes in PARAMETERS.items() if fsdp or axes != DATA}
-        on_cpu = devices.flat[0].platform == "cpu"  # whose compiler aborts at a hand-written sum of bfloat16
+        on_cpu = devices.flat[0].platform == "cpu"  # its compiler aborts at a hand-written sum of bfloat16
         wire = jnp.float32 if on_cpu else wire
         return cls(mesh, MappingProxyType(stored), COMPUTE, jnp.dtype(dtype), jnp.dtype(wire))
 
     @property
     def fsdp(self) -> bool:
-        """Whether parameters are split over `data` while stored."""
+        """Whether parameters are stored split over `data`."""
         return "embed" in self.parameters
 
     def spec(self, names: Sequence[str], table: Table) -> PartitionSpec:
-        """The partition of an array with these axis names."""
+        """Return the partition of an array with these axis names."""
         return PartitionSpec(*(table.get(name) for name in names))
 
     def stored(self, names: Sequence[str]) -> NamedSharding:
-        """The sharding of a parameter, or of its optimizer state, with these axis names."""
+        """Return the sharding of a parameter, or of its optimizer state, with these axis names."""
         return NamedSharding(self.mesh, self.spec(names, self.parameters))
 
     @property
     def replicated(self) -> NamedSharding:
-        """The sharding of what every device holds whole."""
+        """The sharding of an array that every device holds whole."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
@@ -102,32 +102,32 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec(("replica", *DATA)))
 
     @property
-    def words(self) -> NamedSharding:
-        """The sharding of one value a device."""
+    def control(self) -> NamedSharding:
+        """The sharding of the controls: one value per device."""
         return NamedSharding(self.mesh, PartitionSpec(MESH_AXES))
 
     # ---- activations
 
     def splits_positions(self, num_positions: int) -> bool:
-        """Whether the residual stream of so many positions is split by them over tensor, which has to divide them."""
+        """Return whether the residual stream is split by position over tensor, which must divide the positions."""
         tensor: int = self.mesh.shape["tensor"]
         return tensor > 1 and num_positions % tensor == 0
 
     def put(self, x: NamedArray) -> NamedArray:
-        """An activation, laid out as attention and MLP compute with it."""
+        """Lay out an activation as attention and MLP compute with it."""
         spec = self.spec([axis.name for axis in x.axes], self.compute)
         return hax.named(jax.lax.with_sharding_constraint(x.array, spec), x.axes)
 
     def enter(self, x: NamedArray) -> NamedArray:
-        """Part of the residual stream, gathered for attention or the MLP; its gradient is scattered again."""
+        """Gather part of the residual stream for attention or the MLP; scatter its gradient."""
         return hax.named(_enter(*self._both(x), x.array), x.axes)
 
     def leave(self, x: NamedArray) -> NamedArray:
-        """What attention or the MLP adds to the residual stream, scattered; its gradient is gathered again."""
+        """Scatter what attention or the MLP adds to the residual stream; gather its gradient."""
         return hax.named(_leave(*self._both(x), x.array), x.axes)
 
     def _both(self, x: NamedArray) -> tuple[PartitionSpec, PartitionSpec]:
-        """Where it lies inside of attention and MLP, and in the stream."""
+        """Return its partitions inside of attention and MLP, and in the stream."""
         names = [axis.name for axis in x.axes]
         split = self.splits_positions(x.resolve_axis("position").size)
         return self.spec(names, self.compute), self.spec(names, STREAM if split else self.compute)
@@ -135,7 +135,7 @@ class Layout:
     # ---- parameters
 
     def placement(self, names: Sequence[str], dtype: DTypeLike) -> Placement:
-        """How a parameter with these axis names gets to where it is computed with, in this dtype, and back."""
+        """Return how a parameter with these axis names is gathered in this dtype, and its gradient scattered."""
         return Placement(
             stored=self.spec(names, self.parameters),
             whole=self.spec(names, self.compute),
@@ -145,7 +145,7 @@ class Layout:
         )
 
     def whole(self, tree: T, dtype: DTypeLike = jnp.float32) -> T:
-        """Parameters whole over `data`, in this dtype; their gradients go back split, in float32."""
+        """Gather parameters over `data` in this dtype; their gradients are scattered, in float32."""
         gathered: T = jax.tree.map(lambda x: self._whole(x, dtype) if _is_named(x) else x, tree, is_leaf=_is_named)
         return gathered
 
@@ -154,13 +154,15 @@ class Layout:
 
 
 def _gathered(inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
-    """From the stream inwards. Pinned before it moves, or XLA may cast behind the gather and move twice the bytes."""
+    """Move part of the stream inside of attention or MLP."""
+    # Pinned to the stream first: otherwise XLA may cast after the gather instead of before, and move twice the bytes.
     gathered: Array = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x, stream), inside)
     return gathered
 
 
 def _scattered(_inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
-    """From inside, where it may be a sum that is still to be made, into the stream."""
+    """Move an output of attention or MLP into the stream."""
+    # It may still be an unreduced sum over tensor: then XLA makes one reduce-scatter of the two.
     scattered: Array = jax.lax.with_sharding_constraint(x, stream)
     return scattered
 
@@ -181,17 +183,17 @@ _leave.defvjp(
 
 
 def flatten(tree: object) -> dict[str, Array]:
-    """The arrays of a model of named arrays, by dotted path, e.g. `blocks.attention.qkv.weight`."""
+    """Return the arrays of a model of named arrays, by dotted path, e.g. `blocks.attention.qkv.weight`."""
     return {path: named.array for path, named in _leaves(tree).items()}
 
 
 def axis_names(tree: object) -> dict[str, tuple[str, ...]]:
-    """The axis names of a model's arrays, by the paths of `flatten`."""
+    """Return the axis names of a model's arrays, by the paths of `flatten`."""
     return {path: tuple(axis.name for axis in named.axes) for path, named in _leaves(tree).items()}
 
 
 def assemble(template: T, arrays: Mapping[str, Array]) -> T:
-    """A model like the template (which may be abstract) holding these arrays: the inverse of `flatten`."""
+    """Return a model like the template (which may be abstract) with these arrays: the inverse of `flatten`."""
     replaced = [hax.named(arrays[path], named.axes) for path, named in _leaves(template).items()]
     where = jax.tree.structure(template, is_leaf=_is_named)
     others = iter(replaced)
@@ -206,7 +208,7 @@ def _leaves(tree: object) -> dict[str, NamedArray]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """The dotted path; haliax's `stacked` level is left out, since the `layers` axis says it."""
+    """Return the dotted path. Haliax's level `stacked` is left out: the axis `layers` has the same meaning."""
     return ".".join(key.name for key in path if key.name != "stacked")
 
 

@@ -1,7 +1,7 @@
 """Batches on the devices, made one step ahead while the devices work.
 
-Called by the loop. A batch is a pure function of (data, seed, step), so there is no state to save; each process reads
-only the rows of its own devices.
+A batch is a pure function of (data, seed, step), so there is no state to save. Each process reads only the rows of its
+own devices.
 """
 
 import time
@@ -22,13 +22,12 @@ Rows = Callable[[np.ndarray], sequences.Batch]
 class Loader:
     """Global batches of `sequences` rows, from a function that reads rows by sample number.
 
-    `left_out` are numbers of batches, counted from 0, that no step gets.
+    `left_out` are numbers of batches, counted from 0, that are never trained on.
     """
 
     def __init__(
         self, rows: Rows, layout: Layout, *, sequences: int, seq_len: int, left_out: Collection[int] = ()
     ) -> None:
-        """Read nothing yet."""
         self._left_out = sorted(left_out)
         self._rows = rows
         self._sharding = layout.batch
@@ -36,16 +35,17 @@ class Loader:
         self.waited_seconds = 0.0
 
     def number(self, step: int) -> int:
-        """The number of a step's batch: the step, counted from 0, and one for each batch left out before it."""
+        """Return the number of a step's batch: the step, counted from 0, plus one for each batch left out before it."""
         number = step
         for other in self._left_out:
             number += other <= number
         return number
 
     def batch(self, step: int) -> Batch:
-        """The batch of one step: samples number x sequences onwards."""
+        """Return the batch of one step: samples number x sequences onwards."""
         first = self.number(step) * self._shape[0]
 
+        # Devices of one tensor group hold the same rows, and every field needs them: read them once.
         @cache
         def read(start: int, stop: int) -> sequences.Batch:
             return self._rows(np.arange(first + start, first + stop, dtype=np.int64))
@@ -62,7 +62,7 @@ class Loader:
         return Batch(*(place(field) for field in Batch._fields))
 
     def ahead(self, start: int, stop: int) -> Iterator[Batch]:
-        """The batches of steps start to stop - 1; `waited_seconds` adds up what the caller waited for them."""
+        """Yield the batches of steps start to stop - 1; add up in `waited_seconds` how long the caller waited."""
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
             coming: Future[Batch] = pool.submit(self.batch, start)
             for step in range(start, stop):

@@ -1,40 +1,37 @@
 """The step loop: batches in, steps dispatched, losses written, saves and evaluations at agreed steps.
 
-Called by `shardwise.train.main`. A step is dispatched before the one before it has been read back, so the devices never
-wait for Python; a step counts as completed when its loss has reached this host. What the control words of a step ask
-for is therefore done one step later, and at the same step on every process.
+A step is dispatched before the one before it has been read back, so the devices never wait for Python; a step counts as
+completed when its loss has reached this host. Whatever the controls of a step ask for is therefore done one step later,
+and at the same step on every process.
 """
 
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import numpy as np
 
-from shardwise.job.contract import Control, Phase
-from shardwise.job.errors import NonFiniteError
+from shardwise.protocol.contract import Control, Phase
+from shardwise.protocol.errors import NonFiniteError
 from shardwise.train.bad_steps import Judge, Verdict
-from shardwise.train.checkpoint import NO_HISTORY, CheckpointWriter, History, SaveTicket
+from shardwise.train.checkpoint import NO_HISTORY, CheckpointWriter
 from shardwise.train.control import Controls
-from shardwise.train.digest import combine, to_hex
 from shardwise.train.loader import Loader, Rows
+from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.probe import Probe
-from shardwise.train.processes import Processes
 from shardwise.train.report import Report
 from shardwise.train.run_directory import RunDirectory
+from shardwise.train.saves import Saves
 from shardwise.train.start import Start
-from shardwise.train.state import State, flat
+from shardwise.train.state import State
 from shardwise.train.step import Metrics
-
-_LAST_SAVE_WAITS_SECONDS = (2.0, 8.0, 32.0)
 
 
 @dataclass(frozen=True)
 class _Dispatched:
-    """A step on its way."""
+    """A step that the devices have been given."""
 
     number: int
     metrics: Metrics
@@ -55,12 +52,12 @@ class Loop:
 
     Args:
         start: programs, data and the state to start from.
-        directory: where it is kept which batches the next start leaves out.
+        directory: keeps which batches the next start leaves out.
         controls: what signals and clocks ask for.
         phases: where time is counted and progress recorded.
-        report: what is told of it.
+        report: takes steps, evaluations and events.
         writer: the checkpoints.
-        processes: those that train together.
+        peers: the processes that train together.
         mfu_of_one_token_a_second: FLOPs of a token over the hardware's peak FLOP/s.
 
     """
@@ -74,50 +71,50 @@ class Loop:
         phases: Phases,
         report: Report,
         writer: CheckpointWriter,
-        processes: Processes,
+        peers: Peers,
         mfu_of_one_token_a_second: float,
     ) -> None:
-        """Nothing runs yet."""
         self._start, self._controls, self._phases = start, controls, phases
+        self._directory, self._report, self._peers = directory, report, peers
+        self._saves = Saves(start, writer, phases, peers)
         history = start.restored_from.history if start.restored_from else NO_HISTORY
-        self._judge, self._num_skipped = Judge(start.job.spec.training.bad_steps, history.losses), 0
+        self._judge = Judge(start.job.spec.training.bad_steps, history.losses)
+        self._num_skipped = 0
         self._probe = Probe(start.kept)
-        self._report, self._writer, self._processes = report, writer, processes
-        self._directory = directory
         self._mfu = mfu_of_one_token_a_second
         self._program = start.program
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
-        self._ticket: SaveTicket | None = None
-        self._saved_step = start.first_step or None
 
     def run(self) -> Outcome:
         """Train to the last step, or to an agreed stop; the last state is saved either way.
 
         Raises:
-            NonFiniteError: a step is not to be trained on; nothing of it is saved.
+            NonFiniteError: a step must not be trained on; nothing of it is saved.
             StorageError, CheckpointError: saves failed for too long; the checkpoints before them are untouched.
 
         """
         training = self._start.job.spec.training
         loader = self._training_loader()
         self._controls.stepping()
-        self._phases.be(Phase.STEP)
+        self._phases.switch_to(Phase.STEP)
         self._completed_at = time.perf_counter()
         previous: _Dispatched | None = None
         stopped = False
         for batch in loader.ahead(self._start.first_step, training.steps):
             number = (previous.number if previous else self._start.first_step) + 1
-            self._state, metrics = self._start.step(self._state, batch, self._words(), *self._limit(number))
+            self._state, metrics = self._start.step(self._state, batch, self._control(), *self._limit(number))
             self._phases.dispatched(number)
             self._phases.seconds["wait"] = loader.waited_seconds
+            # The devices work on step `number` while this waits for the step before it.
             asked = self._complete(previous)
             previous = _Dispatched(number, metrics)
             evaluate = self._due(number, training.evaluation.every_steps)
             save = self._due(number, training.checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP)
             if not (evaluate or save or asked == Control.MEASURE):
                 continue
+            # Judge this step too before its state is saved: a bad one must not reach a checkpoint.
             self._complete(previous)
             if asked == Control.MEASURE:
                 self._measure()
@@ -135,26 +132,10 @@ class Loop:
         return self._finish(last, stopped=stopped and last < training.steps)
 
     def _finish(self, last: int, *, stopped: bool) -> Outcome:
-        self._save_last(last)
-        digest = self._digest()
-        self._phases.be(Phase.DONE)
+        self._saves.save_last(last, self._state, self._judge.losses)
+        digest = self._saves.digest(self._state)
+        self._phases.switch_to(Phase.DONE)
         return Outcome(steps=last, loss=self._loss, digest=digest, stopped=stopped)
-
-    def _save_last(self, last: int) -> None:
-        """There is no later save to make up for a failed one, so it is this one that is tried again."""
-        waits_seconds = [*_LAST_SAVE_WAITS_SECONDS]
-        while True:
-            if self._saved_step != last:
-                self._save(last)
-            with self._phases.entered(Phase.SAVE):
-                self._writer.wait(self._phases.beat)
-                error = self._ticket.error if self._ticket else None
-                if error is None:
-                    return
-                if not waits_seconds:
-                    raise error
-                self._saved_step = None
-                time.sleep(waits_seconds.pop(0))
 
     def _training_loader(self) -> Loader:
         left_out = {*self._program.training.data.leave_out, *self._start.left_out}
@@ -164,14 +145,14 @@ class Loop:
         sequences, seq_len = self._program.training.batch.sequences, self._program.config.seq_len
         return Loader(rows, self._program.layout, sequences=sequences, seq_len=seq_len, left_out=left_out)
 
-    def _words(self) -> jax.Array:
-        """This process's control word on each of its devices."""
-        sharding = self._program.layout.words
-        word = np.full(1, self._controls.word(), np.int32)
-        return jax.make_array_from_callback((self._program.layout.mesh.size,), sharding, lambda _: word)
+    def _control(self) -> jax.Array:
+        """Put this process's control on each of its devices; the step returns the largest of all."""
+        sharding = self._program.layout.control
+        own = np.full(1, self._controls.due(), np.int32)
+        return jax.make_array_from_callback((self._program.layout.mesh.size,), sharding, lambda _: own)
 
     def _limit(self, number: int) -> list[jax.Array]:
-        """The step program's last argument, in a job whose program has one."""
+        """Return the last argument of a step program that skips bad steps; nothing for any other."""
         if not self._judge.skips:
             return []
         limit = self._judge.limit_of_updates(number)
@@ -181,7 +162,7 @@ class Loop:
         return every is not None and number % every == 0
 
     def _complete(self, step: _Dispatched | None) -> Control:
-        """Read a step's numbers back (this waits for it), check them, write them; once for each step."""
+        """Wait for a step, judge its numbers and report them, once for each step; return what it asks for."""
         if step is None or step.number <= self._phases.step:
             return Control.NONE
         values = {name: float(value) for name, value in jax.device_get(step.metrics)._asdict().items()}
@@ -189,36 +170,38 @@ class Loop:
         seconds, self._completed_at = now - self._completed_at, now
         verdict = self._judge.judge(step.number, values["loss"], values["grad_norm"])
         if verdict is not None:
-            self._bad(step.number, values, verdict)
+            self._handle_bad_step(step.number, values, verdict)
         self._phases.completed(step.number, seconds)
         if verdict is None:
             self._loss = values["loss"]
-            self._tell(step.number, values, seconds)
+            self._report_step(step.number, values, seconds)
         return Control(int(values["control"]))
 
-    def _bad(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
-        """Return where the step is skipped, which its program has done."""
+    def _handle_bad_step(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
+        """Report the step; raise NonFiniteError unless it is skipped, which its program has done already."""
         batch = self._training_loader().number(number - 1)
-        self._num_skipped += verdict.then == "skip"
+        self._num_skipped += verdict.action == "skip"
         spent = self._num_skipped > self._program.training.bad_steps.max_skips
-        event = {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}["stop" if spent else verdict.then]
+        action = "stop" if spent else verdict.action
+        event = {"skip": "skipped", "rollBack": "rolledBack", "stop": "nonfinite"}[action]
         numbers = {"loss": values["loss"], "gradNorm": values["grad_norm"]}
-        said = f"step {number}: {verdict.words}"
-        self._report.event({"event": event, "step": number, "batch": batch, "reason": said, **numbers})
+        reason = f"step {number}: {verdict.reason}"
+        self._report.event({"event": event, "step": number, "batch": batch, "reason": reason, **numbers})
         if event == "skipped":
             return
         if event == "rolledBack":
-            if self._processes.writes:
+            if self._peers.writes:
                 self._directory.leave_out(batch)
-            self._processes.exchange("leave out", "")  # whoever ends first ends the others, and rank 0 has to write
-            raise NonFiniteError(f"{said}. The run goes back to its newest checkpoint, and leaves out batch {batch}")
+            # Wait for rank 0: the first process that exits ends all others, and rank 0 must have written by then.
+            self._peers.exchange("leave out", "")
+            raise NonFiniteError(f"{reason}. The run goes back to its newest checkpoint, and leaves out batch {batch}")
         skipped = f", and {self._num_skipped - 1} were skipped since the last save" if spent else ""
         raise NonFiniteError(
-            f"{said}{skipped}. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
+            f"{reason}{skipped}. Nothing of this step was saved: lower optimizer.learningRate, lengthen the warm-up, "
             "look at the data, or set training.badSteps, and run again"
         )
 
-    def _tell(self, number: int, values: dict[str, float], seconds: float) -> None:
+    def _report_step(self, number: int, values: dict[str, float], seconds: float) -> None:
         rate = self._program.training.batch.sequences * self._program.config.seq_len / seconds
         record = {
             "loss": values["loss"],
@@ -234,14 +217,14 @@ class Loop:
         self._report.step(number, record)
 
     def _measure(self) -> None:
-        """How fast this host is by itself."""
+        """Measure this host's own speed."""
         self._probe.prepare()
         began = time.perf_counter()
         self._phases.measured(self._probe.seconds())
         self._controls.measured(time.perf_counter() - began)
 
     def _evaluate(self, number: int) -> None:
-        """The mean loss over the first held-out batches, weighted by tokens."""
+        """Report the mean loss over the first held-out batches, weighted by tokens."""
         held_out, evaluation = self._start.data.held_out, self._start.evaluation
         if held_out is None or evaluation is None:
             return
@@ -259,24 +242,5 @@ class Loop:
         self._report.evaluated(number, {"heldOutLoss": loss, "heldOutAccuracy": accuracy, "tokens": weight})
 
     def _save(self, number: int) -> None:
-        """Copy the state to the host and let the writer do the rest while training goes on."""
-        if self._saved_step == number:
-            return
-        with self._phases.entered(Phase.SAVE):
-            self._ticket = self._writer.save(
-                number,
-                flat(self._state),
-                digester=self._start.digester,
-                identity=self._start.identity,
-                history=History(left_out=self._start.left_out, losses=self._judge.losses),
-                overwrite=self._start.forked or number in self._start.refused,
-                beat=self._phases.beat,
-            )
-        self._saved_step, self._num_skipped = number, 0
-
-    def _digest(self) -> str:
-        """The digest of the last state, as the save of it found it or, where there was nothing to save, computed."""
-        if self._ticket is not None and self._ticket.digest is not None:
-            return self._ticket.digest
-        digests = self._start.digester(flat(self._state))
-        return combine(to_hex(digests, partial(self._processes.agree, "last")))
+        self._saves.save(number, self._state, self._judge.losses)
+        self._num_skipped = 0

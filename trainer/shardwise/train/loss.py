@@ -1,9 +1,9 @@
 """Cross entropy of the head by blocks of tokens, its gradients made in the same pass; the whole logits never exist.
 
-Called by the model's loss. One shard_map over data and tensor: each device has a copy of its part of the vocabulary, so
-the largest buffer is block tokens x local vocabulary; the head's gradient is summed in `train/table.py`.
-The hidden states come and their gradient goes split by position over tensor, where tensor divides the positions.
-Vocabulary padding is masked out of the loss, the z-loss and the accuracy.
+It is one shard_map over data and tensor. Each device has a copy of its part of the vocabulary, so the largest buffer is
+block tokens x local vocabulary; `train/table.py` sums the head's gradient. Hidden states and their gradient are split
+by position over tensor, if tensor divides the positions. Vocabulary padding is masked out of the loss, the z-loss and
+the accuracy.
 """
 
 from functools import partial
@@ -25,13 +25,13 @@ class LossSums(NamedTuple):
     """Sums over tokens, float32 scalars; divide by `weight` once, after all microbatches and replicas."""
 
     total: Array
-    """Cross entropy plus z-loss: what is minimised."""
+    """Cross entropy plus z-loss, which is minimised."""
     cross_entropy: Array
     """Nats."""
     z_squared: Array
     """Squared log of the softmax's denominator."""
     correct: Array
-    """Weight of the tokens whose target has the largest logit."""
+    """Weight of the tokens whose target has the largest logit, ties included."""
     weight: Array
 
 
@@ -39,7 +39,7 @@ class HeadLoss(NamedTuple):
     """The loss's settings."""
 
     vocab_size: int
-    """Real entries of the vocabulary; the head's further rows are padding."""
+    """Real entries of the vocabulary; the head's other rows are padding."""
     block_tokens: int
     """Tokens of one block on one device."""
     z_loss: float
@@ -51,23 +51,23 @@ class HeadLoss(NamedTuple):
     wire: jnp.dtype
     """The dtype in which gradients are summed over devices."""
     logits: jnp.dtype
-    """What logits are rounded to; all that follows them is float32."""
+    """The dtype that logits are rounded to; everything after them is float32."""
 
 
 class Head(NamedTuple):
     """The output layer."""
 
     table: Array
-    """[data_outer, data_inner, embed, vocab] in the wire's dtype: `table.copies`; inside of the shard_map one copy."""
+    """[data_outer, data_inner, embed, vocab] in the wire's dtype (`table.copies`); inside of the shard_map one copy."""
     bias: Array | None
     """float32 [vocab] over tensor."""
 
 
 class Tokens(NamedTuple):
-    """What the head is asked for: [batch, position, ...], batch over data; or, in a scan, [blocks, tokens, ...]."""
+    """The head's input: [batch, position, ...], batch over data; or, in a scan, [blocks, tokens, ...]."""
 
     hidden: Array
-    """[batch, position, embed], split as `HeadLoss.by_position` says."""
+    """[batch, position, embed], split by position if `HeadLoss.by_position`."""
     targets: Array
     """int32."""
     weights: Array
@@ -83,9 +83,9 @@ class _Slope(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def head_loss(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
-    """Sums of the token losses of softmax(hidden table + bias) over all tokens of this replica.
+    """Sum the token losses of softmax(hidden table + bias) over all tokens of this replica.
 
-    Only `total` is differentiated: in the head and in the tokens' hidden.
+    Only `total` is differentiated, with respect to the head and the tokens' hidden states.
     """
     mapped = jax.shard_map(
         partial(_evaluate, settings),
@@ -99,6 +99,7 @@ def head_loss(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
 
 
 def _forward(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, _Slope]:
+    # The gradient is computed here, while a block's logits exist; the backward pass only scales it.
     specs = _specs(settings, head)
     mapped = jax.shard_map(
         partial(_differentiate, settings),
@@ -113,7 +114,7 @@ def _forward(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, 
 
 def _backward(_: HeadLoss, slope: _Slope, cotangent: LossSums) -> tuple[Head, Tokens]:
     scaled: _Slope = jax.tree.map(lambda g: (cotangent.total * g).astype(g.dtype), slope)
-    none: Any = None  # a zero cotangent, in custom_vjp's words
+    none: Any = None  # how custom_vjp spells a zero cotangent
     return scaled.head, Tokens(scaled.hidden, none, none)
 
 
@@ -129,7 +130,7 @@ def _specs(settings: HeadLoss, head: Head) -> tuple[Any, Any]:
 
 
 def _evaluate(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
-    """One device's tokens against its part of the vocabulary."""
+    """Compute one device's tokens against its part of the vocabulary."""
     head, tokens = _gathered(settings, head, tokens)
 
     def block(_: None, block: Tokens) -> tuple[None, LossSums]:
@@ -139,7 +140,7 @@ def _evaluate(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
 
 
 def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, tuple[Array, Head]]:
-    """The same with the derivatives: hidden's summed over tensor, the head's of this device's tokens alone."""
+    """Do the same with derivatives: hidden's summed over tensor, the head's for this device's tokens alone."""
     head, tokens = _gathered(settings, head, tokens)
 
     def block(head_slope: Head, block: Tokens) -> tuple[Head, tuple[LossSums, Array]]:
@@ -149,6 +150,7 @@ def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[Loss
         bias = None if head_slope.bias is None else head_slope.bias + slope.astype(jnp.float32).sum(0)
         return Head(table, bias), (sums, hidden)
 
+    # Float32 whatever the compute dtype: many blocks are added up.
     zeros: Head = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), head)
     head_slope, (sums, hidden) = jax.lax.scan(block, zeros, _cut(tokens, settings.block_tokens))
     hidden = hidden.reshape(-1, hidden.shape[-1])[: tokens.targets.size].reshape(tokens.hidden.shape)
@@ -163,14 +165,14 @@ def _gathered(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[Head, Tok
 
 
 def _slope_of_head(settings: HeadLoss, slope: Head) -> Head:
-    """The head's derivative: its table's as the copies are, its bias's summed over data."""
+    """Return the head's derivative: the table's laid out as its copies, the bias's summed over data."""
     table = slope.table.astype(settings.wire)[None, None]
     bias = None if slope.bias is None else sum_over_data(slope.bias, settings.wire).astype(jnp.float32)
     return Head(table, bias)
 
 
 def _slope_of_hidden(settings: HeadLoss, slope: Array) -> Array:
-    """The hidden states' derivative [batch, position, embed], summed over tensor."""
+    """Return the hidden states' derivative [batch, position, embed], summed over tensor."""
     if settings.by_position:
         return scatter_over("tensor", slope, settings.wire, dimension=1).astype(slope.dtype)
     return sum_over("tensor", slope, settings.wire).astype(slope.dtype)
@@ -181,7 +183,7 @@ def _summed(blocks: LossSums) -> LossSums:
 
 
 def _cut(tokens: Tokens, block_tokens: int) -> Tokens:
-    """[batch, position] as [blocks, tokens]; the last block is filled up with tokens of weight 0."""
+    """Cut [batch, position] into [blocks, tokens]; fill the last block up with tokens of weight 0."""
     num_tokens = tokens.targets.size
     size = min(block_tokens, num_tokens)
     fill = -num_tokens % size
@@ -194,18 +196,21 @@ def _cut(tokens: Tokens, block_tokens: int) -> Tokens:
 
 
 def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Array]:
-    """The sums of one block, and d total / d logits: [tokens, vocab] in the compute dtype."""
+    """Return the sums of one block, and d total / d logits: [tokens, vocab] in the compute dtype."""
     num_entries = head.table.shape[1]
     entries = jax.lax.axis_index("tensor") * num_entries + jnp.arange(num_entries)
     logits = jnp.einsum("ce,ev->cv", block.hidden, head.table, preferred_element_type=settings.logits)
     logits = logits.astype(jnp.float32)
     if head.bias is not None:
         logits = logits + head.bias
-    if settings.vocab_size < num_entries * jax.lax.axis_size("tensor"):  # else XLA makes one more array of them
+    if settings.vocab_size < num_entries * jax.lax.axis_size(
+        "tensor"
+    ):  # XLA would copy them even if no entry is masked
         logits = jnp.where(entries < settings.vocab_size, logits, -jnp.inf)
     hot = block.targets[:, None] == entries
-    top = max_over("tensor", logits.max(-1))
+    top = max_over("tensor", logits.max(-1))  # of the whole vocabulary: the devices' sums of powers are added
     powers = jnp.exp(logits - top[:, None])
+    # Stacked, so that one sum over tensor carries both.
     parts = jnp.stack([powers.sum(-1), jnp.where(hot, logits, 0).sum(-1)])
     denominator, target = sum_over("tensor", parts, parts.dtype)
     log_z = jnp.log(denominator) + top
@@ -218,6 +223,6 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
         correct=((target >= top) * block.weights).sum(),
         weight=block.weights.sum(),
     )
-    # The softmax, larger by the z-loss's 2 z, less the target.
+    # d total / d logits: the softmax times (1 + 2 z_loss log_z), less one at the target.
     slope = powers * ((1 + 2 * settings.z_loss * log_z) / denominator)[:, None] - hot
     return sums, (slope * block.weights[:, None]).astype(block.hidden.dtype)

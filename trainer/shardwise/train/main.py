@@ -1,12 +1,10 @@
-"""One process of a run, from its orders to its exit code: what `shardwise.train.child` runs.
+"""One process of a run, from its orders to its exit code.
 
-It joins the other processes, starts, loops, and at the end writes what is written once, if it is the one that writes.
+It joins the other processes, prepares everything up to the first step, trains, and, on the rank that writes, records
+the result. `shardwise.train.child` runs it.
 """
 
-import errno
 import os
-import re
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -15,60 +13,43 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jaxlib.version
 from rich.console import Console
 
 from shardwise.job.accelerators import xla_flags
-from shardwise.job.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
-from shardwise.job.errors import (
-    CompilerError,
-    DeviceError,
-    OutOfMemoryError,
-    PeerError,
-    RunDirectoryError,
-    ShardwiseError,
-)
-from shardwise.job.flags import options
 from shardwise.job.load import dump
-from shardwise.job.orders import Orders
 from shardwise.job.spec import TrainingJob
-from shardwise.job.storage import in_words, may_pass
+from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
+from shardwise.protocol.errors import ShardwiseError
+from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import CheckpointWriter, Lease
 from shardwise.train.control import Controls, StoppedError
+from shardwise.train.devices import simulated
 from shardwise.train.executables import machine
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.memory import DeviceMemory, device_memory
 from shardwise.train.metrics import records, steps
+from shardwise.train.peers import WRITER, Peers
 from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
-from shardwise.train.processes import WRITER, Processes
-from shardwise.train.report import Report, Silence, speaking
+from shardwise.train.report import NoReport, Report, open_report
+from shardwise.train.resume import Options
 from shardwise.train.run_directory import RunDirectory
-from shardwise.train.start import Options, Start, start
+from shardwise.train.start import Start, start
 from shardwise.train.summary import Summary
+from shardwise.train.user_errors import user_errors
 from shardwise.train.view import memory_table
 
-_REFUSED = (errno.EFBIG, errno.EROFS)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of one machine, in pods too
-_PEER_IS_GONE = ("Gloo", "closed by peer", "NCCL", "nccl")
-_DEVICE_HAS_FAILED = re.compile(
-    r"Unable to initialize backend|core halted|CUDA_ERROR_(ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|DEVICE_UNAVAILABLE"
-    r"|NO_DEVICE|DEVICES_UNAVAILABLE|HARDWARE_STACK_ERROR|CONTAINED|EXTERNAL_DEVICE|SYSTEM_NOT_READY"
-    r"|SYSTEM_DRIVER_MISMATCH|UNKNOWN)\b"
-)
-"""Words of JAX, the TPU runtime and CUDA's driver for what no program does. An illegal address is not among them."""
-_WRONG_FLAG = re.compile(r"No such compile option: '(\w+)'|While setting option (\w+), .*")  # XLA's words
 
 
 def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[str, float]) -> ExitCode:
-    """Start the run in its directory, or go on with it, to its end or to a stop.
+    """Start the run in its directory, or resume it, and train to its end or to a stop.
 
     Args:
         job: checked and resolved.
         orders: this process's part.
-        console: where the process that speaks does.
+        console: the log of this process.
         spent: {phase: seconds} of this process before it had orders, for the start-up table.
 
     Returns:
@@ -85,23 +66,23 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
         stop_after_seconds=orders.deadline_seconds,
         measures=orders.num_processes > 1,
     )
-    directory = RunDirectory(Path(orders.directory), orders.incarnation)
-    with _in_words(job, directory.path), controls.signals():
-        phases = Phases(Path(orders.progress), incarnation=orders.incarnation, rank=orders.rank, pid=os.getpid())
+    directory = RunDirectory(Path(orders.directory), orders.attempt)
+    with user_errors(job, directory.path), controls.signals():
+        phases = Phases(Path(orders.progress), attempt=orders.attempt, rank=orders.rank, pid=os.getpid())
         for name, seconds in spent.items():
             phases.add(name, seconds)
-        speaks = orders.rank == WRITER
-        summary = Summary(directory, job, phases) if speaks else None
+        summary = Summary(directory, job, phases) if orders.rank == WRITER else None
         try:
-            with _in_words(job, directory.path):
+            # Inside of the other one as well: the summary records the error as the user gets it.
+            with user_errors(job, directory.path):
                 with phases.entered(Phase.JOIN):
-                    # Which rank hangs is for the watchdog to say; JAX wants a limit all the same.
+                    # The watchdog decides which rank hangs; JAX needs a limit all the same.
                     limit = WORK_LIMIT_HANGS * job.spec.recovery.hang_after.seconds
-                    processes = Processes.join(orders, limit_seconds=limit)
-                outcome = _run(job, directory, phases, summary, controls, orders, processes, console)
+                    peers = Peers.join(orders, limit_seconds=limit)
+                outcome = _run(job, directory, phases, summary, controls, orders, peers, console)
         except StoppedError:
             if summary:
-                summary.not_begun("stopped")
+                summary.not_started("stopped")
             console.print("stopped before the first step; there was nothing to save")
             return ExitCode.SAVED
         except ShardwiseError as error:
@@ -109,7 +90,7 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
                 with suppress(OSError):  # a full disk has no room for the summary, and the error itself is raised
                     summary.failed(error)
             raise
-        processes.leave()
+        peers.leave()
     return ExitCode.SAVED if outcome.stopped else ExitCode.OK
 
 
@@ -120,52 +101,54 @@ def _run(
     summary: Summary | None,
     controls: Controls,
     orders: Orders,
-    processes: Processes,
+    peers: Peers,
     console: Console,
 ) -> Outcome:
-    def tell(text: str) -> None:
+    def show(text: str) -> None:
         if summary:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     options = Options(fork=orders.fork, step=orders.step, committed=orders.committed)
     with ExitStack() as stack:
-        fence = stack.enter_context(_fence(job, directory, phases, tell)) if summary else directory.commit
-        began = start(job, directory, phases, options, processes, tell)
-        token_flops = flops_per_token(began.program.config)
-        can = _peak(job, directory, began, processes)
-        report: Report = Silence()
+        # Before the start reads any checkpoint: another run may be writing to the same folder.
+        fence = stack.enter_context(_fence(job, directory, phases, show)) if summary else directory.commit
+        ready = start(job, directory, phases, options, peers, show)
+        token_flops = flops_per_token(ready.program.config)
+        hardware = _peak(job, directory, ready, peers)
+        report: Report = NoReport()
         mfu = 0.0
         if summary:
             directory.write_job(dump(job))
-            summary.began(began)
-            memory = device_memory(began.program, began.step)
-            report = stack.enter_context(speaking(job, directory, console, first_step=began.first_step))
-            if began.set_aside:
-                report.event({"event": "setAside", "step": began.first_step, "steps": began.set_aside})
-            report.event(_first_event(began, orders.incarnation, memory))
+            summary.running(ready)
+            memory = device_memory(ready.program, ready.step)
+            report = stack.enter_context(open_report(job, directory, console, first_step=ready.first_step))
+            if ready.set_aside:
+                report.event({"event": "setAside", "step": ready.first_step, "steps": ready.set_aside})
+            report.event(_first_event(ready, orders.attempt, memory))
             console.print(memory_table(memory))
-            tell(_mfu_words(token_flops, can))
-            mfu = token_flops / can.flops_per_second
-        phases.step = began.first_step
+            show(_mfu_text(token_flops, hardware))
+            mfu = token_flops / hardware.flops_per_second
+        phases.step = ready.first_step
         writer = CheckpointWriter(
-            began.root,
+            ready.root,
             keep=job.spec.training.checkpoint.keep,
             run=job.metadata.name,
-            incarnation=orders.incarnation,
+            attempt=orders.attempt,
             fence=fence,
-            processes=processes,
+            processes=peers,
             listener=report,
-            restored=began.first_step > 0,
+            restored=ready.first_step > 0,
         )
+        # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
         stack.callback(writer.close)
         loop = Loop(
-            began,
+            ready,
             directory=directory,
             controls=controls,
             phases=phases,
             report=report,
             writer=writer,
-            processes=processes,
+            peers=peers,
             mfu_of_one_token_a_second=mfu,
         )
         outcome = loop.run()
@@ -173,18 +156,21 @@ def _run(
             {"event": "stopped" if outcome.stopped else "complete", "step": outcome.steps, "digest": outcome.digest}
         )
     if summary:
-        floors = {"unigram": began.data.unigram_entropy(), "bigram": began.data.bigram_entropy()}
+        floors = {"unigram": ready.data.unigram_entropy(), "bigram": ready.data.bigram_entropy()}
         summary.ended(outcome, steps(directory.metrics), floors)
         _plot(job, directory, floors)
-    tell(_last_words(began, outcome))
+    show(_end_text(ready, outcome))
     return outcome
 
 
 @contextmanager
 def _fence(
-    job: TrainingJob, directory: RunDirectory, phases: Phases, tell: Callable[[str], None]
+    job: TrainingJob, directory: RunDirectory, phases: Phases, show: Callable[[str], None]
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Hold the folder of checkpoints; what surrounds each commit, so that no other start or run has it by then."""
+    """Hold the folder of checkpoints while the block runs, and yield the guard of one commit.
+
+    The guard refuses the commit if a newer attempt, or another run, has taken over meanwhile.
+    """
     root = checkpoint_root(job.spec.training.checkpoint.path, directory.path)
     lease = Lease(root, run=directory.run_id(), name=job.metadata.name, directory=str(directory.path))
 
@@ -194,91 +180,49 @@ def _fence(
             lease.renew()
             yield
 
-    with lease.held(tell, beat=lambda: phases.be(Phase.START)):  # to wait for another run is no hang
+    with lease.held(show, beat=lambda: phases.switch_to(Phase.START)):  # waiting for another run is no hang
         yield commit
 
 
-def _peak(job: TrainingJob, directory: RunDirectory, began: Start, processes: Processes) -> Peak:
-    """What the devices of the run can do; every process must call it."""
-    simulated = jax.default_backend() == "cpu"
-    machines = len(set(processes.exchange("machine", _BOOT.read_text(encoding="utf-8")))) if simulated else 1
+def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers) -> Peak:
+    """Return what the devices of the run can do together. Every process must call it."""
+    machines = len(set(peers.exchange("machine", _BOOT.read_text(encoding="utf-8")))) if simulated() else 1
 
     def measured(dtype: str) -> float:
-        return directory.peak_flops(f"{machine()} {dtype}", partial(measured_flops, dtype)) if processes.writes else 1.0
+        return directory.peak_flops(f"{machine()} {dtype}", partial(measured_flops, dtype)) if peers.writes else 1.0
 
-    return peak(job, began.program.layout.mesh.size, machines, measured)
+    return peak(job, ready.program.layout.mesh.size, machines, measured)
 
 
-def _mfu_words(token_flops: int, can: Peak) -> str:
-    """How the MFU of the lines to come is made."""
+def _mfu_text(token_flops: int, hardware: Peak) -> str:
+    """Explain how the MFU of the log lines is computed."""
     return (
         f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 6 layers x position x embed; "
-        f"recomputation not counted) over {can.words}"
+        f"recomputation not counted) over {hardware.source}"
     )
 
 
-@contextmanager
-def _in_words(job: TrainingJob, directory: Path) -> Iterator[None]:
-    """What the machine did, and a wrong flag, as errors for a person; a fault of ours keeps its traceback."""
-    try:
-        yield
-    except OSError as error:
-        if not may_pass(error) and error.errno not in _REFUSED:
-            raise
-        words = (
-            f"{directory}: cannot be used ({error.strerror}). Committed checkpoints are untouched: make room, or mend "
-            "what is wrong, then run the same command again to go on from the newest"
-        )
-        raise in_words(error, words, RunDirectoryError) from error
-    except (MemoryError, RuntimeError) as error:
-        if _DEVICE_HAS_FAILED.search(str(error)):
-            raise DeviceError(f"a device of {socket.gethostname()} has failed: {_first_line(error)}") from error
-        if any(words in str(error) for words in _PEER_IS_GONE):
-            raise PeerError(f"another process of the run is gone: {_first_line(error)}") from error
-        if wrong := _WRONG_FLAG.search(str(error)):
-            raise CompilerError(_flag_words(job, wrong)) from error
-        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        raise OutOfMemoryError(
-            f"out of memory: {_first_line(error) or 'the host has no memory left'}. Raise batch.microbatches, lower "
-            "batch.sequences or model.seqLen, or use more devices; committed checkpoints are untouched"
-        ) from error
-
-
-def _flag_words(job: TrainingJob, wrong: re.Match[str]) -> str:
-    name = wrong[1] or wrong[2]
-    own = name in options(job.spec.training.xla_flags)
-    whose = "training.xlaFlags" if own else f"compiler.flags of the class {job.spec.hardware.accelerator}"
-    compiler = f"XLA's compiler for {jax.default_backend().upper()}s in jaxlib {jaxlib.version.__version__}"
-    reason = "has no such option" if wrong[1] else "says: " + wrong[0].rstrip(".")
-    return f"{whose}: given --{name}, and {compiler} {reason}; correct it, or leave it out"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
-
-
-def _last_words(began: Start, outcome: Outcome) -> str:
+def _end_text(ready: Start, outcome: Outcome) -> str:
     if outcome.stopped:
         how = "stopped and saved at"
     else:
-        how = "complete:" if outcome.steps > began.first_step else "nothing to do: the run was complete already at"
+        how = "complete:" if outcome.steps > ready.first_step else "nothing to do: the run was complete already at"
     return f"{how} step {outcome.steps}, state digest {outcome.digest}"
 
 
-def _first_event(began: Start, incarnation: int, memory: list[DeviceMemory]) -> dict[str, Any]:
+def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory]) -> dict[str, Any]:
     event: dict[str, Any] = {
-        "event": "restored" if began.first_step else "started",
-        "step": began.first_step,
-        "incarnation": incarnation,
+        "event": "restored" if ready.first_step else "started",
+        "step": ready.first_step,
+        "attempt": attempt,
     }
-    if began.first_step and began.restored_from:
-        event["savedAt"] = began.restored_from.created.timestamp()
-    mesh = began.program.layout.mesh
+    if ready.first_step and ready.restored_from:
+        event["savedAt"] = ready.restored_from.created.timestamp()
+    mesh = ready.program.layout.mesh
     return event | {
         "devices": mesh.size,
         "mesh": dict(mesh.shape),
-        "xlaFlags": xla_flags(began.job),
+        "xlaFlags": xla_flags(ready.job),
         "memory": [asdict(row) for row in memory],
     }
 

@@ -1,6 +1,6 @@
-"""What each device holds: the table of parameters, optimizer state, batch and temporaries.
+"""What each device holds: the bytes of parameters, optimizer state, batch and temporaries.
 
-Called by the loop and the demo. Sizes come from the shardings of the compiled program and its own memory analysis, not
+Sizes come from the shardings of the compiled program and its own memory analysis, not
 from the allocator: a CPU has no allocator statistics.
 """
 
@@ -25,12 +25,12 @@ class DeviceMemory:
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """The sum of all."""
         return self.params_bytes + self.optimizer_bytes + self.batch_bytes + self.temporary_bytes
 
 
 def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[DeviceMemory]:
-    """One row a device, in mesh order."""
+    """Return one row per device, in mesh order."""
     state, batch = program.abstract(), abstract_batch(program)._asdict()
     params = _bytes_by_device(flat(state["params"]))
     moments = _bytes_by_device(flat(state["optimizer"]))
@@ -50,10 +50,10 @@ def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[Devic
 
 
 def _temporary_bytes(compiled: jax.stages.Compiled, platform: str) -> int:
-    """What the program holds at most beside its arguments.
+    """Return the most that the program holds beside its arguments.
 
-    By the compiler's peak: its sum of temporaries counts memory twice that two of them share. A CPU's compiler leaves
-    them out of its peak.
+    It is read off the compiler's peak, since its sum of temporaries counts memory that two of them share twice. The
+    compiler for CPUs leaves temporaries out of its peak.
     """
     analysis = compiled.memory_analysis()
     if analysis is None:

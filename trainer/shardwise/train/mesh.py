@@ -1,6 +1,6 @@
-"""Which device stands where in the mesh: slices apart, tensor on neighbours, and `data` as two axes where it is long.
+"""The place of each device in the mesh: slices apart, tensor on neighbours, `data` as two axes if it is long.
 
-Called by the layout. Names of mesh axes are said here, once.
+The names of the mesh axes are defined here, once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ Shape = tuple[int, ...]
 
 
 def device_grid(mesh: Mesh, devices: Sequence[jax.Device]) -> Devices:
-    """The devices as a [replica, data_outer, data_inner, context, pipeline, tensor] array.
+    """Return the devices as a [replica, data_outer, data_inner, context, pipeline, tensor] array.
 
     On TPUs the axes are laid along the torus of a slice. Several slices are joined by a slower network: each takes
-    whole rows of `replica`, so that nothing but the sum over replicas crosses it. Elsewhere devices keep JAX's order,
-    which has those of a host side by side.
+    whole rows of `replica`, so that only the sum over replicas crosses it. Other devices keep JAX's order, in which
+    those of a host are neighbours.
     """
     replica, inner = mesh.replica or 1, mesh.data_inner or 1
     data = len(devices) // (replica * mesh.tensor * mesh.context * mesh.pipeline)
@@ -38,20 +38,20 @@ def device_grid(mesh: Mesh, devices: Sequence[jax.Device]) -> Devices:
 
 
 def unclaimed() -> set[str]:
-    """The mesh axes that no surrounding shard_map has taken. A TPU's kernels lower only where all are manual."""
+    """Return the mesh axes that no surrounding shard_map has made manual. TPU kernels lower only if all are manual."""
     mesh = jax.sharding.get_abstract_mesh()
     return set(mesh.axis_names) - set(mesh.manual_axes)
 
 
 def _slices(devices: Sequence[jax.Device]) -> Iterator[list[jax.Device]]:
-    """The devices of each slice, in the slices' order."""
+    """Yield the devices of each slice, in the slices' order."""
     numbers = [getattr(device, "slice_index", None) or 0 for device in devices]
     for number in sorted(set(numbers)):
         yield [device for device, own in zip(devices, numbers, strict=True) if own == number]
 
 
 def _along_torus(shape: Shape, devices: Sequence[jax.Device]) -> Devices:
-    """One slice's devices in this shape, the last axes on the closest neighbours."""
+    """Return one slice's devices in this shape, the last axes on the closest neighbours."""
     # JAX 0.10.2 loses factors of a number like 15 or 28 that it has to split (mesh_utils._get_prime_factors).
     if any(size & (size - 1) for size in shape):
         return _by_factors(shape, devices)
@@ -59,17 +59,17 @@ def _along_torus(shape: Shape, devices: Sequence[jax.Device]) -> Devices:
 
 
 def _by_factors(shape: Shape, devices: Sequence[jax.Device]) -> Devices:
-    """As `_along_torus`: from the last axis on, each is made of prime factors of the torus's sides.
+    """Do the same for sizes that are no powers of two: make each axis, the last first, of prime factors of the sides.
 
     A factor is taken from the two devices of a chip, then from a side that the axis is on already, then from the
-    longest; of its side it takes the innermost part that is left, so that the axis is a stretch of neighbours.
+    longest side. It takes the innermost part of the side that is left, so that the axis runs along neighbours.
     """
     places = np.array([(*device.coords, device.core_on_chip) for device in devices])
     sides = tuple(int(side) + 1 for side in places.max(0))
     torus = np.empty(sides, dtype=object)
     torus[tuple(places.T)] = devices
     left = list(sides)
-    cuts: list[list[tuple[int, int, int]]] = [[] for _ in sides]  # of each side: (axis, its how many-th factor, size)
+    cuts: list[list[tuple[int, int, int]]] = [[] for _ in sides]  # of each side: (axis, -index of the factor, size)
     for axis in reversed(range(len(shape))):
         on: set[int] = set()
         for number, prime in enumerate(_primes(shape[axis])):
@@ -84,7 +84,7 @@ def _by_factors(shape: Shape, devices: Sequence[jax.Device]) -> Devices:
 
 
 def _primes(number: int) -> list[int]:
-    """The prime factors of a number, largest first."""
+    """Return the prime factors of a number, largest first."""
     found: list[int] = []
     for prime in range(2, number + 1):
         while number % prime == 0:

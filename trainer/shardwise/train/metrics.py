@@ -1,7 +1,6 @@
-"""metrics.jsonl: one JSON object a step, other events with "event"; written as training goes, read by plots and status.
+"""metrics.jsonl: one JSON object per step, and other events with a key "event".
 
-Called by the loop, the plot and the demo. A run that resumes writes the steps that it repeats again: `steps` keeps the
-last word on each.
+A run that resumes writes the steps that it repeats again: `steps` keeps the last record of each.
 """
 
 import json
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardwise.job.storage import may_pass
+from shardwise.protocol.storage import may_pass
 
 Record = Mapping[str, Any]
 
@@ -19,30 +18,30 @@ _MAX_WAITING_BYTES = 16 << 20
 
 
 class Tracker(Protocol):
-    """Where metrics go besides the file."""
+    """Takes metrics beside the file."""
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take one step's numbers."""
 
     def close(self) -> None:
-        """Send what is held back."""
+        """Send what is buffered."""
 
 
 class MetricsLog:
-    """The open file, for any thread. Each record is written at once, so that a kill can cut short only the last line.
+    """The open file, for any thread. Each record is written at once, so that a kill can cut off only the last line.
 
-    What the storage does not take for a while, such as a full disk, waits in memory for the next record: a run that can
-    go on without a save can go on without a line.
+    If the storage refuses for a while, such as a full disk, records wait in memory and are written with the next one: a
+    run that survives a failed save also survives a missing line.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open for appending; a line that a killed run left unfinished is removed."""
+        """Open for appending, and remove a line that a killed run left unfinished."""
         self._file = path.open("ab", buffering=0)
         _drop_partial_line(path)
         self._lock, self._waiting = threading.Lock(), b""
 
     def write(self, record: Record) -> None:
-        """Append one record; a number that JSON cannot hold becomes null."""
+        """Append one record, with null for numbers that JSON cannot hold."""
         finite = {key: _finite(value) for key, value in record.items()}
         with self._lock:
             self._waiting += json.dumps(finite, allow_nan=False).encode() + b"\n"
@@ -53,7 +52,7 @@ class MetricsLog:
                     raise
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write what waits in memory, and close the file."""
         try:
             self._flush()
         finally:
@@ -65,7 +64,7 @@ class MetricsLog:
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole record of the file, oldest first."""
+    """Yield every whole record of the file, oldest first."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -74,7 +73,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
-    """One record a step, in order; of a step that was repeated after a restart, the last one."""
+    """Return one record per step, in order; for a step that was repeated after a restart, the last one."""
     newest: dict[int, dict[str, Any]] = {}
     for record in records(path):
         if "event" not in record:

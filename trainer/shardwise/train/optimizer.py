@@ -1,7 +1,7 @@
 """The optimizers: optax chains whose masks and dimension numbers come from axis names, never from ndim.
 
-Called by the state and the step. Parameters are a flat dict {path: array} with axis names beside it. Clipping by the
-global norm is part of the chain; taking the gradients' mean is the step's.
+Parameters are a flat dict {path: array} with axis names beside it. Clipping by the global norm is part of the chain;
+the step takes the mean of the gradients.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _LOOKED_UP = ("vocab", "position")
 
 
 def schedule(settings: Schedule, peak: float, steps: int) -> optax.Schedule:
-    """The learning rate by step (counted from 0): a linear warm-up, then the named curve to the last step.
+    """Return the learning rate by step (counted from 0): a linear warm-up, then the named curve to the last step.
 
     The first of `warmup_steps` steps has rate peak / warmup_steps, so no step is spent at rate 0.
     """
@@ -47,13 +47,13 @@ def schedule(settings: Schedule, peak: float, steps: int) -> optax.Schedule:
 
 
 def falls_to_the_last_step(settings: Optimizer) -> bool:
-    """Whether the learning rate of a step depends on how many steps there are."""
+    """Return whether the learning rate of a step depends on how many steps there are."""
     curve = settings.schedule
     return curve.kind == "warmup-stable-decay" or (curve.kind != "constant" and curve.decay_steps is None)
 
 
 class Masters(NamedTuple):
-    """The state of an optimizer whose parameters are kept in fewer bits than it needs to move them."""
+    """The state of an optimizer whose parameters are kept in fewer bits than its updates need."""
 
     weights: Params
     """Float32: what the updates are added to; the parameters are these, rounded."""
@@ -62,10 +62,10 @@ class Masters(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRule:
-    """How parameters follow their gradients.
+    """How parameters are updated from their gradients.
 
-    The learning rate of a step is the schedule's at that step of the run, whatever else a state has been through: a
-    counter of its own would begin anew where a run goes on with another optimizer.
+    The schedule is read at the run's step. A counter in the optimizer's state would start again when a run continues
+    with another optimizer.
     """
 
     transform: optax.GradientTransformation
@@ -73,15 +73,15 @@ class UpdateRule:
     rates: Mapping[str, optax.Schedule]
     """The learning rate of each parameter, by step from 0."""
     has_masters: bool
-    """Whether parameters are kept in bfloat16, and the weights themselves in float32 beside the moments."""
+    """Whether parameters are kept in bfloat16, with float32 weights beside the moments."""
 
     def init(self, weights: Params) -> Any:
-        """The state before the first step, for initial weights in float32."""
+        """Return the state before the first step, for initial weights in float32."""
         moments = self.transform.init(weights)
         return Masters(weights, moments) if self.has_masters else moments
 
     def apply(self, grads: Params, state: Any, params: Params, step: jax.Array) -> tuple[Params, Any]:
-        """The parameters and the state after a step, given the mean gradient in float32."""
+        """Return the parameters and the state after a step, given the mean gradient in float32."""
         weights, moments = (state.weights, state.moments) if self.has_masters else (params, state)
         updates, moments = self.transform.update(grads, moments, weights)
         moved = {path: weights[path] + self.rates[path](step) * updates[path] for path in weights}
@@ -91,11 +91,11 @@ class UpdateRule:
 
 
 def optimizer(settings: Optimizer, names: Names, steps: int, *, params: str = "float32") -> UpdateRule:
-    """The update rule of a resolved job, for parameters of this format with these axis names."""
+    """Return the update rule of a resolved job, for parameters of this dtype with these axis names."""
     rate = schedule(settings.schedule, settings.learning_rate, steps)
     other = schedule(settings.schedule, settings.adam_learning_rate or settings.learning_rate, steps)
     of_muon = {path for path, axes in names.items() if settings.name != "muon" or muon_dimensions(axes)}
-    # Clipping is a link of the chain also where it is off: without it the moments would have other paths.
+    # Clipping stays a link of the chain when it is off: without it the moments would have other paths in checkpoints.
     clip = optax.identity() if settings.clip_norm is None else optax.clip_by_global_norm(settings.clip_norm)
     return UpdateRule(
         transform=optax.chain(clip, _transform(settings, names)),
@@ -105,7 +105,7 @@ def optimizer(settings: Optimizer, names: Names, steps: int, *, params: str = "f
 
 
 def _transform(settings: Optimizer, names: Names) -> optax.GradientTransformation:
-    """The optimizer's own part, at a rate of 1."""
+    """Return the optimizer's own part, at a rate of 1."""
     decayed = {path: is_matrix(axes) for path, axes in names.items()}
     moments: dict[str, Any] = {"b1": settings.beta1, "b2": settings.beta2}
     rule: optax.GradientTransformation
@@ -138,11 +138,11 @@ def _transform(settings: Optimizer, names: Names) -> optax.GradientTransformatio
 
 
 def scale_by_lion(b1: float, b2: float, epsilon: float) -> optax.GradientTransformation:
-    """Lion's update (Chen et al. 2023, arXiv:2302.06675) with its sign made steep instead of a jump.
+    """Return Lion's update (Chen et al. 2023, arXiv:2302.06675) with a steep slope instead of the sign's jump.
 
-    Its direction c = b1 m + (1 - b1) g becomes c / max(|c|, epsilon r), r the root mean square of c over its array: the
-    sign where |c| >= epsilon r, straight between, and as indifferent to the gradient's scale as the sign. At a jump,
-    the rounding of sums, which is another on every mesh, can decide a whole step of a weight.
+    Its direction c = b1 m + (1 - b1) g becomes c / max(|c|, epsilon r), where r is the root mean square of c over its
+    array: the sign if |c| >= epsilon r, linear between, and as independent of the gradient's scale as the sign. At a
+    jump the rounding of sums, which differs between meshes, could decide a whole step of a weight.
     """
     lion = optax.scale_by_lion(b1, b2)
 
@@ -160,15 +160,15 @@ def scale_by_lion(b1: float, b2: float, epsilon: float) -> optax.GradientTransfo
 
 
 def is_matrix(axes: tuple[str, ...]) -> bool:
-    """Whether weight decay applies: a weight maps embed to another axis; gains and biases have one feature axis."""
+    """Return whether weight decay applies: to weights, which map embed to another axis, not to gains and biases."""
     return "embed" in axes and any(axis not in (*_STACKED, "embed") for axis in axes)
 
 
 def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
-    """The reduction and output axes of a block's matrix; None for what Adam takes.
+    """Return the reduction and output axes of a block's matrix, or None for what Adam updates.
 
-    Tables that are looked up by token or position, and the head, go to Adam, as Muon's authors advise. Query, key and
-    value are matrices of their own, and so is each layer's. Which side of a matrix counts as its input makes no
+    Adam takes the tables that are looked up by token or position, and the head, as Muon's authors advise. Query, key
+    and value are separate matrices, and so is each layer's. Which side of a matrix counts as its input makes no
     difference: it is orthogonalised, and scaled by the longer side.
     """
     if not is_matrix(axes) or any(axis in _LOOKED_UP for axis in axes):
@@ -178,11 +178,11 @@ def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers
 
 
 def masters_paths(names: Names) -> dict[str, str]:
-    """The path in a state of each parameter's float32 weights, where an optimizer keeps them, by the parameter's."""
+    """Return {path of a parameter: path of its float32 weights}, for states of an optimizer that keeps those."""
     return {f"params.{path}": f"optimizer.weights.{path}" for path in names}
 
 
 def is_moment_of(path: tuple[object, ...]) -> str | None:
-    """The parameter that a leaf of the optimizer's state belongs to, read off the leaf's key path."""
+    """Return the parameter that a leaf of the optimizer's state belongs to, read off its path; None for counters."""
     last = path[-1]
     return last.key if isinstance(last, jax.tree_util.DictKey) else None

@@ -1,7 +1,4 @@
-"""Where the time went, and where the process stands: phases timed for the summary and told to whoever watches.
-
-Called by the start and the loop.
-"""
+"""The phases of a trainer process: timed for the summary, and published as its progress record for the watchdog."""
 
 import threading
 import time
@@ -9,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardwise.job.contract import Phase, Progress, write_progress
+from shardwise.protocol.contract import Phase, Progress, write_progress
 
 _BEAT_SECONDS = 1.0
 
 
 class Phases:
-    """The phases of one process: `seconds` adds up by phase, and the progress record says where it is."""
+    """The current phase, step and timings of one process; `seconds` adds up by phase."""
 
-    def __init__(self, record: Path, *, incarnation: int, rank: int, pid: int) -> None:
-        """Say that the process has started."""
-        self._record, self._incarnation, self._rank, self._pid = record, incarnation, rank, pid
+    def __init__(self, record: Path, *, attempt: int, rank: int, pid: int) -> None:
+        """Write the first progress record."""
+        self._record, self._attempt, self._rank, self._pid = record, attempt, rank, pid
         self.seconds: dict[str, float] = {}
         self.step = 0
         self._dispatched, self._step_seconds = 0, 0.0
@@ -30,7 +27,7 @@ class Phases:
 
     @contextmanager
     def entered(self, phase: Phase) -> Iterator[None]:
-        """Be in a phase while the block runs, then again in the one before."""
+        """Enter a phase and count its time while the block runs; return to the phase before afterwards."""
         before, start = self._phase, time.perf_counter()
         self._phase = phase
         self._write()
@@ -41,31 +38,34 @@ class Phases:
             self._phase = before
             self._write()
 
-    def be(self, phase: Phase) -> None:
-        """Be in a phase from here on, between those that are entered; its time is counted elsewhere."""
+    def switch_to(self, phase: Phase) -> None:
+        """Make this the phase outside of those that are `entered`. Its time is counted elsewhere."""
         self._phase = phase
         self._write()
 
     def beat(self) -> None:
-        """Say that the phase gets on, from any thread: so many bytes more, or a batch. Said about once a second."""
+        """Publish that the phase makes progress, from any thread and as often as you like: about one a second counts.
+
+        A record with a new time keeps the watchdog from taking a long phase for a hang.
+        """
         if time.monotonic() - self._written_at >= _BEAT_SECONDS:
             self._write()
 
     def add(self, name: str, seconds: float) -> None:
-        """Count time that was measured elsewhere."""
+        """Add time that was measured elsewhere."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def dispatched(self, step: int) -> None:
-        """A step has been handed to the devices; told with the next record."""
+        """Note that a step has been handed to the devices; the next record has it."""
         self._dispatched = step
 
     def measured(self, own_seconds: float) -> None:
-        """This host's own speed has been measured once more (`shardwise.train.probe`); told with the next record."""
+        """Note another measurement of this host's own speed (`shardwise.train.probe`); the next record has it."""
         self._own_seconds = own_seconds
         self._measured += 1
 
     def completed(self, step: int, seconds: float) -> None:
-        """So many steps are complete, the last in so many seconds: their losses have reached this host."""
+        """Publish that this step took so many seconds and is complete: its loss has reached this host."""
         self.step, self._step_seconds = step, seconds
         self.add(Phase.STEP, seconds)
         self._write()
@@ -76,7 +76,7 @@ class Phases:
             write_progress(
                 self._record,
                 Progress(
-                    incarnation=self._incarnation,
+                    attempt=self._attempt,
                     rank=self._rank,
                     phase=self._phase,
                     step=self.step,

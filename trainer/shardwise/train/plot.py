@@ -1,6 +1,6 @@
-"""The loss curve, as loss.png and in the terminal, against what counting the data's tokens would reach.
+"""The loss curve, as loss.png and in the terminal, next to the entropies that counting the data's tokens reaches.
 
-Called at the end of a run and by the demo. Reads metrics.jsonl records only.
+It is drawn from the records of metrics.jsonl alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ def plot_png(
     evaluations: Records = (),
     restarts: Sequence[int] = (),
 ) -> None:
-    """Write the curve of `loss`, and of `heldOutLoss` where measured, over `step`.
+    """Write the curve of `loss`, and of `heldOutLoss` if measured, over `step`.
 
     Args:
         records: step records, in order.
-        floors: entropies by name, nats a token, drawn as lines, e.g. {"unigram": 3.1}.
+        floors: entropies by name, in nats per token, drawn as lines, e.g. {"unigram": 3.1}.
         path: the PNG to write.
         title: above the picture.
-        evaluations: events with `heldOutLoss`; of a step that was repeated after a restart, the last one counts.
+        evaluations: events with `heldOutLoss`; for a step that was repeated after a restart, the last one counts.
         restarts: steps at which the run was resumed.
 
     """
@@ -54,7 +54,7 @@ def plot_png(
 
 
 def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90, height: int = 18) -> str:
-    """The same curve in characters."""
+    """Return the same curve in characters."""
     import plotext  # noqa: PLC0415
 
     figure = plotext.figure

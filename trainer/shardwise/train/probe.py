@@ -1,8 +1,7 @@
-"""How fast this host's own devices are: a chain of matrix products on them that waits for no other host.
+"""The speed of this host's own devices: a timed chain of matrix products that waits for no other host.
 
-Ranks train in lockstep, so one slow host makes the steps of all equally long, and step times name nobody. Called by the
-loop, at steps on which all ranks have agreed and after they are complete, so that the devices have nothing else to do.
-It touches no state of the run.
+Ranks train in lockstep, so one slow host makes the steps of all equally long, and step times do not show which one it
+is. Ranks measure at steps that they agree on, when the devices have nothing else to do. It touches no state of the run.
 """
 
 import time
@@ -13,11 +12,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled, Lowered
 
+from shardwise.train.devices import simulated
 from shardwise.train.executables import Executables
 
 _SIZE = 2048
 _SIZE_ON_CPU = 128
-_SECONDS = 0.002  # more than a run's overhead, and less than what a busy machine's scheduler gives at a time
+_SECONDS = 0.002  # more than the overhead of a call, and less than one time slice of a busy machine's scheduler
 _RUNS = 3
 
 
@@ -25,15 +25,15 @@ class Probe:
     """The chain of products, compiled at its first use."""
 
     def __init__(self, kept: Executables) -> None:
-        """Nothing is compiled yet; `kept` is where the program is found by the next incarnation."""
+        """Compile nothing yet; `kept` keeps the program for the next attempt."""
         self._kept = kept
         self._program: Compiled | None = None
         self._passes = 1
 
     def prepare(self) -> None:
-        """Have the program, and find out how many products are long enough to be timed; only the first time.
+        """Compile or load the program, and find how many products take long enough to be timed; only the first time.
 
-        Each host does so by itself, since it is the time of one product that is compared.
+        Each host finds its own number, since hosts are compared by the time of one product.
         """
         if self._program is None:
             self._program = self._kept.get("probe", _lower, list(_sharding().mesh.devices.flat))
@@ -43,7 +43,7 @@ class Probe:
                 self._passes *= 2
 
     def seconds(self) -> float:
-        """The seconds of one product on all of them, so of the slowest; the best of a few runs."""
+        """Return the seconds of one product on the slowest of the devices: the best of a few runs."""
         return min(self._run() for _ in range(_RUNS)) / self._passes
 
     def _run(self) -> float:
@@ -54,22 +54,18 @@ class Probe:
 
 
 def _sharding() -> NamedSharding:
-    """Over this host's devices; over one of them where they are simulated, for those share the processors anyway."""
-    devices = jax.local_devices()[:1] if _simulated() else jax.local_devices()
+    """Shard over this host's devices, or take one of them if they are simulated: those share the processors."""
+    devices = jax.local_devices()[:1] if simulated() else jax.local_devices()
     mesh = Mesh(np.array(devices), ("device",), axis_types=(AxisType.Auto,))
     return NamedSharding(mesh, P("device"))
 
 
-def _simulated() -> bool:
-    return str(jax.local_devices()[0].platform) == "cpu"
-
-
 def _size() -> int:
-    return _SIZE_ON_CPU if _simulated() else _SIZE
+    return _SIZE_ON_CPU if simulated() else _SIZE
 
 
 def _square() -> jax.Array:
-    """A matrix on each device, of which every power is itself."""
+    """Return a matrix on each device that equals its own powers, so that no chain overflows."""
     shape = (1, _size(), _size())
     parts = [
         jax.device_put(np.full(shape, 1 / _size(), np.float32), device) for device in _sharding().mesh.devices.flat

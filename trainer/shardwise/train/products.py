@@ -1,9 +1,8 @@
-"""Matrix products: of activations, and of activations with a weight that is gathered for it.
+"""Matrix products: of activations, and of activations with a weight that is gathered for the product.
 
-Called by the model's layers, by attention and by the loss. The gradients suit XLA's CPU compiler, which gives a product
-to its quick library only if the left operand is contracted over its last dimensions. The gradient of a weight is not:
-it sums over tokens, which come first. On other platforms all are plain `jax.lax.dot_general`s. Docs:
-docs/decisions/0021-products-on-cpus.md.
+The gradients suit XLA's CPU compiler, which gives a product to its fast library only if the left operand is contracted
+over its last dimensions. The gradient of a weight is not: it sums over tokens, which come first. On other platforms
+every product is a plain `jax.lax.dot_general` (docs/decisions/0021-products-on-cpus.md).
 """
 
 import math
@@ -21,17 +20,17 @@ from shardwise.train.mesh import unclaimed
 Array = jax.Array
 Axes = tuple[int, ...]
 Dims = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
-"""Dimension numbers as `jax.lax.dot_general` takes them: contracted of both, batch of both."""
+"""Dimension numbers as `jax.lax.dot_general` takes them: those contracted, then the batch ones, of both operands."""
 GATHERED = "gathered weight"
-"""The name of a gathered weight, for policies of what the backward pass keeps: kept, they are a whole copy."""
+"""The name of a gathered weight in checkpoint policies, so that they can drop it: all layers' would be a whole copy."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def product(lhs: Array, rhs: Array, dims: Dims, dtype: jax.typing.DTypeLike | None = None) -> Array:
-    """`jax.lax.dot_general(lhs, rhs, dims)`, accumulated in `dtype`.
+    """Return `jax.lax.dot_general(lhs, rhs, dims)`, accumulated in `dtype`.
 
-    Batch dimensions must come first in both operands. The gradient of `rhs` is `contract`'s; both gradients are
-    accumulated in `dtype` and have their operand's.
+    Batch dimensions must come first in both operands. `contract` computes the gradient of `rhs`. Both gradients are
+    accumulated in `dtype` and have their operand's dtype.
     """
     out: Array = lax.dot_general(lhs, rhs, dims, preferred_element_type=dtype)
     return out
@@ -40,7 +39,7 @@ def product(lhs: Array, rhs: Array, dims: Dims, dtype: jax.typing.DTypeLike | No
 def _forward(
     lhs: Array, rhs: Array, dims: Dims, dtype: jax.typing.DTypeLike | None
 ) -> tuple[Array, tuple[Array, Array]]:
-    # Not `product`: a checkpoint policy that keeps matrix products looks for `dot_general`.
+    # Not `product`: a checkpoint policy that keeps matrix products recognises `dot_general` alone.
     return lax.dot_general(lhs, rhs, dims, preferred_element_type=dtype), (lhs, rhs)
 
 
@@ -56,24 +55,24 @@ product.defvjp(_forward, _backward)
 
 
 class Weighting(NamedTuple):
-    """How activations are multiplied with a weight."""
+    """How activations are multiplied by a weight."""
 
     dims: Dims
-    """Of the activations and the weight; no batch dimensions."""
+    """Of the activations and the weight, without batch dimensions."""
     place: Placement
     """Of the weight."""
     ins: PartitionSpec
     """The partition of the activations."""
     outs: PartitionSpec
-    """The partition of the product, where it is no sum over tensor; else of the sum."""
+    """The partition of the product or, if it is a sum over tensor, of that sum."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def weighted(x: Array, weight: Array, how: Weighting) -> Array:
-    """The product of activations, in the placement's compute dtype, with a float32 weight that is gathered for it.
+    """Multiply activations, in the placement's compute dtype, by a float32 weight that is gathered for it.
 
-    The weight's gradient leaves the product in the placement's wire dtype, is summed over `data` in it, and comes back
-    float32 where the weight is stored.
+    The weight's gradient is computed and summed over `data` in the placement's wire dtype; the result is float32, laid
+    out as the weight is stored.
     """
     out: Array = lax.dot_general(x, gather(how.place, weight), how.dims)
     return out
@@ -87,6 +86,7 @@ def _forward_weighted(x: Array, weight: Array, how: Weighting) -> tuple[Array, t
 def _backward_weighted(how: Weighting, operands: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
     x, gathered = operands
 
+    # One shard_map around product and scatter: as two steps XLA could sum the whole gradient on every device.
     def local(x: Array, grad: Array) -> Array:
         return scatter(how.place, _of_right(x, gathered.ndim, how.dims, grad, how.place.wire))
 
@@ -104,23 +104,23 @@ weighted.defvjp(_forward_weighted, _backward_weighted)
 
 
 def _of_left(lhs: Array, rhs: Array, dims: Dims, grad: Array) -> Array:
-    """The gradient of a product's left operand, in its dtype."""
+    """Return the gradient of a product's left operand, in its dtype."""
     (left,) = jax.linear_transpose(lambda lhs: lax.dot_general(lhs, rhs, dims), lhs)(grad)
     slope: Array = left
     return slope
 
 
 def _of_right(lhs: Array, rhs_ndim: int, dims: Dims, grad: Array, dtype: jax.typing.DTypeLike | None) -> Array:
-    """The gradient of a product's right operand of so many dimensions, accumulated in `dtype`."""
+    """Return the gradient of a product's right operand of so many dimensions, accumulated in `dtype`."""
     (of_lhs, of_rhs), (batch, _) = dims
     num_batch = len(batch)
     free = _others(lhs.ndim, num_batch, of_lhs)
     of_grad = tuple(range(num_batch, num_batch + len(free)))
-    # Where each of the right operand's dimensions comes from: those contracted with it, then its others.
+    # `contract` returns the right operand's dimensions in another order: those contracted with the left, then the rest.
     contracted, others = (of_rhs[of_lhs.index(axis)] for axis in sorted(of_lhs)), _others(rhs_ndim, num_batch, of_rhs)
     if of_rhs and min(of_rhs) == num_batch:
         slope, came = contract(lhs, grad, free, of_grad, num_batch, dtype), (*batch, *contracted, *others)
-    else:  # the other way round, which needs no copy where its others come first
+    else:  # the other way round, which needs no copy if the rest come first
         slope, came = contract(grad, lhs, of_grad, free, num_batch, dtype), (*batch, *others, *contracted)
     return slope.transpose([came.index(axis) for axis in range(rhs_ndim)])
 
@@ -133,9 +133,9 @@ def contract(
     num_batch: int = 0,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> Array:
-    """The sum of a b over these axes of each, pairwise, accumulated in `dtype`.
+    """Contract a and b over these axes of each, pairwise, accumulated in `dtype`.
 
-    The first `num_batch` axes of both go along.
+    The first `num_batch` axes of both are batch axes.
 
     Returns:
         [batch, the other axes of a, the other axes of b].
@@ -147,7 +147,7 @@ def contract(
         return lax.dot_general(a, b, ((of_a, of_b), (batch, batch)), preferred_element_type=dtype)
 
     def copied(left: Array, right: Array, of_left: Axes, of_right: Axes) -> Array:
-        """The left operand is copied first, so that its contracted axes are its last."""
+        """Copy the left operand first, so that its contracted axes are its last."""
         last = tuple(range(left.ndim - len(of_left), left.ndim))
         left = left.transpose((*batch, *_others(left.ndim, num_batch, of_left), *of_left))
         # The barriers keep XLA from folding this copy, or one of the result, back into the product.
@@ -157,8 +157,9 @@ def contract(
         return out
 
     def on_cpu(a: Array, b: Array) -> Array:
-        # Of two of one size the second: for a weight that narrows it is the activations, which are in memory as they
-        # are. XLA fuses a copy of the other, the residual's gradient, with all that makes it, and that fusion is slow.
+        # Copy the smaller one; of two of the same size the second. For a weight that narrows, that is the activations,
+        # which are in memory already. A copy of the other, the residual's gradient, would be fused with all that
+        # computes it, and that fusion is slow.
         if _size(a, num_batch, of_a) < _size(b, num_batch, of_b):
             return copied(a, b, of_a, of_b)
         out = copied(b, a, of_b, of_a)  # [batch, the other axes of b, those of a]

@@ -1,7 +1,4 @@
-"""Everything that a run says while it goes on: to metrics.jsonl, to the person who watches, to trackers.
-
-One process of a run speaks; on the others nothing is written. Called by `shardwise.train.main` and the loop.
-"""
+"""What a run reports while it trains: to metrics.jsonl, to the terminal or log, to trackers. Only rank 0 reports."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +15,7 @@ from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import trackers
 from shardwise.train.view import View
 
-_SAID = {
+_MESSAGES = {
     "saveFailed": "{reason}. Training goes on, and the next save is tried ({inARow} failed in a row)",
     "setAside": "going back to step {step}: the checkpoints of the steps {steps} are set aside",
     "skipped": "{reason}. Its update is held back, and training goes on",
@@ -27,48 +24,48 @@ _SAID = {
 
 
 class Report(Protocol):
-    """What the loop tells."""
+    """Takes what happens in a run, as it happens."""
 
     def event(self, record: Mapping[str, Any]) -> None:
-        """Something happened."""
+        """Take an event."""
 
     def step(self, number: int, record: Mapping[str, float]) -> None:
-        """A step is complete."""
+        """Take the numbers of a complete step."""
 
     def evaluated(self, number: int, values: Mapping[str, float]) -> None:
-        """The held-out loss was measured."""
+        """Take the result of an evaluation."""
 
     def saved(self, ticket: SaveTicket) -> None:
-        """A checkpoint is committed; told by the thread that wrote it."""
+        """Take a committed checkpoint, from the thread that wrote it."""
 
 
-class Silence:
-    """The report of every process but the one that speaks."""
+class NoReport:
+    """The report of every other rank: it does nothing."""
 
     def event(self, record: Mapping[str, Any]) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def step(self, number: int, record: Mapping[str, float]) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def evaluated(self, number: int, values: Mapping[str, float]) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def saved(self, ticket: SaveTicket) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
-class Speech:
-    """The report of the process that speaks."""
+class RunReport:
+    """The report of rank 0."""
 
     def __init__(self, log: MetricsLog, view: View, others: Sequence[Tracker]) -> None:
         self._log, self._view, self._others = log, view, others
 
     def event(self, record: Mapping[str, Any]) -> None:
-        """Append it to metrics.jsonl; what does not happen in every run is said, too."""
+        """Append it to metrics.jsonl; show it as well if not every run has such an event."""
         self._log.write(record)
-        if record["event"] in _SAID:
-            self._view.say(_SAID[record["event"]].format_map(record))
+        if record["event"] in _MESSAGES:
+            self._view.show(_MESSAGES[record["event"]].format_map(record))
 
     def step(self, number: int, record: Mapping[str, float]) -> None:
         """Write a step's numbers everywhere."""
@@ -85,7 +82,7 @@ class Speech:
             tracker.step(number, {name: values[name] for name in ("heldOutLoss", "heldOutAccuracy")})
 
     def saved(self, ticket: SaveTicket) -> None:
-        """Write what the save took."""
+        """Write how long the save took."""
         seconds = {"blockedSeconds": ticket.blocked_seconds, "durableSeconds": ticket.durable_seconds}
         saved_at = round(time.time(), 3)
         self.event({"event": "saved", "step": ticket.step, "savedAt": saved_at, **seconds, "digest": ticket.digest})
@@ -93,15 +90,15 @@ class Speech:
 
 
 @contextmanager
-def speaking(job: TrainingJob, run: RunDirectory, console: Console, *, first_step: int) -> Iterator[Speech]:
-    """A report that is open while the block runs."""
+def open_report(job: TrainingJob, run: RunDirectory, console: Console, *, first_step: int) -> Iterator[RunReport]:
+    """Open the report of rank 0; close its files and trackers when the block ends."""
     log = MetricsLog(run.metrics)
     others: list[Tracker] = []
     try:
-        say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-        others += trackers(job, run, say, after=first_step)
+        show = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+        others += trackers(job, run, show, after=first_step)
         with View(console, steps=job.spec.training.steps, first_step=first_step) as view:
-            yield Speech(log, view, others)
+            yield RunReport(log, view, others)
     finally:
         for tracker in others:
             tracker.close()

@@ -1,15 +1,15 @@
-"""The run directory: the small files that stay there for people and tools.
+"""The run directory: the small files that a run keeps there for people and tools.
 
-Called by the start and the loop; read back by `shardwise status` through the names in `shardwise.job.contract`. It
-knows nothing of checkpoints' insides. Who may write to it is settled by `shardwise.job.takeover`.
+`shardwise status` reads them under the names in `shardwise.protocol.contract`; `shardwise.protocol.takeover` decides
+which attempt may write.
 
     DIR/job.yaml          the resolved job
-    DIR/metrics.jsonl     one object a step; other events carry "event"
-    DIR/summary.json      how the run stands or ended
+    DIR/metrics.jsonl     one object per step; other events have a key "event"
+    DIR/summary.json      the state of the run, or its result
     DIR/checkpoints/      see shardwise.train.checkpoint
-    DIR/logs/             the identity of the run, the logs of every incarnation
+    DIR/logs/             the identity of the run, its peak FLOP/s, the batches left out; the logs of every attempt
     DIR/loss.png          the loss curve
-    DIR/.run-id           by which the folder of checkpoints knows the run, wherever it is
+    DIR/.run-id           the id by which the folder of checkpoints recognises the run, wherever either is moved
 """
 
 import json
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.job.contract import JOB_FILE, LOGS, METRICS, PLOT, SUMMARY
-from shardwise.job.errors import RunDirectoryError
-from shardwise.job.files import replace_file
-from shardwise.job.takeover import commit_of
+from shardwise.protocol.contract import JOB_FILE, LOGS, METRICS, PLOT, SUMMARY
+from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.files import replace_file
+from shardwise.protocol.takeover import commit_of
 
 Json = Mapping[str, Any]
 IDENTITY = "identity.json"
@@ -34,18 +34,18 @@ ID = ".run-id"
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of a run, as one of its incarnations sees it."""
+    """The directory of a run, as one of its attempts sees it."""
 
     path: Path
-    incarnation: int
+    attempt: int
 
     def commit(self) -> AbstractContextManager[None]:
-        """A block in which no newer incarnation begins; refused where there is one (`shardwise.job.takeover`)."""
-        return commit_of(self.path, self.incarnation)
+        """Keep newer attempts from starting while the block runs; refuse if one has (`shardwise.protocol.takeover`)."""
+        return commit_of(self.path, self.attempt)
 
     @property
     def logs(self) -> Path:
-        """The folder of logs and progress records."""
+        """The folder of logs."""
         return self.path / LOGS
 
     @property
@@ -59,7 +59,7 @@ class RunDirectory:
         return self.path / PLOT
 
     def peak_flops(self, machine: str, measure: Callable[[], float]) -> float:
-        """What a machine can do, measured once in a run: a busy moment at a restart would make the MFU jump."""
+        """Return the machine's FLOP/s, measured once per run: a busy moment at a restart would make the MFU jump."""
         path = self.logs / PEAK
         known = _read_json(path)
         if machine not in known:
@@ -68,18 +68,18 @@ class RunDirectory:
         return float(known[machine])
 
     def run_id(self) -> str:
-        """This directory's word for the run, the same for every start, wherever the directory is moved to."""
+        """Return the id of the run, made at its first start. It stays the same if the directory is moved."""
         path = self.path / ID
         if not path.exists():
             replace_file(path, f"{secrets.token_hex(8)}\n", durable=True)
         return path.read_text(encoding="utf-8").strip()
 
     def write_job(self, text: str) -> None:
-        """Keep the resolved job."""
+        """Write the resolved job."""
         replace_file(self.path / JOB_FILE, text, durable=True)
 
     def read_summary(self) -> dict[str, Any]:
-        """The last summary, empty before the first."""
+        """Return the last summary, or {} before the first."""
         return _read_json(self.path / SUMMARY)
 
     def write_summary(self, summary: Json) -> None:
@@ -87,20 +87,20 @@ class RunDirectory:
         replace_file(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n", durable=True)
 
     def read_left_out(self) -> list[int]:
-        """The numbers of the batches that the run has left out by itself, ascending."""
+        """Return the numbers of the batches that the run itself has left out, ascending."""
         return [int(number) for number in _read_json(self.logs / LEFT_OUT).get("batches", [])]
 
     def leave_out(self, batch: int) -> None:
-        """Keep that the next start leaves a batch out."""
+        """Make the next start leave out this batch."""
         batches = sorted({*self.read_left_out(), batch})
         replace_file(self.logs / LEFT_OUT, json.dumps({"batches": batches}) + "\n", durable=True)
 
     def read_identity(self) -> dict[str, Any]:
-        """What the run in this directory is (`shardwise.job.identity`), empty before its first start."""
+        """Return the identity of the run in this directory (`shardwise.job.identity`), or {} before its first start."""
         return _read_json(self.logs / IDENTITY)
 
     def write_identity(self, identity: Json) -> None:
-        """Keep what the run is."""
+        """Write the identity of the run."""
         replace_file(self.logs / IDENTITY, json.dumps(identity, indent=2, sort_keys=True) + "\n", durable=True)
 
 

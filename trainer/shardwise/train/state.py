@@ -1,7 +1,6 @@
 """The training state: what it holds, how it is laid out, how it is made from a seed without ever being whole anywhere.
 
-Called by the step, the loop, checkpoints and generation. A state is {"step", "params", "optimizer"}; outside of a
-program it is seen as one flat dict {dotted path: array}.
+A state is {"step", "params", "optimizer"}. Outside of a program it is a flat dict {dotted path: array}.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,13 +25,13 @@ from shardwise.train.optimizer import Names, UpdateRule, is_moment_of, optimizer
 Array = jax.Array
 State = dict[str, Any]
 Abstract = jax.ShapeDtypeStruct
-# XLA's compiler for CPUs takes two to five times as long where it may do all it can.
+# With all of its optimizations XLA's compiler for CPUs takes two to five times as long.
 COMPILED_QUICKLY: dict[str, Value] = {"xla_backend_optimization_level": "1", "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """All that the compiled programs of one job share; made once, before anything is compiled."""
+    """What the compiled programs of one job share; made once, before anything is compiled."""
 
     config: GptConfig
     layout: Layout
@@ -42,12 +41,12 @@ class Program:
     policy: jmp.Policy
     training: Training
     xla_options: Mapping[str, Value]
-    """What every program is compiled with: the accelerator's options and the job's."""
+    """The compiler options of every program: the accelerator's and the job's."""
 
     @classmethod
     def of(cls, training: Training, layout: Layout, config: GptConfig, flags: Iterable[str] = ()) -> Self:
-        """The program of a resolved job; `config` fits its model and tokenizer, `flags` are XLA's."""
-        key = jax.eval_shape(jax.random.key, 0)  # to make one would compile three programs
+        """Return the program of a resolved job; `config` is of its model and tokenizer, `flags` are XLA's."""
+        key = jax.eval_shape(jax.random.key, 0)  # making a real key would compile three programs
         template = eqx.filter_eval_shape(Gpt.init, config, key=key)
         names = axis_names(template)
         precision = training.precision
@@ -65,28 +64,28 @@ class Program:
         )
 
     def model(self, params: Mapping[str, Array]) -> Gpt:
-        """The model holding these parameters."""
+        """Return the model with these parameters."""
         return assemble(self.template, params)
 
     def init(self) -> State:
-        """The state at step 0, from the job's seed. Call it inside jit only: see `initial_state`."""
+        """Return the state at step 0, from the job's seed. Call it inside of jit only (`lower_init`)."""
         weights = flatten(Gpt.init(self.config, key=jax.random.key(self.training.seed)))
         params = self.policy.cast_to_param(weights)
         return {"step": jnp.int32(0), "params": params, "optimizer": self.rule.init(weights)}
 
     def shardings(self) -> State:
-        """The sharding of every array of a state, in the state's own tree."""
+        """Return the sharding of every array of a state, in the state's own tree."""
         shardings: State = jax.tree_util.tree_map_with_path(self._sharding, self._shapes)
         return shardings
 
     def abstract(self) -> State:
-        """The state's shapes, dtypes and shardings, with no arrays."""
+        """Return the state's shapes, dtypes and shardings, without arrays."""
         place = lambda x, sharding: Abstract(x.shape, x.dtype, sharding=sharding)  # noqa: E731
         state: State = jax.tree.map(place, self._shapes, self.shardings())
         return state
 
     def lower_init(self) -> jax.stages.Lowered:
-        """The init program: every array is made in its shards, none is ever whole."""
+        """Lower the init program, which makes every array in its shards and none whole."""
         compiled_with = self.compiler_options(runs_once=True)
         shardings = self.shardings()
         with self.lowering():
@@ -94,11 +93,11 @@ class Program:
 
     @contextmanager
     def lowering(self) -> Iterator[None]:
-        """What every program is lowered in: the mesh, and products that are as precise as their operands.
+        """Set what every program is lowered in: the mesh, and products as precise as their operands.
 
         By default a TPU multiplies float32 matrices in one pass of bfloat16, and a GPU in its 19-bit format.
         """
-        exact = self.layout.dtype == jnp.float32 and self._platform != "cpu"  # where there is one way anyway
+        exact = self.layout.dtype == jnp.float32 and self._platform != "cpu"  # a CPU has one precision only
         with jax.set_mesh(self.layout.mesh), jax.default_matmul_precision("highest" if exact else None):
             yield
 
@@ -107,12 +106,11 @@ class Program:
         return str(self.layout.mesh.devices.flat[0].platform)
 
     def compiler_options(self, *, runs_once: bool = False) -> dict[str, Value] | None:
-        """What XLA is told, the same in every process of a run.
+        """Return the options for XLA, the same in every process of a run.
 
-        Besides the accelerator's options and the job's: to be quick where being thorough does not pay. On CPUs that is
-        init, which runs once, is no slower for it and keeps all its bits (tests/train/test_state.py
-        looks), and the steps of several processes, which simulate hosts: they wait most of the time for each other's
-        sums (docs/decisions/0009-kept-programs.md has the times).
+        They are the accelerator's, the job's and, on CPUs, quick compilation for two kinds of programs. Init runs once,
+        is no slower for it and keeps all its bits (tests/train/test_state.py). Processes of simulated hosts wait for
+        each other's sums most of the time (docs/decisions/0009-kept-programs.md has the times).
         """
         devices = self.layout.mesh.devices.flat
         simulates_hosts = len({device.process_index for device in devices}) > 1
@@ -121,12 +119,12 @@ class Program:
 
     @cached_property
     def _shapes(self) -> State:
-        """The state's shapes and dtypes; `init` is traced for them."""
+        """The state's shapes and dtypes, from tracing `init`."""
         shapes: State = jax.eval_shape(self.init)
         return shapes
 
     def _sharding(self, path: tuple[object, ...], leaf: Abstract) -> NamedSharding:
-        """A moment lives where its parameter lives; counters are everywhere."""
+        """Place a moment where its parameter lives, and counters on every device."""
         owner = is_moment_of(path)
         if owner is not None and owner in self.names and leaf.ndim == len(self.names[owner]):
             return self.layout.stored(self.names[owner])
@@ -134,12 +132,12 @@ class Program:
 
 
 def flat(state: State) -> dict[str, Any]:
-    """A state's leaves by dotted path, e.g. `params.blocks.mlp.up.weight` or `optimizer.1.0.mu.norm.bias`."""
+    """Return a state's leaves by dotted path, e.g. `params.blocks.mlp.up.weight` or `optimizer.1.0.mu.norm.bias`."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def unflat(like: State, leaves: Mapping[str, Any]) -> State:
-    """The inverse of `flat`, in the tree of `like`."""
+    """Return a state in the tree of `like`: the inverse of `flat`."""
     state: State = jax.tree.unflatten(jax.tree.structure(like), [leaves[path] for path in flat(like)])
     return state

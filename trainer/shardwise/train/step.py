@@ -1,7 +1,7 @@
 """The one step program: forward, backward, microbatches, reduction over replicas, update.
 
-Called by the loop and the benchmarks, always compiled ahead of time against fixed shardings, for fresh and restored
-runs alike; calling it with anything else is an error, never a second compile.
+It is compiled ahead of time against fixed shardings, for fresh and restored runs alike. Calling it with anything else
+is an error, never a second compile.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What a step reports: replicated scalars."""
+    """The results of a step: replicated scalars."""
 
     loss: Array
     """Mean cross entropy, nats a token."""
@@ -53,38 +53,38 @@ class Metrics(NamedTuple):
     """Global norm of the mean gradient, before clipping."""
     learning_rate: Array
     control: Array
-    """int32: the largest control word of all processes."""
+    """int32: the largest control of all processes."""
 
 
 def lower_step(program: Program) -> jax.stages.Lowered:
-    """The step, lowered: (state, batch, control words) -> (state, metrics); the state is donated.
+    """Lower the step: (state, batch, controls) -> (state, metrics); the state is donated.
 
-    In a job that skips bad steps a fourth argument is the limit of the loss, float32, and above it the update is held
-    back: the step counts, and moves nothing.
+    In a job that skips bad steps a fourth argument is the limit of the loss, float32. Above it the update is held back:
+    the step counts, but changes no parameter and no moment.
     """
     layout, shardings = program.layout, program.shardings()
     limit = [Abstract((), jnp.float32, sharding=layout.replicated)] if Judge(program.training.bad_steps).skips else []
     with program.lowering():
         jitted = jax.jit(
             partial(_step, program),
-            in_shardings=(shardings, layout.batch, layout.words, *(one.sharding for one in limit)),
+            in_shardings=(shardings, layout.batch, layout.control, *(one.sharding for one in limit)),
             out_shardings=(shardings, layout.replicated),
             donate_argnums=0,
             compiler_options=program.compiler_options(),
         )
-        return jitted.lower(program.abstract(), abstract_batch(program), _abstract_words(program), *limit)
+        return jitted.lower(program.abstract(), abstract_batch(program), _abstract_controls(program), *limit)
 
 
 def trace_step(program: Program) -> Jaxpr:
-    """The step as JAX traces it, before anything is lowered for a platform."""
+    """Trace the step, and lower it for no platform."""
     with program.lowering():
         traced = jax.make_jaxpr(partial(_step, program))
-        jaxpr: Jaxpr = traced(program.abstract(), abstract_batch(program), _abstract_words(program)).jaxpr
+        jaxpr: Jaxpr = traced(program.abstract(), abstract_batch(program), _abstract_controls(program)).jaxpr
     return jaxpr
 
 
 def lower_evaluation(program: Program) -> jax.stages.Lowered:
-    """The loss sums of a batch, lowered: (params, batch) -> LossSums over all replicas; no dropout."""
+    """Lower the loss sums of a batch: (params, batch) -> LossSums over all replicas, without dropout."""
     layout, shardings = program.layout, program.shardings()
     with program.lowering():
         jitted = jax.jit(
@@ -97,14 +97,14 @@ def lower_evaluation(program: Program) -> jax.stages.Lowered:
 
 
 def abstract_batch(program: Program) -> Batch:
-    """The shapes of a global batch."""
+    """Return the shapes, dtypes and shardings of a global batch."""
     shape = (program.training.batch.sequences, program.config.seq_len)
     whole: Callable[..., Any] = partial(Abstract, shape, sharding=program.layout.batch)
     return Batch(whole(dtype=jnp.int32), whole(dtype=jnp.int32), whole(dtype=jnp.float32), whole(dtype=jnp.int32))
 
 
 def head_settings(program: Program) -> HeadLoss:
-    """The loss's settings of a job."""
+    """Return the settings of a job's loss."""
     return HeadLoss(
         vocab_size=program.config.vocab_size,
         block_tokens=program.training.loss.block_tokens,
@@ -116,13 +116,13 @@ def head_settings(program: Program) -> HeadLoss:
     )
 
 
-def _abstract_words(program: Program) -> Abstract:
-    """One control word a device, so that each process sets its own devices' and the maximum is everyone's."""
-    return Abstract((program.layout.mesh.size,), jnp.int32, sharding=program.layout.words)
+def _abstract_controls(program: Program) -> Abstract:
+    """Return one control per device: each process sets those of its own devices, and the maximum is for all."""
+    return Abstract((program.layout.mesh.size,), jnp.int32, sharding=program.layout.control)
 
 
 def _step(
-    program: Program, state: State, batch: Batch, words: Array, limit: Array | None = None
+    program: Program, state: State, batch: Batch, controls: Array, limit: Array | None = None
 ) -> tuple[State, Metrics]:
     rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
     sums, grads = _over_replicas(program, _gradients)(state["params"], batch, rows, state["step"])
@@ -137,7 +137,7 @@ def _step(
         weight=sums.weight,
         grad_norm=optax.tree.norm(mean),
         learning_rate=jnp.asarray(rate, jnp.float32),
-        control=words.max(),
+        control=controls.max(),
     )
     new = {"params": params, "optimizer": optimizer}
     if limit is not None:
@@ -158,7 +158,7 @@ def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
 def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Run `local` on each replica's rows, manual over `replica` alone, and add the results up once.
 
-    XLA would otherwise sum over replicas inside every microbatch and, between slices, over the slow network each time.
+    Left to itself, XLA would sum over replicas in every microbatch, each time over the slow network between slices.
     """
     if program.layout.mesh.shape["replica"] == 1:  # XLA's partitioner refuses a manual axis of size 1
         return partial(local, program)
@@ -171,11 +171,11 @@ def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # 
 
 
 def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> tuple[LossSums, Params]:
-    """Sums of the loss and of its gradient, float32, over one replica's microbatches."""
-    num_parts = program.training.batch.microbatches
+    """Return the sums of the loss and of its gradient, float32, over one replica's microbatches."""
+    num_microbatches = program.training.batch.microbatches
     dropout = program.training.model.dropout
 
-    def part(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
+    def microbatch(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
         drop = Dropout.of(
             seed=program.training.seed, step=step, rows=rows, embed=dropout.embed, residual=dropout.residual
         )
@@ -184,19 +184,20 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
             sums = _loss(program, params, batch, drop)
             return sums.total, sums
 
-        # A gradient has the dtype of what it is one of: float32, though the weights may be kept in fewer bits.
+        # A gradient has the dtype of its argument: float32 here, though the weights may be kept in fewer bits.
         grads, sums = jax.grad(total, has_aux=True)(jax.tree.map(lambda x: x.astype(jnp.float32), params))
         return sums, grads
 
-    if num_parts == 1:
-        return part(params, batch, rows)
+    if num_microbatches == 1:
+        return microbatch(params, batch, rows)
 
     def add(carry: tuple[LossSums, Params], inputs: tuple[Batch, Array]) -> tuple[tuple[LossSums, Params], None]:
-        return jax.tree.map(jnp.add, carry, part(params, *inputs)), None
+        return jax.tree.map(jnp.add, carry, microbatch(params, *inputs)), None
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+    # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
     first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), _stored(program, zeros))
-    return jax.lax.scan(add, first, jax.tree.map(partial(_split, num_parts), (batch, rows)))[0]
+    return jax.lax.scan(add, first, jax.tree.map(partial(_split, num_microbatches), (batch, rows)))[0]
 
 
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
@@ -207,9 +208,12 @@ def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> L
     )
 
 
-def _split(num_parts: int, x: Array) -> Array:
-    """[batch, ...] as [parts, batch / parts, ...]; each device's rows stay its own, so nothing moves."""
-    parts = jnp.swapaxes(x.reshape(-1, num_parts, *x.shape[1:]), 0, 1)
+def _split(num_microbatches: int, x: Array) -> Array:
+    """Split [batch, ...] into [microbatch, row, ...].
+
+    A microbatch takes every num_microbatches-th row, so each device keeps its own rows and nothing moves.
+    """
+    parts = jnp.swapaxes(x.reshape(-1, num_microbatches, *x.shape[1:]), 0, 1)
     placed: Array = jax.lax.with_sharding_constraint(parts, P(None, DATA))
     return placed
 

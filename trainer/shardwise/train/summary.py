@@ -1,6 +1,6 @@
-"""summary.json: how a run stands or ended, rewritten as the run passes through its life.
+"""summary.json: the state of a run, rewritten as the run starts, trains and ends.
 
-Called by `shardwise.train.main`; read by `shardwise status`, by people and by tools.
+`shardwise status`, people and tools read it.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from shardwise.job.errors import NonFiniteError, ShardwiseError
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import NonFiniteError, ShardwiseError
 from shardwise.train.loop import Outcome
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
@@ -20,36 +20,36 @@ from shardwise.train.start import Start
 class Summary:
     """The summary of one start of a run."""
 
-    def __init__(self, held: RunDirectory, job: TrainingJob, phases: Phases) -> None:
-        self._held, self._job, self._phases = held, job, phases
-        self._before = held.read_summary()
-        self._initial: str | None = self._before.get("initialDigest")
-        self._begun = False
+    def __init__(self, directory: RunDirectory, job: TrainingJob, phases: Phases) -> None:
+        self._directory, self._job, self._phases = directory, job, phases
+        self._before = directory.read_summary()
+        self._initial_digest: str | None = self._before.get("initialDigest")
+        self._started = False
         self.write("starting")
 
-    def began(self, began: Start) -> None:
-        """The first step is about to begin."""
-        self._begun = True
-        self._initial = began.initial_digest
-        self.write("running", data=[asdict(source) for source in began.data.sources])
+    def running(self, start: Start) -> None:
+        """Record that the first step is about to begin."""
+        self._started = True
+        self._initial_digest = start.initial_digest
+        self.write("running", data=[asdict(source) for source in start.data.sources])
 
     def ended(self, outcome: Outcome, drawn: list[dict[str, Any]], entropy: Mapping[str, float]) -> None:
-        """The loop came to its end or to a stop; `drawn` are the step records, `entropy` the data's, in nats."""
+        """Record the end of the loop, or its stop; `drawn` are the step records, `entropy` is the data's, in nats."""
         status = "stopped" if outcome.stopped else "complete"
         self.write(status, finalLoss=drawn[-1]["loss"] if drawn else None, digest=outcome.digest, entropy=entropy)
 
     def failed(self, error: ShardwiseError) -> None:
-        """An error ends this start."""
+        """Record the error that ends this start."""
         status = "nonfinite" if isinstance(error, NonFiniteError) else "failed"
-        if self._begun:
+        if self._started:
             self.write(status, error=str(error))
         else:
-            self.not_begun(status, error=str(error))
+            self.not_started(status, error=str(error))
 
-    def not_begun(self, status: str, **more: object) -> None:
-        """A start that came to nothing says so only where no run has ended before: what that one reached stays."""
+    def not_started(self, status: str, **more: object) -> None:
+        """Record that this start reached no step, unless a run has ended here before: then keep its summary."""
         if self._before.get("status") in ("complete", "stopped"):
-            self._held.write_summary(self._before)
+            self._directory.write_summary(self._before)
         else:
             self.write(status, **more)
 
@@ -61,7 +61,7 @@ class Summary:
             "steps": self._phases.step,
             "of": self._job.spec.training.steps,
             "phases": {str(name): round(seconds, 4) for name, seconds in self._phases.seconds.items()},
-            "initialDigest": self._initial,
+            "initialDigest": self._initial_digest,
             "jax": jax.__version__,
         }
-        self._held.write_summary(summary | more)
+        self._directory.write_summary(summary | more)

@@ -1,8 +1,8 @@
-"""A token table whole on every device of `data`, and its gradient summed once, whoever made parts of it.
+"""A token table gathered on every device of `data`, and its gradient summed over them once.
 
-Called by the model, for the table of the embedding and for the head, which are one where they are tied. The lookup and
-the loss each make a gradient of the whole table on every device; only here, after JAX has added them up, is the sum
-scattered. So what is between is one copy for each device of `data`, and says so: it has their mesh axes in its shape.
+The tables are those of the embedding and the head, which may be tied to one. The lookup and the loss each make a
+gradient of the whole table on every device; JAX adds the two up, and only then, here, is the sum scattered. In between
+there is one copy per device of `data`, so the array has their mesh axes in its shape.
 """
 
 from functools import partial
@@ -23,14 +23,14 @@ COPIES = P(*DATA, None, "tensor")
 
 
 class Table(NamedTuple):
-    """How a token table is stored, and in which formats it is gathered and its gradient summed."""
+    """How a token table is stored, and the dtypes in which it is gathered and its gradient summed."""
 
     fsdp: bool
     """Whether embed is split over data."""
     compute: jnp.dtype
-    """The dtype in which it is gathered: the one that it is computed with."""
+    """The dtype in which it is gathered and computed with."""
     wire: jnp.dtype
-    """The dtype in which its gradient is summed over devices, and in which the parts of it are added."""
+    """The dtype in which the parts of its gradient are added, on a device and over devices."""
 
     @property
     def spec(self) -> P:
@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def copies(how: Table, table: Array) -> Array:
-    """The table on every device of `data`.
+    """Gather the table on every device of `data`.
 
     Args:
         how: see `Table`.
@@ -69,11 +69,12 @@ def _backward(how: Table, _: None, grad: Array) -> tuple[Array]:
     def local(grad: Array) -> Array:
         if not how.fsdp:
             return sum_over_data(grad[0, 0], how.wire).astype(jnp.float32)
+        # Rows are padded to a multiple of `EVEN`: a TPU would sum others whole on every chip.
         num_entries = grad.shape[-1]
         fill = -num_entries % EVEN if num_entries > EVEN else 0
         rows = with_layout_constraint(jnp.pad(grad[0, 0], ((0, 0), (0, fill))), InMemory((0, 1)))
         part = scatter_over_data(rows, how.wire, dimension=0)
-        if fill:  # a TPU's compiler would cut the filling off while it scatters, and then fail to find the shapes alike
+        if fill:  # a TPU's compiler would move the cut below into the scatter, and then fail on the shapes
             part = jax.lax.optimization_barrier(part)
         return part[:, :num_entries].astype(jnp.float32)
 

@@ -1,29 +1,26 @@
-"""Metrics to TensorBoard and Weights & Biases, for those who ask for them in the job file; both are extras.
-
-Called by the loop on the process that writes what is written once.
-"""
+"""Metrics sent to TensorBoard and Weights & Biases, if the job file asks for it. Both packages are extras."""
 
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from shardwise.job.errors import UsageError
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import UsageError
 from shardwise.train.metrics import Tracker
 from shardwise.train.run_directory import RunDirectory
 
 ANSWER_SECONDS = 20.0
-"""How long a start waits for a service that does not answer."""
+"""How long a start waits for a service that does not respond."""
 REFUSED = re.compile(r"returned error 4\d\d")
-"""What wandb says of a wrong key or a project of others. It tries again by itself where that may help."""
+"""What wandb reports for a wrong key or someone else's project. It retries by itself if that may help."""
 
 
-def trackers(job: TrainingJob, run: RunDirectory, say: Callable[[str], None], *, after: int) -> list[Tracker]:
-    """The trackers that the job asks for, of a run that goes on after a step; what a person should know is said.
+def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *, after: int) -> list[Tracker]:
+    """Return the trackers that the job asks for, for a run that continues after a step; `show` takes warnings.
 
     Raises:
-        UsageError: the extra is not installed, or the service wants a key that is not there.
+        UsageError: the extra is not installed, or the service refuses the key or finds none.
 
     """
     wanted: list[Tracker] = []
@@ -31,15 +28,15 @@ def trackers(job: TrainingJob, run: RunDirectory, say: Callable[[str], None], *,
     if tracking.tensorboard:
         wanted.append(TensorBoard(run.logs / "tensorboard", after))
     if tracking.wandb_project is not None:
-        wanted.append(WeightsAndBiases(tracking.wandb_project, job.metadata.name, run, say))
+        wanted.append(WeightsAndBiases(tracking.wandb_project, job.metadata.name, run, show))
     return wanted
 
 
 class TensorBoard:
-    """Scalars as TensorBoard event files; a step that is taken again is shown once."""
+    """Scalars in TensorBoard event files. A step that is repeated after a restart appears once."""
 
     def __init__(self, folder: Path, after: int) -> None:
-        """Open a new event file in the folder, whose steps come after this one."""
+        """Open a new event file in the folder; later events of older files (steps > `after`) are dropped."""
         try:
             from tensorboardX import SummaryWriter  # noqa: PLC0415  an extra
         except ImportError as error:
@@ -52,19 +49,19 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Write what is buffered."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """Scalars as one Weights & Biases run, which a restart goes on with.
+    """Scalars in one Weights & Biases run, which a restart continues.
 
-    Where the service does not answer training does not wait for it: the numbers lie in the run's logs, and
-    `wandb sync` sends them. Where it refuses, the run ends before it trains.
+    If the service does not respond, training goes on offline: the numbers are kept in the run's logs, and `wandb sync`
+    sends them later. If it refuses, the run ends before it trains.
     """
 
-    def __init__(self, project: str, name: str, run: RunDirectory, say: Callable[[str], None]) -> None:
-        """Start the run of this directory, or go on with it."""
+    def __init__(self, project: str, name: str, run: RunDirectory, show: Callable[[str], None]) -> None:
+        """Start the Weights & Biases run of this directory, or continue it."""
         try:
             import wandb  # noqa: PLC0415  an extra
         except ImportError as error:
@@ -89,16 +86,16 @@ class WeightsAndBiases:
                     "there (in pods from a Secret, by pod.envFrom), or WANDB_MODE=offline to keep the numbers in the "
                     "run's logs"
                 ) from error
-            wandb.teardown()  # what holds on to the run's id
+            wandb.teardown()  # its service process still holds the run's id
             self._run = begin(mode="offline")
-            say(f"Weights & Biases does not answer ({why}): the numbers wait in {run.logs / 'wandb'} for `wandb sync`")
+            show(f"Weights & Biases does not answer ({why}): the numbers wait in {run.logs / 'wandb'} for `wandb sync`")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take one step's numbers."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """Send what is held back."""
+        """Send what is buffered."""
         self._run.finish()
 
 

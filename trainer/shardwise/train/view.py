@@ -1,9 +1,7 @@
-"""What a person sees while a run goes on: one line that stays on a terminal, one line every so often elsewhere.
-
-Called by the start and the loop on the host that reports. Nothing is decided here.
-"""
+"""What a person sees of a running job: one live line on a terminal, a line every few seconds in a log."""
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -13,13 +11,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
 from shardwise.train.memory import DeviceMemory
 
 _LOG_EVERY_SECONDS = 10.0
 
 
 class View:
-    """The line of a run of `steps` steps. Use it as a context: it ends the live line."""
+    """The progress line of a run of `steps` steps; a context manager, which ends the live line."""
 
     def __init__(self, console: Console, *, steps: int, first_step: int) -> None:
         """Show nothing yet."""
@@ -27,7 +26,8 @@ class View:
         self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
         self._saved: int | None = None
         self._held_out: float | None = None
-        self._started = self._logged = time.monotonic()
+        self._recent_seconds = deque[float](maxlen=RECENT_STEPS)
+        self._logged = time.monotonic()
 
     def __enter__(self) -> Self:
         """Begin the live line."""
@@ -43,7 +43,8 @@ class View:
             self._live.__exit__(kind, error, trace)
 
     def step(self, number: int, record: Mapping[str, float]) -> None:
-        """A step is complete."""
+        """Show a complete step."""
+        self._recent_seconds.append(record["stepSeconds"])
         line = self._line(number, record)
         if self._live:
             self._live.update(Text(line))
@@ -54,20 +55,19 @@ class View:
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def evaluated(self, _number: int, loss: float) -> None:
-        """The held-out loss has been measured."""
+        """Show this held-out loss from the next line on."""
         self._held_out = loss
 
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
+    def show(self, text: str) -> None:
+        """Print a line that stays."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def saved(self, number: int) -> None:
-        """A save has begun."""
+        """Show this step as the newest committed checkpoint from the next line on."""
         self._saved = number
 
     def _line(self, number: int, record: Mapping[str, float]) -> str:
-        elapsed = time.monotonic() - self._started
-        left = elapsed / (number - self._first_step) * (self._steps - number)
+        left = eta_seconds(number, self._steps, self._recent_seconds) or 0.0
         parts = [
             f"step {number}/{self._steps}",
             f"loss {record['loss']:.4f}",
@@ -85,7 +85,7 @@ class View:
 
 
 def memory_table(rows: list[DeviceMemory]) -> Table:
-    """The per-device memory table."""
+    """Return the table of what each device holds."""
     table = Table(title="what each device holds (MiB)", title_justify="left")
     for column in ("device", "params", "optimizer", "batch", "temporaries", "total"):
         table.add_column(column, justify="left" if column == "device" else "right")

@@ -1,18 +1,18 @@
 """The rules across fields: each is a small pure function from a resolved job to the problems it finds.
 
-`load` runs them all before anything starts, so that a person sees every mistake at once.  A rule that cannot be judged
-because an earlier one failed (no devices known, no sizes) finds nothing.  What one field may hold is in `job/spec`.
+`load` runs them all before anything starts, so that a person sees every mistake at once. A rule that cannot be judged
+because an earlier one failed (no devices known, no sizes) finds nothing. What one field may hold is in `job/spec`.
 """
 
 from collections.abc import Callable, Iterator
 
-from shardwise.job.errors import Problem
-from shardwise.job.rules import batch, compiler, hardware, model, optimizer, pod, run, unsupported
+from shardwise.job.rules import batch, compiler, conflicts, hardware, model, optimizer, pod, run
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import Problem
 
 RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
     *hardware.RULES,
-    *unsupported.RULES,
+    *conflicts.RULES,
     *model.RULES,
     *batch.RULES,
     *optimizer.RULES,
@@ -23,5 +23,5 @@ RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
 
 
 def problems(job: TrainingJob) -> list[Problem]:
-    """Every problem of a resolved job, in the order of the rules."""
+    """Return every problem of a resolved job, in the order of the rules."""
     return [problem for rule in RULES for problem in rule(job)]

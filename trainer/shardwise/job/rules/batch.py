@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from shardwise.job.document import shown
-from shardwise.job.errors import Problem
 from shardwise.job.spec import TrainingJob
-from shardwise.job.topology import mesh_shape
-from shardwise.job.words import any_of, divisors, multiples_near
+from shardwise.job.topology import divisors, mesh_shape, multiples_near
+from shardwise.protocol.errors import Problem
+from shardwise.protocol.text import any_of
 
 
 def batch_divides(job: TrainingJob) -> Iterator[Problem]:

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.document import shown
-from shardwise.job.errors import Problem
 from shardwise.job.flags import refusals, repeated
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import Problem
 
 _PATH = "spec.training.xlaFlags"
 
 
 def xla_flags_are_safe(job: TrainingJob) -> Iterator[Problem]:
-    """The job's options, with those of its class, give right numbers; what a class has wrong its own rules say."""
+    """The job's options, with those of its class, give right numbers; `class_rules` checks a class alone."""
     if not job.spec.training.xla_flags:
         return
     for flag, reason in refusals(xla_flags(job)):

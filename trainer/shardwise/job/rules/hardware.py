@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from shardwise.job.accelerators import offered
 from shardwise.job.document import shown
-from shardwise.job.errors import Problem
 from shardwise.job.presets import padded_vocab_size
 from shardwise.job.spec import Model, TrainingJob
-from shardwise.job.spec.job import MAX_HOSTS
-from shardwise.job.topology import mesh_shape, num_devices, parse_topology, topology_of, topology_words
-from shardwise.job.words import any_of, close_to, divisors
+from shardwise.job.topology import divisors, mesh_shape, num_devices, parse_topology, topology_of, topology_words
+from shardwise.protocol.errors import Problem
+from shardwise.protocol.job_status import MAX_HOSTS
+from shardwise.protocol.text import any_of, close_to
 
 
 def accelerator_is_known(job: TrainingJob) -> Iterator[Problem]:
@@ -80,20 +80,15 @@ def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
 
 
 def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
-    """FSDP's second step takes equal parts of data, and there is one only with FSDP."""
+    """FSDP's second step takes equal parts of data."""
     mesh = mesh_shape(job)
     if mesh is None or mesh.context * mesh.pipeline > 1:
         return
-    expected = ""
     if mesh.data % mesh.data_inner:
-        expected = f"a size that divides data {mesh.data}: {any_of(divisors(mesh.data))}"
-    elif mesh.data_inner > 1 and not job.spec.training.mesh.fsdp:
-        expected = "1 with fsdp: false, which gathers nothing"
-    if expected:
         yield Problem(
             path="spec.training.mesh.dataInner",
             given=shown(mesh.data_inner),
-            expected=expected,
+            expected=f"a size that divides data {mesh.data}: {any_of(divisors(mesh.data))}",
             hint="leave it out for what suits the accelerator",
         )
 
@@ -119,7 +114,7 @@ def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _uneven(job: TrainingJob, tensor: int, data: int) -> list[str]:
-    """The parts of the model that do not split evenly, in words."""
+    """Return the parts of the model that do not split evenly, as text."""
     model = job.spec.training.model
     parts = [f"{size} {name} over tensor {tensor}" for name, size in _tensor_sizes(model).items() if size % tensor]
     if job.spec.training.mesh.fsdp and model.embed is not None and model.embed % data:

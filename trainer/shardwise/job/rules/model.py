@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from shardwise.job.accelerators import offered
 from shardwise.job.document import shown
-from shardwise.job.errors import Problem
 from shardwise.job.fields import named_fields
 from shardwise.job.kernels import objection
-from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE, SIZES
+from shardwise.job.presets import SIZES
 from shardwise.job.spec import Model, TrainingJob
-from shardwise.job.words import any_of, divisors
+from shardwise.job.topology import divisors
+from shardwise.protocol.errors import Problem
+from shardwise.protocol.text import any_of
 
 _PATH = "spec.training.model"
 
@@ -43,53 +44,16 @@ def heads_divide_embed(job: TrainingJob) -> Iterator[Problem]:
 
 
 def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
-    """Rotary positions turn pairs of values inside one head, and nothing when positions are learned."""
+    """Rotary positions turn pairs of values inside one head."""
     model = job.spec.training.model
     if model.rotary_dim is None or model.heads is None or model.embed is None or model.embed % model.heads:
         return
     head_size = model.embed // model.heads
-    if model.position != "rotary":
-        expected, hint = "no rotaryDim with position: learned", "take it out, or set position: rotary"
-    elif model.rotary_dim > head_size or model.rotary_dim % 2:
-        expected, hint = f"an even number up to the head size {head_size} (embed / heads)", ""
-    else:
-        return
-    yield Problem(path=f"{_PATH}.rotaryDim", given=shown(model.rotary_dim), expected=expected, hint=hint)
-
-
-def head_bias_has_a_head(job: TrainingJob) -> Iterator[Problem]:
-    """A tied output layer is the token table, which has no bias."""
-    model = job.spec.training.model
-    if model.tied_head and model.head_bias:
+    if model.position == "rotary" and (model.rotary_dim > head_size or model.rotary_dim % 2):
         yield Problem(
-            path=f"{_PATH}.headBias",
-            given=shown(model.head_bias),
-            expected="false with tiedHead: true",
-            hint="a head that is the token table has no bias; set tiedHead: false for one",
-        )
-
-
-def vocabulary_holds_tokenizer(job: TrainingJob) -> Iterator[Problem]:
-    """Every byte and end-of-text have a row; a tokenizer's file is checked when it is read."""
-    training = job.spec.training
-    vocab_size = training.model.vocab_size
-    if training.data.tokenizer == BYTE_TOKENIZER and vocab_size is not None and vocab_size < BYTE_VOCAB_SIZE:
-        yield Problem(
-            path=f"{_PATH}.vocabSize",
-            given=shown(vocab_size),
-            expected=f"at least {BYTE_VOCAB_SIZE}, the size of the byte tokenizer",
-        )
-
-
-def attention_has_no_dropout(job: TrainingJob) -> Iterator[Problem]:
-    """No kernel drops attention weights."""
-    rate = job.spec.training.model.dropout.attention
-    if rate > 0:
-        yield Problem(
-            path=f"{_PATH}.dropout.attention",
-            given=shown(rate),
-            expected="0: the attention kernels never hold the weights that would be dropped",
-            hint="dropout.embed and dropout.residual are there",
+            path=f"{_PATH}.rotaryDim",
+            given=shown(model.rotary_dim),
+            expected=f"an even number up to the head size {head_size} (embed / heads)",
         )
 
 
@@ -124,9 +88,6 @@ RULES = (
     sizes_are_known,
     heads_divide_embed,
     rotary_dim_fits,
-    head_bias_has_a_head,
-    vocabulary_holds_tokenizer,
-    attention_has_no_dropout,
     kernel_runs_here,
     kernel_takes_the_shapes,
 )

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from shardwise.job.document import shown
-from shardwise.job.errors import Problem
-from shardwise.job.presets import OPTIMIZERS
+from shardwise.job.presets import OWNERS
 from shardwise.job.spec import Optimizer, TrainingJob
+from shardwise.protocol.errors import Problem
 
 _PATH = "spec.training.optimizer"
 
@@ -13,9 +13,8 @@ _PATH = "spec.training.optimizer"
 def fields_belong_to_optimizer(job: TrainingJob) -> Iterator[Problem]:
     """A setting that the update rule does not use is a mistake, not a wish to be ignored."""
     optimizer = job.spec.training.optimizer
-    for name in ("beta1", "beta2", "epsilon", "weight_decay", "momentum", "adam_learning_rate"):
+    for name, owners in OWNERS.items():
         value = getattr(optimizer, name)
-        owners = [owner for owner in OPTIMIZERS if _has(owner, name)]
         if value is not None and optimizer.name not in owners:
             yield Problem(
                 path=f"{_PATH}.{Optimizer.model_fields[name].alias}",
@@ -37,18 +36,11 @@ def warmup_ends(job: TrainingJob) -> Iterator[Problem]:
         )
 
 
-def decay_fits_kind(job: TrainingJob) -> Iterator[Problem]:
-    """A constant rate has no fall, and a level one needs to know when to begin it."""
+def decay_has_room(job: TrainingJob) -> Iterator[Problem]:
+    """A rate that stays level needs to know when its fall begins, and the fall has room after the warm-up."""
     training = job.spec.training
     schedule = training.optimizer.schedule
     path, room = f"{_PATH}.schedule.decaySteps", training.steps - schedule.warmup_steps
-    if schedule.kind == "constant" and schedule.decay_steps is not None:
-        yield Problem(
-            path=path,
-            given=shown(schedule.decay_steps),
-            expected="no decaySteps with kind: constant",
-            hint="take kind: cosine, linear or warmup-stable-decay for a fall",
-        )
     if schedule.kind != "warmup-stable-decay":
         return
     if schedule.decay_steps is None:
@@ -66,8 +58,4 @@ def decay_fits_kind(job: TrainingJob) -> Iterator[Problem]:
         )
 
 
-def _has(owner: str, field: str) -> bool:
-    return field in OPTIMIZERS[owner] or (owner, field) == ("muon", "adam_learning_rate")
-
-
-RULES = (fields_belong_to_optimizer, warmup_ends, decay_fits_kind)
+RULES = (fields_belong_to_optimizer, warmup_ends, decay_has_room)

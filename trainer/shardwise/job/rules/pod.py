@@ -1,205 +1,242 @@
-"""Rules on the pods of a job: names name what is there, and a run's files lie where all hosts see them."""
+"""Rules on the pods of a job: a template without privileges or names of ours, and a run's files on a shared volume.
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+Kubernetes itself checks the rest of a template when the first pod is made.
+"""
+
+import re
+from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
 from shardwise.job.accelerators import offered
 from shardwise.job.document import shown
-from shardwise.job.errors import Problem
-from shardwise.job.pods import JOB_MOUNT, OWN_VARIABLE_PREFIXES, SCRATCH_MOUNT, TOKEN_MOUNT
-from shardwise.job.spec import Pod, SpecModel, TrainingJob, Volume, VolumeMount
+from shardwise.job.spec import Pod, TrainingJob
+from shardwise.job.spec.base import ABSOLUTE_PATH_WORDS
+from shardwise.job.spec.pod import TEMPLATE, Schema
 from shardwise.job.topology import node_labels, parse_topology
-from shardwise.job.words import any_of
+from shardwise.protocol.errors import Problem
+from shardwise.protocol.pods import AGENT, JOB_MOUNT, OWN_VARIABLE_PREFIXES, SCRATCH_MOUNT, TOKEN_MOUNT
+from shardwise.protocol.text import any_of, close_to
 
 SHARED_SOURCES = ("persistentVolumeClaim", "csi")
 OWN_MOUNTS = (JOB_MOUNT, TOKEN_MOUNT, SCRATCH_MOUNT, "/tmp", "/dev", "/proc", "/sys")  # noqa: S108  mounts of the pod
 OWN_MARKS = "shardwise.dev/"
+OWN_VOLUMES = ("shardwise-", "machine-")
+AGENT_FIELDS = ("name", "env", "envFrom", "imagePullPolicy", "resources", "volumeMounts")
+CONTAINERS = ("containers", "initContainers")
+
+_CLASS = "its accelerator class says what a pod may do on its node"
+_TOKEN = "the pods of a job hold no token of the cluster"  # noqa: S105  a reason
+# What a template may not have: the group it is in (`*` for items), the field, the value that is refused (None: any),
+# and why. `api/pod_rules.py` makes CEL of the same rows.
+REFUSED: tuple[tuple[str, str, bool | int | str | None, str], ...] = (
+    *(("spec", field, True, _CLASS) for field in ("hostIPC", "hostNetwork", "hostPID")),
+    ("spec", "shareProcessNamespace", True, "other containers would see the trainer's processes and tokens"),
+    ("spec", "automountServiceAccountToken", True, _TOKEN),
+    ("spec", "enableServiceLinks", True, "Services of the namespace would set variables of the trainer"),
+    ("spec", "activeDeadlineSeconds", None, "spec.deadline bounds a job"),
+    *(("spec", field, None, "the operator sets it") for field in ("hostname", "restartPolicy", "schedulingGates")),
+    ("spec", "nodeName", None, "the scheduler chooses among the nodes of the class"),
+    ("spec", "terminationGracePeriodSeconds", 0, "a pod that is told to go needs time to save in"),
+    ("spec.securityContext", "fsGroup", 0, _CLASS),
+    ("spec.volumes.*", "hostPath", None, _CLASS),
+    ("spec.volumes.*.projected.sources.*", "serviceAccountToken", None, _TOKEN),
+    ("spec.volumes.*.projected.sources.*", "podCertificate", None, _TOKEN),
+    *(
+        (f"spec.{group}.*{place}", field, value, _CLASS)
+        for group in CONTAINERS
+        for place, field, value in (
+            (".ports.*", "hostPort", None),
+            (".securityContext", "allowPrivilegeEscalation", True),
+            (".securityContext", "privileged", True),
+            (".securityContext", "runAsNonRoot", False),
+            (".securityContext", "runAsUser", 0),
+            (".securityContext.capabilities", "add", None),
+            (".securityContext.seccompProfile", "type", "Unconfined"),
+        )
+    ),
+)
 
 _PATH = "spec.pod"
-_NO_PODS = Pod.model_validate({"directory": "/none"})
+_TEMPLATE = f"{_PATH}.template"
+_TYPES: dict[str, tuple[type, str]] = {
+    "object": (dict, "a mapping"),
+    "array": (list, "a list"),
+    "string": (str, "text"),
+    "boolean": (bool, "true or false"),
+    "integer": (int, "an integer"),
+}
 
 
-def each_volume_has_one_source(job: TrainingJob) -> Iterator[Problem]:
-    """A volume is one thing."""
-    for index, volume in enumerate(_pod(job).volumes):
-        yield from _one_of(f"{_PATH}.volumes.{index}", _sources(volume))
+def pods_are_sound(job: TrainingJob) -> Iterator[Problem]:
+    """Check the template's shape, and the rules only if it has the right one."""
+    pod = job.spec.pod
+    if pod is None:
+        return
+    misshapen = [*_misshapen(TEMPLATE, pod.template, _TEMPLATE)]
+    yield from misshapen
+    if not misshapen:
+        for rule in _RULES:
+            yield from rule(job, pod)
 
 
-def each_env_source_is_one_thing(job: TrainingJob) -> Iterator[Problem]:
-    """Variables come from a ConfigMap or from a Secret."""
-    for index, source in enumerate(_pod(job).env_from):
-        choices = {"configMapRef": source.config_map_ref, "secretRef": source.secret_ref}
-        yield from _one_of(f"{_PATH}.envFrom.{index}", choices)
+def _wrong(path: str, value: object, expected: str, hint: str = "") -> Problem:
+    return Problem(path=path, given=shown(value), expected=expected, hint=hint)
 
 
-def names_are_unique(job: TrainingJob) -> Iterator[Problem]:
-    """Two volumes, variables or mounts of one name would hide each other."""
-    pod = _pod(job)
-    yield from _unique("volumes", "name", [volume.name for volume in pod.volumes])
-    yield from _unique("env", "name", [variable.name for variable in pod.env])
-    yield from _unique("volumeMounts", "mountPath", [mount.mount_path for mount in pod.volume_mounts])
+def _misshapen(schema: Schema, value: Any, path: str) -> Iterator[Problem]:
+    """Find what is not of the declared type or size, what a closed group does not know, and names that come twice."""
+    kind, expected = _TYPES[schema["type"]]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        is_plain = kind is str and isinstance(value, bool | int | float)
+        yield _wrong(path, value, expected, f'quote it ("{shown(value)}") if text is meant' if is_plain else "")
+    elif isinstance(value, dict):
+        yield from _misshapen_fields(schema, value, path)
+    elif isinstance(value, list):
+        if len(value) > schema["maxItems"]:
+            yield Problem(path=path, given=f"{len(value)} items", expected=f"at most {schema['maxItems']}")
+        key = schema["items"].get("required", [""])[-1]  # what the API server tells items apart by
+        names = [item.get(key) if isinstance(item, dict) else None for item in value]
+        for index, item in enumerate(value):
+            yield from _misshapen(schema["items"], item, f"{path}.{index}")
+            if names[index] is not None and names[index] in names[:index]:
+                expected = f"a {key} of {path.rpartition('.')[2]} that is not there yet"
+                yield _wrong(f"{path}.{index}.{key}", names[index], expected)
+    elif isinstance(value, str) and len(value) > schema["maxLength"]:
+        yield _wrong(path, value, f"at most {schema['maxLength']} characters")
+    elif isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        yield _wrong(path, value, ABSOLUTE_PATH_WORDS.words)
 
 
-def mounts_name_volumes(job: TrainingJob) -> Iterator[Problem]:
-    """What is mounted is there."""
-    pod = _pod(job)
-    known = [volume.name for volume in pod.volumes]
-    for index, mount in enumerate(pod.volume_mounts):
-        if mount.name not in known:
-            yield Problem(
-                path=f"{_PATH}.volumeMounts.{index}.name",
-                given=shown(mount.name),
-                expected=f"one of spec.pod.volumes: {any_of(known)}"
-                if known
-                else "a volume, and spec.pod.volumes is empty",
-            )
+def _misshapen_fields(schema: Schema, value: dict[str, Any], path: str) -> Iterator[Problem]:
+    known, more = schema.get("properties", {}), schema["additionalProperties"]
+    for name in schema.get("required", []):
+        if name not in value:
+            yield Problem(path=f"{path}.{name}", given="nothing", expected=_TYPES[known[name]["type"]][1])
+    for name, item in value.items():
+        below = known.get(name, more)
+        if isinstance(below, dict):
+            yield from _misshapen(below, item, f"{path}.{name}")
+        elif not below:
+            given, hint = f'the unknown key "{name}"', close_to(name, known)
+            yield Problem(path=f"{path}.{name}", given=given, expected=f"one of {any_of(known)}", hint=hint)
 
 
-def mounts_leave_ours_alone(job: TrainingJob) -> Iterator[Problem]:
-    """The agent's own folders are neither covered nor inside a volume of the job."""
-    for index, mount in enumerate(_pod(job).volume_mounts):
-        path = PurePosixPath(mount.mount_path)
-        taken = [own for own in OWN_MOUNTS if path.is_relative_to(own) or PurePosixPath(own).is_relative_to(path)]
-        if taken or ".." in path.parts:
-            yield Problem(
-                path=f"{_PATH}.volumeMounts.{index}.mountPath",
-                given=shown(mount.mount_path),
-                expected=f"a folder apart from {any_of(OWN_MOUNTS)}, without '..'",
-            )
+def nothing_is_refused(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """A template gives a pod no privileges, and decides nothing that the operator decides."""
+    for group, field, value, reason in REFUSED:
+        for path, found in _at(pod.template, group):
+            given = found.get(field)
+            if given is not None and (value is None or given == value):
+                yield _wrong(f"{path}.{field}", given, "it left out", reason)
 
 
-def directory_is_shared(job: TrainingJob) -> Iterator[Problem]:
-    """The run directory lies on a volume that every host sees and may write to."""
-    if job.spec.pod is not None:
-        yield from _on_shared_volume(job.spec.pod, f"{_PATH}.directory", job.spec.pod.directory)
-
-
-def checkpoints_are_shared(job: TrainingJob) -> Iterator[Problem]:
-    """Checkpoints have a URL or lie on a volume that every host sees and may write to."""
-    path = job.spec.training.checkpoint.path
-    if job.spec.pod is not None and path is not None and "://" not in path:
-        yield from _on_shared_volume(job.spec.pod, "spec.training.checkpoint.path", path, other="a URL, or ")
-
-
-def variables_are_not_ours(job: TrainingJob) -> Iterator[Problem]:
-    """What tells a trainer its place in the gang is not for the job to set."""
-    for index, variable in enumerate(_pod(job).env):
-        if variable.name.startswith(OWN_VARIABLE_PREFIXES):
-            yield Problem(
-                path=f"{_PATH}.env.{index}.name",
-                given=shown(variable.name),
-                expected=f"a name that does not begin with {any_of(OWN_VARIABLE_PREFIXES)}",
-                hint="Shardwise sets these itself",
-            )
-
-
-def marks_are_not_ours(job: TrainingJob) -> Iterator[Problem]:
-    """Labels and annotations of shardwise.dev are the operator's."""
-    pod = _pod(job)
-    for group, marks in (("labels", pod.labels), ("annotations", pod.annotations)):
+def our_names_are_ours(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """Labels, annotations, volumes and the container of the agent are the operator's."""
+    for group, marks in pod.metadata.items():
         for key in marks:
             if key.startswith(OWN_MARKS):
-                yield Problem(
-                    path=f"{_PATH}.{group}", given=shown(key), expected=f"keys that do not begin with {OWN_MARKS}"
-                )
+                yield _wrong(f"{_TEMPLATE}.metadata.{group}", key, f"keys that do not begin with {OWN_MARKS}")
+    for path, volume in _at(pod.template, "spec.volumes.*"):
+        if volume["name"].startswith(OWN_VOLUMES):
+            yield _wrong(f"{path}.name", volume["name"], f"a name that does not begin with {any_of(OWN_VOLUMES)}")
+    for path, container in _at(pod.template, "spec.initContainers.*"):
+        if container["name"] == AGENT:
+            yield _wrong(f"{path}.name", AGENT, "another name: the trainer's container is one of spec.containers")
 
 
-def tolerations_make_sense(job: TrainingJob) -> Iterator[Problem]:
-    """Any value is tolerated or one is; every taint is tolerated only by Exists."""
-    for index, toleration in enumerate(_pod(job).tolerations):
-        path = f"{_PATH}.tolerations.{index}"
-        if toleration.operator == "Exists" and toleration.value:
-            yield Problem(
-                path=f"{path}.value", given=shown(toleration.value), expected="no value with operator: Exists"
-            )
-        if toleration.key is None and toleration.operator != "Exists":
-            yield Problem(path=f"{path}.key", given="nothing", expected="a key, or operator: Exists")
+def the_agent_stays_itself(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """The trainer's container gets variables, mounts and resources; what it runs and may do is the operator's."""
+    for path, container in _at(pod.template, "spec.containers.*"):
+        if container["name"] != AGENT:
+            continue
+        for field in sorted(container.keys() - AGENT_FIELDS):
+            hint = "the image is spec.pod.image" if field == "image" else ""
+            expected = f"of the container {AGENT} only {', '.join(AGENT_FIELDS)}"
+            yield _wrong(f"{path}.{field}", container[field], expected, hint)
+        for place, variable in _at(container, "env.*", path):
+            if variable["name"].startswith(OWN_VARIABLE_PREFIXES):
+                expected = f"a name that does not begin with {any_of(OWN_VARIABLE_PREFIXES)}"
+                yield _wrong(f"{place}.name", variable["name"], expected, "Shardwise sets these itself")
+        for place, mount in _at(container, "volumeMounts.*", path):
+            folder, owns = PurePosixPath(mount["mountPath"]), map(PurePosixPath, OWN_MOUNTS)
+            if ".." in folder.parts or any(folder.is_relative_to(own) or own.is_relative_to(folder) for own in owns):
+                expected = f"a folder apart from {any_of(OWN_MOUNTS)}, without '..'"
+                yield _wrong(f"{place}.mountPath", mount["mountPath"], expected)
 
 
-def selectors_keep_to_the_class(job: TrainingJob) -> Iterator[Problem]:
+def mounts_name_volumes(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """A container mounts volumes of the template: none of ours, and none of its class, which may be the node's."""
+    known = [volume["name"] for volume in pod.spec.get("volumes", [])]
+    expected = f"one of {_TEMPLATE}.spec.volumes: {any_of(known)}" if known else "a volume, and the template has none"
+    for group in CONTAINERS:
+        for path, mount in _at(pod.template, f"spec.{group}.*.volumeMounts.*"):
+            if mount["name"] not in known:
+                yield _wrong(f"{path}.name", mount["name"], expected)
+
+
+def directory_is_shared(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """The run directory lies on a volume that every host sees and may write to."""
+    yield from _on_shared_volume(pod, f"{_PATH}.directory", pod.directory)
+
+
+def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """Checkpoints have a URL or lie on a volume that every host sees and may write to."""
+    path = job.spec.training.checkpoint.path
+    if path is not None and "://" not in path:
+        yield from _on_shared_volume(pod, "spec.training.checkpoint.path", path, other="a URL, or ")
+
+
+def selectors_keep_to_the_class(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
     """A job chooses among the nodes of its class; it takes no others."""
     hardware = job.spec.hardware
     accelerator = offered().get(hardware.accelerator)
     if accelerator is None or parse_topology(accelerator, hardware.topology) is None:
         return
     labels = node_labels(accelerator, hardware)
-    for key, value in _pod(job).node_selector.items():
+    for key, value in pod.spec.get("nodeSelector", {}).items():
         if labels.get(key, value) != value:
-            yield Problem(
-                path=f"{_PATH}.nodeSelector.{key}",
-                given=shown(value),
-                expected=f"{shown(labels[key])}, which {hardware.accelerator} asks for, or no such key",
-            )
+            expected = f"{shown(labels[key])}, which {hardware.accelerator} asks for, or no such key"
+            yield _wrong(f"{_TEMPLATE}.spec.nodeSelector.{key}", value, expected)
 
 
-def _pod(job: TrainingJob) -> Pod:
-    """The job's pods; a job without them breaks none of these rules."""
-    return job.spec.pod or _NO_PODS
-
-
-def _sources(volume: Volume) -> dict[str, SpecModel | None]:
-    return {
-        "persistentVolumeClaim": volume.persistent_volume_claim,
-        "configMap": volume.config_map,
-        "secret": volume.secret,
-        "emptyDir": volume.empty_dir,
-        "csi": volume.csi,
-    }
-
-
-def _one_of(path: str, choices: Mapping[str, SpecModel | None]) -> Iterator[Problem]:
-    given = [name for name, value in choices.items() if value is not None]
-    if len(given) != 1:
-        yield Problem(
-            path=path, given=" and ".join(given) or "none of them", expected=f"exactly one of {any_of(choices)}"
-        )
-
-
-def _unique(group: str, field: str, values: list[str]) -> Iterator[Problem]:
-    seen: Counter[str] = Counter()
-    for index, value in enumerate(values):
-        if seen[value]:
-            yield Problem(
-                path=f"{_PATH}.{group}.{index}.{field}",
-                given=shown(value),
-                expected=f"a {field} of {group} that is not there yet",
-            )
-        seen[value] += 1
+def _at(group: Any, below: str, path: str = _TEMPLATE) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every group at a dotted path (`*` for items) below a group that lies at `path`, with its own path."""
+    part, _, rest = below.partition(".")
+    if not part:
+        yield path, group
+    elif part == "*":
+        for index, item in enumerate(group):
+            yield from _at(item, rest, f"{path}.{index}")
+    elif part in group:
+        yield from _at(group[part], rest, f"{path}.{part}")
 
 
 def _on_shared_volume(pod: Pod, path: str, folder: str, *, other: str = "") -> Iterator[Problem]:
-    shared = [mount.mount_path for mount in pod.volume_mounts if _is_shared(pod, mount)]
+    sources = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}
+    shared = [
+        mount["mountPath"]
+        for mount in pod.agent.get("volumeMounts", [])
+        if not mount.get("readOnly") and _is_shared(sources.get(mount["name"], {}))
+    ]
     place = PurePosixPath(folder)
     if ".." in place.parts or not any(place.is_relative_to(mount) for mount in shared):
         expected = f"a folder below a mount of a volume that all hosts share ({' or '.join(SHARED_SOURCES)})"
-        yield Problem(
-            path=path,
-            given=shown(folder),
-            expected=f"{other}{expected}" + (f": {any_of(shared)}" if shared else ""),
-            hint="" if shared else "spec.pod.volumeMounts has none that may be written to",
-        )
+        hint = "" if shared else f"the container {AGENT} of {_TEMPLATE} mounts none that may be written to"
+        yield _wrong(path, folder, f"{other}{expected}" + (f": {any_of(shared)}" if shared else ""), hint)
 
 
-def _is_shared(pod: Pod, mount: VolumeMount) -> bool:
-    """Whether a mount is of a volume that all hosts see and may write to."""
-    for volume in pod.volumes:
-        if volume.name == mount.name and not mount.read_only:
-            source = volume.persistent_volume_claim or volume.csi
-            return source is not None and not source.read_only
-    return False
+def _is_shared(volume: dict[str, Any]) -> bool:
+    return any(source in volume and not volume[source].get("readOnly") for source in SHARED_SOURCES)
 
 
-RULES = (
-    each_volume_has_one_source,
-    each_env_source_is_one_thing,
-    names_are_unique,
+_RULES = (
+    nothing_is_refused,
+    our_names_are_ours,
+    the_agent_stays_itself,
     mounts_name_volumes,
-    mounts_leave_ours_alone,
     directory_is_shared,
     checkpoints_are_shared,
-    variables_are_not_ours,
-    marks_are_not_ours,
-    tolerations_make_sense,
     selectors_keep_to_the_class,
 )
+RULES = (pods_are_sound,)

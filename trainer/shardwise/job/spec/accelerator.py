@@ -1,6 +1,6 @@
-"""An AcceleratorClass: a type of machine as data.  What a platform team offers, and what a job asks for by name.
+"""An AcceleratorClass: a type of machine as data. What a platform team offers, and what a job asks for by name.
 
-The built-in ones are in `job/classes`; `job/accelerators.py` finds them.  In a cluster each is an object of its own.
+The built-in ones are in `job/classes`; `job/accelerators.py` finds them. In a cluster each is an object of its own.
 """
 
 from typing import Annotated, Literal
@@ -8,18 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Quantity
-from shardwise.job.spec.base import (
-    DNS_LABEL,
-    DNS_LABEL_WORDS,
-    AbsolutePath,
-    Grammar,
-    Label,
-    MarkKey,
-    SpecModel,
-    Unit,
-    XlaFlag,
-)
+from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, AbsolutePath, Grammar, Label, MarkKey, Unit, XlaFlag
 from shardwise.job.spec.pod import EnvVariable, Image, LabelValue, Quantities, Toleration
+from shardwise.protocol.strict_model import StrictModel
 
 GRID = r"^[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){0,2}$"
 
@@ -32,7 +23,7 @@ _Devices = Annotated[int, Field(ge=1, le=64)]
 _NETWORK = Field(description="What a host sends to others over the data-centre network, in bytes a second.")
 
 
-class ClassMetadata(SpecModel):
+class ClassMetadata(StrictModel):
     """The name and the marks of a class."""
 
     name: Annotated[
@@ -49,7 +40,7 @@ class ClassMetadata(SpecModel):
     ]
 
 
-class Machine(SpecModel):
+class Machine(StrictModel):
     """A machine of a grid of chips: a slice has as many of them as its chips need."""
 
     name: Annotated[LabelValue, Field(min_length=1, description="The machine type; {machine} in nodeSelector.")]
@@ -61,7 +52,7 @@ class Machine(SpecModel):
     network_bandwidth: Annotated[Quantity | None, _NETWORK] = None
 
 
-class HostRange(SpecModel):
+class HostRange(StrictModel):
     """Equal hosts without a grid: a topology is written hosts x devices per host."""
 
     max: Annotated[int, Field(ge=1, le=16384, description="The most hosts of one slice."), Unit("hosts")]
@@ -70,14 +61,14 @@ class HostRange(SpecModel):
     network_bandwidth: Annotated[Quantity | None, _NETWORK] = None
 
 
-class PeakFlops(SpecModel):
+class PeakFlops(StrictModel):
     """How fast one device multiplies matrices, in FLOP/s, by the format of `precision.compute`."""
 
     bfloat16: Annotated[Quantity, Field(description="Of bfloat16 products, without sparsity.")]
     float32: Annotated[Quantity, Field(description="Of products in full float32.")]
 
 
-class Interconnect(SpecModel):
+class Interconnect(StrictModel):
     """What joins the devices of one slice of TPUs, or of one host of GPUs."""
 
     axes: Annotated[
@@ -98,14 +89,14 @@ class Interconnect(SpecModel):
     ] = None
 
 
-class CompilerFlag(SpecModel):
+class CompilerFlag(StrictModel):
     """An option that every program for the class is compiled with."""
 
     flag: Annotated[XlaFlag, Field(description="The option.")]
     reason: Annotated[str, Field(min_length=1, max_length=512, description="What it is for, and what shows it.")]
 
 
-class Compiler(SpecModel):
+class Compiler(StrictModel):
     """What XLA is told of the class."""
 
     target: Annotated[
@@ -118,7 +109,7 @@ class Compiler(SpecModel):
     ] = ()
 
 
-class HostPath(SpecModel):
+class HostPath(StrictModel):
     """A folder of the machine that the container sees."""
 
     name: Annotated[Label, Field(description="The volume's name; unique in the class.")]
@@ -127,7 +118,7 @@ class HostPath(SpecModel):
     read_only: Annotated[bool, Field(description="Whether the container may not write to it.")] = True
 
 
-class Allowed(SpecModel):
+class Allowed(StrictModel):
     """Which jobs may use a class: one whose pods are privileged is worth root on its nodes."""
 
     namespaces: Annotated[
@@ -145,7 +136,7 @@ class Allowed(SpecModel):
     ] = None
 
 
-class AcceleratorSpec(SpecModel):
+class AcceleratorSpec(StrictModel):
     """What the machines are, and how pods come to run on them."""
 
     platform: Annotated[Literal["cpu", "gpu", "tpu"], Field(description="What JAX calls the devices.")]
@@ -219,7 +210,7 @@ class AcceleratorSpec(SpecModel):
     allowed: Annotated[Allowed | None, Field(description="Which jobs may use the class; left out, all.")] = None
 
 
-class AcceleratorClass(SpecModel):
+class AcceleratorClass(StrictModel):
     """A type of machine."""
 
     api_version: Annotated[Literal["shardwise.dev/v1alpha1"], Field(description="The version of the format.")]

@@ -1,34 +1,19 @@
-"""What all models of the job file share: strictness, naming, bounds, and the notes that `explain` shows.
+"""What the models of the job file, of classes and of statuses share: bounds, and the notes that `explain` shows.
 
-Imported by the other files of this package only.  Every string, list and map has an upper bound, because the schema of
-a Kubernetes resource is generated from these models and refuses one without.
+Every string, list and map has an upper bound, because the schema of a Kubernetes resource is generated from these
+models and refuses one without.
 """
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 MAX_INT32 = 2**31 - 1
 MAX_PATH_LENGTH = 1024
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ABSOLUTE_PATH = r"^(/[^/:]+)+$"
-
-
-class SpecModel(BaseModel):
-    """A closed, frozen, strict group of fields: snake_case in Python, camelCase in YAML."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        allow_inf_nan=False,
-    )
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import MAX_INT32, Label, PathText, SpecModel, Unit
+from shardwise.job.spec.base import MAX_INT32, Label, PathText, Unit
+from shardwise.protocol.strict_model import StrictModel
 
 
-class Source(SpecModel):
+class Source(StrictModel):
     """Documents from files of one kind, with a share in the mixture."""
 
     name: Annotated[Label, Field(description="What metrics and messages call the source; unique.")]
@@ -23,7 +24,7 @@ class Source(SpecModel):
     ] = "text"
 
 
-class Data(SpecModel):
+class Data(StrictModel):
     """The training mixture and its tokenizer."""
 
     train: Annotated[

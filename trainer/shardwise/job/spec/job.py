@@ -5,17 +5,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, MarkKey, SpecModel, Unit
+from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, MarkKey, Unit
 from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.recovery import Recovery
 from shardwise.job.spec.training import Training
-
-MAX_SLICES = 1024
-# The status of a job holds some 250 bytes of each host in the worst case, and etcd refuses objects of 1.5 MB.
-MAX_HOSTS = 4096
+from shardwise.protocol.job_status import MAX_SLICES
+from shardwise.protocol.strict_model import StrictModel
 
 
-class Metadata(SpecModel):
+class Metadata(StrictModel):
     """The name and the marks of a job."""
 
     name: Annotated[
@@ -34,7 +32,7 @@ class Metadata(SpecModel):
     ]
 
 
-class Hardware(SpecModel):
+class Hardware(StrictModel):
     """What the job runs on."""
 
     accelerator: Annotated[
@@ -58,7 +56,7 @@ class Hardware(SpecModel):
     ] = 1
 
 
-class JobSpec(SpecModel):
+class JobSpec(StrictModel):
     """What the job is to do."""
 
     hardware: Annotated[Hardware, Field(description="What the job runs on.")]
@@ -98,7 +96,7 @@ class JobSpec(SpecModel):
     pod: Annotated[Pod | None, Field(description="The pods of the job; needed in a cluster, unused elsewhere.")] = None
 
 
-class TrainingJob(SpecModel):
+class TrainingJob(StrictModel):
     """A job file."""
 
     api_version: Annotated[Literal["shardwise.dev/v1alpha1"], Field(description="The version of the file's format.")]

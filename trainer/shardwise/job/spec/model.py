@@ -1,13 +1,14 @@
 """The `training.model` section: which GPT is trained, down to the last field.
 
-Sizes that are left out come from the preset (`job/presets.py`).  The trainer reads the resolved section only.
+Sizes that are left out come from the preset (`job/presets.py`). The trainer reads the resolved section only.
 """
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import FilledFrom, SpecModel, Unit
+from shardwise.job.spec.base import FilledFrom, Unit
+from shardwise.protocol.strict_model import StrictModel
 
 PresetName = Literal["tiny", "gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl", "gptj-6b"]
 
@@ -16,7 +17,7 @@ _PRESET_OR = "the preset, or else "
 _Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Dropout(SpecModel):
+class Dropout(StrictModel):
     """The share of values that training sets to zero, by place."""
 
     embed: Annotated[_Rate, Field(description="Dropout after the embedding."), Unit("probability")] = 0.0
@@ -28,7 +29,7 @@ class Dropout(SpecModel):
     ] = 0.0
 
 
-class Model(SpecModel):
+class Model(StrictModel):
     """A GPT's shape, its variants, and how it is computed."""
 
     preset: Annotated[PresetName | None, Field(description="A published shape, which fills what is left out.")] = None

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, SpecModel, Unit
+from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Unit
+from shardwise.protocol.strict_model import StrictModel
 
 OptimizerName = Literal["adamw", "adam", "lion", "muon"]
 
@@ -16,7 +17,7 @@ _LearningRate = Annotated[float, Field(gt=0, le=100)]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Schedule(SpecModel):
+class Schedule(StrictModel):
     """The learning rate over the run, as a share of learningRate: a rise, then one of four shapes."""
 
     kind: Annotated[
@@ -37,7 +38,7 @@ class Schedule(SpecModel):
     ] = 0.1
 
 
-class Optimizer(SpecModel):
+class Optimizer(StrictModel):
     """The update rule."""
 
     name: Annotated[OptimizerName, Field(description="The update rule.")] = "adamw"

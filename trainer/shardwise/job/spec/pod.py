@@ -1,15 +1,19 @@
-"""The `pod` section: what a cluster must know of a job's pods, beside what its accelerator class says.
+"""The `pod` section: a run's directory, the trainer's image, and a PodTemplateSpec as Kubernetes writes it.
 
-A closed list, named as Kubernetes names it.  A laptop has no pods, and `shardwise run` reads nothing of it.
+Of the template only that is declared here which Shardwise reads, merges or refuses; whatever else a pod has goes to the
+API server as it is written. A laptop has no pods, and `shardwise run` reads nothing of it.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from math import ceil
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from shardwise.job.quantity import Duration, Quantity
-from shardwise.job.spec.base import MAX_INT32, AbsolutePath, Grammar, MarkKey, ObjectName, SpecModel, Unit
-from shardwise.job.spec.volumes import Volume, VolumeMount
+from shardwise.job.spec.base import ABSOLUTE_PATH, MAX_INT32, MAX_PATH_LENGTH, AbsolutePath, Grammar, MarkKey, Unit
+from shardwise.protocol.pods import AGENT
+from shardwise.protocol.strict_model import StrictModel
 
 LabelValue = Annotated[str, Field(max_length=63)]
 Image = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s]+$"), Grammar("without spaces")]
@@ -19,10 +23,13 @@ VariableName = Annotated[
     Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
     Grammar("letters, digits and '_', no digit first"),
 ]
+Schema = dict[str, Any]
+
+DEFAULT_GRACE_SECONDS = 120
 
 
-class Toleration(SpecModel):
-    """A taint of nodes that the pods may run on all the same."""
+class Toleration(StrictModel):
+    """A taint of nodes that the pods of an accelerator class may run on all the same."""
 
     key: Annotated[MarkKey | None, Field(description="The taint's key; left out with Exists, every taint.")] = None
     operator: Annotated[
@@ -41,46 +48,127 @@ class Toleration(SpecModel):
     ] = None
 
 
-class Resources(SpecModel):
-    """What the container of each host asks for, beside the devices, which its accelerator class asks for."""
-
-    requests: Annotated[
-        Quantities, Field(default_factory=dict, max_length=32, description="Amounts that a node must have free.")
-    ]
-    limits: Annotated[
-        Quantities, Field(default_factory=dict, max_length=32, description="Amounts that it may not go beyond.")
-    ]
-
-
-class EnvVariable(SpecModel):
-    """One variable of the training processes."""
+class EnvVariable(StrictModel):
+    """One variable of the training processes of an accelerator class."""
 
     name: Annotated[VariableName, Field(description="The variable; unique, and none that Shardwise sets itself.")]
     value: Annotated[str, Field(max_length=32768, description="Its value, as it stands.")]
 
 
-class NamedReference(SpecModel):
-    """A ConfigMap or Secret by name."""
-
-    name: Annotated[ObjectName, Field(description="Its name, in the job's namespace.")]
-    optional: Annotated[bool, Field(description="Whether the pod starts without it.")] = False
-
-
-class EnvSource(SpecModel):
-    """Variables from the entries of a ConfigMap or a Secret: exactly one of the two."""
-
-    prefix: Annotated[VariableName | None, Field(description="Put before each entry's name.")] = None
-    config_map_ref: Annotated[NamedReference | None, Field(description="A ConfigMap.")] = None
-    secret_ref: Annotated[NamedReference | None, Field(description="A Secret.")] = None
+def _closed(fields: Mapping[str, Schema], *required: str) -> Schema:
+    """Return the schema of a mapping with these fields and no others."""
+    parts = {"properties": dict(fields), "required": [*required]}
+    return {"type": "object", **{name: part for name, part in parts.items() if part}, "additionalProperties": False}
 
 
-class ImagePullSecret(SpecModel):
-    """A Secret that opens a registry."""
+def _open(fields: Mapping[str, Schema] | None = None, *required: str) -> Schema:
+    """Return the schema of a mapping that may have more fields than these, as Kubernetes knows them."""
+    return {**_closed(fields or {}, *required), "additionalProperties": True}
 
-    name: Annotated[ObjectName, Field(description="The Secret, in the job's namespace.")]
+
+def _map(value: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": value, "maxProperties": 64}
 
 
-class Pod(SpecModel):
+def _list(item: Schema, most: int = 64) -> Schema:
+    return {"type": "array", "items": item, "maxItems": most}
+
+
+def _text(most: int) -> Schema:
+    return {"type": "string", "maxLength": most}
+
+
+_NAME, _KEY, _FLAG, _NUMBER = _text(63), _text(317), {"type": "boolean"}, {"type": "integer"}
+_WORDS = _list(_text(32768), 256)
+_MOUNT_PATH = {**_text(MAX_PATH_LENGTH), "pattern": ABSOLUTE_PATH}
+_CONTAINER_SECURITY = _closed(
+    {
+        **dict.fromkeys(("allowPrivilegeEscalation", "privileged", "readOnlyRootFilesystem", "runAsNonRoot"), _FLAG),
+        **dict.fromkeys(("runAsGroup", "runAsUser"), _NUMBER),
+        "capabilities": _closed({"add": _WORDS, "drop": _WORDS}),
+        "seccompProfile": _open({"type": _NAME}),
+    }
+)
+_CONTAINER = _open(
+    {
+        "name": _NAME,
+        "image": _text(1024),
+        "command": _WORDS,
+        "args": _WORDS,
+        "env": _list(_open({"name": _text(256), "value": _text(32768)}, "name"), 128),
+        "envFrom": _list(_open(), 16),
+        "imagePullPolicy": _NAME,
+        "ports": _list(_open({"hostPort": _NUMBER})),
+        "resources": _open({"limits": _open(), "requests": _open()}),
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": _list(
+            _open({"name": _NAME, "mountPath": _MOUNT_PATH, "readOnly": _FLAG}, "name", "mountPath"),
+        ),
+    },
+    "name",
+)
+# The sources that PodSecurity's restricted level allows, and hostPath, to be refused by its name.
+_VOLUME = _closed(
+    {
+        "name": _NAME,
+        **dict.fromkeys(("configMap", "downwardAPI", "emptyDir", "ephemeral", "hostPath", "image", "secret"), _open()),
+        **dict.fromkeys(("csi", "persistentVolumeClaim"), _open({"readOnly": _FLAG})),
+        "projected": _open({"sources": _list(_open({"serviceAccountToken": _open(), "podCertificate": _open()}))}),
+    },
+    "name",
+)
+_REQUIRED, _PREFERRED = (f"{how}DuringSchedulingIgnoredDuringExecution" for how in ("required", "preferred"))
+_NODE_TERMS = _open({"nodeSelectorTerms": _list(_open({"matchFields": _list(_open())}))}, "nodeSelectorTerms")
+TEMPLATE = _closed(
+    {
+        "metadata": _closed({"labels": _map(_NAME), "annotations": _map(_text(4096))}),
+        "spec": _open(
+            {
+                **dict.fromkeys(("automountServiceAccountToken", "enableServiceLinks", "shareProcessNamespace"), _FLAG),
+                **dict.fromkeys(("hostIPC", "hostNetwork", "hostPID"), _FLAG),
+                **dict.fromkeys(("activeDeadlineSeconds", "terminationGracePeriodSeconds"), _NUMBER),
+                "affinity": _open(
+                    {
+                        "nodeAffinity": _open({_REQUIRED: _NODE_TERMS, _PREFERRED: _list(_open())}),
+                        "podAntiAffinity": _open({_REQUIRED: _list(_open())}),
+                    }
+                ),
+                "containers": _list(_CONTAINER, 8),
+                "hostname": _NAME,
+                "initContainers": _list(_CONTAINER, 8),
+                "nodeName": _text(253),
+                "nodeSelector": _map(_NAME),
+                "restartPolicy": _NAME,
+                "schedulingGates": _list(_open()),
+                "securityContext": _closed(
+                    {
+                        "fsGroup": _NUMBER,
+                        "fsGroupChangePolicy": _NAME,
+                        "supplementalGroups": _list(_NUMBER),
+                        "supplementalGroupsPolicy": _NAME,
+                    }
+                ),
+                "tolerations": _list(_open({"key": _KEY, "effect": _NAME})),
+                "volumes": _list(_VOLUME),
+            }
+        ),
+    }
+)
+
+_OF_AGENT = f"spec.containers, of the container {AGENT}"
+_OF_POD = "spec.securityContext"
+# Where the fields are that `pod` had of its own in earlier releases.
+MOVED = {
+    **dict.fromkeys(("labels", "annotations"), "metadata"),
+    **dict.fromkeys(("env", "envFrom", "imagePullPolicy", "resources", "volumeMounts"), _OF_AGENT),
+    **dict.fromkeys(("imagePullSecrets", "nodeSelector", "priorityClassName", "schedulerName"), "spec"),
+    **dict.fromkeys(("serviceAccountName", "tolerations", "volumes"), "spec"),
+    "fsGroup": _OF_POD,
+    "terminationGracePeriod": "spec, as terminationGracePeriodSeconds",
+}
+
+
+class Pod(StrictModel):
     """The pods of a job, one for each host."""
 
     directory: Annotated[
@@ -90,56 +178,43 @@ class Pod(SpecModel):
     image: Annotated[
         Image | None, Field(description="The trainer's image; left out, the accelerator class's or the operator's.")
     ] = None
-    image_pull_policy: Annotated[
-        Literal["Always", "IfNotPresent", "Never"] | None,
-        Field(description="When a node fetches the image; left out, as Kubernetes does by its tag."),
-    ] = None
-    image_pull_secrets: Annotated[
-        tuple[ImagePullSecret, ...], Field(strict=False, max_length=16, description="What opens private registries.")
-    ] = ()
-    service_account_name: Annotated[
-        ObjectName | None, Field(description="Who the pods are to a cloud; they get no token of the cluster.")
-    ] = None
-    node_selector: Annotated[
-        dict[MarkKey, LabelValue],
-        Field(default_factory=dict, max_length=64, description="Labels of the nodes, beside the class's."),
+    template: Annotated[
+        dict[str, Any],
+        WithJsonSchema(TEMPLATE),
+        Field(
+            default_factory=dict,
+            max_length=2,
+            description="The pods' metadata and spec, as a PodTemplateSpec of Kubernetes; "
+            f"the container {AGENT} is the trainer's.",
+        ),
     ]
-    tolerations: Annotated[
-        tuple[Toleration, ...],
-        Field(strict=False, max_length=64, description="Taints of the nodes, beside the class's."),
-    ] = ()
-    scheduler_name: Annotated[ObjectName | None, Field(description="Who places the pods.")] = None
-    priority_class_name: Annotated[ObjectName | None, Field(description="The pods' PriorityClass.")] = None
-    labels: Annotated[
-        dict[MarkKey, LabelValue],
-        Field(default_factory=dict, max_length=64, description="Labels of the pods; none of shardwise.dev."),
-    ]
-    annotations: Annotated[
-        dict[MarkKey, Annotated[str, Field(max_length=4096)]],
-        Field(default_factory=dict, max_length=64, description="Annotations of the pods; none of shardwise.dev."),
-    ]
-    resources: Annotated[
-        Resources, Field(default_factory=Resources, description="What the container of each host asks for.")
-    ]
-    volumes: Annotated[
-        tuple[Volume, ...], Field(strict=False, max_length=64, description="The pods' volumes, by name.")
-    ] = ()
-    volume_mounts: Annotated[
-        tuple[VolumeMount, ...], Field(strict=False, max_length=64, description="Where the volumes are seen.")
-    ] = ()
-    env: Annotated[
-        tuple[EnvVariable, ...], Field(strict=False, max_length=128, description="Variables of the training processes.")
-    ] = ()
-    env_from: Annotated[
-        tuple[EnvSource, ...], Field(strict=False, max_length=16, description="Variables from ConfigMaps and Secrets.")
-    ] = ()
-    fs_group: Annotated[
-        int | None,
-        Field(ge=1, le=MAX_INT32, description="The group that owns the volumes; left out, 10001."),
-        Unit("group number"),
-    ] = None
-    termination_grace_period: Annotated[
-        Duration,
-        Field(description="Time to save in before a pod that is told to go is ended; more than a save takes."),
-        Unit("duration"),
-    ] = Duration("2m")
+
+    @property
+    def metadata(self) -> dict[str, dict[str, str]]:
+        """The template's labels and annotations."""
+        return dict(self.template.get("metadata", {}))
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The template's pod spec."""
+        return dict(self.template.get("spec", {}))
+
+    @property
+    def agent(self) -> dict[str, Any]:
+        """What the template adds to the trainer's own container."""
+        return next((each for each in self.spec.get("containers", []) if each["name"] == AGENT), {})
+
+
+def in_template(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod section that an earlier release has written, with fields of its own, in this one's spelling."""
+
+    def of(place: str) -> dict[str, Any]:
+        return {name: value for name, value in pod.items() if MOVED.get(name) == place}
+
+    if not MOVED.keys() & pod.keys():
+        return dict(pod)
+    spec = of("spec") | {"containers": [{"name": AGENT, **of(_OF_AGENT)}], "securityContext": of(_OF_POD)}
+    if "terminationGracePeriod" in pod:
+        spec["terminationGracePeriodSeconds"] = ceil(Duration(pod["terminationGracePeriod"]).seconds)
+    kept = {name: value for name, value in pod.items() if name not in MOVED}
+    return {**kept, "template": {"metadata": of("metadata"), "spec": spec}}

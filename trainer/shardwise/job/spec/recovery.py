@@ -5,12 +5,13 @@ from typing import Annotated
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import SpecModel, Unit
+from shardwise.job.spec.base import Unit
+from shardwise.protocol.strict_model import StrictModel
 
 _Budget = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
-class Restarts(SpecModel):
+class Restarts(StrictModel):
     """How often each cause may end the processes of a run before the run itself fails; eviction and on in clusters.
 
     A new checkpoint fills all of these budgets again.
@@ -41,7 +42,7 @@ class Restarts(SpecModel):
     unknown: Annotated[_Budget, Field(description="A pod that ended without a word."), Unit("times")] = 100
 
 
-class Recovery(SpecModel):
+class Recovery(StrictModel):
     """What happens when something ends that should not."""
 
     restarts: Annotated[Restarts, Field(description="The budget of restarts of each cause.")] = Restarts()

@@ -1,20 +1,21 @@
-"""The `training` section: the trainer's whole config.  `model` and `data` have files of their own."""
+"""The `training` section: the trainer's whole config. `model` and `data` have files of their own."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, PathText, SpecModel, Unit, XlaFlag
+from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, PathText, Unit, XlaFlag
 from shardwise.job.spec.data import Data
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
+from shardwise.protocol.strict_model import StrictModel
 
 _FloatType = Literal["float32", "bfloat16"]  # float16 would need loss scaling
 _Ways = Annotated[int, Field(ge=1, le=4096)]
 
 
-class Mesh(SpecModel):
+class Mesh(StrictModel):
     """How the devices are divided; the data axis takes what tensor and replica leave."""
 
     tensor: Annotated[_Ways, Field(description="Ways that heads, mlp and vocabulary are split."), Unit("devices")] = 1
@@ -37,7 +38,7 @@ class Mesh(SpecModel):
     ] = 1
 
 
-class Batch(SpecModel):
+class Batch(StrictModel):
     """How much one step trains on."""
 
     sequences: Annotated[Count, Field(description="Sequences of one step, over all devices."), Unit("sequences")]
@@ -46,7 +47,7 @@ class Batch(SpecModel):
     ] = 1
 
 
-class Precision(SpecModel):
+class Precision(StrictModel):
     """Number formats by use."""
 
     params: Annotated[_FloatType, Field(description="Format of weights and optimizer state.")] = "float32"
@@ -57,7 +58,7 @@ class Precision(SpecModel):
     ] = "compute"
 
 
-class Loss(SpecModel):
+class Loss(StrictModel):
     """The training objective."""
 
     z_loss: Annotated[
@@ -73,7 +74,7 @@ class Loss(SpecModel):
 _AfterBadStep = Literal["stop", "skip", "rollBack"]
 
 
-class BadSteps(SpecModel):
+class BadSteps(StrictModel):
     """What becomes of a step whose loss or gradient is not a number, or whose loss is far above those before it."""
 
     non_finite: Annotated[
@@ -95,7 +96,7 @@ class BadSteps(SpecModel):
     ] = 10
 
 
-class Keep(SpecModel):
+class Keep(StrictModel):
     """Which checkpoints stay."""
 
     last: Annotated[
@@ -108,7 +109,7 @@ class Keep(SpecModel):
     ] = None
 
 
-class Checkpoint(SpecModel):
+class Checkpoint(StrictModel):
     """Where and when the run is saved; both cadences may be given, and the last step is always saved."""
 
     path: Annotated[
@@ -124,14 +125,14 @@ class Checkpoint(SpecModel):
     keep: Annotated[Keep, Field(description="Which checkpoints stay.")] = Keep()
 
 
-class Evaluation(SpecModel):
+class Evaluation(StrictModel):
     """Loss on held-out documents; needs data.heldOut."""
 
     every_steps: Annotated[Count | None, Field(description="Steps between evaluations."), Unit("steps")] = None
     batches: Annotated[int, Field(ge=1, le=100000, description="Batches of one evaluation."), Unit("batches")] = 8
 
 
-class Tracking(SpecModel):
+class Tracking(StrictModel):
     """Where metrics go besides metrics.jsonl."""
 
     tensorboard: Annotated[bool, Field(description="Writes TensorBoard events into the run's logs.")] = False
@@ -140,7 +141,7 @@ class Tracking(SpecModel):
     ] = None
 
 
-class Training(SpecModel):
+class Training(StrictModel):
     """What is trained, on what, how, and for how long."""
 
     model: Annotated[Model, Field(description="The model.")]

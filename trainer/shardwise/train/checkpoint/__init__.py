@@ -3,11 +3,11 @@
     writer   save(): a host copy, then files in the background, the marker last
     reader   restore(): the newest one that is whole, straight into the run's shardings
     staging  the host copy; put: its way to disk; fetch: the way back, one of its chunks after the other: chunks
-    layout   which process writes which file; manifest: what a checkpoint says of itself; retention: which ones go
+    layout   which process writes which file; manifest: what a checkpoint holds; retention: which ones go
     lease    which run may write
-    store    the files, in a folder or a bucket; zarr: what TensorStore is told of an array
+    store    the files, in a folder or a bucket; zarr: how an array is described to TensorStore
 
-Used by the step loop and by the commands that read or import weights. It knows arrays and their paths, not the model.
+It knows arrays and their paths, not the model.
 """
 
 from shardwise.train.checkpoint.lease import Lease

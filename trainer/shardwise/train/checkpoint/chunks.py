@@ -1,11 +1,11 @@
-"""Reads one chunk of an array's files into the memory that is meant for it, and checks it.
+"""Read one chunk of an array's files into the memory that is meant for it, and check it.
 
     a file:   chunk, crc32c, chunk, crc32c ... index, crc32c
     index:    (offset, length) of every chunk in row-major order
 
 as zarr3's sharding codec has it: offset and length are uint64, a crc32c is uint32, all little-endian. TensorStore
-writes these files; it could read them too, with two more copies on the way (docs/decisions/0020). Called by `fetch`.
-Memory is a numpy array, since google_crc32c takes that and bytes, but no memoryview.
+writes these files; it could read them too, with two more copies on the way (docs/decisions/0020). Memory is a numpy
+array, since google_crc32c takes that and bytes, but no memoryview.
 """
 
 import errno
@@ -30,7 +30,7 @@ _LARGEST_START = 1 << 62
 _PIECE_BYTES = 256 << 10
 """What is read of a local file at once: it is still in the core's cache when its checksum is made."""
 _DAMAGE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-"""The system's words for a file that is gone. All others, EIO too, say that it cannot be read now."""
+"""The system's errors for a file that is gone. All others, EIO too, mean that it cannot be read now."""
 
 
 class Refusal(Exception):  # noqa: N818 - it never leaves the package: the caller sees a CheckpointError or the next one
@@ -41,14 +41,14 @@ class _File(Protocol):
     """A file of a checkpoint."""
 
     def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
-        """Fills `memory` from byte `start` on, or from so far before the end where that is negative.
+        """Fill `memory` from byte `start` on; a negative `start` counts from the end.
 
-        Returns the crc32c of what came, and the four bytes behind it. A file that ends too early gives less of both.
+        Return the crc32c of what came, and the four bytes behind it. A file that ends too early gives less of both.
         """
 
 
 class _LocalFile:
-    """Read straight into its place."""
+    """A file on disk, read straight into its place."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -68,13 +68,14 @@ class _LocalFile:
 
 
 class _Object:
-    """In a bucket: a request for each range, or one for the whole where a single chunk is all that it holds."""
+    """An object in a bucket: a request for each range, or one for the whole if it holds a single chunk."""
 
     def __init__(self, store: Store, step: int, name: str, *, whole: bool) -> None:
         self._store, self._step, self._name = store, step, name
         self._content = self._get(slice(None)) if whole else None
 
     def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
+        # Counted from the end, a part that ends with the object would end at 0, which is a slice's beginning.
         part = slice(start, start + memory.size + _CHECKSUM_BYTES or None)
         content = self._get(part) if self._content is None else self._content[part]
         values = np.frombuffer(content[: memory.size], np.uint8)
@@ -89,10 +90,10 @@ class _Object:
 
 
 def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell: Cell, memory: np.ndarray) -> None:
-    """Fills `memory`, uint8[bytes of a chunk], with the chunk at `cell` of the grid of all chunks of an array.
+    """Fill `memory`, uint8[bytes of a chunk], with the chunk at `cell` of the grid of all chunks of an array.
 
-    Raises `Refusal` where its file is missing, is cut short or is not what was written, and OSError or TensorStore's
-    ValueError where the store cannot be read.
+    Raise `Refusal` if its file is missing, is cut short or is not what was written, and OSError or TensorStore's
+    ValueError if the store cannot be read.
     """
     per_file = [file // chunk for file, chunk in zip(entry.file_shape, entry.chunk_shape, strict=True)]
     name = ".".join(["c", *(str(place // count) for place, count in zip(cell, per_file, strict=True))])

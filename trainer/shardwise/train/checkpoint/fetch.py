@@ -1,7 +1,7 @@
-"""Reads the arrays of a checkpoint straight into their shardings, several chunks at a time.
+"""Read the arrays of a checkpoint straight into their shardings, several chunks at a time.
 
-Each chunk is read once, whatever the number of devices that want a part of it, and its crc32c is checked. Called by the
-reader, which has found the manifest sound and checks the digests of what comes. It decides nothing and never writes.
+Each chunk is read once, whatever the number of devices that want a part of it, and its crc32c is checked. The reader
+has found the manifest sound before, and checks the digests afterwards. This module decides nothing and never writes.
 """
 
 import math
@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardwise.job.errors import CheckpointError
-from shardwise.job.storage import first_line, in_words, patiently
+from shardwise.protocol.errors import CheckpointError
+from shardwise.protocol.storage import first_line, in_words, patiently
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.chunks import Refusal, read_chunk
 from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest, array_directory
@@ -31,17 +31,17 @@ _NUM_CHUNKS_AHEAD = 4 * _NUM_CHUNKS_AT_ONCE
 _ALIGNMENT_BYTES = 64
 """From which on JAX takes a numpy array on CPU as it is, without a copy."""
 _HUGE_PAGE_BYTES = 2 << 20
-"""What lies in whole pages of this size is mapped by one fault each instead of 512, where the kernel gives them."""
+"""A whole page of this size is mapped by one fault instead of 512, if the kernel gives such pages."""
 
 
 class _Scratch(threading.local):
-    """Memory of a thread for a chunk that does not lie in one piece where it is wanted."""
+    """A thread's memory for a chunk that does not lie in one piece where it is wanted."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
 
     def take(self, num_bytes: int) -> np.ndarray:
-        """uint8[bytes], the same memory as the last time where that is enough."""
+        """Return uint8[bytes]: the memory of the last call if that is large enough."""
         if self._memory.size < num_bytes:
             self._memory = _aligned((num_bytes,), np.dtype(np.uint8))
         return self._memory[:num_bytes]
@@ -60,9 +60,9 @@ class _Reading:
 def fetch(
     store: Store, manifest: Manifest, wanted: Mapping[str, jax.ShapeDtypeStruct], beat: Callable[[], None]
 ) -> Iterator[tuple[str, jax.Array]]:
-    """(path, array) as each one is there, begun with the largest; beats after each chunk.
+    """Yield (path, array) as each one is complete, starting with the largest; call `beat` after each chunk.
 
-    Raises `Refusal` at the first that is damaged, and `StorageError` or `CheckpointError` where the store cannot be
+    Raise `Refusal` at the first that is damaged, and `StorageError` or `CheckpointError` if the store cannot be
     read: after some tries, or because a person has to change something.
     """
     paths = sorted(wanted, key=lambda path: (-math.prod(wanted[path].shape), path))
@@ -98,7 +98,7 @@ def _begin(
             wanted.setdefault(cell, []).append(box)
 
     def read(cell: layout.Cell, boxes: Sequence[layout.Region]) -> None:
-        """Reads a chunk into the one box that holds it in one piece or, by way of a copy, into all that want of it."""
+        """Read a chunk into the one box that holds it in one piece or, by way of a copy, into all that want it."""
         chunk = layout.cell_region(cell, entry.chunk_shape)
         parts = [
             (buffers[box][overlap.within(box)], overlap) for box in boxes if (overlap := chunk.overlap(box)) is not None
@@ -140,7 +140,7 @@ def _finish(
 
 
 def _place(buffer: np.ndarray, devices: Sequence[layout.Device]) -> Iterator[jax.Array]:
-    """One array on each device. On CPU JAX takes the buffer itself, so every device after the first gets a copy."""
+    """Place one array on each device. On CPU JAX takes the buffer itself, so devices after the first get a copy."""
     for number, device in enumerate(devices):
         values = buffer
         if number and device.platform == "cpu":

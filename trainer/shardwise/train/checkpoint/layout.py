@@ -2,12 +2,12 @@
 
 An array becomes a regular grid of files. A file starts as what one device holds; it is then
 
-- cut over the processes that hold the same values, where the pieces stay large enough to be worth a file each,
-- or, where it is small, joined with its neighbours of the same process, so that it is one file and not eight.
+- cut over the processes that hold the same values, if the pieces stay large enough to be worth a file each,
+- or, if it is small, joined with its neighbours of the same process, so that it is one file and not eight.
 
 A large file is cut into chunks, which is what a reader fetches, so that another mesh reads little in vain.
-Every process computes the same plan from the sharding alone. Called by the writer; the reader takes the shapes from the
-manifest and only shares the grid's arithmetic.
+Every process computes the same plan from the sharding alone. The reader takes the shapes from the manifest and only
+shares the grid's arithmetic.
 """
 
 import itertools
@@ -31,7 +31,7 @@ Cell = tuple[int, ...]
 
 
 class Device(Protocol):
-    """What is asked of a JAX device."""
+    """The part of a JAX device that this module uses."""
 
     @property
     def id(self) -> int:
@@ -64,11 +64,11 @@ class Region:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """The box as an index into the whole array."""
+        """Return the box as an index into the whole array."""
         return tuple(slice(start, start + size) for start, size in zip(self.start, self.size, strict=True))
 
     def overlap(self, other: "Region") -> "Region | None":
-        """What both boxes cover, or None."""
+        """Return what both boxes cover, or None."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(
             min(a + n, b + m) for a, n, b, m in zip(self.start, self.size, other.start, other.size, strict=True)
@@ -78,13 +78,13 @@ class Region:
         return Region(start=start, size=tuple(last - first for first, last in zip(start, stop, strict=True)))
 
     def within(self, outer: "Region") -> "tuple[slice | EllipsisType, ...]":
-        """This box as an index into the values of `outer`, which holds it; a view of them even where it is a scalar."""
+        """Return this box as an index into the values of `outer`, which holds it; a view even of a scalar."""
         steps = zip(self.start, outer.start, self.size, strict=True)
         return *(slice(start - first, start - first + size) for start, first, size in steps), ...
 
 
 def plan(shape: Shape, itemsize_bytes: int, sharding: Sharding) -> Layout:
-    """The cut of an array of `shape` whose values lie as `sharding` says."""
+    """Return the cut of an array of `shape` whose values lie as `sharding` says."""
     shard = sharding.shard_shape(shape)
     holders = _holders(shape, shard, sharding)
     shard, holders = _share_replicas(shard, holders, itemsize_bytes)
@@ -94,7 +94,7 @@ def plan(shape: Shape, itemsize_bytes: int, sharding: Sharding) -> Layout:
 
 
 def shard_regions(shape: Shape, sharding: Sharding) -> dict[Region, list[Device]]:
-    """The distinct boxes that this process's devices hold, and the devices of each, by device number."""
+    """Return the distinct boxes that this process's devices hold, and the devices of each, by device number."""
     regions: dict[Region, list[Device]] = {}
     placed = cast("Mapping[Device, _Index]", sharding.addressable_devices_indices_map(shape))
     for device, index in placed.items():
@@ -103,18 +103,18 @@ def shard_regions(shape: Shape, sharding: Sharding) -> dict[Region, list[Device]
 
 
 def region(shape: Shape, index: Sequence[slice]) -> Region:
-    """The box that `index` selects from an array of `shape`."""
+    """Return the box that `index` selects from an array of `shape`."""
     bounds = [one.indices(size)[:2] for one, size in zip(index, shape, strict=True)]
     return Region(start=tuple(first for first, _ in bounds), size=tuple(last - first for first, last in bounds))
 
 
 def cell_region(cell: Cell, cell_shape: Shape) -> Region:
-    """The box of one cell of a regular grid."""
+    """Return the box of one cell of a regular grid."""
     return Region(start=tuple(place * size for place, size in zip(cell, cell_shape, strict=True)), size=cell_shape)
 
 
 def cells_over(box: Region, cell_shape: Shape) -> Iterator[Cell]:
-    """The cells of a regular grid that `box` touches, in row-major order."""
+    """Yield the cells of a regular grid that `box` touches, in row-major order."""
     return itertools.product(
         *(
             range(start // cell, -(-(start + size) // cell))
@@ -124,7 +124,7 @@ def cells_over(box: Region, cell_shape: Shape) -> Iterator[Cell]:
 
 
 def _holders(shape: Shape, shard: Shape, sharding: Sharding) -> dict[Cell, list[int]]:
-    """{cell of the grid of shards: processes that hold it, each once, in the order of their device numbers}."""
+    """Return {cell of the grid of shards: processes that hold it, each once, in the order of their device numbers}."""
     holders: dict[Cell, list[int]] = {}
     placed = cast("Mapping[Device, _Index]", sharding.devices_indices_map(shape))
     for device, index in sorted(placed.items(), key=lambda item: (item[0].process_index, item[0].id)):
@@ -139,7 +139,7 @@ def _holders(shape: Shape, shard: Shape, sharding: Sharding) -> dict[Cell, list[
 def _share_replicas(
     shard: Shape, holders: dict[Cell, list[int]], itemsize_bytes: int
 ) -> tuple[Shape, dict[Cell, list[int]]]:
-    """Cuts a shard that several processes hold into one piece for each, or for as many as keep the pieces large."""
+    """Cut a shard that several processes hold into one piece for each, or into as many as stay large."""
     replicas = min(len(processes) for processes in holders.values())
     for pieces in range(replicas, 1, -1):
         dimension = next((d for d, size in enumerate(shard) if size % pieces == 0), None)
@@ -158,7 +158,7 @@ def _share_replicas(
 def _join(
     shape: Shape, shard: Shape, holders: dict[Cell, list[int]], itemsize_bytes: int
 ) -> tuple[Shape, dict[Cell, list[int]]]:
-    """Joins neighbours, the last dimension first, while one process holds them all and the file stays small."""
+    """Join neighbours, the last dimension first, while one process holds them all and the file stays small."""
     for dimension in reversed(range(len(shape))):
         count = shape[dimension] // shard[dimension]
         for factor in sorted((n for n in range(2, count + 1) if count % n == 0), reverse=True):
@@ -180,7 +180,7 @@ def _joined(holders: dict[Cell, list[int]], dimension: int, factor: int) -> dict
 
 
 def _cut(shard: Shape, itemsize_bytes: int) -> Shape:
-    """Halves (or thirds ...) a file, the first dimension first, until its chunks are small enough to fetch."""
+    """Halve (or third ...) a file, the first dimension first, until its chunks are small enough to fetch."""
     chunk = shard
     while (num_bytes := math.prod(chunk) * itemsize_bytes) > CUT_ABOVE_BYTES:
         factor, dimension = min((_smallest_factor(size), d) for d, size in enumerate(chunk) if size > 1)

@@ -1,13 +1,13 @@
 """Who may write to a folder of checkpoints: one live run at a time, wherever its run directory is.
 
-    ROOT/LEASE    which run, where, and when it last said that it lives
+    ROOT/LEASE    which run, where, and when it last renewed
 
-A run directory has a lock of its own (`shardwise.job.takeover`), but two of them may name one folder, and a bucket has
-no locks. So a run takes the folder's lease when it starts, renews it every few seconds and before each commit, and
-gives it back at its end. The run that is known by the same directory gets it at once, however the last start ended;
-another one waits to see whether the holder still renews it, by its own clock, so clocks need not agree. Each write
-says which content it replaces, where the store can hold it to that; a lease that is gone is not renewed. Called by
-rank 0 and by the import of weights.
+A run directory has a lock of its own (`protocol/takeover.py`), but two of them may name one folder, and a bucket has
+no locks. So rank 0, or the import of weights, takes the folder's lease when it starts, renews it every few seconds and
+before each commit, and gives it back at its end. The run that is known by the same directory gets it at once, however
+the last start ended; another one waits to see whether the holder still renews it, by its own clock, so clocks need not
+agree. Each write is conditional on the content it replaces, if the store supports that; a lease that is gone is not
+renewed.
 """
 
 import errno
@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Self
 
-from shardwise.job.errors import CheckpointError, RunDirectoryError
-from shardwise.job.storage import first_line, in_words, patiently
+from shardwise.protocol.errors import CheckpointError, RunDirectoryError
+from shardwise.protocol.storage import first_line, in_words, patiently
 from shardwise.train.checkpoint.store import Store
 
 LEASE = "LEASE"
@@ -33,7 +33,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a lease: `run` is the run directory's own word for itself, `start` is new with each start."""
+    """Who holds a lease: `run` identifies the run directory, `start` is new with each start."""
 
     run: str
     name: str
@@ -44,7 +44,7 @@ class Holder:
 
     @property
     def words(self) -> str:
-        """For a person."""
+        """Return the holder for messages."""
         return f"the run {self.name!r} in {self.directory}"
 
 
@@ -52,7 +52,7 @@ class Lease:
     """One start's hold of a folder of checkpoints."""
 
     def __init__(self, root: str, *, run: str, name: str, directory: str) -> None:
-        """Nothing is held yet. `run` is what a later start of the same run says, too."""
+        """Hold nothing yet. A later start of the same run gives the same `run`."""
         self._root = root
         self._own = Holder(run=run, name=name, directory=directory, start=secrets.token_hex(8))
         self._folder = Store(root).folder()
@@ -64,13 +64,12 @@ class Lease:
         """Hold the folder while the block runs.
 
         Args:
-            tell: is told what is waited for, at most `STALE_SECONDS` long.
+            tell: gets a line for a person if the lease is waited for, at most `STALE_SECONDS` long.
             beat: is called about once a second meanwhile.
 
         Raises:
-            RunDirectoryError: another run lives that holds it.
+            RunDirectoryError: another live run holds it.
             StorageError, CheckpointError: the folder cannot be read or written.
-
         """
         try:
             patiently(partial(self._take, tell, beat), beat)
@@ -87,12 +86,11 @@ class Lease:
                 self._say(live=False)
 
     def renew(self) -> None:
-        """Say that this run lives.
+        """Show others that this run lives.
 
         Raises:
             RunDirectoryError: another run, or a newer start of this one, has taken the folder.
             ValueError, OSError: the store has not answered for some time, or is not the one that was held.
-
         """
         patiently(partial(self._say, live=True))
 
@@ -101,10 +99,12 @@ class Lease:
         while True:
             value, generation = self._read()
             holder = self._parsed(value)
+            # `renewed_at` is another machine's clock: what counts is that the content stayed the same by ours.
             gone = time.monotonic() - since > STALE_SECONDS
             if holder is None or not holder.live or holder.run == self._own.run or (seen == value and gone):
                 if self._write(self._own, generation):
                     return
+                # Another run was quicker: the next round looks at what it wrote.
             elif not seen:
                 seen, since = value, time.monotonic()
                 tell(f"{self._root}: waiting to see whether {holder.words} still lives")
@@ -118,7 +118,7 @@ class Lease:
                 time.sleep(LOOK_SECONDS)
 
     def _say(self, *, live: bool) -> None:
-        with self._lock:
+        with self._lock:  # the thread and a commit may renew at once, and each write must follow its own read
             value, generation = self._read()
             holder = self._parsed(value)
             if holder is None:  # a volume that is not mounted any more leaves a folder that can be written to
@@ -138,12 +138,12 @@ class Lease:
                 continue  # it may answer the next time, and a commit asks by itself
 
     def _read(self) -> tuple[bytes, bytes]:
-        """The content, empty without one, and the store's word for this very content."""
+        """Return the content, empty if there is no lease, and the store's generation of this very content."""
         found = self._folder.read(LEASE).result()
         return bytes(found.value), found.stamp.generation
 
     def _write(self, holder: Holder, generation: bytes) -> bool:
-        """Whether the content was still that of the generation, and is now the holder."""
+        """Write `holder` if the content is still that of `generation`; return whether it was."""
         text = json.dumps(asdict(replace(holder, renewed_at=round(time.time(), 3)))).encode()
         written = self._folder.write(LEASE, text, if_equal=generation).result()
         return bool(written.generation)

@@ -4,9 +4,9 @@
         arrays/<path>/zarr.json, c.0.1 ...   one zarr3 array for each path
         manifest.json                        this manifest
         COMMITTED                            written last: the SHA-256 of manifest.json
-        SET_ASIDE                            in its place where the run went back to a checkpoint before this one
+        SET_ASIDE                            in its place if the run went back to a checkpoint before this one
 
-Called by the writer and the reader. It touches no file: bytes come in and go out.
+It touches no file: bytes come in and go out.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shardwise.job.contract import COMMITTED
-from shardwise.job.errors import CheckpointError
+from shardwise.protocol.contract import COMMITTED
+from shardwise.protocol.errors import CheckpointError
 
 FORMAT_VERSION = 2
 """2: each weight has `embed` as its first dimension; 1 had it where the layer read it."""
@@ -38,7 +38,9 @@ ArrayPath = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9_][A-Za-z0
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_by_name=True, serialize_by_alias=True
+    )
 
 
 class ArrayEntry(_Model):
@@ -77,7 +79,8 @@ class Manifest(_Model):
     kind: Kind
     step: Annotated[int, Field(ge=0, le=2**31 - 1)]
     run: _Text
-    incarnation: Annotated[int, Field(ge=0)]
+    # The restart attempt that wrote it, under the name that this format has had from its first version.
+    attempt: Annotated[int, Field(ge=0, alias="incarnation")]
     created: AwareDatetime
     identity: Annotated[dict[_Text, IdentityValue | _Text], Field(max_length=10_000)]
     arrays: Annotated[dict[ArrayPath, ArrayEntry], Field(min_length=1, max_length=MAX_ARRAYS)]
@@ -85,13 +88,13 @@ class Manifest(_Model):
 
 
 def array_directory(path: str) -> str:
-    """Where an array lies in the checkpoint's directory; the pattern of `ArrayPath` keeps it inside."""
+    """Return where an array lies in the checkpoint's directory; the pattern of `ArrayPath` keeps it inside."""
     return str(PurePosixPath(ARRAYS, path))
 
 
 def encode(manifest: Manifest) -> tuple[bytes, bytes]:
-    """The bytes of the manifest and of its marker."""
-    # Left out where there is none, so that releases which know no history read the checkpoints of other jobs.
+    """Return the bytes of the manifest and of its marker."""
+    # Left out if it is empty, so that releases which know no history read the checkpoints of other jobs.
     unsaid = {"history"} if manifest.history == NO_HISTORY else None
     text = manifest.model_dump_json(exclude=unsaid).encode()
     if len(text) > MAX_MANIFEST_BYTES:
@@ -101,7 +104,7 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
 
 
 def decode(manifest: bytes | None, marker: bytes | None, step: int) -> Manifest:
-    """The manifest, or a `CheckpointError` that says which of the two files is wrong, and how."""
+    """Return the manifest, or raise a `CheckpointError` that says which of the two files is wrong, and how."""
     if marker is None:
         raise CheckpointError(f"it was never committed, or was set aside: {MARKER} is missing")
     if manifest is None:
@@ -148,7 +151,7 @@ def _refuse_other(name: str, content: bytes) -> None:
 def _object(name: str, content: bytes) -> dict[str, object]:
     try:
         value = json.loads(content)
-    except (ValueError, RecursionError) as error:  # what is nested too deep is JSON, but nobody's manifest
+    except (ValueError, RecursionError) as error:  # what is nested too deep is JSON, but no manifest
         raise CheckpointError(f"{name} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{name} is not a JSON object")

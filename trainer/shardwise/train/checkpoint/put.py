@@ -1,8 +1,7 @@
-"""Writes the staged files of a checkpoint's arrays, so many bytes at a time; all are durable when it returns.
+"""Write the staged files of a checkpoint's arrays, so many bytes at a time; all are durable on return.
 
-What a passing error of the storage has stopped is written again, as a whole.
-
-Called by the writer in its background thread. It commits nothing: without a marker these files are no checkpoint.
+A file that a passing error of the storage has stopped is written again, as a whole. Runs in the writer's background
+thread. It commits nothing: without a marker these files are no checkpoint.
 """
 
 from collections import deque
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import tensorstore as ts
 
-from shardwise.job.storage import may_pass, patiently
+from shardwise.protocol.storage import may_pass, patiently
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import array_directory
 from shardwise.train.checkpoint.staging import Part
@@ -35,10 +34,10 @@ def put(
     describes: bool = True,
     moved: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes and empties `parts`. Raises what TensorStore raises, after everything on its way has ended.
+    """Write and empty `parts`. Raises what TensorStore raises, after every write on its way has ended.
 
-    Of several processes one `describes` the arrays: a bucket takes about one write of an object in a second. `moved` is
-    called after each file.
+    The one process that `describes` the arrays writes their metadata: a bucket takes about one write of an object in a
+    second. `moved` is called after each file.
     """
     context = zarr.context(_NUM_FILES_AT_ONCE)
     opens: dict[str, Callable[[], ts.Future[ts.TensorStore]]] = {
@@ -78,16 +77,17 @@ def _spec(store: Store, step: int, path: str, array: jax.ShapeDtypeStruct, cut: 
 
 
 def _start_write(part: Part, stores: Mapping[str, ts.TensorStore]) -> ts.Future[None]:
-    """Hands a file to TensorStore; it is durable when the result is there."""
+    """Hand a file to TensorStore; it is durable when the result is there."""
     stored = stores[part.path]
     values = part.bits.view(stored.dtype.numpy_dtype)
     return stored[part.box.slices].write(values, can_reference_source_data_indefinitely=True).commit
 
 
 def _result(first: ts.Future[_Result], again: Callable[[], ts.Future[_Result]]) -> _Result:
-    """What comes of what is on its way, or of what `again` starts in its place.
+    """Return the result of a write, or of what `again` starts in its place after a passing error.
 
-    That may have failed long ago, with all the others, and be possible by now: it is tried before anything is waited.
+    The write may have failed long ago, with all the others, and be possible by now: so it is tried again before any
+    wait.
     """
     try:
         return first.result()

@@ -1,10 +1,10 @@
-"""Restores a state from the newest checkpoint that is whole, straight into the shardings of the run.
+"""Restore a state from the newest checkpoint that is whole, straight into the shardings of the run.
 
     newest first:  marker -> manifest -> shapes -> every chunk's crc32c -> every array's digest
 
 The first four find damage; the digest also finds what a checksum cannot, such as two chunks that changed places. A
 checkpoint that fails is refused by name and the one before it is tried. How the arrays are read is `fetch`'s business.
-Called by the step loop, `generate` and `export`. It never writes.
+It never writes.
 """
 
 import json
@@ -16,15 +16,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.job.contract import checkpoint_name
-from shardwise.job.errors import CheckpointError
-from shardwise.job.storage import first_line, in_words, patiently
+from shardwise.protocol.contract import checkpoint_name
+from shardwise.protocol.errors import CheckpointError
+from shardwise.protocol.storage import first_line, in_words, patiently
 from shardwise.train.checkpoint.chunks import Refusal
 from shardwise.train.checkpoint.fetch import fetch
 from shardwise.train.checkpoint.manifest import MANIFEST, MARKER, Manifest, decode
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex
-from shardwise.train.processes import Agree
+from shardwise.train.peers import Agree
 
 Report = Callable[[int, str], None]
 """Is told of each refused checkpoint: (step, reason)."""
@@ -52,12 +52,12 @@ def restore(
     agree: Agree = lambda own, settle: settle([own]),
     beat: Callable[[], None] = lambda: None,
 ) -> Restored | None:
-    """The newest usable checkpoint, or that of `step`, as arrays of the shapes, dtypes and shardings of `abstract`.
+    """Return the newest usable checkpoint, or that of `step`, with the shapes, dtypes and shardings of `abstract`.
 
     `digester` was built for `abstract`. Arrays that the checkpoint holds beyond `abstract` are left alone; ones that it
-    lacks are a reason to refuse it, unless `partial`. Returns None where nothing was ever committed. Raises
+    lacks are a reason to refuse it, unless `partial`. Return None if nothing was ever committed. Raise
     `CheckpointError` if checkpoints were committed and none can be used, or if the one asked for cannot, and
-    `StorageError` where the store does not answer for some time. Each of several processes reads what its devices
+    `StorageError` if the store does not answer for some time. Each of several processes reads what its devices
     hold; through `agree` all of them try what rank 0 sees, in its order, and refuse what one refuses. `beat` is called
     after each chunk.
     """
@@ -79,7 +79,7 @@ def restore(
 
 
 def read_manifest(root: str, step: int) -> Manifest:
-    """The manifest of a committed checkpoint; raises `CheckpointError` if it is damaged or not there."""
+    """Return the manifest of a committed checkpoint; raise `CheckpointError` if it is damaged or missing."""
     try:
         return _manifest(Store(root), step)
     except Refusal as refusal:
@@ -87,13 +87,13 @@ def read_manifest(root: str, step: int) -> Manifest:
 
 
 def steps(root: str) -> list[int]:
-    """The committed steps, ascending."""
+    """Return the committed steps, ascending."""
     store = Store(root)
     return [step for step, committed in _reachable(store, store.steps).items() if committed]
 
 
 def load_numpy(root: str, step: int, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays whose path starts with `prefix`, verified, by path, one in memory at a time."""
+    """Yield the arrays whose path starts with `prefix`, verified, by path, one in memory at a time."""
     store, manifest = Store(root), read_manifest(root, step)
     whole = NamedSharding(Mesh(jax.local_devices()[:1], ("device",)), PartitionSpec())
     for path, entry in sorted(manifest.arrays.items()):
@@ -108,7 +108,7 @@ def load_numpy(root: str, step: int, prefix: str) -> Iterator[tuple[str, np.ndar
 
 
 def _first_rank_sees(store: Store, agree: Agree) -> dict[int, bool]:
-    """Rank 0's listing: a network volume may show another host an older one, and all must try the same checkpoints."""
+    """Return rank 0's listing: a network volume may show another host an older one, and all must try the same."""
     return dict(json.loads(agree("", lambda _: json.dumps(sorted(_reachable(store, store.steps).items())))))
 
 
@@ -121,7 +121,7 @@ def _none_usable(store: Store, step: int | None, steps: Mapping[int, bool], refu
 
 
 def _reachable(store: Store, ask: Callable[[], Any]) -> Any:
-    """What `ask` returns; a store that does not answer is an error, not a damaged checkpoint."""
+    """Return what `ask` returns; a store that does not answer is an error, not a damaged checkpoint."""
     try:
         return patiently(ask)
     except (ValueError, OSError) as error:
@@ -162,22 +162,23 @@ def _whole(
     *,
     partial: bool,
 ) -> tuple[Manifest, dict[str, jax.Array]]:
-    """A checkpoint that no process refuses: its manifest, and the wanted arrays."""
+    """Return a checkpoint that no process refuses: its manifest, and the wanted arrays."""
     try:
         manifest = _manifest(store, step)
         wanted = _wanted(manifest, abstract, partial=partial)
         arrays, digests = _read(store, manifest, wanted, digester, beat)
     except Refusal as refusal:
-        agree(str(refusal), _first_refusal)
+        agree(str(refusal), _first_refusal)  # each rank takes part once, whether it refuses or not
         raise
-    if words := agree("", _first_refusal):
-        raise Refusal(words)
+    if reason := agree("", _first_refusal):
+        raise Refusal(reason)
+    # Last, because digests are sums over all ranks: a rank that had refused would be missing.
     _compare(manifest, to_hex(digests, agree))
     return manifest, arrays
 
 
 def _first_refusal(reasons: Sequence[str]) -> str:
-    """Whose refusal holds for all, and why; empty where nobody refuses."""
+    """Return the refusal that holds for all, and its rank; "" if no process refuses."""
     return next((f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason), "")
 
 
@@ -188,12 +189,13 @@ def _read(
     digester: Digester,
     beat: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """The arrays, and their digests on the way: made while the next arrays are read."""
+    """Return the arrays and their digests; each digest is computed while the next arrays are read."""
     arrays: dict[str, jax.Array] = {}
     digests: dict[str, jax.Array] = {}
     for path, array in fetch(store, manifest, wanted, beat):
         arrays[path] = array
         digests |= digester({path: array})
+    # `fetch` gives the largest first; the state keeps the order of what was asked for.
     return {path: arrays[path] for path in wanted}, digests
 
 

@@ -1,6 +1,6 @@
 """The host copy of a state: the only part of a save that training waits for.
 
-Called by the writer. It knows which values go into which file from the layout, and writes nothing.
+It takes from the layout which values go into which file, and writes nothing.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class Part:
 def stage(
     arrays: Mapping[str, jax.Array], layouts: Mapping[str, layout.Layout], copiers: ThreadPoolExecutor
 ) -> deque[Part]:
-    """Host copies of every file's values, taken by several threads: one does not fill the memory's bandwidth."""
+    """Return host copies of every file's values, taken by several threads: one does not fill the memory's bandwidth."""
     parts: deque[Part] = deque()
     copies = []
     for path, array in arrays.items():
@@ -49,7 +49,7 @@ def stage(
 
 
 def _unique_shards(array: jax.Array) -> Iterator[tuple[layout.Region, jax.Array]]:
-    """Each distinct box of the array that this process holds, once, and its values on one of the devices."""
+    """Yield each distinct box of the array that this process holds, once, and its values on one of the devices."""
     seen = set()
     for shard in array.addressable_shards:
         box = layout.region(array.shape, shard.index)

@@ -2,8 +2,8 @@
 
 A thin layer: TensorStore's key-value stores do the work, which write a local file beside its name, flush it and rename
 it, and an object in one request. They list every object below a place, a hundred thousand in a large checkpoint, so
-fsspec lists a bucket's folders. Only the chunks of local checkpoints are read without it (`chunks`). Called by the
-writer and the reader. What the files mean is the manifest's business.
+fsspec lists a bucket's folders. Only the chunks of local checkpoints are read without it (`chunks`). What the files
+mean is the manifest's business.
 """
 
 import os
@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import fsspec
 import tensorstore as ts
 
-from shardwise.job.contract import checkpoint_name, checkpoint_step
-from shardwise.job.errors import CheckpointError
-from shardwise.job.storage import may_pass
+from shardwise.protocol.contract import checkpoint_name, checkpoint_step
+from shardwise.protocol.errors import CheckpointError
+from shardwise.protocol.storage import may_pass
 from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.manifest import MARKER, SET_ASIDE
 
@@ -26,11 +26,11 @@ _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """What AWS's own clients look at for an S3 that is not Amazon's, in this order. TensorStore looks at neither."""
 _S3_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-"""Where they are, nothing else is looked at: by itself TensorStore prints an error for each file that is not there."""
+"""If they are set, nothing else is looked at: by itself TensorStore prints an error for each file that is not there."""
 
 
 def import_lister(root: str) -> None:
-    """Import what lists the bucket of a root, which takes a second and is for a thread to do beside other work."""
+    """Import what lists the bucket of a root. That takes a second, so a thread can do it beside other work."""
     scheme = urlsplit(root).scheme
     if scheme in _BUCKET_DRIVERS:
         fsspec.get_filesystem_class(scheme)
@@ -62,36 +62,36 @@ class Store:
             )
 
     def spec(self, step: int, directory: str = "") -> dict[str, Any]:
-        """TensorStore's description of a directory of a checkpoint."""
+        """Return TensorStore's description of a directory of a checkpoint."""
         inside = f"{directory}/" if directory else ""
         return {**self._base, "path": f"{self._base['path']}{checkpoint_name(step)}/{inside}"}
 
     def folder(self) -> ts.KvStore:
-        """The files beside the checkpoints."""
+        """Return the files beside the checkpoints."""
         return ts.KvStore.open(self._base, context=self._context).result()
 
     def steps(self) -> dict[int, bool]:
-        """{step: whether it is committed}, ascending, from one listing of folders and a look for each one's marker."""
+        """Return {step: whether it is committed}, ascending: one listing of folders, and a look for each marker."""
         names = self._list_folder() if self._folder else self._list_bucket()
         found = sorted(step for name in names if (step := checkpoint_step(name)) is not None)
         looks = {step: self._open(step).read(MARKER) for step in found}
         return {step: look.result().state == "value" for step, look in looks.items()}
 
     def read(self, step: int, name: str, part: slice = slice(None)) -> bytes | None:
-        """A file of a checkpoint, or the bytes of `part`; None where it does not exist."""
+        """Return a file of a checkpoint, or the bytes of `part`; None if it does not exist."""
         result = self._open(step).read(name, byte_range=part).result()
         return bytes(result.value) if result.state == "value" else None
 
     def local_file(self, step: int, name: str) -> Path | None:
-        """Where a file of a checkpoint lies, or None if that is in a bucket."""
+        """Return where a file of a checkpoint lies, or None if that is in a bucket."""
         return self._folder and self._folder / checkpoint_name(step) / name
 
     def write(self, step: int, name: str, content: bytes) -> None:
-        """Replaces a small file of a checkpoint as a whole; it is on disk when this returns."""
+        """Replace a small file of a checkpoint as a whole; it is on disk on return."""
         self._open(step).write(name, content).result()
 
     def flush(self, step: int, directories: Sequence[str]) -> None:
-        """Makes the names of new directories durable: a file's flush does not reach the folders above its own."""
+        """Make the names of new directories durable: a file's flush does not reach the folders above its own."""
         if self._folder is None:
             return
         checkpoint = self._folder / checkpoint_name(step)
@@ -103,7 +103,7 @@ class Store:
                 os.close(descriptor)
 
     def delete(self, step: int) -> None:
-        """Removes a checkpoint, its marker first, so that a deletion cut short leaves an uncommitted one."""
+        """Remove a checkpoint, its marker first, so that a deletion cut short leaves an uncommitted one."""
         self._open(step).write(MARKER, None).result()
         if self._folder is None:
             self._open(step).delete_range(ts.KvStore.KeyRange()).result()
@@ -111,12 +111,12 @@ class Store:
             shutil.rmtree(folder)
 
     def set_aside(self, step: int) -> None:
-        """Gives the marker of a committed checkpoint another name, so that it does not count; renamed back, it does."""
+        """Rename the marker of a committed checkpoint, so that it does not count; renamed back, it does."""
         self.write(step, SET_ASIDE, self.read(step, MARKER) or b"")
         self._open(step).write(MARKER, None).result()
 
     def is_set_aside(self, step: int) -> bool:
-        """Whether a checkpoint has that other name for its marker."""
+        """Return whether a checkpoint's marker has that other name."""
         return self.read(step, SET_ASIDE) is not None
 
     def _open(self, step: int) -> ts.KvStore:
@@ -132,7 +132,7 @@ class Store:
         try:
             filesystem, path = fsspec.core.url_to_fs(self.root)
             entries = filesystem.ls(path, detail=True, refresh=True)
-        except FileNotFoundError:  # of a bucket that is not there, too: listing it raises where there is none
+        except FileNotFoundError:  # also of a bucket that does not exist
             return [key.decode().split("/")[0] for key in self.folder().list().result()]
         except Exception as error:  # each library has its own
             raise (ConnectionError if may_pass(error) else ValueError)(f"{type(error).__name__}: {error}") from error
@@ -140,7 +140,7 @@ class Store:
 
 
 def _s3_settings() -> dict[str, Any]:
-    """What of the environment TensorStore has to be told."""
+    """Return the settings of the environment that TensorStore does not read itself."""
     settings: dict[str, Any] = {}
     if endpoint := next((value for name in _S3_ENDPOINT_VARIABLES if (value := os.environ.get(name))), None):
         settings["endpoint"] = endpoint

@@ -1,14 +1,14 @@
-"""Saves a state to disk while training goes on.
+"""Save a state to disk while training goes on.
 
     save()      waits for the save before it, copies this process's part to host memory, returns
     background  digests -> room -> array files -> manifest.json, fence, COMMITTED, retention
 
-A save that the storage did not take is told, and training goes on towards the next one, as long as there is an older
-checkpoint and for a bounded time. So does what retention could not delete.
+A save that the storage did not take is reported, and training goes on towards the next one, as long as there is an
+older checkpoint and for a bounded time. Files that retention could not delete are reported in the same way.
 
 The copy is what makes it safe to donate the arrays to the next step: on CPU an array handed to numpy is a view, and
 a view stops donation. Every process writes its own part of the array files; rank 0 alone makes room and commits, after
-all have said that theirs are durable. Called by the step loop and by the import of published weights.
+all have reported that theirs are durable.
 """
 
 import json
@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 import jax
 
-from shardwise.job.contract import checkpoint_name
-from shardwise.job.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.job.spec import Keep
-from shardwise.job.storage import first_line, in_words, may_pass, patiently
+from shardwise.protocol.contract import checkpoint_name
+from shardwise.protocol.errors import CheckpointError, ShardwiseError, StorageError
+from shardwise.protocol.storage import first_line, in_words, may_pass, patiently
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import (
     ARRAYS,
@@ -47,7 +47,7 @@ from shardwise.train.checkpoint.retention import expired
 from shardwise.train.checkpoint.staging import Part, stage
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, combine, to_hex
-from shardwise.train.processes import ALONE, Processes
+from shardwise.train.peers import ALONE, Peers
 
 _NUM_COPY_THREADS = 4
 _LOOK_SECONDS = 0.5
@@ -90,9 +90,9 @@ class _Save:
 
 
 def set_aside(root: str, after: int) -> list[int]:
-    """Sets the committed checkpoints after a step aside, so that the run that goes on from it has them no more.
+    """Set the committed checkpoints after a step aside, so that the run that goes on from it no longer has them.
 
-    Returns their steps, ascending. Raises `StorageError` or `CheckpointError`; then some may still count.
+    Return their steps, ascending. Raise `StorageError` or `CheckpointError`; then some may still count.
     """
     store = Store(root)
     try:
@@ -105,7 +105,7 @@ def set_aside(root: str, after: int) -> list[int]:
 
 
 class Listener(Protocol):
-    """Hears, from the thread that writes, what becomes of the saves."""
+    """Is called, from the thread that writes, with what becomes of the saves."""
 
     def saved(self, ticket: SaveTicket) -> None:
         """A checkpoint is committed."""
@@ -115,7 +115,7 @@ class Listener(Protocol):
 
 
 class _UnsavedError(Exception):
-    """A save that the storage did not take, in words, and for how long rank 0 knows saves to fail."""
+    """A save that the storage did not take: the error, and for how long saves have failed by rank 0's clock."""
 
     def __init__(self, error: ShardwiseError, failing_seconds: float) -> None:
         super().__init__(str(error))
@@ -123,11 +123,11 @@ class _UnsavedError(Exception):
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one incarnation of a run below `root`, one at a time, in the background.
+    """Writes the checkpoints of one attempt of a run below `root`, one at a time, in the background.
 
-    What goes wrong there is raised by the next `save`, `wait` or `close`, as a `StorageError` or, where a person has to
-    change something, a `CheckpointError` in plain words; whatever `fence` raises comes through as it is. But where an
-    older checkpoint is there, a failed save is told, and no more than its ticket's `error`, until too many have failed.
+    An error there is raised by the next `save`, `wait` or `close`: a `StorageError` or, if a person has to change
+    something, a `CheckpointError` in plain words; whatever `fence` raises comes through as it is. But if an older
+    checkpoint exists, a failed save only goes to the listener and its ticket's `error`, until too many have failed.
     """
 
     def __init__(
@@ -136,21 +136,21 @@ class CheckpointWriter:
         *,
         keep: Keep,
         run: str,
-        incarnation: int,
+        attempt: int,
         fence: Callable[[], AbstractContextManager[None]],
-        processes: Processes = ALONE,
+        processes: Peers = ALONE,
         listener: Listener | None = None,
         restored: bool = False,
     ) -> None:
-        """`fence` surrounds each commit: it raises if a newer incarnation of the run exists, and else keeps it waiting.
+        """`fence` surrounds each commit: it raises if a newer attempt of the run exists, and else keeps it waiting.
 
-        `listener` hears of it right after, and of failures. `processes` all have such a writer, and save the same
-        steps. `restored`: the run began from a checkpoint.
+        `listener` is called right after a commit, and after failures. `processes` all have such a writer, and save the
+        same steps. `restored`: the run began from a checkpoint.
         """
         self._store = Store(root)
         self._keep = keep
         self._run = run
-        self._incarnation = incarnation
+        self._attempt = attempt
         self._fence, self._processes = fence, processes
         self._listener = listener
         self._has_older, self._num_failed, self._failing_since = restored, 0, 0.0
@@ -171,7 +171,7 @@ class CheckpointWriter:
         overwrite: bool = False,
         beat: Callable[[], None] = lambda: None,
     ) -> SaveTicket:
-        """Starts to save `arrays` as the checkpoint of `step`; they may be donated as soon as this returns.
+        """Start to save `arrays` as the checkpoint of `step`; they may be donated as soon as this returns.
 
         `digester` was built for these paths; it is started after the copy, which on CPU it would slow down, and is
         waited for in the background. A committed checkpoint of this step with equal digests is left as it is; with
@@ -200,14 +200,14 @@ class CheckpointWriter:
         return ticket
 
     def wait(self, beat: Callable[[], None] = lambda: None) -> None:
-        """Returns when nothing is being written; raises what went wrong since the last call.
+        """Wait until nothing is being written; raise what went wrong since the last call.
 
         `beat` is called as the writing gets on, file by file.
         """
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        moves = -1
+        moves: int | None = None
         while wait([pending], timeout=_LOOK_SECONDS).not_done:
             if self._moves != moves:
                 moves = self._moves
@@ -218,7 +218,7 @@ class CheckpointWriter:
         self._moves += 1
 
     def close(self) -> None:
-        """Waits like `wait`, and ends the threads."""
+        """Wait like `wait`, and end the threads."""
         try:
             self.wait()
         finally:
@@ -239,18 +239,21 @@ class CheckpointWriter:
             self._retain(save.step)
 
     def _written(self, save: _Save) -> bool:
-        """Whether the checkpoint was written, and not there before; it is committed when this returns."""
+        """Commit the checkpoint; return whether it had to be written, and was not there before."""
+        # Every rank takes part, so this comes before anything that one rank alone may fail at.
         digests = to_hex(save.digests, partial(self._processes.agree, "save digests"))
         save.ticket.digest = combine(digests)
         writes = self._processes.writes
         if any(self._together(save, "room", lambda: writes and self._is_there(save, digests))):
             return False
+        # Rank 0 commits only after this exchange: by then every rank's files are durable.
         self._together(save, "files", lambda: self._put(save))
+        # The others wait for the commit too, so that none counts a save as done which rank 0 could not commit.
         self._together(save, "commit", lambda: writes and self._commit(save, digests))
         return True
 
     def _failed(self, save: _Save, unsaved: _UnsavedError) -> None:
-        """Every process counts the same failures, and goes by rank 0's clock, so they give up together."""
+        """Count a failure as every process counts it, by rank 0's clock, so that all give up together."""
         if self._num_failed == 0:
             self._failing_since = save.started
         self._num_failed += 1
@@ -274,43 +277,46 @@ class CheckpointWriter:
         manifest, marker = encode(self._manifest(save, digests))
         patiently(partial(self._store.write, save.step, MANIFEST, manifest))
         self._store.flush(save.step, [])  # once: what a flush could not write, the system calls written the next time
+        # The fence keeps a newer attempt waiting: were it taken earlier, the flush would hold that attempt up.
         with self._fence():
             patiently(partial(self._store.write, save.step, MARKER, marker))
         return True
 
     def _together(self, save: _Save, what: str, act: Callable[[], bool]) -> list[bool]:
-        """Acts, and waits until all processes have; returns what came of each, or raises what went wrong with any."""
+        """Act, and wait until all processes have; return each one's result, or raise what went wrong with any."""
         failure: Exception | None = None
-        done, words = False, ""
+        done, reason = False, ""
         try:
             done = act()
             self._moved()
         except (ValueError, OSError) as error:  # TensorStore raises ValueError for whatever a store answers
-            failure, words = error, zarr.write_cause(error)
+            failure, reason = error, zarr.write_cause(error)
         except ShardwiseError as error:
-            failure, words = error, str(error)
-        said = {
+            failure, reason = error, str(error)
+        outcome = {
             "done": done,
-            "words": words,
+            "reason": reason,
             "refused": isinstance(failure, ShardwiseError),
             "passes": failure is not None and may_pass(failure),
             "failing_seconds": time.monotonic() - self._failing_since if self._num_failed else 0.0,
         }
-        heard = [json.loads(text) for text in self._processes.exchange(f"save {what}", json.dumps(said))]
+        # A rank that failed still takes part in the exchange; raising before it would leave the others waiting.
+        outcomes = [json.loads(text) for text in self._processes.exchange(f"save {what}", json.dumps(outcome))]
+        # Our own errors (a newer attempt, a lease that was taken, other values) end the run at once.
         if isinstance(failure, ShardwiseError):
             raise failure
-        bad = [rank for rank, one in enumerate(heard) if one["words"]]
+        bad = [rank for rank, one in enumerate(outcomes) if one["reason"]]
         if bad:
-            first = heard[bad[0]]
-            why = words if self._processes.count == 1 else f"rank {bad[0]}: {first['words']}"
+            first = outcomes[bad[0]]
+            why = reason if self._processes.count == 1 else f"rank {bad[0]}: {first['reason']}"
             unsaved = self._unsaved(save, why, StorageError if first["passes"] else CheckpointError)
-            if any(one["refused"] for one in heard):
+            if any(one["refused"] for one in outcomes):
                 raise unsaved from failure
-            raise _UnsavedError(unsaved, heard[0]["failing_seconds"]) from failure
-        return [one["done"] for one in heard]
+            raise _UnsavedError(unsaved, outcomes[0]["failing_seconds"]) from failure
+        return [one["done"] for one in outcomes]
 
     def _is_there(self, save: _Save, digests: Mapping[str, str]) -> bool:
-        """Whether this very checkpoint is committed already; otherwise the place is free when this returns."""
+        """Return whether this very checkpoint is committed already; if not, free its place."""
         committed = patiently(self._store.steps).get(save.step)
         if committed and not save.overwrite:
             there = decode(self._store.read(save.step, MANIFEST), self._store.read(save.step, MARKER), save.step)
@@ -320,7 +326,7 @@ class CheckpointWriter:
                 f"{self._store.root}/{checkpoint_name(save.step)} is committed and holds other values than "
                 "those to be saved; it is untouched. Save into another folder, or overwrite it explicitly"
             )
-        if committed is not None:
+        if committed is not None:  # an interrupted save, one set aside, or one to overwrite
             self._store.delete(save.step)
         return False
 
@@ -339,7 +345,7 @@ class CheckpointWriter:
             kind=save.kind,
             step=save.step,
             run=self._run,
-            incarnation=self._incarnation,
+            attempt=self._attempt,
             created=datetime.now(UTC).replace(microsecond=0),
             identity=dict(save.identity),
             history=save.history,
@@ -347,9 +353,9 @@ class CheckpointWriter:
         )
 
     def _retain(self, saved: int) -> None:
-        """Deletes what retention lets go, and what saves that were cut short left behind; what stays, the next time.
+        """Delete what retention lets go and what interrupted saves left; the next call deletes what stays.
 
-        What was set aside stays until the run has come so far.
+        What was set aside stays until the run has come so far again.
         """
         kept = []
         try:
@@ -368,7 +374,7 @@ class CheckpointWriter:
             self._listener.event({"event": "retentionFailed", "step": saved, "reason": "; ".join(kept)})
 
     def _unsaved(self, save: _Save, why: str, kind: type[ShardwiseError]) -> ShardwiseError:
-        """What a failed save is to a person; rank 0 has then removed what there was of it."""
+        """Remove what a failed save left, on rank 0, and return the error for a person."""
         save.parts.clear()
         where = f"{self._store.root}/{checkpoint_name(save.step)}"
         removed = self._remove_partial(save.step) if self._processes.writes else ""

@@ -1,9 +1,9 @@
 """How an array of a checkpoint is described to TensorStore, and what its errors mean in plain words.
 
 zarr3 with `sharding_indexed`: a file holds chunks and an index, and both carry crc32c. Chunks of zeros are stored
-too, so that a chunk that is not there is an error and never reads as zeros. Every save has a context of its own without
-a cache pool: a shared one keeps what passed through it. Called by the writer; the reader knows the format by itself
-(`chunks`) and takes from here what an error means.
+too, so that a missing chunk is an error and never reads as zeros. Every save has a context of its own without a cache
+pool: a shared one keeps what passed through it. The reader knows the format by itself (`chunks`) and takes from here
+only what an error means.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from shardwise.job.storage import first_line, may_pass
+from shardwise.protocol.storage import first_line, may_pass
 from shardwise.train.checkpoint.layout import Shape
 
 _COPY_CONCURRENCY = 4
@@ -29,7 +29,7 @@ _FULL = {
 
 
 def context(num_file_operations: int) -> ts.Context:
-    """At most so many files at a time and no cache, for one save."""
+    """Return the context of one save: at most so many files at a time and no cache."""
     return ts.Context(
         {
             "file_io_concurrency": {"limit": num_file_operations},
@@ -43,7 +43,7 @@ def context(num_file_operations: int) -> ts.Context:
 def array_spec(
     kvstore: dict[str, Any], shape: Shape, dtype: np.dtype[Any], file_shape: Shape, chunk_shape: Shape
 ) -> dict[str, Any]:
-    """The whole description: what is on disk already must agree with all of it."""
+    """Return the whole description: what is on disk already must agree with all of it."""
     sharding = {"chunk_shape": chunk_shape, "codecs": _CODECS, "index_codecs": _CODECS}
     return {
         "driver": "zarr3",
@@ -60,11 +60,11 @@ def array_spec(
 
 
 def is_out_of_reach(error: Exception) -> bool:
-    """Whether the store cannot be read now, which says nothing about the checkpoint."""
+    """Return whether the store cannot be read now, which says nothing about the checkpoint."""
     return may_pass(error) or str(error).startswith("PERMISSION_DENIED")
 
 
 def write_cause(error: Exception) -> str:
-    """Why a write failed: a known cause in plain words, with what the system said."""
+    """Return why a write failed: a known cause in plain words, with the system's own message."""
     known = next((words for text, words in _FULL.items() if text in str(error)), "writing failed")
     return f"{known} ({first_line(error)})"

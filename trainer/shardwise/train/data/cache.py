@@ -1,6 +1,6 @@
 """The tokenised cache: each corpus is tokenised once, by one process, and mapped by all that come after.
 
-Called by `dataset`. It does not find files, take digests of them, or order sequences.
+It does not find files, take digests of them, or order sequences.
 
     <root>/data/<key>/            train-*.bin, train.ends, held-out-*.bin, held-out.ends, index.json, COMPLETE
     <root>/data/<key>.building/   the same while it is being written; renamed when whole, never read
@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import has_changed
 from shardwise.train.data.locks import locked, try_locked
 from shardwise.train.data.store import StreamLayout, TokenStream
@@ -45,10 +45,10 @@ class CachedCorpus:
 def open_or_build(
     corpus: Corpus, tokenizer: Tokenizer, *, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> CachedCorpus:
-    """The tokens of a corpus, from the cache or after building it there; `beat` is called as that gets on.
+    """Return the tokens of a corpus, from the cache or after building it there; call `beat` meanwhile.
 
-    Several processes may call this at once: one builds, the others wait for it, say so, and use what it built.
-    Raises DataError for data that cannot be used and a file that changes meanwhile, OSError for a disk that cannot be
+    Several processes may call this at once: one builds, the others wait for it, report that, and use what it built.
+    Raise DataError for data that cannot be used and a file that changes meanwhile, OSError for a disk that cannot be
     written.
     """
     key = cache_key(corpus, tokenizer)
@@ -65,7 +65,7 @@ def open_or_build(
 
 
 def _follower(building: Path, beat: Callable[[], None]) -> Callable[[], None]:
-    """A look at what another process builds, which beats when there is more of it: that one may be stopped, or hang."""
+    """Return a look at what another process builds; it beats only as that grows, since the builder may hang."""
     seen = -1
 
     def look() -> None:
@@ -84,13 +84,13 @@ def _building(finished: Path) -> Path:
 
 
 def cache_key(corpus: Corpus, tokenizer: Tokenizer) -> str:
-    """32 hex digits: the same for the same content, tokenizer, split and format."""
+    """Return 32 hex digits: the same for the same content, tokenizer, split and format."""
     identity = {"format": FORMAT_VERSION, "tokenizer": tokenizer.fingerprint, **corpus.identity()}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _damage(finished: Path) -> str | None:
-    """What keeps the cache from being used: None if it is whole, "" if there is none."""
+    """Return what keeps the cache from being used: None if it is whole, "" if it does not exist."""
     if not finished.exists():
         return ""
     for name in (_MARKER, _INDEX):
@@ -124,7 +124,7 @@ def _lock_path(directory: Path, key: str) -> Path:
 
 
 def _remove_rubbish(directory: Path, key: str, damage: str, report: Callable[[str], None]) -> None:
-    """Removes our key's damaged cache and every half-written one whose builder is dead. Called under our key's lock."""
+    """Remove our key's damaged cache and every half-written one whose builder is dead. Needs our key's lock."""
     if damage:
         report(f"the data cache {directory / key} is damaged ({damage}): building it again")
         shutil.rmtree(directory / key)

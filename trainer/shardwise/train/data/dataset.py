@@ -1,7 +1,7 @@
 """From the job's `data` section to batches of token arrays.
 
-Called by the trainer: `prepare` once, then `Dataset.train.rows` each step and `Dataset.held_out.rows` at evaluations.
-It runs no model.
+The trainer calls `prepare` once, then `Dataset.train.rows` each step and `Dataset.held_out.rows` at evaluations. No
+model runs here.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.job.errors import DataError
 from shardwise.job.spec.data import Data, Source
-from shardwise.job.storage import in_words
+from shardwise.protocol.errors import DataError
+from shardwise.protocol.storage import in_words
 from shardwise.train.data.cache import CachedCorpus, open_or_build
 from shardwise.train.data.digests import file_digests
 from shardwise.train.data.entropy import bigram_entropy, unigram_entropy
@@ -65,12 +65,12 @@ class Dataset:
     def bigram_entropy(self) -> float:
         """Nats a token of the best model that knows only the token before, over at most 2 Mi tokens.
 
-        An estimate from counts: too low where the vocabulary is large for so many tokens.
+        An estimate from counts: too low if the vocabulary is large for so many tokens.
         """
         return bigram_entropy(*self._counted())
 
     def _counted(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Tokens [token] and their targets [token], of the first training samples: a fair sample of the mixture."""
+        """Return tokens [token] and their targets [token] of the first samples: a fair sample of the mixture."""
         first = self.train.rows(np.zeros(1, np.int64))
         count = min(self.train.num_sequences, max(1, _ENTROPY_TOKENS // first.tokens.size))
         batch = self.train.rows(np.arange(count))
@@ -87,11 +87,11 @@ def prepare(
     report: Callable[[str], None],
     beat: Callable[[], None] = lambda: None,
 ) -> Dataset:
-    """Finds, tokenises (unless the cache has it) and maps the data of a job.
+    """Find, tokenise (unless the cache has it) and map the data of a job.
 
     `report` gets lines for the user; `beat` is called from any thread as reading and tokenising get on.
 
-    Raises DataError for data that is missing, unreadable, malformed or too little, saying what to change.
+    Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
     tokenizer = load_tokenizer(data.tokenizer)
     folder = cache_root / _DATA_FOLDER
@@ -116,7 +116,7 @@ def prepare(
 
 @contextmanager
 def _cache_errors(folder: Path) -> Iterator[None]:
-    """Data files have errors in words when they cannot be read, so an OSError comes from the cache's own folder."""
+    """Name the cache's folder in an OSError: files of data that cannot be read have errors of their own."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,6 @@
 """Content digests of data files, remembered so that an unchanged corpus is not read again at each start.
 
-Called by `dataset`. The memo is one JSON file keyed by address; it is only a saving: a lost or unreadable memo costs
-time and nothing else.
+The memo is one JSON file keyed by address. It only saves time: a lost or unreadable memo costs a read of the data.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import DataFile, read_raw_blocks
 
 EMPTY_DIGEST = hashlib.sha256().hexdigest()
@@ -28,9 +27,9 @@ _Memo = dict[str, list[str]]
 def file_digests(
     files: Sequence[DataFile], *, memo_path: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> tuple[str, ...]:
-    """The sha256 of each file's stored bytes, in hex; beats from threads after each block.
+    """Return the sha256 of each file's stored bytes, in hex; beat from threads after each block.
 
-    Raises DataError for a file that cannot be read, and for an empty one that the job names in full.
+    Raise DataError for a file that cannot be read, and for an empty one that the job names in full.
     """
     memo = _load(memo_path)
     unknown = [file for file in files if memo.get(file.url, ["", ""])[0] != file.stamp]

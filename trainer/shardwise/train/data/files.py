@@ -1,7 +1,6 @@
-"""Finds data files and reads their bytes through fsspec: local paths, gs://, s3://, memory://, .gz and .zst.
+"""Find data files and read their bytes through fsspec: local paths, gs://, s3://, memory://, .gz and .zst.
 
-Called by `sources` (documents), `digests` (content digests), `tokenizer` (tokenizer.json) and `cache` (has a file
-changed?). It knows nothing of documents, tokens or the cache. A file is never held whole: it is read in blocks.
+It knows nothing of documents, tokens or the cache. A file is never held whole: it is read in blocks.
 """
 
 import gzip
@@ -17,8 +16,8 @@ import fsspec
 import zstandard
 from fsspec.implementations.local import LocalFileSystem
 
-from shardwise.job.errors import DataError, ShardwiseError
-from shardwise.job.storage import in_words, patiently
+from shardwise.protocol.errors import DataError, ShardwiseError
+from shardwise.protocol.storage import in_words, patiently
 
 BLOCK_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 1 << 16
@@ -42,7 +41,7 @@ class DataFile:
 
     @property
     def suffixes(self) -> tuple[str, str]:
-        """The format suffix and the compression suffix in lower case, e.g. (".jsonl", ".gz") or (".txt", "")."""
+        """Return the format and the compression suffix in lower case, e.g. (".jsonl", ".gz") or (".txt", "")."""
         path = PurePosixPath(self.url.lower())
         if path.suffix in _DECOMPRESSORS:
             return PurePosixPath(path.stem).suffix, path.suffix
@@ -50,38 +49,38 @@ class DataFile:
 
 
 def find_files(patterns: Iterable[str]) -> tuple[DataFile, ...]:
-    """The files that the patterns match, each once, sorted by address.
+    """Return the files that the patterns match, each once, sorted by address.
 
     A pattern is a path or a glob (`*`, `?`, `[]`, and `**` for any number of folders).
-    Raises DataError for a pattern that matches no file, a folder, or storage that cannot be reached.
+    Raise DataError for a pattern that matches no file, a folder, or storage that cannot be reached.
     """
     found: dict[str, DataFile] = {}
     for pattern in patterns:
         for file in _match(pattern):
-            if file.url not in found or file.named:
+            if file.url not in found or file.named:  # a file that the job names must not be empty
                 found[file.url] = file
     return tuple(found[url] for url in sorted(found))
 
 
 def read_blocks(file: DataFile) -> Generator[bytes, None, None]:
-    """The decompressed content in non-empty blocks of about BLOCK_BYTES. Raises DataError if it cannot be read."""
+    """Yield the decompressed content in non-empty blocks of about BLOCK_BYTES; DataError if it cannot be read."""
     decompress = _DECOMPRESSORS.get(file.suffixes[1], _plain_blocks)
     with _reading(file.url), closing(_Steady(file.url)) as raw:
         yield from decompress(raw)
 
 
 def read_raw_blocks(file: DataFile) -> Iterator[bytes]:
-    """The content as it is stored, in non-empty blocks of BLOCK_BYTES. Raises DataError if it cannot be read."""
+    """Yield the stored content in non-empty blocks of BLOCK_BYTES; DataError if it cannot be read."""
     with _reading(file.url), closing(_Steady(file.url)) as raw:
         yield from _plain_blocks(raw)
 
 
 def has_changed(file: DataFile) -> bool:
-    """Whether the file now looks different from when it was found. Raises DataError if it is gone."""
+    """Return whether the file looks different from when it was found. Raise DataError if it is gone."""
 
     def stamp() -> str:
         filesystem, path = fsspec.core.url_to_fs(file.url)
-        filesystem.invalidate_cache()
+        filesystem.invalidate_cache()  # fsspec keeps listings, and would show the file as it was
         return _data_file(filesystem, path, named=file.named).stamp
 
     with _reading(file.url):
@@ -125,7 +124,7 @@ def _data_file(filesystem: Any, path: str, *, named: bool) -> DataFile:
 
 
 def _remote_stamp(properties: Mapping[str, Any]) -> str | None:
-    """The entity tag, where a store gives one: its other properties differ between a listing and a single request."""
+    """Return the entity tag, if the store gives one: other properties differ between a listing and a request."""
     tag = next((value for name, value in properties.items() if name.lower() == "etag" and value), None)
     return tag and f"etag:{tag}"
 
@@ -141,20 +140,20 @@ def _open(url: str) -> IO[bytes]:
 
 
 class _Steady:
-    """A file to read from start to end, which goes on where it was after an error that passes."""
+    """A file to read from start to end, which goes on at its position after an error that passes."""
 
     def __init__(self, url: str) -> None:
         self._url, self._position = url, 0
         self._handle: IO[bytes] | None = None
 
     def read(self, size: int) -> bytes:
-        """The next bytes, at most so many; none at the end."""
+        """Return the next bytes, at most `size`; none at the end."""
         block = patiently(partial(self._read, size))
         self._position += len(block)
         return block
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close what is open."""
         if self._handle is not None:
             self._handle.close()
 
@@ -166,6 +165,7 @@ class _Steady:
         try:
             return self._handle.read(size)
         except Exception:
+            # The next try opens the file again: a handle after an error may be at any position.
             with suppress(Exception):
                 self._handle.close()
             self._handle = None
@@ -174,7 +174,7 @@ class _Steady:
 
 @contextmanager
 def _reading(url: str) -> Iterator[None]:
-    """Turns whatever a storage back end raises into a DataError or StorageError that names the file.
+    """Turn whatever a storage back end raises into a DataError or StorageError that names the file.
 
     Every fsspec back end has exception classes of its own, so the net is wide; it is held under input and output only.
     """

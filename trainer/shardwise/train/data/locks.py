@@ -1,6 +1,6 @@
 """Locks between processes of one machine, which the kernel frees when their holder dies.
 
-Called by `cache`. A lock file is never deleted: a process that waits on a deleted one would guard nothing.
+A lock file is never deleted: a process that waits on a deleted one would guard nothing.
 """
 
 import fcntl
@@ -15,9 +15,9 @@ _LOOK_SECONDS = 0.2
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None], look: Callable[[], None]) -> Iterator[None]:
-    """Holds the lock; calls `on_wait` once if another process has it, then waits for as long as that takes.
+    """Hold the lock; call `on_wait` once if another process has it, then wait for as long as that takes.
 
-    `look` is called several times a second meanwhile, so that what the other one does can be followed.
+    `look` is called several times a second meanwhile, so that the other process can be followed.
     """
     with path.open("ab") as handle:
         if not _take(handle):
@@ -30,7 +30,7 @@ def locked(path: Path, on_wait: Callable[[], None], look: Callable[[], None]) ->
 
 @contextmanager
 def try_locked(path: Path) -> Iterator[bool]:
-    """Holds the lock if nobody else does; gives whether it does."""
+    """Hold the lock if no other process does; yield whether it is held."""
     with path.open("ab") as handle:
         yield _take(handle)
 

@@ -1,10 +1,10 @@
 """Which sequence of which source each training sample is: a pure function, with no state and next to no memory.
 
-Called by `dataset`. A sample's global number is step * sequences a batch + row, so the order depends neither on the
-mesh nor on the number of hosts, and a resumed run needs nothing but its step. It reads no tokens.
+A sample's global number is step * sequences a batch + row, so the order depends neither on the mesh nor on the number
+of hosts, and a resumed run needs nothing but its step. It reads no tokens.
 
 A mixture goes by blocks of BLOCK_SAMPLES. How many samples of a block each source gets follows from quotas that are
-exact over the whole run; where in the block they stand is shuffled by the seed. The n-th sample of a source is sequence
+exact over the whole run; their places in the block are shuffled by the seed. The n-th sample of a source is sequence
 `permute(n mod N)` of epoch `n div N`, N the number of its sequences: every sequence once in each epoch.
 """
 
@@ -39,7 +39,7 @@ class Order:
         self._block = lru_cache(maxsize=_CACHED_BLOCKS)(self._make_block)
 
     def locate(self, samples: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Global sample numbers [batch] to source numbers [batch] and sequence numbers in the source [batch]."""
+        """Map global sample numbers [batch] to source numbers [batch] and sequence numbers in the source [batch]."""
         samples = np.asarray(samples, np.int64)
         sources = np.empty(samples.shape, np.int64)
         draws = np.empty(samples.shape, np.int64)
@@ -61,11 +61,13 @@ class Order:
         return sequences
 
     def _make_block(self, block: int) -> tuple[Int64Array, Int64Array]:
-        """The source of each place in the block, and how many samples of that source come before it in all."""
+        """Return the source of each place in the block, and how many of its samples come before in the run."""
+        # Quotas of the whole run, not of a block: so rounding never adds up, and a block is known by its number alone.
         before = _quotas(block * BLOCK_SAMPLES, self._shares)
         after = _quotas((block + 1) * BLOCK_SAMPLES, self._shares)
         sources = np.repeat(np.arange(len(before)), np.subtract(after, before))
         places = np.arange(BLOCK_SAMPLES, dtype=np.uint64)
+        # Sorting by hashes shuffles the same way everywhere; numpy's generators may change between versions.
         sources = sources[np.argsort(_hash(self._seed, _BLOCK_KEY, block, places), kind="stable")]
         draws = np.empty(BLOCK_SAMPLES, np.int64)
         for source, first in enumerate(before):
@@ -75,7 +77,7 @@ class Order:
 
 
 def permute(indices: Int64Array, size: int, keys: UInt64Array) -> Int64Array:
-    """Maps each of 0..size-1 to another, one to one, by a permutation that its key chooses; keys [index].
+    """Map each of 0..size-1 to another, one to one, by a permutation that its key chooses; keys [index].
 
     A Feistel network over the next even power of two; results outside are put in again until they fall inside
     (cycle walking, Black and Rogaway 2002: fewer than four rounds through it on average).
@@ -98,7 +100,7 @@ def _feistel(values: UInt64Array, half_bits: int, keys: UInt64Array) -> UInt64Ar
 
 
 def _hash(*values: int | UInt64Array) -> UInt64Array:
-    """64 well-mixed bits of numbers and arrays of one shape, in order; at least one is an array."""
+    """Return 64 well-mixed bits of numbers and arrays of one shape, in order; at least one is an array."""
     state: UInt64Array = np.zeros(1, np.uint64)
     for value in values:
         word = np.array([value & _BITS], np.uint64) if isinstance(value, int) else value
@@ -107,20 +109,20 @@ def _hash(*values: int | UInt64Array) -> UInt64Array:
 
 
 def _mix(words: UInt64Array) -> UInt64Array:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def _shares_of_rest(weights: Sequence[float]) -> tuple[Fraction, ...]:
-    """The share of each source in what the sources before it leave; the last one's is 1. Exact, unlike floats."""
+    """Return each source's share of what the sources before it leave, as an exact fraction; the last one's is 1."""
     exact = [Fraction(weight) for weight in weights]
     return tuple(weight / sum(exact[source:], Fraction(0)) for source, weight in enumerate(exact))
 
 
 def _quotas(num_samples: int, shares: Sequence[Fraction]) -> list[int]:
-    """How many of the first `num_samples` samples each source gets.
+    """Return how many of the first `num_samples` samples each source gets.
 
     Each takes its share, rounded down, of what is left; so no quota ever falls as `num_samples` grows, and none is
     ever further than the number of sources from its exact weight.

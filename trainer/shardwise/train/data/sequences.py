@@ -1,7 +1,6 @@
 """Batches of fixed-length sequences out of token streams, for training and for evaluation.
 
-Made by `dataset`, read by the trainer each step. It knows no mesh: the caller asks for the samples that its devices
-need, in any order and on any number of hosts.
+It knows no mesh: the caller asks for the samples that its devices need, in any order and on any number of hosts.
 
 Sequence i of length S is the tokens [i S, i S + S] of its stream, the last one being only a target. What is left at the
 end of a stream is not used.
@@ -41,11 +40,11 @@ class Sequences:
     split_documents: bool
 
     def count(self) -> list[int]:
-        """The number of sequences [source]."""
+        """Return the number of sequences [source]."""
         return [max(0, stream.num_tokens - 1) // self.seq_len for stream in self.streams]
 
     def read(self, sources: Int64Array, sequences: Int64Array) -> Batch:
-        """The batch of these sequences, in order; both arguments [batch]."""
+        """Return the batch of these sequences, in order; both arguments [batch]."""
         tokens = np.empty((sources.size, self.seq_len + 1), np.int32)
         segments = np.zeros_like(tokens)
         for row, (source, sequence) in enumerate(zip(sources.tolist(), sequences.tolist(), strict=True)):
@@ -70,7 +69,7 @@ class TrainSet:
         self._order = order
 
     def rows(self, sample_numbers: Int64Array) -> Batch:
-        """The samples with these global numbers [batch] (step * sequences a batch + row)."""
+        """Return the samples with these global numbers [batch] (step * sequences a batch + row)."""
         return self._sequences.read(*self._order.locate(sample_numbers))
 
 
@@ -85,7 +84,7 @@ class HeldOutSet:
         self._order = Order(num_sequences=[self.num_sequences], weights=[1.0], seed=_HELD_OUT_SEED)
 
     def rows(self, sample_numbers: Int64Array) -> Batch:
-        """The sequences with these numbers [batch]; a number past the last gives a row of weight 0."""
+        """Return the sequences with these numbers [batch]; a number past the last gives a row of weight 0."""
         sample_numbers = np.asarray(sample_numbers, np.int64)
         _, numbers = self._order.locate(sample_numbers)
         sources = np.searchsorted(self._ends, numbers, side="right")
@@ -95,7 +94,7 @@ class HeldOutSet:
 
 
 def _segments(document_ends: NDArray[np.int64], start: int, length: int) -> NDArray[np.int32]:
-    """The number of its document for each token [token] from `start`, counted from 0."""
+    """Return the number of its document for each token [token] from `start`, counted from 0."""
     first, last = np.searchsorted(document_ends, [start + 1, start + length])
     begins = np.zeros(length, np.int32)
     begins[document_ends[first:last] - start] = 1

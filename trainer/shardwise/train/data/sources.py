@@ -1,7 +1,7 @@
 """Documents from data files: a text file is one document, a line of a .jsonl file is one document.
 
-Called by `cache`, which tokenises what comes out. It neither tokenises nor keeps anything. A text file is given in
-parts and never held whole; a JSONL document is held whole, one at a time.
+It neither tokenises nor keeps anything. A text file is given in parts and never held whole; a JSONL document is held
+whole, one at a time.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import DataFile, read_blocks
 
 _SPLIT_SALT = b"shardwise split"
@@ -26,16 +26,16 @@ class Document(NamedTuple):
 
 
 def documents(file: DataFile, text_field: str) -> Iterator[Document]:
-    """The documents of one file in order; those without a byte of text are left out.
+    """Yield the documents of one file in order; those without a byte of text are left out.
 
-    Raises DataError for a file that cannot be read, a .json file, and a JSONL line that is not UTF-8, not a JSON
+    Raise DataError for a file that cannot be read, a .json file, and a JSONL line that is not UTF-8, not a JSON
     object, or has no string in `text_field`.
     """
     return _line_documents(file, text_field) if file_kind(file) == "jsonl" else _text_document(file)
 
 
 def file_kind(file: DataFile) -> str:
-    """How the file's content is understood: "text" or "jsonl"."""
+    """Return how the file's content is understood: "text" or "jsonl"."""
     suffix = file.suffixes[0]
     if suffix == ".json":
         raise DataError(
@@ -46,7 +46,7 @@ def file_kind(file: DataFile) -> str:
 
 
 def is_held_out(document: Document, fraction: float) -> bool:
-    """Whether the document belongs to the held-out part: its own content decides, so no other document matters."""
+    """Return whether the document is held out: its own content decides, so no other document matters."""
     if fraction == 0:
         return False
     digest = hashlib.blake2b(digest_size=8, salt=_SPLIT_SALT)

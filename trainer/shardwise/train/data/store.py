@@ -1,6 +1,6 @@
-"""One stream of tokens on disk: fixed-size token files and the ends of its documents.
+"""One stream of tokens on disk: fixed-size token files and the ends of its documents, read through memory maps.
 
-Written and opened by `cache`, read by `dataset` through memory maps. It knows neither keys nor locks nor markers.
+It knows neither keys nor locks nor markers; those are `cache`'s.
 
     <name>-00000.bin, -00001.bin, ...   little-endian uint16 or uint32, `tokens_per_file` each, the last one shorter
     <name>.ends                         little-endian int64 [document]: the position after each end-of-text
@@ -24,7 +24,7 @@ _WRITE_BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class StreamLayout:
-    """What says where each token of a stream lies: its name, its sizes and how it is cut into files."""
+    """Where each token of a stream lies: its name, its sizes and how it is cut into files."""
 
     name: str
     dtype: str
@@ -33,7 +33,7 @@ class StreamLayout:
     num_documents: int
 
     def file_sizes_bytes(self) -> dict[str, int]:
-        """The size that every file of the stream must have, by file name."""
+        """Return the size that every file of the stream must have, by file name."""
         itemsize = np.dtype(self.dtype).itemsize
         sizes = {_ends_name(self.name): self.num_documents * _ENDS_DTYPE.itemsize}
         for number, start in enumerate(range(0, self.num_tokens, self.tokens_per_file)):
@@ -69,9 +69,9 @@ class StreamWriter:
         return self._num_tokens
 
     def append(self, pieces: Sequence[tuple[TokenArray, bool]]) -> None:
-        """Adds pieces of documents in order: tokens [token], and whether the piece ends its document.
+        """Add pieces of documents in order: tokens [token], and whether the piece ends its document.
 
-        Many at a time, because documents may be short and a call is not free.
+        Takes many at a time, because documents may be short and a call is not free.
         """
         if not pieces:
             return
@@ -84,7 +84,7 @@ class StreamWriter:
         self._write(np.concatenate(chunks, dtype=self._dtype))
 
     def finish(self) -> StreamLayout:
-        """Brings everything to the disk and says what was written."""
+        """Bring everything to the disk and return the layout of what was written."""
         self._close_tokens_file()
         _sync_and_close(self._ends_file)
         return StreamLayout(
@@ -96,7 +96,7 @@ class StreamWriter:
         )
 
     def abandon(self) -> None:
-        """Closes the files of a stream that is not to be finished; what they held is not brought to the disk."""
+        """Close the files of a stream that is not to be finished; what they hold is not brought to the disk."""
         for handle in (self._tokens_file, self._ends_file):
             if handle is not None:
                 handle.raw.close()
@@ -133,7 +133,7 @@ class TokenStream:
         self._maps = [_mapped(directory / name, np.dtype(layout.dtype)) for name in sorted(_token_files(layout))]
 
     def read(self, start: int, stop: int) -> NDArray[np.int32]:
-        """The tokens [token] from position `start` up to `stop`; 0 <= start <= stop <= num_tokens."""
+        """Return the tokens [token] from position `start` up to `stop`; 0 <= start <= stop <= num_tokens."""
         assert 0 <= start <= stop <= self.num_tokens
         tokens = np.empty(stop - start, np.int32)
         filled = 0

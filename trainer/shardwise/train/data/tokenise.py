@@ -1,7 +1,6 @@
-"""Turns the documents of one corpus into two token streams on disk: training and held-out.
+"""Turn the documents of one corpus into two token streams on disk: training and held-out.
 
-Called by `cache`, which decides when and where. A document is never held whole unless it is a line of JSONL; at most
-_BATCH_BYTES of text and their tokens are.
+A document is never held whole unless it is a line of JSONL; at most _BATCH_BYTES of text and their tokens are.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +30,7 @@ class Corpus:
     held_out: float
 
     def identity(self) -> dict[str, object]:
-        """What the content is, wherever it lies: as JSON values, in a fixed order."""
+        """Return what the content is, wherever it lies: as JSON values, in a fixed order."""
         kinds = [[digest, file_kind(file), file.suffixes[1]] for file, digest in self._contents()]
         has_lines = any(kind == "jsonl" for _, kind, _ in kinds)
         return {"files": kinds, "text_field": self.text_field if has_lines else None, "held_out": self.held_out}
@@ -49,9 +48,9 @@ class _Piece(NamedTuple):  # a dataclass takes five times as long to make, and d
 def write_streams(
     corpus: Corpus, tokenizer: Tokenizer, directory: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> list[StreamLayout]:
-    """Writes the streams TRAIN and HELD_OUT into `directory` and brings them to the disk; beats after each batch.
+    """Write the streams TRAIN and HELD_OUT into `directory` and bring them to the disk; beat after each batch.
 
-    Raises DataError for data that cannot be used, OSError for a disk that cannot be written.
+    Raise DataError for data that cannot be used, OSError for a disk that cannot be written.
     """
     dtype = token_dtype(tokenizer.vocab_size)
     writers = {
@@ -79,7 +78,7 @@ def write_streams(
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """Batches of _BATCH_BYTES, so that a tokenizer may use its threads."""
+    """Yield batches of _BATCH_BYTES, so that a tokenizer may use its threads."""
     batch: list[_Piece] = []
     size_bytes = 0
     for piece in pieces:

@@ -1,7 +1,6 @@
 """Tokenizers: bytes, and Hugging Face's `tokenizer.json`.
 
-Called by `dataset` and `cache` (encoding a corpus) and by text generation (`encode` a prompt, `decode` an answer).
-It reads no data file but the tokenizer's own.
+They encode a corpus or a prompt, and decode an answer. They read no data file but the tokenizer's own.
 """
 
 import hashlib
@@ -11,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import find_files, read_blocks
 
 BYTE = "byte"
@@ -23,7 +22,7 @@ TokenArray = NDArray[np.unsignedinteger[Any]]
 
 
 class Tokenizer(Protocol):
-    """What the rest of the trainer knows of a tokenizer. Token ids are below `vocab_size`."""
+    """The interface of tokenizers. Token ids are below `vocab_size`."""
 
     @property
     def vocab_size(self) -> int:
@@ -38,25 +37,25 @@ class Tokenizer(Protocol):
         """Differs when the same text may give other tokens."""
 
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
-        """Cuts a document, given in parts, into pieces that are encoded on their own. `where` names it in errors."""
+        """Cut a document, given in parts, into pieces that are encoded on their own. `where` names it in errors."""
 
     def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
-        """The tokens of each piece [token], of any unsigned type. The pieces come from `split`."""
+        """Return the tokens of each piece [token], of any unsigned type. The pieces come from `split`."""
 
     def encode(self, text: str) -> TokenArray:
-        """The tokens of a text, without end-of-text; `token_dtype(vocab_size)` [token]."""
+        """Return the tokens of a text, without end-of-text; `token_dtype(vocab_size)` [token]."""
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens; end-of-text gives nothing, invalid UTF-8 the replacement character."""
+        """Return the text of tokens; end-of-text gives nothing, invalid UTF-8 the replacement character."""
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
-    """The tokenizer that the job names: "byte", or the path of a tokenizer.json. Raises DataError."""
+    """Return the tokenizer that the job names: "byte", or the path of a tokenizer.json. Raises DataError."""
     return ByteTokenizer() if spec == BYTE else HfTokenizer(spec)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The little-endian type in which tokens are stored."""
+    """Return the little-endian type in which tokens are stored."""
     return np.dtype("<u2" if vocab_size <= _MAX_UINT16_VOCAB else "<u4")
 
 
@@ -68,19 +67,19 @@ class ByteTokenizer:
     fingerprint = "byte-257"
 
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:  # noqa: ARG002
-        """The parts as they are: bytes have no context."""
+        """Return the parts as they are: bytes have no context."""
         return iter(parts)
 
     def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
-        """One token a byte."""
+        """Return one token a byte."""
         return [np.frombuffer(piece, np.uint8) for piece in pieces]
 
     def encode(self, text: str) -> TokenArray:
-        """The UTF-8 bytes of the text."""
+        """Return the UTF-8 bytes of the text."""
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2")
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The bytes read as UTF-8."""
+        """Return the bytes read as UTF-8."""
         return bytes(token for token in tokens if token < self.end_of_text).decode("utf-8", errors="replace")
 
 
@@ -95,7 +94,7 @@ class HfTokenizer:
     """
 
     def __init__(self, path: str) -> None:
-        """Reads the file. Raises DataError if it is no tokenizer.json or has no end-of-text token."""
+        """Read the file. Raise DataError if it is no tokenizer.json or has no end-of-text token."""
         from tokenizers import Tokenizer as Library  # noqa: PLC0415  not needed where bytes are the tokens
 
         content = b"".join(block for file in find_files([path]) for block in read_blocks(file))
@@ -116,7 +115,7 @@ class HfTokenizer:
         self._dtype = token_dtype(self.vocab_size)
 
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
-        """Pieces of valid UTF-8 of at most about PIECE_BYTES. Raises DataError at the first byte that is not."""
+        """Yield pieces of valid UTF-8 of at most about PIECE_BYTES. Raise DataError at the first byte that is not."""
         offset = 0
         for piece in _cut(parts):
             _check_utf8(piece, offset, where)
@@ -124,17 +123,17 @@ class HfTokenizer:
             yield piece
 
     def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
-        """Encodes the pieces in the library's threads."""
+        """Encode the pieces in the library's threads."""
         texts = [piece.decode("utf-8") for piece in pieces]
         encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, self._dtype) for encoding in encodings]
 
     def encode(self, text: str) -> TokenArray:
-        """Encodes the text as a whole."""
+        """Encode the text as a whole."""
         return np.array(self._library.encode(text, add_special_tokens=False).ids, self._dtype)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Special tokens give nothing."""
+        """Decode; special tokens give nothing."""
         return str(self._library.decode([int(token) for token in tokens], skip_special_tokens=True))
 
 

@@ -1,8 +1,7 @@
 """Which published tensor is which of our parameters, and how its axes lie: one table a family.
 
-Called by `recognise`, `reading` and `writing`. A row is (name, parameter, axes): the axes are ours, in the published
-order, brackets around those that the published tensor has joined into one. `h.{}` stands for every layer. GPT-2 keeps
-matrices as (in, out), GPT-J as (out, in).
+A row is (name, parameter, axes): the axes are ours, in the published order, brackets around those that the published
+tensor has joined into one. `h.{}` stands for every layer. GPT-2 keeps matrices as (in, out), GPT-J as (out, in).
 Sources: the published files themselves; Radford et al. (2019), Wang and Komatsuzaki (2021) for what they compute.
 """
 
@@ -36,7 +35,7 @@ class Row:
     path: str
     axes: str
     qkv: int | None = None
-    """Which of query, key and value the tensor is, where it is one of them alone."""
+    """Which of query, key and value the tensor is, if it is one of them alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,23 +66,23 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
-        """The published shape."""
+        """Return the published shape."""
         return tuple(math.prod(self.sizes[name] for name in group) for group in self.groups)
 
     @property
     def offset(self) -> Shape:
-        """Where the tensor starts in our parameter."""
+        """Return where the tensor starts in our parameter."""
         places = {"layers": self.layer, "qkv": self.qkv}
         return tuple(0 if name in self._flat else places[name] for name in self.names)
 
     def ours(self, published: Array) -> Array:
-        """The tensor with our parameter's axes, those it lacks of size 1; a view, nothing is copied."""
+        """Return the tensor with our parameter's axes, those it lacks of size 1; a view, nothing is copied."""
         flat = published.reshape([self.sizes[name] for name in self._flat])
         turned = flat.transpose([self._flat.index(name) for name in self.names if name in self._flat])
         return np.expand_dims(turned, tuple(i for i, name in enumerate(self.names) if name not in self._flat))
 
     def published(self, parameter: Array) -> Array:
-        """The tensor out of our parameter, without the vocabulary's padding."""
+        """Return the tensor out of our parameter, without the vocabulary's padding."""
         index = [
             slice(self.sizes[name]) if name in self._flat else start
             for name, start in zip(self.names, self.offset, strict=True)
@@ -165,28 +164,28 @@ FAMILIES: tuple[Family, ...] = (_GPT2, _GPTJ)
 
 
 def family_of(config: GptConfig) -> Family | None:
-    """The family whose choices the model makes."""
+    """Return the family whose choices the model makes."""
     return next((family for family in FAMILIES if not differences(family, config)), None)
 
 
 def differences(family: Family, config: GptConfig) -> dict[str, str | bool]:
-    """The fields in which a model is not of this family, with the family's values."""
+    """Return the fields in which a model is not of this family, with the family's values."""
     return {field: value for field, value in family.choices.items() if getattr(config, field) != value}
 
 
 def tensors(family: Family, config: GptConfig) -> dict[str, Tensor]:
-    """All tensors of a model of this family, by published name without prefix."""
+    """Return all tensors of a model of this family, by published name without prefix."""
     parameters = parameter_axes(config)
     return {tensor.name: tensor for row in family.rows for tensor in _expand(row, config, parameters[row.path])}
 
 
 def parameter_axes(config: GptConfig) -> dict[str, tuple[str, ...]]:
-    """The axis names of our parameters, by path."""
+    """Return the axis names of our parameters, by path."""
     return axis_names(eqx.filter_eval_shape(Gpt.init, config, key=jax.random.key(0)))
 
 
 def axis_sizes(config: GptConfig) -> dict[str, int]:
-    """The size of every axis by name; `vocab` is padded, as our parameters are."""
+    """Return the size of every axis by name; `vocab` is padded, as our parameters are."""
     axes = (
         config.Layers,
         config.Vocab,

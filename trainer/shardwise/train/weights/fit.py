@@ -1,12 +1,9 @@
-"""How published weights meet a job file: the section that fits them, and what in a given job does not.
-
-Called by `reading` before anything is placed, and by the command line's import, which prints the section.
-"""
+"""How published weights meet a job file: the section that fits them, and what in a given job does not."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 
 # The fields of `GptConfig` that make a model what it is, with their keys in a job's `model` section.
@@ -29,19 +26,21 @@ MODEL_KEYS: Mapping[str, str] = {
 
 
 def model_section(config: GptConfig) -> dict[str, Any]:
-    """The `model` section of a job file that weights of this config fit."""
+    """Return the `model` section of a job file that weights of this config fit."""
     section = {key: getattr(config, field) for field, key in MODEL_KEYS.items()}
     return {key: value for key, value in section.items() if key != "rotaryDim" or config.position == "rotary"}
 
 
-def check_fits(job: GptConfig, weights: GptConfig) -> None:
-    """Refuse a job whose model computes something else than the weights' model: DataError naming the fields.
+def free_keys(config: GptConfig) -> frozenset[str]:
+    """Return the keys of the `model` section that may differ without changing what these weights compute."""
+    return frozenset({"seqLen"}) if config.position == "rotary" else frozenset()
 
-    Free is what does not change the function: the length of sequences where positions are rotary.
-    """
-    free = {"seq_len"} if weights.position == "rotary" else set()
+
+def check_fits(job: GptConfig, weights: GptConfig) -> None:
+    """Refuse a job whose model computes something else than the weights' model: DataError naming the fields."""
+    free = free_keys(weights)
     pairs = {
-        key: (getattr(job, field), getattr(weights, field)) for field, key in MODEL_KEYS.items() if field not in free
+        key: (getattr(job, field), getattr(weights, field)) for field, key in MODEL_KEYS.items() if key not in free
     }
     wrong = [
         f"training.model.{key}: the job has {ours}, the weights have {theirs}"

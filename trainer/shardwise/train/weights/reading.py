@@ -1,7 +1,7 @@
 """Published weights as our parameters, read slice by slice: no tensor is ever whole in memory unless a device wants it.
 
-Called by the command line's import. What each device holds is copied out of a map of the file straight into that
-device's slice, so the host needs one slice of one parameter at a time beside the model itself.
+What each device holds is copied out of a map of the file straight into that device's slice, so the host needs one
+slice of one parameter at a time beside the model itself.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.state import Program
 from shardwise.train.weights.families import (
@@ -40,18 +40,18 @@ _MAX_PROBLEMS = 5
 
 @dataclass(frozen=True)
 class Stored:
-    """One of our parameters as it lies in files: pieces at their offsets, zeros where the vocabulary is padded."""
+    """One of our parameters as it lies in files: pieces at their offsets, zeros in the padding of the vocabulary."""
 
     shape: Shape
     pieces: tuple[tuple[Shape, Array], ...]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The narrowest that holds every piece exactly."""
+        """Return the narrowest dtype that holds every piece exactly."""
         return np.result_type(*(piece for _, piece in self.pieces))
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
-        """The values in a box of the parameter, one slice an axis, as a new array."""
+        """Return the values in a box of the parameter, one slice an axis, as a new array."""
         box = [part.indices(size)[:2] for part, size in zip(index, self.shape, strict=True)]
         out = np.zeros([high - low for low, high in box], self.dtype)
         for offset, piece in self.pieces:
@@ -63,16 +63,15 @@ class Stored:
 
 
 def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[tuple[str, Stored]]]:
-    """A published model: its config, and its parameters by path, none of them read yet.
+    """Open a published model: its config, and its parameters by path, none of them read yet.
 
     Args:
         path: a safetensors file, a `model.safetensors.index.json`, or a folder that holds either; a config.json beside
             it is read too.
-        heads: the number of heads, where neither config.json nor a published size says it.
+        heads: the number of heads, if neither config.json nor a published size gives it.
 
     Raises:
         DataError: what cannot be read, is of no known family, or has unknown, missing or misshapen tensors.
-
     """
     file = _model_file(path)
     found = _without_prefix(_index(file) if file.suffix == ".json" else entries(file), file)
@@ -86,11 +85,10 @@ def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[t
 
 
 def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, Stored]]) -> dict[str, jax.Array]:
-    """The parameters on the program's mesh, in its parameter dtype; every device gets its own slices only.
+    """Place the parameters on the program's mesh, in its parameter dtype; every device gets its own slices only.
 
     Raises:
         DataError: the program's model is not the weights' model; every field that differs is named.
-
     """
     check_fits(program.config, config)
     dtype = program.policy.param_dtype
@@ -107,7 +105,7 @@ def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, S
 
 
 def _seen_from(start: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
-    """A box as the slices of an array that begins at `start`."""
+    """Return a box as the slices of an array that begins at `start`."""
     return tuple(slice(low - first, high - first) for first, (low, high) in zip(start, box, strict=True))
 
 
@@ -121,7 +119,7 @@ def _model_file(path: Path) -> Path:
 
 
 def _index(path: Path) -> dict[str, TensorEntry]:
-    """The tensors of a model that is spread over several files."""
+    """Return the tensors of a model that is spread over several files."""
     places = _json(path).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise DataError(f'{path}: expected a "weight_map" of tensor names to file names; get the index anew')
@@ -156,7 +154,7 @@ def _without_prefix(found: Mapping[str, TensorEntry], file: Path) -> dict[str, T
 
 
 def _ignored(family: Family, name: str) -> bool:
-    """Masks, and the second name of a tied head."""
+    """Return whether a tensor is a mask, or the second name of a tied head."""
     return bool(_BUFFER.fullmatch(name)) or (name == f"{HEAD}weight" and family.choices["tied_head"] is True)
 
 
@@ -195,7 +193,7 @@ def _check_tied(family: Family, found: Mapping[str, TensorEntry]) -> None:
 
 
 def _same_bytes(one: Array, other: Array) -> bool:
-    """Row by row, so that the comparison needs no memory of the tensors' size."""
+    """Compare row by row, so that it needs no memory of the tensors' size."""
     return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
 
 

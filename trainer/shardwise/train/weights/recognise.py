@@ -1,12 +1,12 @@
 """What model a set of published tensors is: the family from names, sizes from shapes, the rest from a config.json.
 
-Called by `reading` and by tests; `published_config` is the way back, called by `writing`. It opens no file.
+`published_config` is the way back. It opens no file.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.families import FAMILIES, Family, Shape
 
@@ -20,16 +20,15 @@ _GPTJ_POSITIONS = 2048
 
 
 def recognise(shapes: Mapping[str, Shape], published: Mapping[str, Any] | None, heads: int | None) -> GptConfig:
-    """The config of a model with these tensors.
+    """Return the config of a model with these tensors.
 
     Args:
         shapes: by name, without the "transformer." prefix.
         published: the config.json beside the file, if there is one.
-        heads: the number of heads, where neither config.json nor a published size says it.
+        heads: the number of heads, if neither config.json nor a published size gives it.
 
     Raises:
-        DataError: an unknown family, a size that nothing tells, a config.json of another model.
-
+        DataError: an unknown family, a size that nothing gives, a config.json of another model.
     """
     family = recognise_family(shapes)
     published = published or {}
@@ -58,7 +57,7 @@ def recognise(shapes: Mapping[str, Shape], published: Mapping[str, Any] | None, 
 
 
 def recognise_family(shapes: Mapping[str, Shape]) -> Family:
-    """The family that these names belong to."""
+    """Return the family that these names belong to."""
     for family in FAMILIES:
         if family.mark in shapes:
             return family
@@ -68,7 +67,7 @@ def recognise_family(shapes: Mapping[str, Shape]) -> Family:
 
 
 def published_config(family: Family, config: GptConfig, dtype: str) -> dict[str, Any]:
-    """The config.json of a model, in Hugging Face's fields."""
+    """Return the config.json of a model, in Hugging Face's fields."""
     common = {
         "model_type": family.name,
         "vocab_size": config.vocab_size,
@@ -174,7 +173,7 @@ def _rotary_dim(published: Mapping[str, Any], head_size: int) -> int:
 
 
 def _check_published(family: Family, published: Mapping[str, Any]) -> None:
-    """Refuse a config.json of something that this trainer does not compute."""
+    """Refuse a config.json of a model that this trainer does not compute."""
     expected = {
         "model_type": (family.name,),
         "activation_function": _GELUS,

@@ -1,7 +1,7 @@
 """The safetensors format: a table of names, dtypes, shapes and byte ranges in JSON, then the bytes.
 
-Called by `reading` and `writing`; knows nothing of models. Written here because the format's own library takes all
-tensors of a file at once to write it, and has no bfloat16 in numpy.
+It knows nothing of models. Written here because the format's own library takes all tensors of a file at once to write
+it, and has no bfloat16 in numpy.
 Source: https://github.com/huggingface/safetensors#format
 """
 
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 
 Array = NDArray[Any]
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -44,7 +44,7 @@ class TensorEntry:
     num_bytes: int
 
     def array(self) -> Array:
-        """The tensor as a read-only map of the file. DataError unless it is float32, float16 or bfloat16."""
+        """Return the tensor as a read-only map of the file. DataError unless it is float32, float16 or bfloat16."""
         if self.dtype not in DTYPES:
             known = ", ".join(DTYPES)
             raise DataError(f"{self.file}: {self.name} has dtype {self.dtype}, expected one of {known}; convert it")
@@ -52,7 +52,7 @@ class TensorEntry:
 
 
 def entries(path: Path) -> dict[str, TensorEntry]:
-    """The table of a file, by name. DataError where it is not a whole safetensors file."""
+    """Return the table of a file, by name. DataError if it is not a whole safetensors file."""
     try:
         with path.open("rb") as file:
             return _entries(path, file)
@@ -95,7 +95,7 @@ class Writer:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes `path`'s place, whole and on disk, when the block ends, and is removed if it fails."""
+    """Yield a new file that takes `path`'s place, whole and on disk, when the block ends; remove it if that fails."""
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as file:

@@ -1,8 +1,8 @@
 """Our parameters as a published safetensors file with the config.json that Hugging Face's loaders want beside it.
 
-Called by the command line's export. The writer needs one parameter as it is given and one copy of one published tensor
-(a layer's matrix, or the token table) at a time; the format allows that, since every tensor's place is known from the
-config before the first one is written.
+The writer needs one parameter as it is given and one copy of one published tensor (a layer's matrix, or the token
+table) at a time; the format allows that, since every tensor's place is known from the config before the first one is
+written.
 """
 
 import json
@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shardwise.job.errors import DataError
+from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.families import (
     FAMILIES,
@@ -61,7 +61,7 @@ def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]
 
 
 def check_exportable(config: GptConfig) -> Family:
-    """The published family of a model; DataError naming the fields that make it neither."""
+    """Return the published family of a model; DataError naming the fields that make it neither."""
     family = family_of(config)
     if family is not None:
         return family

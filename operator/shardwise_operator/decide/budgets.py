@@ -1,0 +1,52 @@
+"""What a loss costs: the budgets of `spec.recovery.restarts`, and the backoff before a lost pod is created again.
+
+A newer checkpoint resets both: a run that makes progress may lose any number of pods.
+"""
+
+from dataclasses import replace
+
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.state import State
+from shardwise_operator.reasons import Lost
+
+MAX_BACKOFF_SECONDS = 300.0
+_FIELDS = {
+    Lost.EVICTION: "eviction",
+    Lost.NODE_LOST: "node_lost",
+    Lost.MAINTENANCE: "maintenance",
+    Lost.ADMISSION: "admission",
+    Lost.IMAGE: "image",
+    Lost.OUT_OF_MEMORY: "out_of_memory",
+    Lost.UNKNOWN: "unknown",
+    Lost.HOST_LOST: "host_lost",
+}
+
+
+def budget(seen: Observed, cause: Lost) -> int:
+    """Return how many losses for `cause` a round may have without a newer checkpoint in between."""
+    assert seen.made_of is not None
+    return int(getattr(seen.made_of.job.spec.recovery.restarts, _FIELDS[cause]))
+
+
+def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | None:
+    """Return the state with one more loss and its backoff; None if the budget for `cause` is used up."""
+    saved, charged_step = seen.checkpoint_step, state.charged_step
+    newer = saved is not None and (charged_step is None or saved > charged_step)
+    charged = {} if newer else state.charged
+    if charged.get(cause, 0) >= budget(seen, cause):
+        return None
+    charged = {**charged, cause: charged.get(cause, 0) + 1}
+    return replace(
+        state,
+        charged=charged,
+        charged_step=saved if newer else charged_step,
+        losses={**state.losses, cause: state.losses.get(cause, 0) + 1},
+        not_before=max(state.not_before or 0.0, now + backoff_seconds(seen, sum(charged.values()))),
+    )
+
+
+def backoff_seconds(seen: Observed, count: int) -> float:
+    """Return the wait after the `count`th loss without a newer checkpoint: none at first, then doubling."""
+    assert seen.made_of is not None
+    first = seen.made_of.job.spec.recovery.backoff.seconds
+    return 0.0 if count <= 1 else min(MAX_BACKOFF_SECONDS, first * 2.0 ** min(count - 2, 64))

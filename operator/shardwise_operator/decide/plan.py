@@ -1,0 +1,77 @@
+"""What a pass decides: the job's next state, and the steps that lead there. Data only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise_operator.observe.state import State
+from shardwise_operator.runtime.kinds import Kind
+
+
+@dataclass(frozen=True)
+class Create:
+    """Create an object. Its name is the precondition: an object that exists already is not touched."""
+
+    kind: Kind
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Merge a patch into the object that has this UID."""
+
+    kind: Kind
+    name: str
+    uid: str
+    patch: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete the object that has this UID; without `grace_seconds`, in its own grace period."""
+
+    kind: Kind
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """An Event about the job, sent once its status is written. `type` is Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RequestStop:
+    """Ask the agent of host 0 to save and stop."""
+
+    address: str
+
+
+@dataclass(frozen=True)
+class RequestSave:
+    """Ask the agent of host 0 to save and go on: the nodes of these hosts leave. `accepted` is sent once it agrees."""
+
+    address: str
+    leaving: Mapping[str, str]
+    accepted: Event
+
+
+Step = Create | Patch | Delete | RequestStop | RequestSave
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One pass: the steps in their order, then the state, then the events.
+
+    `again_seconds` is when to look again if nothing happens before; None if only an event can change the plan.
+    """
+
+    state: State
+    steps: tuple[Step, ...] = ()
+    events: tuple[Event, ...] = ()
+    again_seconds: float | None = None

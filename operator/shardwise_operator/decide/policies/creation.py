@@ -1,0 +1,65 @@
+"""Create the pods of a round, all that are missing at once, and the objects that they need before them.
+
+If a plan comes first, only its pod is created.
+
+A host's next pod is created once its earlier ones can certainly do nothing more: they are gone, terminal, killed some
+time ago, or on a node that is silent, where the number of the attempt keeps them from committing a checkpoint.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardwise.protocol.pods import PLAN
+from shardwise_operator.config import Settings
+from shardwise_operator.decide.plan import Create, Plan
+from shardwise_operator.decide.stuck import past_grace
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.render.children import children
+from shardwise_operator.render.plan import plan_manifest
+from shardwise_operator.render.pods import Place, pod_manifest
+from shardwise_operator.render.secret import secret_manifest
+from shardwise_operator.runtime.kinds import PODS, SECRETS
+
+
+@dataclass(frozen=True)
+class Creation:
+    """The policy, with the settings that the objects are made by."""
+
+    settings: Settings
+
+    def decide(self, seen: Observed, now: float) -> Plan:
+        """Create what is missing now."""
+        return Plan(state=seen.state, steps=tuple(self._creations(seen, now)))
+
+    def wake(self, seen: Observed, now: float) -> float | None:
+        """Return the rest of the backoff, None if it is over."""
+        not_before = seen.state.not_before
+        return not_before - now if not_before is not None and now < not_before else None
+
+    def _creations(self, seen: Observed, now: float) -> Iterator[Create]:
+        for child in children(seen, self.settings.operator_namespace, policy=self.settings.job_network_policies):
+            if f"{child.kind.kind}/{child.name}" not in seen.children:
+                yield Create(child.kind, child.manifest)
+        if self.wake(seen, now) is not None:
+            return
+        if seen.state.planning and PLAN not in seen.state.pods:
+            yield Create(PODS, plan_manifest(seen))
+        if not seen.state.cleared:
+            return
+        hosts = [host for host in seen.hosts if host not in seen.state.pods and _free(seen, host, now)]
+        if hosts:
+            # Pods mount the Secret. It is in no cache, so each time it is created again, and found to exist.
+            yield Create(SECRETS, secret_manifest(seen, self.settings.tokens))
+        yield from (Create(PODS, pod_manifest(seen, host, _place(seen, host))) for host in hosts)
+
+
+def _free(seen: Observed, host: str, now: float) -> bool:
+    """Return whether no earlier pod of the host can still do something."""
+    return all(pod.ended or seen.on_a_lost_node(pod) or past_grace(pod, now) for pod in seen.pods if pod.key == host)
+
+
+def _place(seen: Observed, host: str) -> Place:
+    slice_ = host.split("-", maxsplit=1)[0]
+    return Place(
+        pool=seen.pools.get(int(slice_)), avoid=seen.state.avoid.get(host), avoid_pool=seen.state.avoid.get(slice_)
+    )

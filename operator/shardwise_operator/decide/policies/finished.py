@@ -1,0 +1,36 @@
+"""A finished job: what still runs is deleted after a while, and the job itself after `ttlAfterFinished`.
+
+Its ended pods stay, with their logs, as long as the job.
+"""
+
+from shardwise_operator.decide.plan import Delete, Event, Plan, Step
+from shardwise_operator.decide.policies import queueing
+from shardwise_operator.decide.policy import never, soonest
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.reasons import EXPIRED
+from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
+
+# The agents of a run that is over end by themselves; a pod that has not ended by then is deleted.
+LINGER_SECONDS = 30.0
+
+wake = never  # its own plan says when to look again
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """Do what is left to do for a job that is Complete or Failed."""
+    if not seen.state.finished:
+        return None
+    completed_at = seen.state.completed_at
+    assert completed_at is not None
+    expires_at = None if seen.ttl_seconds is None else completed_at + seen.ttl_seconds
+    if expires_at is not None and now >= expires_at:
+        gone = Event("Normal", EXPIRED, f"deleted {seen.ttl_seconds:g} s after it finished, as ttlAfterFinished asks")
+        return Plan(state=seen.state, steps=(Delete(TRAINING_JOBS, seen.name, seen.uid),), events=(gone,))
+    lingering = [pod for pod in seen.pods if (pod.lingers or not pod.ended) and pod.deleting_at is None]
+    waits = [expires_at - now] if expires_at is not None else []
+    steps: tuple[Step, ...] = ()
+    if lingering and now < completed_at + LINGER_SECONDS:
+        waits.append(completed_at + LINGER_SECONDS - now)
+    else:
+        steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in lingering)
+    return Plan(state=seen.state, steps=(*queueing.marks(seen), *steps), again_seconds=soonest(waits))

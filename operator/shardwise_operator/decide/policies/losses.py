@@ -1,0 +1,170 @@
+"""Charge lost pods (ended alone, deleted, gone or stuck): a loss has one cause, and its hosts get new attempts.
+
+The pods of a slice go together, though the cluster reports them one by one: what a slice loses soon after a charge, of
+the pods that it had then, is the same loss. So a loss costs the same for one host as for thousands.
+
+Each pod is charged once: a host with a new attempt has no current pod to lose. The status has the charge first; a later
+pass creates the pod (`creation.py`), once the lost one has certainly ended.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby, islice
+
+from shardwise_operator.decide.budgets import budget, charge
+from shardwise_operator.decide.endings import failed
+from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.relocation import avoid_after_losses, relocations
+from shardwise_operator.decide.stuck import stuck
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.state import Loss, Phase, State
+from shardwise_operator.reasons import NODE_AVOIDED, REPLACED, Lost
+
+_REASONS = {
+    "Evicted": Lost.EVICTION,
+    "Preempting": Lost.EVICTION,
+    "NodeLost": Lost.NODE_LOST,
+    "NodeShutdown": Lost.MAINTENANCE,
+    "Shutdown": Lost.MAINTENANCE,
+    "Terminated": Lost.MAINTENANCE,
+    "NodeAffinity": Lost.ADMISSION,
+    "TopologyAffinityError": Lost.ADMISSION,
+    "UnexpectedAdmissionError": Lost.ADMISSION,
+}
+# A kubelet gives TerminationByKubelet for what it evicts and for what it shuts down: the pod's reason tells which.
+_DISRUPTIONS = {
+    "DeletionByTaintManager": Lost.NODE_LOST,
+    "DeletionByPodGC": Lost.NODE_LOST,
+    "EvictionByEvictionAPI": Lost.EVICTION,
+    "PreemptionByScheduler": Lost.EVICTION,
+    "TerminationByKubelet": Lost.EVICTION,
+}
+# Nodes of a slice go within a minute of each other; a drain takes its pods one after another.
+_TOGETHER_SECONDS = 300.0
+_MOST_NAMED = 4
+# What a node that is being taken down may do to its pods.
+_CAUSES_OF_MAINTENANCE = (Lost.EVICTION, Lost.NODE_LOST, Lost.UNKNOWN)
+
+wake = never
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """Charge every loss since the last pass; fail the job if a budget is used up."""
+    messages = stuck(seen, now)
+    stuck_hosts = {
+        pod.key: messages[pod.address]
+        for pod in seen.current_pods()
+        if pod.running and pod.address and pod.address in messages
+    }
+    lost = {**dict.fromkeys(stuck_hosts, Lost.NODE_LOST), **dict(_lost(seen))}
+    if not lost:
+        return None
+    state, events = seen.state, list[Event]()
+    for slice_, hosts in groupby(sorted(lost, key=_numbers), key=_slice_of):
+        causes = {host: lost[host] for host in hosts}
+        message = _message(causes, stuck_hosts)
+        known = _known(seen, causes, now)
+        if not known:
+            cause = _cause(causes.values())
+            charged = charge(seen, state, cause, now)
+            if charged is None:
+                used_up = f"{message}, and the budget of {budget(seen, cause)} for {cause} is used up"
+                return failed(seen, REPLACED, used_up, now)
+            state = charged
+        state = _without(state, causes, message, now)
+        events.append(Event("Warning", REPLACED, message))
+        if known and seen.place_of(int(slice_)):  # the charge has counted this loss against the slice's place already
+            causes = {host: cause for host, cause in causes.items() if host in stuck_hosts}
+        before, state = state, avoid_after_losses(seen, state, causes, at_once=stuck_hosts.keys())
+        events += [Event("Warning", NODE_AVOIDED, text) for text in relocations(before, state)]
+        state = _noted(seen, state, slice_, now, known=known)
+    return Plan(state=state, events=tuple(events))
+
+
+def cause_of(pod: Pod | None, host: str, seen: Observed) -> Lost:
+    """Return why the pod of a host ended, by its status and its node's; `pod` is None if it is gone."""
+    cause = _own_cause(pod, seen) if pod else Lost.UNKNOWN
+    return Lost.MAINTENANCE if cause in _CAUSES_OF_MAINTENANCE and seen.on_a_leaving_node(host) else cause
+
+
+def _own_cause(pod: Pod, seen: Observed) -> Lost:
+    if pod.reason.startswith("OutOf"):  # the kubelet: OutOfcpu, OutOfpods, ...
+        return Lost.ADMISSION
+    if pod.reason in _REASONS:
+        return _REASONS[pod.reason]
+    if pod.disruption in _DISRUPTIONS:
+        return _DISRUPTIONS[pod.disruption]
+    if pod.exit_reason == "OOMKilled":
+        return Lost.OUT_OF_MEMORY
+    return Lost.NODE_LOST if seen.on_a_lost_node(pod) else Lost.UNKNOWN
+
+
+def _lost(seen: Observed) -> Iterator[tuple[str, Lost]]:
+    for host in seen.hosts:
+        if host not in seen.state.pods:
+            continue  # not created yet
+        pod = seen.current(host)
+        if pod is None or pod.ended or pod.deleting_at is not None:
+            yield host, cause_of(pod, host, seen)
+
+
+def _known(seen: Observed, causes: Mapping[str, Lost], now: float) -> bool:
+    """Return whether these hosts of one slice belong to a loss that is charged already: it takes each host once."""
+    last = seen.state.last_loss.get(_slice_of(next(iter(causes))))
+    return last is not None and now - last.at <= _TOGETHER_SECONDS and not last.hosts & set(map(_of_slice, causes))
+
+
+def _noted(seen: Observed, state: State, slice_: str, now: float, *, known: bool) -> State:
+    """Return the state with the hosts that the slice's last loss has taken by now, with those that were relocated."""
+    assert seen.made_of is not None
+    before, last = seen.state.attempts, seen.state.last_loss
+    numbers = range(seen.made_of.topology.hosts)
+    taken = {each for each in numbers if state.attempts[f"{slice_}-{each}"] != before[f"{slice_}-{each}"]}
+    loss = Loss(last[slice_].at, last[slice_].hosts | taken) if known else Loss(now, frozenset(taken))
+    recent = {each: other for each, other in state.last_loss.items() if now - other.at <= _TOGETHER_SECONDS}
+    return replace(state, last_loss={**recent, slice_: loss})
+
+
+def _cause(causes: Iterable[Lost]) -> Lost:
+    """Return the cause that most hosts of a slice have; `unknown` only if all of them do."""
+    counted = Counter(causes).most_common()
+    return next((cause for cause, _ in counted if cause != Lost.UNKNOWN), Lost.UNKNOWN)
+
+
+def _message(causes: Mapping[str, Lost], stuck_hosts: Mapping[str, str]) -> str:
+    if len(causes) == 1:
+        (host,) = causes
+        because = f"; it is stuck: {stuck_hosts[host]}" if host in stuck_hosts else ""
+        return f"host {host} lost its pod: {causes[host]}{because}"
+    named = ", ".join(islice(causes, _MOST_NAMED)) + ", ..." * (len(causes) > _MOST_NAMED)
+    first = islice((host for host in causes if host in stuck_hosts), _MOST_NAMED)
+    because = "".join(f"; {host} is stuck: {stuck_hosts[host]}" for host in first)
+    return f"{len(causes)} hosts lost their pods ({named}): {_cause(causes.values())}{because}"
+
+
+def _without(state: State, causes: Mapping[str, Lost], message: str, now: float) -> State:
+    return replace(
+        state,
+        phase=Phase.PENDING if state.phase == Phase.PENDING else Phase.RECOVERING,
+        reason=REPLACED,
+        message=message,
+        attempts={**state.attempts, **{host: state.attempts[host] + 1 for host in causes}},
+        pods={key: uid for key, uid in state.pods.items() if key not in causes},
+        leaving={key: node for key, node in state.leaving.items() if key not in causes},
+        not_before=max(state.not_before or 0.0, now),
+    )
+
+
+def _slice_of(host: str) -> str:
+    return host.split("-", maxsplit=1)[0]
+
+
+def _of_slice(host: str) -> int:
+    return int(host.split("-")[1])
+
+
+def _numbers(host: str) -> tuple[int, ...]:
+    return tuple(map(int, host.split("-")))

@@ -1,0 +1,43 @@
+"""Warn by the condition NoticeTooShort, before it happens, that a pod that is told to go has not the time to save.
+
+The time that a save takes is that of the last one. The notice is the pods' grace period, or less on nodes that go
+sooner.
+"""
+
+from shardwise_operator.decide.plan import Plan
+from shardwise_operator.decide.policy import never
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.reasons import FALSE, NOTICE_TOO_SHORT, TRUE
+
+_LONG_ENOUGH = "NoticeLongEnough"
+
+wake = never
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """Compare the last save with the notice."""
+    state, save_seconds = seen.state, _save_seconds(seen)
+    if save_seconds is None:
+        return None
+    notice_seconds, giver = _shortest(seen)
+    if save_seconds <= notice_seconds:
+        if state.condition(NOTICE_TOO_SHORT) is None:
+            return None
+        return Plan(state=state.with_condition(NOTICE_TOO_SHORT, FALSE, _LONG_ENOUGH, "", now=now))
+    message = (
+        f"the last save took {save_seconds:.1f} s, and {giver} gives {notice_seconds:.0f} s: "
+        "a pod that is told to go loses the steps since the last checkpoint"
+    )
+    return Plan(state=state.with_condition(NOTICE_TOO_SHORT, TRUE, NOTICE_TOO_SHORT, message, now=now))
+
+
+def _save_seconds(seen: Observed) -> float | None:
+    saved = seen.poll.status.checkpoint if seen.poll and seen.poll.status else None
+    return saved.seconds if saved else None
+
+
+def _shortest(seen: Observed) -> tuple[float, str]:
+    """Return the shortest notice of any pod, in seconds, and what gives it."""
+    bounds = {name: node.notice_seconds for name, node in seen.nodes.items()}
+    notices = [(seconds, f"node {name}") for name, seconds in sorted(bounds.items()) if seconds is not None]
+    return min([(seen.grace_seconds, "pod.template.spec.terminationGracePeriodSeconds"), *notices])

@@ -1,0 +1,83 @@
+"""The end of a run, as its agents report it in their termination records: complete, failed, saved, or hosts missing.
+
+The record of any agent of the round will do, host 0's first: all of them have the run's own exit code. A record without
+a code is that of an agent that ended alone (see `losses.py`).
+"""
+
+from dataclasses import replace
+
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.pods import TerminationRecord
+from shardwise_operator.decide import endings
+from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.policies import deadline, resume, start_timeout
+from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.relocation import avoid_after_timeout
+from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.reasons import COMPLETE, DEADLINE, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRAINED, TRUE, Lost
+
+_REASONS = {
+    ExitCode.USAGE: "BadInput",
+    ExitCode.BAD_INPUT: "BadInput",
+    ExitCode.NONFINITE: "NonFinite",
+    ExitCode.OUT_OF_MEMORY: "OutOfMemory",
+    ExitCode.STORAGE: "Storage",
+    ExitCode.DEVICE: "Device",
+}
+
+wake = never
+
+
+def termination_record(seen: Observed) -> TerminationRecord | None:
+    """Return the record with the run's outcome; None while there is none."""
+    ended = [pod for pod in seen.round_pods() if pod.ended and pod.record and pod.record.code is not None]
+    ended.sort(key=lambda pod: (pod.key != LEADER, -pod.attempt))
+    return ended[0].record if ended else None
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """Complete or fail the job, or start its next round, once the run has ended."""
+    record = termination_record(seen)
+    if record is None:
+        return None
+    if record.code == ExitCode.OK:
+        return _complete(seen, record, now)
+    if record.code not in (ExitCode.SAVED, ExitCode.HOSTS_MISSING):
+        return endings.failed(seen, _reason(record), failure_message(record), now)
+    if seen.suspend or seen.state.phase in (Phase.SUSPENDING, Phase.SUSPENDED):
+        return None  # the run was saved because it was asked to: suspension.py goes on
+    return _next_round(seen, record, now)
+
+
+def _next_round(seen: Observed, record: TerminationRecord, now: float) -> Plan:
+    """Start another round of a run that stopped before its end, because of a missing host or for no known reason."""
+    if deadline.passed(seen, now):
+        return endings.failed(seen, DEADLINE, f"saved and stopped at its deadline: {record.message}", now)
+    if record.code == ExitCode.HOSTS_MISSING:
+        wait = start_timeout.retry_seconds(seen)
+        message = f"{record.message}; all are given back, and tried again in {wait:.0f} s"
+        seen = replace(seen, state=avoid_after_timeout(seen, seen.state))
+        return resume.next_round(seen, Lost.HOST_LOST, PODS_RELEASED, message, now, wait_seconds=wait)
+    message = f"the run was saved and stopped from inside, and goes on: {record.message}"
+    return resume.next_round(seen, Lost.UNKNOWN, SAVED_UNEXPECTEDLY, message, now)
+
+
+def failure_message(record: TerminationRecord) -> str:
+    """Return what failed, at which rank, and the end of its log."""
+    named = record.rank is None or f"rank {record.rank} " in record.message
+    where = "" if named else f" (rank {record.rank})"
+    tail = f"\n{record.tail}" if record.tail else ""
+    return f"{record.message}{where}{tail}"
+
+
+def _complete(seen: Observed, record: TerminationRecord, now: float) -> Plan:
+    message = f"{record.steps} steps"
+    state = replace(seen.state, phase=Phase.COMPLETE, reason=TRAINED, message="", completed_at=now, not_before=None)
+    state = state.with_condition(COMPLETE, TRUE, TRAINED, message, now=now).at_rest(TRAINED, now=now)
+    return Plan(state=state, events=(Event("Normal", COMPLETE, message),))
+
+
+def _reason(record: TerminationRecord) -> str:
+    cause = record.cause or "failure"
+    return _REASONS.get(record.code or 0, cause[0].upper() + cause[1:])  # type: ignore[call-overload,no-any-return]

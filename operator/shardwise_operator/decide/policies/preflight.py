@@ -1,0 +1,159 @@
+"""`spec.preflight: plan`: a pod without accelerators plans the job before any other pod is created.
+
+A job that does not fit waits like one that does not go with its class, and holds nothing: its owner changes it under
+`suspend`, or takes `preflight` out, and it starts all the same. A plan that comes to no verdict fails the job. A plan's
+pod that was lost (evicted, deleted, its node gone) is created again, within a bound. A round starts with a plan, unless
+the same was planned before and has fitted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shardwise.protocol.pods import PLAN, Verdict
+from shardwise_operator.decide.budgets import backoff_seconds
+from shardwise_operator.decide.endings import failed
+from shardwise_operator.decide.pending import pod_problems
+from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.policies.losses import cause_of
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.state import Finding, Phase, Preflight, State
+from shardwise_operator.reasons import (
+    FALSE,
+    FITS,
+    FITTING,
+    MEMORY_UNKNOWN,
+    NOT_ASKED,
+    NOT_FITTING,
+    PLANNING,
+    PREFLIGHT_FAILED,
+    READY,
+    REPLACED,
+    SCHEDULED,
+    TRUE,
+    UNKNOWN,
+    ConditionStatus,
+    Lost,
+)
+
+_MAX_LOST = 5
+# Losses that are no fault of the plan: another pod may come to a verdict.
+_NOT_ITS_OWN = (Lost.EVICTION, Lost.NODE_LOST, Lost.MAINTENANCE, Lost.ADMISSION)
+_CONDITIONS: Mapping[Finding, tuple[ConditionStatus, str]] = {
+    Finding.FITS: (TRUE, FITTING),
+    Finding.NOT_FITTING: (FALSE, NOT_FITTING),
+    Finding.UNKNOWN: (UNKNOWN, MEMORY_UNKNOWN),
+}
+_PLANNING = "the job is planned before its pods are made"
+
+
+def begin(seen: Observed, state: State, now: float) -> State:
+    """Return the state of a round that starts, with a plan to be made if one is asked for and has no verdict yet."""
+    assert seen.desired is not None
+    if not seen.preflight:
+        return _not_asked(state, now)
+    digest = seen.desired.planned_digest
+    if state.preflight and state.preflight.of == digest and state.cleared:
+        return state
+    return replace(state, preflight=Preflight(of=digest)).with_condition(FITS, UNKNOWN, PLANNING, "", now=now)
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """Judge the job by its plan, if it has one with something new."""
+    if seen.state.cleared:
+        return None
+    if not seen.preflight:
+        return Plan(state=_not_asked(_without_pod(seen.state, now), now))
+    return _of_its_pod(seen, now) if seen.state.planning and PLAN in seen.state.pods else None
+
+
+def with_phase(seen: Observed, now: float) -> State:
+    """Return the state with the phase and the conditions while the plan is made, or after it did not fit."""
+    state, condition = seen.state, seen.state.condition(FITS)
+    if state.planning:
+        pod = seen.current(PLAN)
+        reason, message = next(pod_problems([pod] if pod else []), (PLANNING, _PLANNING))
+    else:
+        reason, message = NOT_FITTING, condition.message if condition else ""
+    state = replace(state, phase=Phase.PENDING, reason=reason, message=message)
+    for kind in (READY, SCHEDULED):
+        state = state.with_condition(kind, FALSE, reason, message, now=now)
+    return state
+
+
+def wake(seen: Observed, now: float) -> float | None:
+    """Return how long a pod of the plan may still take until it runs; None if none is waited for."""
+    pod = seen.current(PLAN)
+    if not seen.state.planning or seen.made_of is None or pod is None or pod.phase != "Pending":
+        return None
+    since = max(seen.state.started_at or 0.0, seen.state.not_before or 0.0)
+    return max(0.0, since + seen.made_of.job.spec.recovery.start_within.seconds - now)
+
+
+def _of_its_pod(seen: Observed, now: float) -> Plan | None:
+    pod = seen.current(PLAN)
+    if pod is None or (pod.deleting_at is not None and not pod.ended):
+        return _retry(seen, cause_of(pod, PLAN, seen), now)
+    if not pod.ended:
+        return _too_late(seen, pod, now)
+    verdict = Verdict.loads(pod.termination_message)
+    if verdict is not None:
+        return _judged(seen, verdict, now)
+    cause = cause_of(pod, PLAN, seen)
+    return _retry(seen, cause, now) if cause in _NOT_ITS_OWN else _without_verdict(seen, pod, now)
+
+
+def _judged(seen: Observed, verdict: Verdict, now: float) -> Plan:
+    assert seen.state.preflight is not None
+    finding = Finding.UNKNOWN if verdict.fits is None else Finding.FITS if verdict.fits else Finding.NOT_FITTING
+    status, reason = _CONDITIONS[finding]
+    state = replace(_without_pod(seen.state, now), preflight=replace(seen.state.preflight, finding=finding))
+    state = state.with_condition(FITS, status, reason, verdict.words, now=now)
+    events = (Event("Warning", NOT_FITTING, verdict.words),) if finding == Finding.NOT_FITTING else ()
+    return Plan(state=replace(state, reason=reason, message=verdict.words), events=events)
+
+
+def _retry(seen: Observed, cause: Lost, now: float) -> Plan:
+    """Replace a lost pod of the plan, within a bound."""
+    before = seen.state.preflight
+    assert before is not None
+    lost = before.lost + 1
+    if lost > _MAX_LOST:
+        too_often = f"the plan lost its pod {lost} times, the last time to {cause}; nothing else was made"
+        return failed(seen, PREFLIGHT_FAILED, too_often, now)
+    message = f"the plan lost its pod: {cause}"
+    state = _without_pod(seen.state, now + backoff_seconds(seen, lost))
+    state = replace(
+        state,
+        preflight=replace(before, lost=lost),
+        attempts={**state.attempts, PLAN: state.attempts[PLAN] + 1},
+        reason=REPLACED,
+        message=message,
+    )
+    return Plan(state=state, events=(Event("Warning", REPLACED, message),))
+
+
+def _too_late(seen: Observed, pod: Pod, now: float) -> Plan | None:
+    left = wake(seen, now)
+    if left is None or left > 0.0:
+        return None
+    why = next((f": {reason}: {message}" for reason, message in pod_problems([pod])), "")
+    return failed(seen, PREFLIGHT_FAILED, f"the plan's pod {pod.name} did not run within startWithin{why}", now)
+
+
+def _without_verdict(seen: Observed, pod: Pod, now: float) -> Plan:
+    how = pod.reason or pod.exit_reason or "without a word"
+    code = "" if pod.exit_code is None else f", exit code {pod.exit_code}"
+    output = f":\n{pod.termination_message.strip()}" if pod.termination_message.strip() else ""
+    return failed(seen, PREFLIGHT_FAILED, f"the plan's pod {pod.name} ended ({how}{code}){output}", now)
+
+
+def _without_pod(state: State, not_before: float) -> State:
+    pods = {key: uid for key, uid in state.pods.items() if key != PLAN}
+    return replace(state, pods=pods, not_before=not_before)
+
+
+def _not_asked(state: State, now: float) -> State:
+    """Return the state without a plan: the verdict of an earlier one is about something else."""
+    state = replace(state, preflight=None)
+    return state.with_condition(FITS, UNKNOWN, NOT_ASKED, "", now=now) if state.condition(FITS) else state

@@ -1,0 +1,92 @@
+"""Start a round: the life of a job from its start, or from a resume, to its suspension or end.
+
+A round starts if the job goes with its class; what it is made of is fixed from then on, in a snapshot. The next pass
+creates its pods, once the status has the round. They have new names, because the attempts of their hosts go on.
+"""
+
+from dataclasses import replace
+
+from shardwise.protocol.pods import PLAN
+from shardwise_operator.decide import endings
+from shardwise_operator.decide.budgets import budget, charge
+from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.policies import preflight
+from shardwise_operator.decide.policy import never
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.state import Phase, next_attempts
+from shardwise_operator.reasons import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
+
+wake = never  # a job whose class is missing is woken by the class
+
+
+def decide(seen: Observed, now: float) -> Plan | None:
+    """Start a round if none is under way."""
+    state = seen.state
+    if state.round is not None and state.phase != Phase.SUSPENDED:
+        return None
+    if seen.suspend:  # before its first round
+        state = replace(state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED)
+        return Plan(state=state.with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now))
+    if seen.desired is None:
+        return _invalid(seen, now)
+    resumed = state.phase == Phase.SUSPENDED
+    reason = RESUMED if resumed else STARTED
+    number = 0 if state.round is None else state.round + 1
+    state = replace(
+        state,
+        phase=Phase.PENDING,
+        reason=reason,
+        message="",
+        round=number,
+        attempts=next_attempts(state.attempts, seen.desired.hosts),
+        pods={},
+        charged={},
+        charged_step=None,
+        last_loss={},
+        lost_at={},
+        avoid={},
+        leaving={},
+        image="",
+        started_at=now,
+        ran_at=None,
+        not_before=None,
+        stop_asked_at=None,
+    )
+    if resumed:
+        state = state.with_condition(SUSPENDED, FALSE, RESUMED, "", now=now)
+    state = preflight.begin(seen, state, now)
+    if state.planning:
+        state = replace(state, attempts=next_attempts(state.attempts, (PLAN,)))
+    events = (Event("Normal", RESUMED, f"round {number}"),) if resumed else ()
+    return Plan(state=state.with_condition(READY, FALSE, reason, "", now=now), events=events)
+
+
+def next_round(
+    seen: Observed, cause: Lost, reason: str, message: str, now: float, *, wait_seconds: float = 0.0
+) -> Plan:
+    """Start another round of the same run after a wait, charged to `cause`; fail the job if that budget is used up."""
+    state = seen.state
+    assert state.round is not None
+    charged = charge(seen, replace(state, not_before=now + wait_seconds), cause, now)
+    if charged is None:
+        used_up = f"{message}; its budget of {budget(seen, cause)} restarts is used up"
+        return endings.failed(seen, reason, used_up, now)
+    state = replace(
+        charged,
+        phase=Phase.PENDING if wait_seconds else Phase.RECOVERING,
+        reason=reason,
+        message=message,
+        round=state.round + 1,
+        attempts=next_attempts(state.attempts, seen.hosts),
+        pods={},
+        image="",
+        stop_asked_at=None,
+    )
+    return Plan(state=state, events=(Event("Warning", reason, message),))
+
+
+def _invalid(seen: Observed, now: float) -> Plan:
+    state = replace(seen.state, reason=INVALID, message=seen.problem)
+    state = state.with_condition(READY, FALSE, INVALID, seen.problem, now=now)
+    known = seen.state.reason == INVALID and seen.state.message == seen.problem
+    return Plan(state=state, events=() if known else (Event("Warning", INVALID, seen.problem),))

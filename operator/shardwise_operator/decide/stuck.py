@@ -1,0 +1,29 @@
+"""Pods that are stuck: SIGKILL does not end their trainer, because the node's kernel holds it in a device or a disk.
+
+The agent of such a pod reports it through host 0 and can do no more: a container does not end before all its processes
+have. `losses.py` treats it as a lost node. The pod object may stay for as long as its node does.
+"""
+
+from collections.abc import Mapping
+
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
+
+GRACE_SECONDS = 10  # of a stuck pod, which has nothing to save
+# By then the kubelet has killed what can be killed of a pod whose grace period is over.
+_PAST_GRACE_SECONDS = 30.0
+
+
+def stuck(seen: Observed, now: float) -> Mapping[str, str]:
+    """Map the address of each stuck pod to the message about what it cannot end.
+
+    It goes by addresses because an answer of host 0 may still be about the pod before.
+    """
+    if not (seen.poll and seen.poll.status and seen.poll.fresh(now)):
+        return {}
+    return {each.address: each.message for each in seen.poll.status.stuck}
+
+
+def past_grace(pod: Pod, now: float) -> bool:
+    """Return whether a deleted pod has outlived its grace period: what is left of it was killed and runs no more."""
+    return pod.deleting_at is not None and now > pod.deleting_at + _PAST_GRACE_SECONDS

@@ -1,0 +1,110 @@
+"""What a pass needs to know of nodes. Those of the classes are in the cache (`node_watch.py`); others are read by name.
+
+A node or a place never counts as gone by the cache alone.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+
+from shardwise.protocol.pods import PLAN
+from shardwise_operator.observe.caches import Caches, Reader
+from shardwise_operator.observe.node import Node, read_node
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.observe.state import State
+from shardwise_operator.runtime.errors import NotFoundError
+from shardwise_operator.runtime.kinds import NODES, Object
+
+_RECENT_SECONDS = 10.0
+_ON_A_NODE_THAT_IS_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
+
+
+class Nodes:
+    """The nodes of a cluster, as far as they concern jobs."""
+
+    def __init__(self, caches: Caches, api: Reader) -> None:
+        """Read from `caches`, and from `api` what they do not have."""
+        self._caches, self._api = caches, api
+        self._lock = threading.Lock()
+        self._asked: dict[str, tuple[float, Object | None]] = {}
+
+    def known(self, pods: Iterable[Pod]) -> dict[str, Node]:
+        """Return the watched nodes that the pods are on, by name."""
+        found = {name: self._caches.get(NODES, "", name) for name in {pod.node for pod in pods if pod.node}}
+        return {name: read_node(raw) for name, raw in found.items() if raw is not None}
+
+    def lost(self, pods: Iterable[Pod], now: float) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the nodes that are gone, and those that are silent, of pods that should have ended."""
+        gone, silent = set(), set()
+        for node in {pod.node for pod in pods if pod.node and _overdue(pod, now)}:
+            found = self._recent_node(node, now)
+            if found is None:
+                gone.add(node)
+                continue
+            conditions = found.get("status", {}).get("conditions", [])
+            if any(each["type"] == "Ready" and each["status"] == "Unknown" for each in conditions):
+                silent.add(node)
+        return frozenset(gone), frozenset(silent)
+
+    def pools(self, snapshot: Snapshot | None, state: State, pods: Iterable[Pod]) -> Iterator[tuple[int, str]]:
+        """Yield each slice with pods that still need its place, and that place: the one of a pod that is bound."""
+        label = snapshot.placement_label if snapshot else None
+        if snapshot is None or label is None:
+            return
+        waiting = {pod.slice for pod in pods if pod.gated}
+        waiting |= {int(host.split("-")[0]) for host in snapshot.hosts if host not in state.pods}
+        bound = {
+            pod.slice: pod.node
+            for pod in pods
+            if pod.key != PLAN
+            and pod.node
+            and not pod.ended
+            and pod.deleting_at is None
+            and state.pods.get(pod.key) == pod.uid
+        }
+        for slice_ in sorted(waiting & bound.keys()):
+            node = self._node(bound[slice_])
+            place = node["metadata"].get("labels", {}).get(label) if node else None
+            if place is not None:
+                yield slice_, place
+
+    def gone_places(self, seen: Observed) -> frozenset[int]:
+        """Return the slices of which a pod waits for a node of a place that has no node any more."""
+        waiting = {(pod.slice, place) for pod, place in seen.settling()}
+        return frozenset(slice_ for slice_, place in waiting if not self._has_nodes(seen, place))
+
+    def _recent_node(self, name: str, now: float) -> Object | None:
+        """Return a node as it was a moment ago; None if it is gone. Answers are kept: a node may have many pods."""
+        if watched := self._caches.get(NODES, "", name):
+            return watched
+        with self._lock:
+            self._asked = {each: known for each, known in self._asked.items() if now - known[0] < _RECENT_SECONDS}
+            if name in self._asked:
+                return self._asked[name][1]
+        try:
+            found = self._api.get(NODES, "", name)
+        except NotFoundError:
+            found = None
+        with self._lock:
+            self._asked[name] = (now, found)
+        return found
+
+    def _has_nodes(self, seen: Observed, place: str) -> bool:
+        label = seen.made_of.placement_label if seen.made_of else None
+        assert label is not None
+        if any(node["metadata"].get("labels", {}).get(label) == place for node in self._caches.list(NODES)):
+            return True
+        return any(page.items for page in self._api.pages(NODES, "", labels=f"{label}={place}"))
+
+    def _node(self, name: str) -> Object | None:
+        try:
+            return self._caches.get(NODES, "", name) or self._api.get(NODES, "", name)
+        except NotFoundError:
+            return None
+
+
+def _overdue(pod: Pod, now: float) -> bool:
+    if pod.deleting_at is None or pod.ended:
+        return False
+    return pod.disruption in _ON_A_NODE_THAT_IS_GONE or now > pod.deleting_at

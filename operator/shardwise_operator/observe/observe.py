@@ -1,0 +1,240 @@
+"""Observe one job and all that belongs to it: the objects in the caches, and the last status of host 0.
+
+The caches may lag. A pod that the status knows and the cache does not have would be taken for one that has ended, so it
+is read by name before that is believed. Nodes are observed in `nodes.py`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from shardwise.job.quantity import Duration
+from shardwise.protocol.errors import JobError
+from shardwise_operator.config import Settings
+from shardwise_operator.observe.caches import Caches, Reader
+from shardwise_operator.observe.nodes import Nodes
+from shardwise_operator.observe.observed import Guard, Observed
+from shardwise_operator.observe.pod import read_pod
+from shardwise_operator.observe.poll import Poll
+from shardwise_operator.observe.rivals import Rivals
+from shardwise_operator.observe.snapshot import Snapshot, read_snapshot, take_snapshot
+from shardwise_operator.observe.state import Phase, State, read_state
+from shardwise_operator.render.names import config_map_name, pod_name, policy_name
+from shardwise_operator.runtime.errors import NotFoundError
+from shardwise_operator.runtime.kinds import (
+    ACCELERATOR_CLASSES,
+    CONFIG_MAPS,
+    NETWORK_POLICIES,
+    PODS,
+    Kind,
+    Object,
+)
+from shardwise_operator.runtime.queue import Key
+from shardwise_operator.runtime.store import controller_uid
+
+CHILDREN = (CONFIG_MAPS, NETWORK_POLICIES)
+
+RECENT_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An object that this process has created, and when, in monotonic seconds."""
+
+    at: float
+    kind: Kind
+    obj: Object
+
+    def recent(self, now: float) -> bool:
+        """Return whether the cache may not have it yet; some kinds are never in a cache."""
+        return now - self.at <= RECENT_SECONDS
+
+
+class Observer:
+    """Observes jobs; it remembers only what would come out the same again."""
+
+    def __init__(self, caches: Caches, api: Reader, settings: Settings) -> None:
+        """Read from `caches`, and from `api` what a cache must not be trusted with."""
+        self._caches, self._api, self._settings = caches, api, settings
+        self._nodes, self._rivals = Nodes(caches, api), Rivals(caches)
+        self._snapshots = _Results[Snapshot]()
+        self._desired = _Results[Snapshot | str]()
+        self._lock = threading.Lock()
+        self._recent: dict[str, list[_Made]] = {}
+
+    def remember(self, seen: Observed, made: list[tuple[Kind, Object]]) -> None:
+        """Keep a job's objects that were created a moment ago, as the cache may not have them yet."""
+        now, made_of = time.monotonic(), seen.made_of
+        for kind, obj in made:
+            if kind == CONFIG_MAPS and made_of is not None:  # spares reading it back
+                self._snapshots.get_or_make((seen.namespace, seen.name), obj["metadata"]["uid"], lambda: made_of)
+        with self._lock:
+            kept = {uid: [each for each in known if each.recent(now)] for uid, known in self._recent.items()}
+            kept[seen.uid] = [*kept.get(seen.uid, []), *(_Made(now, kind, obj) for kind, obj in made)]
+            self._recent = {uid: known for uid, known in kept.items() if known}
+
+    def observe(self, job: Object, poll: Poll | None, now: float) -> Observed:
+        """Observe a job, given as it is in the cache."""
+        metadata, spec, status = job["metadata"], job["spec"], job.get("status", {})
+        uid, state = metadata["uid"], read_state(status)
+        if state.finished:
+            self.forget((metadata["namespace"], metadata["name"]))
+            return self._observe_finished(metadata, spec, state)
+        children = {kind: self._own(kind, uid) for kind in CHILDREN}
+        snapshot = self._round_snapshot(children[CONFIG_MAPS], metadata, state)
+        desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)
+        pods = tuple(read_pod(raw) for raw in self._pods(metadata, state))
+        gone, silent = self._nodes.lost(pods, now)
+        seen = Observed(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=uid,
+            generation=metadata.get("generation", 1),
+            deleting="deletionTimestamp" in metadata,
+            suspend=bool(spec.get("suspend")),
+            preflight=spec.get("preflight") == "plan",
+            deadline_seconds=_seconds(spec.get("deadline")),
+            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
+            state=state,
+            saved_step=status.get("checkpoint", {}).get("step"),
+            desired=desired if isinstance(desired, Snapshot) else None,
+            problem=desired if isinstance(desired, str) else "",
+            snapshot=snapshot,
+            pods=pods,
+            children=frozenset(
+                f"{kind.kind}/{child['metadata']['name']}" for kind in CHILDREN for child in children[kind]
+            ),
+            guard=_guard(children[NETWORK_POLICIES], metadata["name"]),
+            nodes=self._nodes.known(pods),
+            pools=dict(self._nodes.pools(snapshot, state, pods)),
+            gone_nodes=gone,
+            silent_nodes=silent,
+            poll=poll,
+        )
+        elder = self._rivals.elder(metadata, seen.current_pods()) if state.phase == Phase.PENDING else ""
+        return replace(seen, gone_places=self._nodes.gone_places(seen), elder=elder)
+
+    def _observe_finished(self, metadata: Mapping[str, Any], spec: Mapping[str, Any], state: State) -> Observed:
+        """A job that has finished: nothing but its pods in the cache and its time to live decide what follows.
+
+        There may be thousands of them, and after a failover all are looked at.
+        """
+        return Observed(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 1),
+            deleting="deletionTimestamp" in metadata,
+            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
+            state=state,
+            pods=tuple(read_pod(raw) for raw in self._own(PODS, metadata["uid"])),
+        )
+
+    def _round_snapshot(
+        self, config_maps: Sequence[Object], metadata: Mapping[str, Any], state: State
+    ) -> Snapshot | None:
+        """Return what the round is made of, read once: it never changes, and the caches hold its metadata alone."""
+        if state.round is None:
+            return None
+        wanted = config_map_name(metadata["name"], state.round)
+        found = next((each["metadata"]["uid"] for each in config_maps if each["metadata"]["name"] == wanted), None)
+        if found is None:
+            return None
+        namespace = metadata["namespace"]
+        return self._snapshots.get_or_make(
+            (namespace, metadata["name"]),
+            found,
+            lambda: read_snapshot(self._api.get(CONFIG_MAPS, namespace, wanted)["data"]),
+        )
+
+    def _take_snapshot(self, job: Object) -> Snapshot | str:
+        """Return the job with its class as they are now, or why they do not go together."""
+        classes = {each["metadata"]["name"]: each for each in self._caches.list(ACCELERATOR_CLASSES)}
+        machine = classes.get(job["spec"]["hardware"]["accelerator"])
+        version = machine["metadata"]["resourceVersion"] if machine else tuple(sorted(classes))
+        known = (job["metadata"]["uid"], job["metadata"].get("generation"), version)
+
+        def taking() -> Snapshot | str:
+            try:
+                return take_snapshot(job, classes, image=self._settings.trainer_image)
+            except JobError as error:
+                return str(error)
+
+        return self._desired.get_or_make((job["metadata"]["namespace"], job["metadata"]["name"]), known, taking)
+
+    def _pods(self, metadata: Mapping[str, Any], state: State) -> Iterator[Object]:
+        known = self._own(PODS, metadata["uid"])
+        yield from known
+        uids = {pod["metadata"]["uid"] for pod in known}
+        for host, uid in state.pods.items():
+            # Missing from the cache is not gone: a pod counts as lost only if the API server does not have it either.
+            if uid not in uids:
+                name = pod_name(metadata["name"], host, state.attempts[host])
+                yield from self._uncached(metadata, name)
+
+    def _own(self, kind: Kind, uid: str) -> list[Object]:
+        """Return the job's objects of a kind: those of the cache, and recent ones that it has not shown yet."""
+        cached = list(self._caches.by_owner(kind, uid))
+        if uid not in self._recent:
+            return cached
+        now, shown = time.monotonic(), {obj["metadata"]["uid"] for obj in cached}
+        with self._lock:
+            # What the cache has shown once it leaves out only when it is gone: so it is not remembered any longer.
+            made = [each for each in self._recent.get(uid, []) if each.obj["metadata"]["uid"] not in shown]
+            self._recent[uid] = made
+        return cached + [each.obj for each in made if each.kind == kind and each.recent(now)]
+
+    def forget(self, key: Key) -> None:
+        """Drop what is kept of a job that is gone, has finished, or is not this operator's."""
+        self._snapshots.forget(key)
+        self._desired.forget(key)
+
+    def remembers(self, uid: str) -> bool:
+        """Return whether objects count as existing that the cache has not shown: they may be gone by now."""
+        now = time.monotonic()
+        return any(each.recent(now) for each in self._recent.get(uid, []))
+
+    def _uncached(self, metadata: Mapping[str, Any], name: str) -> Iterator[Object]:
+        try:
+            found = self._api.get(PODS, metadata["namespace"], name)
+        except NotFoundError:
+            return
+        if controller_uid(found) == metadata["uid"]:
+            yield found
+
+
+class _Results(Generic[T]):
+    """Results by job, each kept as long as its input is the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, tuple[Hashable, T]] = {}
+
+    def get_or_make(self, key: Key, of: Hashable, make: Callable[[], T]) -> T:
+        """Return the job's result for the input `of`; if there is none, make it, which may take a request."""
+        known = self._known.get(key)
+        if known is None or known[0] != of:
+            known = self._known[key] = (of, make())
+        return known[1]
+
+    def forget(self, key: Key) -> None:
+        """Drop the result of a job."""
+        self._known.pop(key, None)
+
+
+def _guard(policies: Sequence[Object], job: str) -> Guard | None:
+    for each in policies:
+        metadata = each["metadata"]
+        if metadata["name"] == policy_name(job):
+            return Guard(metadata["uid"], frozenset(owner["uid"] for owner in metadata["ownerReferences"]))
+    return None
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else Duration(text).seconds
+    except ValueError:  # such a job is refused as a whole, before its first round
+        return None

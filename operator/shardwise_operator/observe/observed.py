@@ -1,0 +1,161 @@
+"""All that a pass knows of one job, immutable: the policies decide by it and by the time alone."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from shardwise_operator.observe.node import Node
+from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.poll import Poll
+from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.observe.state import State
+
+LEADER = "0-0"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A job's NetworkPolicy: its UID, and those of its owners."""
+
+    uid: str
+    owners: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """One job and what belongs to it.
+
+    Attributes:
+        namespace: the job's.
+        name: the job's.
+        uid: the job's.
+        generation: that of the job's spec.
+        deleting: whether it is being deleted; the garbage collector deletes what it owns.
+        suspend: whether it is to be suspended.
+        preflight: whether it is to be planned before its pods are created.
+        deadline_seconds: how long a round may take.
+        ttl_seconds: how long a finished job is kept.
+        state: how far it is, by its status.
+        saved_step: the newest checkpoint's step in its status; None without one.
+        desired: its spec as it is now, with its class; None if the two do not go together.
+        problem: why they do not; "" if they do.
+        snapshot: what the pods of this round are made of; None before its ConfigMap is there.
+        pods: all its pods, of earlier rounds too.
+        children: "<Kind>/<name>" of its own other objects.
+        guard: its NetworkPolicy; None if it has none.
+        nodes: the watched nodes that its pods are on, by name.
+        pools: by slice, the place that its bound pods are in; only of slices with a pod that still needs one.
+        gone_places: slices with a pod that waits for a node of a place that has none any more.
+        gone_nodes: nodes of its pods that are gone.
+        silent_nodes: nodes of its pods whose kubelet is silent.
+        elder: the older job for which this one gives its nodes back, as "namespace/name"; "" without one.
+        poll: the last status of host 0; None if it is not polled.
+
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int = 1
+    deleting: bool = False
+    suspend: bool = False
+    preflight: bool = False
+    deadline_seconds: float | None = None
+    ttl_seconds: float | None = None
+    state: State = field(default_factory=State)
+    saved_step: int | None = None
+    desired: Snapshot | None = None
+    problem: str = ""
+    snapshot: Snapshot | None = None
+    pods: tuple[Pod, ...] = ()
+    children: frozenset[str] = frozenset()
+    guard: Guard | None = None
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    pools: Mapping[int, str] = field(default_factory=dict)
+    gone_places: frozenset[int] = frozenset()
+    gone_nodes: frozenset[str] = frozenset()
+    silent_nodes: frozenset[str] = frozenset()
+    elder: str = ""
+    poll: Poll | None = None
+
+    @cached_property
+    def _numbered(self) -> dict[tuple[str, int], Pod]:
+        return {(pod.key, pod.attempt): pod for pod in self.pods}
+
+    @property
+    def made_of(self) -> Snapshot | None:
+        """What this round's pods are made of: its snapshot, or what will become one."""
+        return self.snapshot or self.desired
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of this round, host 0 first."""
+        return self.made_of.hosts if self.made_of else ()
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a pod may take to save and end."""
+        return self.made_of.grace_seconds if self.made_of else 0.0
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """The newest checkpoint's step, by the status, host 0 or a pod's termination record; None without one."""
+        polled = self.poll.status.checkpoint if self.poll and self.poll.status else None
+        steps = [self.saved_step, polled.step if polled else None]
+        steps += [pod.record.checkpoint_step for pod in self.round_pods() if pod.record]
+        return max((step for step in steps if step is not None), default=None)
+
+    def current(self, key: str) -> Pod | None:
+        """Return the current pod of a host; None if it does not exist."""
+        return self._numbered.get((key, self.state.attempts.get(key, 0)))
+
+    def current_pods(self) -> tuple[Pod, ...]:
+        """Return the current pods of all hosts that have one."""
+        return tuple(pod for key in self.hosts if (pod := self.current(key)))
+
+    def round_pods(self) -> tuple[Pod, ...]:
+        """Return the pods of this round, replaced ones too."""
+        return tuple(pod for pod in self.pods if pod.round == self.state.round)
+
+    def place_of(self, slice_: int) -> str | None:
+        """Return the slice's value of the class's placement label; None without one, or if no pod shows it."""
+        label = self.made_of.placement_label if self.made_of else None
+        for pod in self.current_pods():
+            if label and pod.slice == slice_:
+                node = self.nodes.get(pod.node or "")
+                place = (node.labels if node else pod.selector).get(label)
+                if place:
+                    return place
+        return None
+
+    def settling(self) -> Iterator[tuple[Pod, str]]:
+        """Yield the pods that wait for a node of the place that this operator has chosen for them, with that place."""
+        made_of, label = self.made_of, self.made_of.placement_label if self.made_of else None
+        # A place that the class or the job names itself is not this operator's to give up.
+        if (
+            made_of is None
+            or label is None
+            or label in {**made_of.machine.spec.node_selector, **made_of.pod.spec.get("nodeSelector", {})}
+        ):
+            return
+        for pod in self.current_pods():
+            if (
+                label in pod.selector
+                and pod.node is None
+                and not pod.gated
+                and not pod.ended
+                and pod.deleting_at is None
+            ):
+                yield pod, pod.selector[label]
+
+    def on_a_leaving_node(self, host: str) -> bool:
+        """Return whether the node of a host's pod is about to be taken down, or was so by the last notice."""
+        pod, announced = self.current(host), self.state.leaving.get(host)
+        if pod is None:
+            return announced is not None
+        node = self.nodes.get(pod.node or "")
+        return (announced is not None and announced == pod.node) or (node is not None and node.leaving)
+
+    def on_a_lost_node(self, pod: Pod) -> bool:
+        """Return whether it cannot be known that the pod has ended, because its node is gone or silent."""
+        return pod.node is not None and pod.node in self.gone_nodes | self.silent_nodes

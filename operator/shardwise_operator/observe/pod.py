@@ -1,0 +1,172 @@
+"""A pod as the policies see it: the few facts that decisions go by, out of the object of the API server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.protocol.pods import (
+    AGENT,
+    PLAN,
+    PLAN_LABEL,
+    POD_ATTEMPT_LABEL,
+    ROUND_LABEL,
+    SLICE_GATE,
+    TerminationRecord,
+)
+from shardwise_operator.observe.state import seconds_of
+from shardwise_operator.render.names import host_of
+
+# Kueue's marks: the name of a pod's group, and "false" on any pod of a group that gets no further pods.
+GROUP = "kueue.x-k8s.io/pod-group-name"
+UNFOLLOWED = "kueue.x-k8s.io/retriable-in-group"
+
+_ENDED = ("Succeeded", "Failed")
+_READ = ("nodeName", "nodeSelector", "schedulingGates")  # of the spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """One pod of a job.
+
+    Attributes:
+        name: its name.
+        uid: its UID.
+        key: its host, "<slice>-<host>"; "plan" for the pod that plans the job.
+        attempt: its number among the pods of this host.
+        round: the round it belongs to.
+        phase: Pending, Running, Succeeded, Failed or Unknown.
+        node: the node that it is bound to; None before.
+        selector: the labels that its node must have.
+        image_id: the image of its container as its node reports it; "" before it runs.
+        address: its IP; None before it has one.
+        placed_at: when it was bound to its node.
+        started_at: when its container began to run; None while it does not.
+        others_run: whether containers run in it that are not ours. The phase does not tell: the kubelet reports the end
+            of the last container some time before that of the pod.
+        ready: whether its host's trainer has joined the run.
+        gates: the scheduling gates that keep it from a node, those of others too.
+        deleting_at: when it is to be gone, if it is being deleted.
+        disruption: the reason of its DisruptionTarget condition; "" without one.
+        reason: the reason of its end that the kubelet or a controller gives; "" without one.
+        exit_reason: how its container ended (OOMKilled, Error); "" before.
+        waiting: why its container has not started; "" if it has, or there is no reason yet.
+        waiting_message: the same for people.
+        unschedulable: the scheduler's message if it finds no node; "" otherwise.
+        unschedulable_since: since when it finds none.
+        exit_code: the exit code of its container; None before it has ended.
+        termination_message: the termination message of its container.
+        record: the same as a record, if it is that of an agent.
+        group: the group in which a queue admits it; "" without a queue.
+        unfollowed: whether it tells the queue that its group gets no further pods.
+
+    """
+
+    name: str
+    uid: str
+    key: str
+    attempt: int
+    round: int
+    phase: str = "Pending"
+    node: str | None = None
+    selector: Mapping[str, str] = field(default_factory=dict)
+    image_id: str = ""
+    address: str | None = None
+    placed_at: float | None = None
+    started_at: float | None = None
+    others_run: bool = False
+    ready: bool = False
+    gates: tuple[str, ...] = ()
+    deleting_at: float | None = None
+    disruption: str = ""
+    reason: str = ""
+    exit_reason: str = ""
+    waiting: str = ""
+    waiting_message: str = ""
+    unschedulable: str = ""
+    unschedulable_since: float | None = None
+    exit_code: int | None = None
+    termination_message: str = ""
+    record: TerminationRecord | None = None
+    group: str = ""
+    unfollowed: bool = False
+
+    @property
+    def slice(self) -> int:
+        """The number of its slice."""
+        return int(self.key.split("-")[0])
+
+    @property
+    def gated(self) -> bool:
+        """Whether it waits for the first host of its slice."""
+        return SLICE_GATE in self.gates
+
+    @property
+    def ended(self) -> bool:
+        """Whether its container has ended for good: no pod of ours starts one again."""
+        return self.phase in _ENDED or self.exit_code is not None
+
+    @property
+    def lingers(self) -> bool:
+        """Whether its container has ended and others go on that were put into the pod, such as a service mesh's."""
+        return self.ended and self.others_run
+
+    @property
+    def running(self) -> bool:
+        """Whether its container runs, and the pod is not being deleted."""
+        return self.phase == "Running" and not self.ended and self.deleting_at is None
+
+
+def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a pod that `read_pod` reads: thousands are held in memory, and most of each is its spec."""
+    spec = {name: raw["spec"][name] for name in _READ if name in raw["spec"]}
+    return {"metadata": raw["metadata"], "spec": spec, "status": raw.get("status", {})}
+
+
+def read_pod(raw: Mapping[str, Any]) -> Pod:
+    """Read a pod that the operator has created."""
+    metadata, status = raw["metadata"], raw.get("status", {})
+    labels = metadata["labels"]
+    containers = {each["name"]: each for each in status.get("containerStatuses", [])}
+    own = PLAN if PLAN_LABEL in labels else AGENT
+    container: Mapping[str, Any] = containers.get(own, {})
+    others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
+    ended = container.get("state", {}).get("terminated", {})
+    waiting = container.get("state", {}).get("waiting", {})
+    conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
+    scheduled = conditions.get("PodScheduled", {})
+    unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        key=host_of(raw),
+        attempt=int(labels[POD_ATTEMPT_LABEL]),
+        round=int(labels[ROUND_LABEL]),
+        phase=status.get("phase", "Pending"),
+        node=raw["spec"].get("nodeName"),
+        selector=raw["spec"].get("nodeSelector", {}),
+        image_id=container.get("imageID", ""),
+        address=status.get("podIP"),
+        placed_at=seconds_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        started_at=seconds_of(container.get("state", {}).get("running", {}).get("startedAt")),
+        others_run=any("running" in each.get("state", {}) for each in others),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        gates=tuple(gate["name"] for gate in raw["spec"].get("schedulingGates", [])),
+        deleting_at=seconds_of(metadata.get("deletionTimestamp")),
+        disruption=_disruption(conditions),
+        reason=status.get("reason", ""),
+        exit_reason=ended.get("reason", ""),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
+        unschedulable_since=seconds_of(scheduled.get("lastTransitionTime")) if unschedulable else None,
+        exit_code=ended.get("exitCode"),
+        termination_message=ended.get("message", ""),
+        record=TerminationRecord.loads(ended.get("message", "")) if ended else None,
+        group=labels.get(GROUP, ""),
+        unfollowed=metadata.get("annotations", {}).get(UNFOLLOWED) == "false",
+    )
+
+
+def _disruption(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    target = conditions.get("DisruptionTarget", {})
+    return str(target.get("reason", "")) if target.get("status") == "True" else ""

@@ -1,0 +1,318 @@
+"""The part of a job's status that decisions go by, as a typed value: what the operator must find again after a restart.
+
+Times are in seconds since the epoch.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from shardwise.protocol import job_status
+from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint, SliceLoss
+from shardwise_operator.reasons import FALSE, READY, STALLED, ConditionStatus
+
+
+class Phase(StrEnum):
+    """What a job as a whole is doing."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RECOVERING = "Recovering"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+FINISHED = (Phase.COMPLETE, Phase.FAILED)
+
+
+class Finding(StrEnum):
+    """The verdict of a plan."""
+
+    FITS = "Fits"
+    NOT_FITTING = "NotFitting"
+    UNKNOWN = "Unknown"  # the class does not give the memory of a device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """The plan that comes before a round's pods.
+
+    Attributes:
+        of: what is planned, as a digest: what has fitted once is not planned again.
+        finding: its verdict; None while it is made.
+        lost: how many of its pods were lost.
+
+    """
+
+    of: str
+    finding: Finding | None = None
+    lost: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One condition of a status; `since` is when its `status` last changed."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+    since: float
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of one slice: when it was charged, and the numbers of the hosts whose pods it took."""
+
+    at: float
+    hosts: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """How far a job has come.
+
+    Attributes:
+        phase: what it is doing.
+        reason: why, as one CamelCase word.
+        message: why, for people.
+        round: the number of the round, the life of a job from its start or a resume to its suspension or end; None
+            before the first.
+        preflight: the plan that comes before the round's pods; None without one.
+        attempts: by host ("<slice>-<host>"), the number of its current pod. It counts up before a pod is created.
+            The plan's pod has its own, under "plan".
+        pods: by host, the UID of its current pod, once that is created; that of the plan until its verdict.
+        charged: the losses of this round since a newer checkpoint, by cause.
+        charged_step: the step of the newest checkpoint at the last of them; None without one.
+        last_loss: by slice, what it lost with its last charge and soon after.
+        losses: the same as `charged` in the whole life of the job.
+        lost_at: where pods were lost, and where their successors may still go: the node by host, the place by slice.
+        avoid: where that happened twice in a row, by host or slice: the next pod goes elsewhere.
+        leaving: by host, the node whose end was announced, and for which host 0 has agreed to save.
+        save_asked_at: when host 0 last agreed to.
+        image: the image of this round by its digest; "" while no pod has reported it, or if it has none.
+        started_at: when the round began.
+        ran_at: when all of its pods ran for the first time; None before.
+        completed_at: when the job finished.
+        not_before: no pod is created before this time.
+        stop_asked_at: when host 0 was first asked to save and stop; None if it was not.
+        conditions: the conditions.
+
+    """
+
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    round: int | None = None
+    preflight: Preflight | None = None
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    pods: Mapping[str, str] = field(default_factory=dict)
+    charged: Mapping[str, int] = field(default_factory=dict)
+    charged_step: int | None = None
+    last_loss: Mapping[str, Loss] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
+    lost_at: Mapping[str, str] = field(default_factory=dict)
+    avoid: Mapping[str, str] = field(default_factory=dict)
+    leaving: Mapping[str, str] = field(default_factory=dict)
+    save_asked_at: float | None = None
+    image: str = ""
+    started_at: float | None = None
+    ran_at: float | None = None
+    completed_at: float | None = None
+    not_before: float | None = None
+    stop_asked_at: float | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is Complete or Failed."""
+        return self.phase in FINISHED
+
+    @property
+    def planning(self) -> bool:
+        """Whether a plan is being made, and nothing else."""
+        return self.preflight is not None and self.preflight.finding is None
+
+    @property
+    def cleared(self) -> bool:
+        """Whether the pods of the hosts may be created: no plan is asked for, or it does not rule them out."""
+        return self.preflight is None or self.preflight.finding in (Finding.FITS, Finding.UNKNOWN)
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of this type, None without one."""
+        return next((condition for condition in self.conditions if condition.type == kind), None)
+
+    def with_condition(self, kind: str, status: ConditionStatus, reason: str, message: str, *, now: float) -> "State":
+        """Return the state with one condition set; its time stays if its status does."""
+        before = self.condition(kind)
+        since = before.since if before and before.status == status else now
+        condition = Condition(type=kind, status=status, reason=reason, message=message, since=since)
+        if before is None:
+            return replace(self, conditions=(*self.conditions, condition))
+        return replace(self, conditions=tuple(condition if one is before else one for one in self.conditions))
+
+    def at_rest(self, reason: str, *, now: float) -> "State":
+        """Return the state with conditions that say that nothing runs any more, whatever host 0 last reported."""
+        state = self.with_condition(READY, FALSE, reason, "", now=now)
+        return state.with_condition(STALLED, FALSE, reason, "", now=now) if state.condition(STALLED) else state
+
+
+def next_attempts(attempts: Mapping[str, int], hosts: Iterable[str]) -> dict[str, int]:
+    """Return the attempts with a new number, which no pod has had, for each of `hosts`."""
+    return {**attempts, **{host: attempts[host] + 1 if host in attempts else 0 for host in hosts}}
+
+
+def read_state(status: Mapping[str, Any]) -> State:
+    """Read the state from a status; an empty status has that of a new job."""
+    return State(
+        phase=_phase(status.get("phase", ""), status.get("round")),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        round=status.get("round"),
+        preflight=_preflight(status.get("preflight")),
+        attempts=status.get("attempts", {}),
+        pods=status.get("pods", {}),
+        charged=status.get("charged", {}),
+        charged_step=status.get("chargedStep"),
+        last_loss={slice_: _loss(written) for slice_, written in status.get("lastLoss", {}).items()},
+        losses=status.get("losses", status.get("charged", {})),  # the first releases have not counted them
+        lost_at=status.get("lostAt", {}),
+        avoid=status.get("avoid", {}),
+        leaving=status.get("leaving", {}),
+        save_asked_at=seconds_of(status.get("saveTime")),
+        image=status.get("image", ""),
+        started_at=seconds_of(status.get("startTime")),
+        ran_at=seconds_of(status.get("runTime")),
+        completed_at=seconds_of(status.get("completionTime")),
+        not_before=seconds_of(status.get("notBefore")),
+        stop_asked_at=seconds_of(status.get("stopTime")),
+        conditions=tuple(_condition(condition) for condition in status.get("conditions", [])),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFields:
+    """The part of a status that no decision reads: what the run reports, and counts for people."""
+
+    progress: JobProgress | None = None
+    checkpoint: SavedCheckpoint | None = None
+    goodput: str | None = None
+    digest: str | None = None
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    restart_count: int | None = None
+    hosts: HostCount | None = None
+
+
+def write_state(state: State, generation: int, run: RunFields = RunFields()) -> dict[str, Any]:
+    """Return a status without fields that hold nothing; `generation` is that of the spec that was looked at.
+
+    For the state it is the inverse of `read_state`.
+    """
+    # Validating the maps of thousands of hosts would take milliseconds of each pass, and the API server does it anyway.
+    status = JobStatus.model_construct(
+        phase=state.phase.value,
+        reason=state.reason,
+        message=state.message,
+        round=state.round,
+        preflight=_preflight_written(state.preflight),
+        attempts=dict(state.attempts),
+        pods=dict(state.pods),
+        charged=dict(state.charged),
+        charged_step=state.charged_step,
+        last_loss={
+            slice_: SliceLoss(time=_timestamp(loss.at), hosts=tuple(sorted(loss.hosts)))
+            for slice_, loss in state.last_loss.items()
+        },
+        losses=dict(state.losses),
+        lost_at=dict(state.lost_at),
+        avoid=dict(state.avoid),
+        leaving=dict(state.leaving),
+        save_time=timestamp(state.save_asked_at),
+        image=state.image,
+        start_time=timestamp(state.started_at),
+        run_time=timestamp(state.ran_at),
+        completion_time=timestamp(state.completed_at),
+        not_before=timestamp(state.not_before),
+        stop_time=timestamp(state.stop_asked_at),
+        conditions=tuple(_written(condition, generation) for condition in state.conditions),
+        observed_generation=generation,
+        progress=run.progress,
+        checkpoint=run.checkpoint,
+        goodput=run.goodput,
+        digest=run.digest,
+        restarts=dict(run.restarts),
+        restart_count=run.restart_count,
+        hosts=run.hosts,
+    )
+    fields = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {name: value for name, value in fields.items() if value not in ("", {}, [])}
+
+
+def timestamp(seconds: float | None) -> str | None:
+    """Return a time as Kubernetes writes it, to the second."""
+    return None if seconds is None else _timestamp(seconds)
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Return the time that a text has, the inverse of `timestamp`; fractions of a second are read too."""
+    return None if text is None else _time(text)
+
+
+def _phase(written: str, number: int | None) -> Phase:
+    """Read a phase; one of a newer release counts as under way, and this pass reports the true one anyway."""
+    if written in list(Phase):
+        return Phase(written)
+    return Phase.PENDING if number is None else Phase.RECOVERING
+
+
+def _preflight(written: Mapping[str, Any] | None) -> Preflight | None:
+    if written is None:
+        return None
+    finding = written.get("finding")
+    return Preflight(of=written["of"], finding=Finding(finding) if finding else None, lost=written.get("lost", 0))
+
+
+def _preflight_written(preflight: Preflight | None) -> job_status.Preflight | None:
+    if preflight is None:
+        return None
+    if preflight.finding is None:
+        return job_status.Preflight(of=preflight.of, lost=preflight.lost)
+    return job_status.Preflight(of=preflight.of, finding=preflight.finding.value, lost=preflight.lost)
+
+
+def _time(written: str) -> float:
+    return datetime.fromisoformat(written).timestamp()
+
+
+def _loss(written: Mapping[str, Any]) -> Loss:
+    return Loss(_time(written["time"]), frozenset(written["hosts"]))
+
+
+def _condition(written: Mapping[str, Any]) -> Condition:
+    return Condition(
+        type=written["type"],
+        status=written["status"],
+        reason=written.get("reason", ""),
+        message=written.get("message", ""),
+        since=_time(written["lastTransitionTime"]),
+    )
+
+
+def _written(condition: Condition, generation: int) -> job_status.Condition:
+    return job_status.Condition(
+        type=condition.type,
+        status=condition.status,
+        reason=condition.reason,
+        message=condition.message,
+        last_transition_time=_timestamp(condition.since),
+        observed_generation=generation,
+    )

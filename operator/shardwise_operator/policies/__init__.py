@@ -1,1 +1,0 @@
-"""The policies: each decides one thing, purely, from what was observed and the time."""

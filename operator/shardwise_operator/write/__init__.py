@@ -1,0 +1,1 @@
+"""Write: carry out a plan, write the status, send the events."""

@@ -1,0 +1,170 @@
+"""Carry out a plan. Every write has a precondition, so one that was decided on an old view is refused or harmless.
+
+An object is only created under a free name. If another object has the name and is not this job's, nothing is touched
+and the rest of the plan waits: the status names it. The pods of a job are created several at a time, first one, then
+twice as many each time: if the first is refused, the others would be too.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from shardwise_operator.decide.plan import Create, Delete, Event, Patch, Plan, RequestSave, RequestStop, Step
+from shardwise_operator.observe.agents import Target
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.reasons import NAME_CONFLICT, QUOTA, REFUSED
+from shardwise_operator.render.secret import Tokens
+from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError, InvalidError
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, Kind, Object
+from shardwise_operator.runtime.queue import Key
+from shardwise_operator.runtime.store import controller_uid
+from shardwise_operator.runtime.transport import Api
+from shardwise_operator.write.requests import Requests
+
+_MAX_AT_ONCE = 16
+_CACHE_LAG_SECONDS = 10.0  # at most; a patch that the cache does not show by then is written again
+
+
+@dataclass
+class Outcome:
+    """The outcome of a plan: the objects that exist now, and why the rest was refused, if it was.
+
+    Attributes:
+        made: the objects that this plan has created, or found to exist already.
+        leaving: by host, the nodes for which host 0 has agreed to save.
+        events: those of the requests that host 0 has taken.
+        reason: why a step was refused, and with it all after it; "" if none was.
+        message: the same for people.
+
+    """
+
+    made: list[tuple[Kind, Object]] = field(default_factory=list)
+    leaving: dict[str, str] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def pods(self) -> list[Object]:
+        """Return the pods among the objects."""
+        return [obj for kind, obj in self.made if kind == PODS]
+
+
+class Applier:
+    """Carries out the plans of all jobs."""
+
+    def __init__(self, api: Api, asks: Requests, tokens: Tokens) -> None:
+        """Write through `api`, and send requests to host 0 through `requests`."""
+        self._api, self._requests, self._tokens = api, asks, tokens
+        self._pool = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="pods")
+        self._patched: dict[Key, list[tuple[Patch, float]]] = {}
+
+    def apply(self, seen: Observed, plan: Plan) -> Outcome:
+        """Carry out the steps in their order, up to one that is refused.
+
+        Raises:
+            KubernetesError: the API server did not answer, or a precondition did not hold: the plan was made on an
+                old view.
+
+        """
+        outcome = Outcome()
+        # Pods in a row are created in parallel; every other step is carried out alone, as later ones may depend on it.
+        for _, steps in groupby(plan.steps, _is_of_a_pod):
+            self._carry_out_all(seen, list(steps), outcome)
+            if outcome.reason:
+                break
+        return outcome
+
+    def forget(self, key: Key) -> None:
+        """Drop what is kept of a job that is gone, or is not this operator's."""
+        self._requests.forget(key)
+        self._patched.pop(key, None)
+
+    def _carry_out_all(self, seen: Observed, steps: Sequence[Step], outcome: Outcome) -> None:
+        pods = [step for step in steps if isinstance(step, Create) and _is_of_a_pod(step)]
+        if pods:
+            self._create_all(seen, pods, outcome)
+            return
+        for step in steps:
+            self._carry_out(seen, step, outcome)
+            if outcome.reason:
+                return
+
+    def _carry_out(self, seen: Observed, step: Step, outcome: Outcome) -> None:
+        match step:
+            case Create():
+                self._create(seen, step, outcome)
+            case Patch():
+                self._patch(seen, step)
+            case Delete():
+                self._api.delete(step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds)
+            case RequestStop():
+                self._request(seen, step)
+            case RequestSave():
+                if self._request(seen, step):
+                    outcome.leaving.update(step.leaving)
+                    outcome.events.append(step.accepted)
+
+    def _create_all(self, seen: Observed, steps: Sequence[Create], outcome: Outcome) -> None:
+        """Create objects that do not depend on each other, in growing batches, up to one with a refusal."""
+        begin, many = 0, 1
+        while begin < len(steps) and not outcome.reason:
+            batch = [(step, Outcome()) for step in steps[begin : begin + many]]
+            made = [self._pool.submit(self._create, seen, step, own) for step, own in batch[1:]]
+            # In the pass's own thread: the health check sees by its requests that the pass makes progress.
+            self._create(seen, *batch[0])
+            for each in made:
+                each.result()
+            for _, own in batch:
+                outcome.made += own.made
+                if own.reason:
+                    outcome.reason, outcome.message = own.reason, own.message
+            begin, many = begin + many, min(2 * many, _MAX_AT_ONCE)
+
+    def _create(self, seen: Observed, step: Create, outcome: Outcome) -> None:
+        try:
+            made = self._api.create(step.kind, dict(step.manifest))
+        except AlreadyExistsError as error:
+            self._exists(seen, step, outcome, error)
+        except ForbiddenError as error:
+            # The API server has no reason of its own for a quota: its admission plugin says so only in the message.
+            outcome.reason = QUOTA if "exceeded quota" in error.message else REFUSED
+            outcome.message = error.message
+        except InvalidError as error:
+            outcome.reason, outcome.message = REFUSED, error.message
+        else:
+            outcome.made.append((step.kind, made))
+
+    def _patch(self, seen: Observed, step: Patch) -> None:
+        """Patch once: the next passes decide the same, because the cache does not show the patch yet."""
+        key, now = (seen.namespace, seen.name), time.monotonic()
+        lately = [each for each in self._patched.get(key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
+        if step not in [patched for patched, _ in lately]:
+            self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+            lately.append((step, now))
+        self._patched[key] = lately
+
+    def _exists(self, seen: Observed, step: Create, outcome: Outcome, error: AlreadyExistsError) -> None:
+        if step.kind == SECRETS:  # its name has the job's UID in it, so it is this job's
+            return
+        name = step.manifest["metadata"]["name"]
+        found = self._api.get(step.kind, seen.namespace, name)
+        if controller_uid(found) != seen.uid:
+            outcome.reason = NAME_CONFLICT
+            outcome.message = f"{step.kind.kind} {name} is there already and is not this job's: rename one of the two"
+        elif step.kind == CONFIG_MAPS:
+            # This round's snapshot exists, and the pods of this plan were made of another: the next pass reads it.
+            raise error
+        else:
+            outcome.made.append((step.kind, found))
+
+    def _request(self, seen: Observed, step: RequestStop | RequestSave) -> bool:
+        """Send a request; return whether host 0 has taken it, which is known in a later pass at the earliest."""
+        target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
+        return self._requests.send((seen.namespace, seen.name), target, step)
+
+
+def _is_of_a_pod(step: Step) -> bool:
+    return isinstance(step, Create) and step.kind == PODS

@@ -1,0 +1,84 @@
+"""The life of a job as Events: what `kubectl describe` shows of placing, starting, saving and restarting.
+
+They follow from a status that was written and the one before it: so a start that took a moment is one event. The events
+of what a policy decides (a loss, a suspend, the end) are in its plan.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwise_operator.decide.plan import Event
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.reasons import (
+    CONTAINER,
+    IMAGE,
+    PLACED,
+    QUOTA,
+    RECOVERED,
+    REFUSED,
+    RESTARTED,
+    RUNNING,
+    SAVED,
+    SCHEDULED,
+    STARTED,
+    TRUE,
+    UNSCHEDULABLE,
+    WAITING_FOR_SLICE,
+    Lost,
+)
+
+_WAITS = {
+    WAITING_FOR_SLICE: "Normal",
+    UNSCHEDULABLE: "Warning",
+    IMAGE: "Warning",
+    CONTAINER: "Warning",
+    QUOTA: "Warning",
+    REFUSED: "Warning",
+}
+
+
+def milestones(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield an event for each milestone between two statuses."""
+    yield from _waits(before, after)
+    yield from _progress(before, after)
+    yield from _restarted(before, after)
+    saved = after.get("checkpoint", {})
+    if saved.get("step", -1) > before.get("checkpoint", {}).get("step", -1):
+        seconds = f" in {saved['seconds']} s" if "seconds" in saved else ""
+        yield Event("Normal", SAVED, f"a checkpoint of step {saved['step']}{seconds}")
+
+
+def _waits(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
+    known, latest = _scheduled(before), _scheduled(after)
+    reason = latest.get("reason", "")
+    if reason != known.get("reason") and reason in _WAITS:
+        yield Event(_WAITS[reason], reason, latest.get("message", ""))
+
+
+def _progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the furthest milestone that was reached: those before it are implied."""
+    was, phase = before.get("phase"), after.get("phase")
+    progress, hosts = after.get("progress", {}), after.get("hosts", {}).get("of", 0)
+    if phase == Phase.RUNNING and was != phase:
+        step = f"step {progress['step']} of {progress['of']}" if {"step", "of"} <= progress.keys() else "the first step"
+        yield Event("Normal", RECOVERED if was == Phase.RECOVERING else RUNNING, f"training: {step}")
+    elif phase == Phase.STARTING and was != phase:
+        yield Event("Normal", STARTED, f"all {hosts} hosts run")
+    elif _scheduled(after).get("status") == TRUE != _scheduled(before).get("status"):
+        yield Event("Normal", PLACED, f"each of the {hosts} hosts has a node")
+
+
+def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield restarts other than by lost pods, which have events already; the run counts those as lost hosts."""
+    for cause, count in after.get("restarts", {}).items():
+        more, lost = (
+            after.get(name, {}).get(cause, 0) - before.get(name, {}).get(cause, 0) for name in ("restarts", "losses")
+        )
+        if more > lost and cause != Lost.HOST_LOST:
+            yield Event("Warning", RESTARTED, f"the trainers ended and start again: {cause} ({count} so far)")
+
+
+def _scheduled(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    conditions = status.get("conditions", [])
+    found: Mapping[str, Any] = next((each for each in conditions if each["type"] == SCHEDULED), {})
+    return found

@@ -1,0 +1,170 @@
+"""The status of a job as it is written: the state that was decided, and what is known of the training.
+
+Figures that may not be finite (loss, speed) are text. What no one reports any more keeps its last value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from shardwise.protocol.contract import Cause
+from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint
+from shardwise.protocol.pods import PLAN, TerminationRecord
+from shardwise.protocol.run_status import RunSummary
+from shardwise_operator.decide.plan import Plan
+from shardwise_operator.decide.policies.outcome import termination_record
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.state import Phase, RunFields, State, timestamp, write_state
+from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED
+from shardwise_operator.render.names import host_of
+from shardwise_operator.write.apply import Outcome
+
+_MAX_MESSAGE = 4096
+_MAX_FIGURE = 32
+_MAX_COUNT = 2**31 - 1
+_OF_THE_RUN = ("progress", "checkpoint", "goodput", "digest")
+_KNOWN = frozenset(field.alias or name for name, field in JobStatus.model_fields.items())
+
+
+def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the status after this pass, given the one before it."""
+    state = _with_outcome(_with_save(_with_pods(seen, plan.state, outcome), outcome, now), outcome, now)
+    restarts = _restarts(seen, state, old)
+    run = replace(
+        _of_the_run(seen, old),
+        restarts=restarts,
+        restart_count=min(_MAX_COUNT, sum(restarts.values())),
+        hosts=_hosts(seen, state, old),
+    )
+    return {**_kept(old), **write_state(state, seen.generation, run)}
+
+
+def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
+    """Return the state with the UID of every current pod that exists."""
+    counted = [pod for pod in seen.pods if pod.key != PLAN or state.planning]
+    known = {pod.key: pod.uid for pod in counted if state.attempts.get(pod.key) == pod.attempt}
+    made = {host_of(pod): pod["metadata"]["uid"] for pod in outcome.pods}
+    if state.finished or state.phase == Phase.SUSPENDED or state.round != seen.state.round:
+        return state
+    return replace(state, pods={**state.pods, **known, **made})
+
+
+def _with_save(state: State, outcome: Outcome, now: float) -> State:
+    """Return the state with the nodes for which host 0 has agreed to save."""
+    if not outcome.leaving:
+        return state
+    return replace(state, leaving={**state.leaving, **outcome.leaving}, save_asked_at=now)
+
+
+def _with_outcome(state: State, outcome: Outcome, now: float) -> State:
+    """Return the state with what the API server has refused."""
+    if not outcome.reason:
+        return state
+    state = replace(state, reason=outcome.reason, message=outcome.message[:_MAX_MESSAGE])
+    kind = READY if outcome.reason == NAME_CONFLICT else SCHEDULED
+    return state.with_condition(kind, FALSE, outcome.reason, outcome.message[:_MAX_MESSAGE], now=now)
+
+
+def _kept(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the old status has of the run, and fields of a newer release, which a rollback must not lose."""
+    return {name: old[name] for name in old if name in _OF_THE_RUN or name not in _KNOWN}
+
+
+def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> RunFields:
+    """Return what the run reports: by its termination record if it has ended, else by the status of host 0."""
+    record = termination_record(seen)
+    if record is not None:
+        return _recorded(record, old)
+    if seen.poll is None or seen.poll.status is None:
+        return RunFields()
+    return _reported(seen, seen.poll.status, old, seen.poll.heard_at)
+
+
+def _recorded(record: TerminationRecord, old: Mapping[str, Any]) -> RunFields:
+    loss = None if record.loss is None else _text(float(record.loss), ".4f")
+    new = record.checkpoint_step not in (None, old.get("checkpoint", {}).get("step"))
+    return RunFields(
+        progress=JobProgress(step=record.step, of=record.steps, loss=loss),
+        checkpoint=SavedCheckpoint(step=record.checkpoint_step) if new and record.checkpoint_step is not None else None,
+        digest=record.digest or None,
+        goodput=_goodput(record.goodput),
+    )
+
+
+def _reported(seen: Observed, status: RunSummary, old: Mapping[str, Any], heard_at: float) -> RunFields:
+    run, slowest = status.progress, status.slowest_host
+    progress = JobProgress(
+        step=run.step,
+        of=run.of,
+        loss=_text(run.loss, ".4f"),
+        tokens_per_second=_text(run.tokens_per_second, ".0f"),
+        mfu=_text(run.mfu, ".1%"),
+        eta=None if run.eta_seconds is None else _duration(run.eta_seconds),
+        slowest_host=seen.hosts[slowest] if slowest is not None and slowest < len(seen.hosts) else None,
+        observed_at=timestamp(heard_at),
+    )
+    return RunFields(
+        progress=None if _only_later(progress, old.get("progress", {})) else progress,
+        checkpoint=_checkpoint(status, old, heard_at),
+        goodput=_goodput(status.goodput),
+    )
+
+
+def _only_later(progress: JobProgress, before: Mapping[str, Any]) -> bool:
+    """Return whether nothing but the time has moved on, which alone is worth no write."""
+    written = progress.model_dump(by_alias=True, exclude_none=True)
+    return before == {**written, "observedAt": before.get("observedAt")}
+
+
+def _checkpoint(status: RunSummary, old: Mapping[str, Any], heard_at: float) -> SavedCheckpoint | None:
+    """Return the newest checkpoint, and when it was first heard of; None if the old status has it."""
+    newest = status.checkpoint
+    if newest is None or newest.step == old.get("checkpoint", {}).get("step"):
+        return None
+    return SavedCheckpoint(step=newest.step, time=timestamp(heard_at), seconds=_text(newest.seconds, ".2f"))
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as 1h5m, or as 5m30s."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
+
+
+def _text(value: float | str | None, form: str) -> str | None:
+    """Return a number as text; what is text already (a loss that is not finite) stays."""
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else format(value, form))[:_MAX_FIGURE]
+
+
+def _goodput(seconds: Mapping[str, float]) -> str | None:
+    """Return the share of the wall time in which steps that count were taken."""
+    total = sum(seconds.values())
+    return format(seconds.get("step", 0.0) / total, ".0%") if total else None
+
+
+def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, int]:
+    """Count every restart once, by cause: the run counts a loss of pods too, as a lost host."""
+    reported, before = _reported_restarts(seen), seen.state.losses
+    if reported is None:
+        own = {cause: count - before.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
+    else:
+        own = {**reported, Cause.HOST_LOST: max(0, reported.get(Cause.HOST_LOST, 0) - sum(state.losses.values()))}
+    counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
+    return {cause: min(_MAX_COUNT, count) for cause, count in counts.items() if count}
+
+
+def _reported_restarts(seen: Observed) -> Mapping[str, int] | None:
+    record = termination_record(seen)
+    if record is not None:
+        return record.restarts
+    return seen.poll.status.restarts if seen.poll and seen.poll.status else None
+
+
+def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:
+    alive = [pod for pod in seen.pods if pod.key != PLAN and not pod.ended]
+    ready = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
+    # Of a finished job nothing is observed that would tell its number of hosts.
+    of = len(seen.hosts) if seen.made_of else old.get("hosts", {}).get("of", 0)
+    return HostCount(ready=ready, of=of, summary=f"{ready}/{of}")

@@ -1,0 +1,62 @@
+"""shardwise.launcher.agent.host: what an agent does with a trainer that does not hear signals yet."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.load import load
+from shardwise.launcher.agent.config import AgentConfig
+from shardwise.launcher.agent.host import Host
+from shardwise.protocol.contract import LOGS
+
+JOB = Path(__file__).parents[2] / "job" / "golden" / "quickstart.yaml"
+STILL_IMPORTING = (sys.executable, "-c", "import sys; sys.stdin.read()")
+
+
+def host_of(directory: Path) -> Host:
+    """Return a host whose trainers never come as far as their first word."""
+    (directory / LOGS).mkdir()
+    config = AgentConfig(
+        run="life",
+        host=0,
+        num_hosts=1,
+        job_file=str(JOB),
+        directory=str(directory),
+        scratch=str(directory),
+        listen="127.0.0.1:1",
+        address="127.0.0.1",
+        gang_token_file=str(directory / "token"),
+        status_token_file=str(directory / "token"),
+        started_at=0.0,
+        fork=False,
+        step=None,
+        trainer_command=STILL_IMPORTING,
+    )
+    return Host(config, load(JOB))
+
+
+def orders(directory: Path) -> dict[str, Any]:
+    """Return the first attempt's."""
+    names = {name: str(directory / name) for name in ("job_file", "progress", "stacks")}
+    part = {"rank": 0, "num_processes": 1, "coordinator": "", "attempt": 0}
+    return {**names, **part, "directory": str(directory), "fork": False, "step": None, "deadline_seconds": None}
+
+
+def test_a_trainer_that_still_imports_is_not_ended_by_a_question(tmp_path: Path) -> None:
+    """Asked for its stacks, or to save, before it hears signals, it lives on; a stop ends it."""
+
+    async def ask() -> tuple[str, int, bool]:
+        host = host_of(tmp_path)
+        try:
+            await host.answer({"op": "start", "orders": orders(tmp_path)})
+            stacks = await host.answer({"op": "stacks"})
+            await host.answer({"op": "signal", "word": "save"})
+            ended = await host.answer({"op": "end"})
+            return stacks["text"], ended["exit"]["signal"], ended["exit"]["asked"]
+        finally:
+            await host.close()
+
+    text, number, asked = asyncio.run(ask())
+    assert "still imports" in text
+    assert (number, asked) == (9, True)

@@ -1,0 +1,45 @@
+"""What the summary says at the very end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.launcher.leader.causes import Ending
+from shardwise.launcher.leader.result import complete_summary, failed, saved
+from shardwise.protocol.contract import SUMMARY, Cause
+from shardwise.protocol.report import Exit
+from shardwise.protocol.run_result import RunResult
+
+KILLED = Exit(attempt=2, code=None, signal=9, asked=False, out_of_memory=False, log_tail="the end")
+FAILED = failed(Ending(cause=Cause.FAILURE, rank=1, exit=KILLED, message="rank 1 was killed"))
+
+
+@pytest.mark.parametrize(
+    ("word", "now", "before", "status"),
+    [
+        (RunResult(code=0, message=""), "complete", None, "complete"),
+        (saved(""), "stopped", None, "stopped"),
+        (saved(""), "starting", None, "stopped"),
+        (saved(""), "starting", "complete", "complete"),
+        (saved(""), None, None, "stopped"),
+        (FAILED, None, None, "failed"),
+        (FAILED, "running", "stopped", "failed"),
+        (FAILED, "nonfinite", None, "nonfinite"),
+        (FAILED, "complete", "complete", "complete"),
+    ],
+)
+def test_status(tmp_path: Path, word: RunResult, now: str | None, before: str | None, status: str) -> None:
+    """The trainers' own word stays; where they had none, the launcher's stands; what was reached before is kept."""
+    path = tmp_path / SUMMARY
+    if now:
+        path.write_text(json.dumps({"status": now}))
+    complete_summary(tmp_path, {"status": before} if before else {}, "name", word, {"hosts": 2})
+    summary: dict[str, Any] = json.loads(path.read_text())
+
+    assert summary["status"] == status
+    assert summary["hosts"] == 2
+    if status == "failed":
+        assert (summary["cause"], summary["rank"], summary["exit"]) == ("failure", 1, "signal SIGKILL")
+        assert summary["logTail"] == "the end"

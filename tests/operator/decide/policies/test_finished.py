@@ -1,0 +1,52 @@
+"""Finished jobs: what lingers is ended, and the job goes after its time."""
+
+from tests.operator.building import NOW, UID, begun, pod, seen
+
+from shardwise_operator.decide.plan import Delete
+from shardwise_operator.decide.policies import finished
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
+
+
+def test_a_job_under_way_is_none() -> None:
+    """It is left alone."""
+    assert finished.decide(seen(begun(), pod()), NOW) is None
+
+
+def test_it_stays_finished() -> None:
+    """Whatever becomes of its pods, also after an operator's restart: no pod is made, and its ended ones are kept."""
+    state = begun(Phase.COMPLETE, completed_at=NOW - 3600)
+
+    plan = finished.decide(seen(state, pod(phase="Succeeded")), NOW)
+
+    assert plan is not None
+    assert plan.state == state
+    assert plan.steps == ()
+    assert plan.again_seconds is None
+
+
+def test_an_agent_that_does_not_end_is_ended() -> None:
+    """After half a minute."""
+    state = begun(Phase.FAILED, completed_at=NOW - 10)
+
+    waiting = finished.decide(seen(state, pod()), NOW)
+    ending = finished.decide(seen(state, pod()), NOW + 20)
+
+    assert waiting is not None
+    assert waiting.steps == ()
+    assert waiting.again_seconds == 20.0
+    assert ending is not None
+    assert ending.steps == (Delete(PODS, "job-0-0-0", "uid-0-0-0"),)
+
+
+def test_it_goes_after_its_time() -> None:
+    """And not before."""
+    state = begun(Phase.COMPLETE, completed_at=NOW - 10)
+
+    early = finished.decide(seen(state, ttl_seconds=60.0), NOW)
+    late = finished.decide(seen(state, ttl_seconds=60.0), NOW + 50)
+
+    assert early is not None
+    assert early.again_seconds == 50.0
+    assert late is not None
+    assert late.steps == (Delete(TRAINING_JOBS, "job", UID),)

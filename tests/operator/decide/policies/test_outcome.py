@@ -1,0 +1,133 @@
+"""The end of a run: what its last records say becomes of the job."""
+
+import pytest
+from tests.operator.building import NOW, begun, manifest, pod, record, seen, snapshot
+
+from shardwise.protocol.contract import ExitCode
+from shardwise_operator.decide.policies import outcome
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.reasons import SAVED_UNEXPECTEDLY, Lost
+
+
+def test_complete() -> None:
+    """Code 0 of any agent is the run's: all end with the same."""
+    plan = outcome.decide(seen(begun(), pod(), pod("0-1", phase="Succeeded", record=record(0))), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.COMPLETE
+    assert plan.state.completed_at == NOW
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "reason"),
+    [
+        (1, "failure", "Failure"),
+        (1, "hang", "Hang"),
+        (1, "hostLost", "HostLost"),
+        (1, None, "Failure"),
+        (2, None, "BadInput"),
+        (81, "badInput", "BadInput"),
+        (82, "nonfinite", "NonFinite"),
+        (83, "outOfMemory", "OutOfMemory"),
+        (84, "storage", "Storage"),
+        (85, "device", "Device"),
+    ],
+)
+def test_failed(code: int, cause: str | None, reason: str) -> None:
+    """The reason is the cause's word; the message has the rank, the words, and the log's end."""
+    last = record(code, cause=cause, rank=3, message="what happened", tail="the end")
+    plan = outcome.decide(seen(begun(), pod(phase="Failed", record=last), pod("0-1")), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.FAILED
+    assert plan.state.reason == reason
+    assert plan.state.message == "what happened (rank 3)\nthe end"
+    assert outcome.failure_message(last.model_copy(update={"message": "rank 3 ended", "tail": ""})) == "rank 3 ended"
+    assert [event.type for event in plan.events] == ["Warning"]
+
+
+def test_a_host_that_is_not_back_in_time_ends_no_job() -> None:
+    """The others are given back, and all are tried again in a new round, after a wait, at the cost of one hostLost."""
+    last = record(ExitCode.HOSTS_MISSING, message="host 1 missing for 600 s")
+    pods = pod(phase="Failed", record=last), pod("0-1", 1, phase="Pending")
+
+    plan = outcome.decide(seen(begun(Phase.RECOVERING, attempts={"0-0": 0, "0-1": 1}), *pods), NOW)
+
+    assert plan is not None
+    assert (plan.state.phase, plan.state.reason, plan.state.round) == (Phase.PENDING, "PodsReleased", 1)
+    assert (plan.state.attempts, plan.state.pods) == ({"0-0": 1, "0-1": 2}, {})
+    assert plan.state.charged == {Lost.HOST_LOST: 1}
+    assert plan.state.lost_at == {"0-1": "node-0-1"}
+    assert plan.state.not_before is not None
+    assert plan.state.not_before >= NOW + 5
+    assert "host 1 missing for 600 s" in plan.events[0].message
+
+
+def test_hosts_that_are_given_back_have_a_budget_and_a_deadline() -> None:
+    """Where they are used up, the job fails by their name."""
+    made_of = snapshot(manifest(recovery={"restarts": {"hostLost": 1}}))
+    last = pod(phase="Failed", record=record(ExitCode.HOSTS_MISSING, checkpoint_step=None)), pod("0-1")
+
+    spent = outcome.decide(seen(begun(charged={"hostLost": 1}), *last, made_of=made_of), NOW)
+    late = outcome.decide(seen(begun(), *last, deadline_seconds=60.0), NOW)
+    suspended = outcome.decide(seen(begun(), *last, suspend=True), NOW)
+
+    assert spent is not None
+    assert (spent.state.phase, spent.state.reason) == (Phase.FAILED, "PodsReleased")
+    assert late is not None
+    assert (late.state.phase, late.state.reason) == (Phase.FAILED, "DeadlineExceeded")
+    assert suspended is None
+
+
+def test_an_agent_that_ended_alone_says_nothing_of_the_run() -> None:
+    """A record without a code is of one host; so is an end without a record."""
+    for last in (record(None), None):
+        assert outcome.decide(seen(begun(), pod(phase="Failed", record=last), pod("0-1")), NOW) is None
+
+
+def test_a_replaced_pod_may_have_the_last_word() -> None:
+    """A pod that was told to go and ended with the run has ended the run."""
+    state = begun(attempts={"0-0": 1, "0-1": 0}, pods={"0-1": "uid-0-1-0"})
+
+    plan = outcome.decide(seen(state, pod(phase="Succeeded", record=record(0)), pod("0-1")), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.COMPLETE
+
+
+def test_a_record_of_an_earlier_round_is_over() -> None:
+    """What ended then is not the end of this round."""
+    state = begun(round=1, attempts={"0-0": 1, "0-1": 1})
+
+    assert outcome.decide(seen(state, pod(phase="Failed", record=record(80))), NOW) is None
+
+
+def test_saved_without_being_asked_goes_on() -> None:
+    """A run that somebody stopped from inside begins a new round, with new names, at a cost."""
+    ended = pod(phase="Failed", record=record(80)), pod("0-1", phase="Failed", record=record(80))
+
+    plan = outcome.decide(seen(begun(), *ended), NOW)
+
+    assert plan is not None
+    assert plan.state.reason == SAVED_UNEXPECTEDLY
+    assert plan.state.round == 1
+    assert plan.state.attempts == {"0-0": 1, "0-1": 1}
+    assert plan.state.pods == {}
+    assert plan.state.charged == {Lost.UNKNOWN: 1}
+
+
+def test_saved_because_of_a_suspend_is_left_to_it() -> None:
+    """It is what was asked for."""
+    ended = pod(phase="Failed", record=record(80))
+
+    assert outcome.decide(seen(begun(Phase.SUSPENDING), ended), NOW) is None
+    assert outcome.decide(seen(begun(), ended, suspend=True), NOW) is None
+
+
+def test_saved_at_the_deadline_is_too_late() -> None:
+    """The launcher keeps the deadline, too; the job has failed, and its checkpoint is there."""
+    plan = outcome.decide(seen(begun(), pod(phase="Failed", record=record(80)), deadline_seconds=30.0), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.FAILED
+    assert plan.state.reason == "DeadlineExceeded"

@@ -1,0 +1,62 @@
+"""Containers that others put into a pod: the agent is known by its name, and its end is the end of the host."""
+
+from typing import Any
+
+from tests.operator.building import NOW, SETTINGS, begun, pod, record, seen
+
+from shardwise_operator.decide.decide import decide
+from shardwise_operator.decide.maintain import maintain
+from shardwise_operator.decide.plan import Delete
+from shardwise_operator.decide.policies import losses
+from shardwise_operator.observe.pod import Pod, read_pod
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.reasons import Lost
+
+
+def _read(*containers: dict[str, Any]) -> Pod:
+    labels = {"shardwise.dev/slice": "0", "shardwise.dev/host": "0"}
+    labels |= {"shardwise.dev/attempt": "0", "shardwise.dev/round": "0"}
+    status = {"phase": "Running", "containerStatuses": list(containers)}
+    return read_pod({"metadata": {"name": "job-0-0-0", "uid": "u", "labels": labels}, "spec": {}, "status": status})
+
+
+def _ended(code: int, message: str = "") -> dict[str, Any]:
+    return {"name": "agent", "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}}}
+
+
+def test_the_agent_is_known_by_its_name() -> None:
+    """Whatever comes before it: statuses are sorted by the containers' names."""
+    sidecar = {"name": "a-mesh", "state": {"running": {}}, "imageID": "mesh"}
+
+    found = _read(sidecar, {**_ended(83, record(83).dumps()), "imageID": "ours"})
+
+    assert (found.exit_code, found.image_id) == (83, "ours")
+    assert found.record == record(83)
+    assert found.ended
+    assert found.lingers
+    assert not _read(_ended(0)).lingers, "the kubelet says it of the pod in a moment"
+    assert not _read(sidecar, {"name": "agent", "state": {"running": {}}}).ended
+    assert _read(sidecar).exit_code is None
+
+
+def test_a_run_is_over_when_its_agents_are() -> None:
+    """A container that goes on keeps no job from being Complete, and its pod is deleted after a while."""
+    pods = [pod(key, exit_code=0, others_run=True, record=record(0)) for key in ("0-0", "0-1")]
+
+    state = decide(seen(begun(), *pods), SETTINGS, NOW).state
+    then = decide(seen(state, *pods), SETTINGS, NOW + 31)
+
+    assert state.phase == Phase.COMPLETE
+    assert [type(step) for step in then.steps] == [Delete, Delete]
+
+
+def test_a_host_whose_agent_has_ended_is_lost() -> None:
+    """Its pod holds a node for nothing, so it goes; one that has ended whole would be kept, with its log."""
+    pods = pod(), pod("0-1", exit_code=1, others_run=True)
+
+    plan = losses.decide(seen(begun(), *pods), NOW)
+
+    assert plan is not None
+    assert plan.state.charged == {Lost.UNKNOWN: 1}
+    deleted = [step.name for step in maintain(seen(plan.state, *pods), SETTINGS, NOW).steps if isinstance(step, Delete)]
+    assert deleted == ["job-0-1-0"]

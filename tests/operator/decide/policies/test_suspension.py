@@ -1,0 +1,106 @@
+"""Suspend: a save is asked for, waited for within the grace period, and then the pods go."""
+
+from typing import Any
+
+from tests.operator.building import NOW, begun, pod, seen
+
+from shardwise_operator.decide.plan import Delete, RequestStop
+from shardwise_operator.decide.policies import suspension
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.runtime.kinds import PODS
+
+ASKED: dict[str, Any] = {"stop_asked_at": NOW - 10}
+
+
+def test_nobody_asks() -> None:
+    """A job that is to run is left alone."""
+    assert suspension.decide(seen(begun(), pod(), pod("0-1")), NOW) is None
+
+
+def test_host_0_is_asked_first() -> None:
+    """No pod is deleted while the save may be under way."""
+    plan = suspension.decide(seen(begun(), pod(), pod("0-1"), suspend=True), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.SUSPENDING
+    assert plan.state.stop_asked_at == NOW
+    assert plan.steps == (RequestStop("10.0.0.1"),)
+    assert plan.again_seconds is not None
+
+
+def test_patience_has_an_end() -> None:
+    """After the grace period the pods are deleted, which asks once more, by SIGTERM."""
+    state = begun(Phase.SUSPENDING, stop_asked_at=NOW - 121)
+
+    plan = suspension.decide(seen(state, pod(), pod("0-1"), suspend=True), NOW)
+
+    assert plan is not None
+    assert plan.steps == (Delete(PODS, "job-0-0-0", "uid-0-0-0"), Delete(PODS, "job-0-1-0", "uid-0-1-0"))
+
+
+def test_nobody_to_ask() -> None:
+    """Pods that wait for a node have nothing to save."""
+    pending = [pod(key, phase="Pending", node=None, address=None) for key in ("0-0", "0-1")]
+
+    plan = suspension.decide(seen(begun(), *pending, suspend=True), NOW)
+
+    assert plan is not None
+    assert [type(step) for step in plan.steps] == [Delete, Delete]
+
+
+def test_suspended_when_all_have_ended() -> None:
+    """Then the pods go, and the status says so."""
+    ended = [pod(key, phase="Failed") for key in ("0-0", "0-1")]
+
+    plan = suspension.decide(seen(begun(Phase.SUSPENDING, **ASKED), *ended, suspend=True), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.SUSPENDED
+    assert plan.state.pods == {}
+    assert plan.state.stop_asked_at is None
+    assert [type(step) for step in plan.steps] == [Delete, Delete]
+
+
+def test_a_silent_node_does_not_hold_it_up() -> None:
+    """Nobody can say when a pod there ends."""
+    lost = pod("0-1", deleting_at=NOW)
+
+    plan = suspension.decide(
+        seen(begun(Phase.SUSPENDING, **ASKED), lost, suspend=True, silent_nodes=frozenset({"node-0-1"})), NOW
+    )
+
+    assert plan is not None
+    assert plan.state.phase == Phase.SUSPENDED
+
+
+def test_a_pod_that_cannot_be_ended_does_not_hold_it_up() -> None:
+    """Half a minute after it was to be gone, all of it that can be killed has been; the status names it."""
+    state = begun(Phase.SUSPENDING, **ASKED)
+
+    early = suspension.decide(seen(state, pod("0-1", deleting_at=NOW - 29), suspend=True), NOW)
+    late = suspension.decide(seen(state, pod("0-1", deleting_at=NOW - 31), suspend=True), NOW)
+
+    assert early is not None
+    assert early.state.phase == Phase.SUSPENDING
+    assert late is not None
+    assert late.state.phase == Phase.SUSPENDED
+    assert late.state.message == "still there, for their nodes cannot end them: job-0-1-0 on node-0-1"
+
+
+def test_a_stop_is_not_taken_back() -> None:
+    """A job that is resumed while it saves is suspended first."""
+    plan = suspension.decide(seen(begun(Phase.SUSPENDING, **ASKED), pod(), pod("0-1")), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == Phase.SUSPENDING
+
+
+def test_suspended_stays_until_it_is_resumed() -> None:
+    """Nothing is done; a resume is the rounds' to see."""
+    state = begun(Phase.SUSPENDED, pods={})
+
+    staying = suspension.decide(seen(state, suspend=True), NOW)
+
+    assert staying is not None
+    assert staying.steps == ()
+    assert suspension.decide(seen(state), NOW) is None

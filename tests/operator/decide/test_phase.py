@@ -1,0 +1,114 @@
+"""How a round stands: its phase and conditions are what the pods and host 0 say, and Unknown where nobody does."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.operator.building import NOW, begun, pod, seen
+
+from shardwise.protocol.pods import SLICE_GATE
+from shardwise.protocol.run_status import RunSummary
+from shardwise_operator.decide.phase import with_phase
+from shardwise_operator.observe.poll import Poll
+from shardwise_operator.observe.state import Phase, State
+
+PODS = (pod(), pod("0-1"))
+
+
+def _poll(phase: str = "running", *, age: float = 1.0) -> Poll:
+    return Poll(heard_at=NOW - age, fresh_seconds=8.0, status=RunSummary(phase=phase, reason="why"))
+
+
+def _said(state: State, kind: str) -> tuple[str, str]:
+    condition = state.condition(kind)
+    assert condition is not None
+    return condition.status, condition.reason
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "phase", "ready"),
+    [
+        (Phase.STARTING, "waiting", Phase.STARTING, "False"),
+        (Phase.STARTING, "starting", Phase.STARTING, "False"),
+        (Phase.STARTING, "running", Phase.RUNNING, "True"),
+        (Phase.RUNNING, "recovering", Phase.RECOVERING, "False"),
+        (Phase.RECOVERING, "waiting", Phase.RECOVERING, "False"),
+        (Phase.RECOVERING, "running", Phase.RUNNING, "True"),
+        (Phase.RUNNING, "stalled", Phase.RUNNING, "False"),
+    ],
+)
+def test_the_run_s_word_is_the_phase(before: Phase, told: str, phase: Phase, ready: str) -> None:
+    """Host 0 knows."""
+    state = with_phase(seen(begun(before), *PODS, poll=_poll(told)), NOW)
+
+    assert state.phase == phase
+    assert _said(state, "Ready")[0] == ready
+
+
+def test_stalled_is_a_condition() -> None:
+    """It is said with the run's words, and taken back."""
+    stalled = with_phase(seen(begun(), *PODS, poll=_poll("stalled")), NOW)
+    again = with_phase(seen(stalled, *PODS, poll=_poll()), NOW)
+
+    assert _said(stalled, "Stalled") == ("True", "Stalled")
+    assert _said(again, "Stalled")[0] == "False"
+    assert with_phase(seen(begun(), *PODS, poll=_poll()), NOW).condition("Stalled") is None
+
+
+def test_silence_is_unknown() -> None:
+    """An old word does not count; the phase stays as it was last known."""
+    state = with_phase(seen(begun(), *PODS, poll=_poll(age=9.0)), NOW)
+
+    assert state.phase == Phase.RUNNING
+    assert _said(state, "Ready") == ("Unknown", "Unreachable")
+    assert with_phase(seen(begun(Phase.PENDING), *PODS), NOW).phase == Phase.STARTING
+
+
+def test_a_missing_pod_is_recovering_once_it_has_run() -> None:
+    """Before it is still pending."""
+    assert with_phase(seen(begun(), pod()), NOW).phase == Phase.RECOVERING
+    assert with_phase(seen(begun(Phase.PENDING), pod()), NOW).phase == Phase.PENDING
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"unschedulable": "0/3 nodes are available: 3 Insufficient google.com/tpu.", "node": None}, "Unschedulable"),
+        ({"waiting": "ImagePullBackOff", "waiting_message": "no such image"}, "ImagePull"),
+        ({"waiting": "CreateContainerConfigError", "waiting_message": "secret not found"}, "ContainerStart"),
+        ({"gates": (SLICE_GATE,), "node": None}, "WaitingForSlice"),
+        ({"node": None}, "Scheduling"),
+    ],
+)
+def test_pending_says_why(fields: dict[str, Any], reason: str) -> None:
+    """In a condition of its own, and in the REASON column, with the scheduler's or kubelet's words."""
+    waiting = pod("0-1", phase="Pending", address=None, **fields)
+
+    state = with_phase(seen(begun(Phase.PENDING), pod(), waiting), NOW)
+
+    assert state.reason == reason
+    assert _said(state, "Scheduled") == ("False", reason)
+    words = fields.get("unschedulable") or fields.get("waiting_message") or ""
+    assert str(words) in state.message
+
+
+def test_a_replacement_that_cannot_be_made_yet_says_why() -> None:
+    """The pod before it still ends, or its time has not come."""
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"}, message="host 0-1 lost its pod")
+    ending = with_phase(seen(state, pod(), pod("0-1", deleting_at=NOW + 30)), NOW)
+    waiting = with_phase(seen(replace(state, not_before=NOW + 5), pod(), pod("0-1", phase="Failed")), NOW)
+
+    assert (ending.reason, ending.message) == ("PodEnding", "job-0-1-0 must end before another takes its place")
+    assert (waiting.reason, waiting.message) == ("Backoff", "host 0-1 lost its pod")
+
+
+def test_times_of_conditions_stay_where_their_status_does() -> None:
+    """LastTransitionTime is of the status, not of the words."""
+    first = with_phase(seen(begun(), *PODS, poll=_poll()), NOW)
+    other = Poll(heard_at=NOW + 60, fresh_seconds=8.0, status=RunSummary(phase="running", reason="else"))
+    later = with_phase(seen(first, *PODS, poll=other), NOW + 60)
+
+    ready = later.condition("Ready")
+    assert ready is not None
+    assert ready.since == NOW
+    assert ready.message == "else"

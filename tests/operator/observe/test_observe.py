@@ -1,0 +1,93 @@
+"""What a pass sees of a job: caches that lag, what this process made itself, and what need not be asked for."""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tests.operator.building import NOW, SETTINGS, UID, begun, classes, manifest, seen, snapshot
+
+from shardwise_operator.decide.decide import decide
+from shardwise_operator.observe.observe import Observer
+from shardwise_operator.observe.state import Phase, write_state
+from shardwise_operator.runtime.errors import NotFoundError
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, Kind, Object
+from shardwise_operator.runtime.transport import Page
+from shardwise_operator.write.apply import Outcome
+from shardwise_operator.write.status import compose
+
+
+class _Cluster:
+    """A cache that holds the classes and, by kind, some objects; an API server that has nothing, and counts."""
+
+    def __init__(self, **objects: Sequence[Object]) -> None:
+        self._objects = objects
+        self.asked: list[str] = []
+
+    def by_owner(self, kind: Kind, _owner_uid: str) -> Sequence[Object]:
+        return self._objects.get(kind.plural, [])
+
+    def list(self, kind: Kind) -> Sequence[Object]:
+        versioned = [{**each, "metadata": {**each["metadata"], "resourceVersion": "1"}} for each in classes().values()]
+        return versioned if kind == ACCELERATOR_CLASSES else []
+
+    def get(self, kind: Kind, _namespace: str, name: str) -> Any:
+        self.asked.append(f"{kind.kind}/{name}")
+        raise NotFoundError(404, "NotFound", name)
+
+    def pages(self, _kind: Kind, _namespace: str = "", *, labels: str = "") -> Iterator[Page]:  # noqa: ARG002
+        return iter(())
+
+
+def _job(**status: Any) -> Object:
+    job = manifest()
+    return {**job, "metadata": {**job["metadata"], "uid": UID, "generation": 1}, "status": status}
+
+
+def _made(kind: Kind, name: str) -> tuple[Kind, Object]:
+    return kind, {"metadata": {"name": name, "uid": f"uid-{name}"}}
+
+
+def test_of_a_job_that_has_ended_nothing_is_kept() -> None:
+    """A month of jobs takes no more memory than those of now: what each was made of goes with it."""
+    cluster = _Cluster(configmaps=[{"metadata": {"name": "job-shardwise-0", "uid": "uid-map"}}])
+    observer = Observer(cluster, cluster, SETTINGS)
+    made_of = snapshot()
+    kept = weakref.ref(made_of)
+    observer.remember(seen(made_of=made_of), [_made(CONFIG_MAPS, "job-shardwise-0")])
+    del made_of
+    assert kept() is not None
+
+    observer.observe(_job(phase="Complete"), None, NOW)
+
+    assert kept() is None
+
+
+def test_what_two_passes_made_is_remembered() -> None:
+    """The second pass does not make the first one's objects forgotten, which the cache has not shown yet."""
+    cluster = _Cluster()
+    observer = Observer(cluster, cluster, SETTINGS)
+    made_of = seen(made_of=snapshot())
+    observer.remember(made_of, [_made(CONFIG_MAPS, "job-shardwise-0"), _made(NETWORK_POLICIES, "one")])
+    observer.remember(made_of, [_made(NETWORK_POLICIES, "another")])
+
+    found = observer.observe(_job(round=0), None, NOW)
+
+    assert found.children == {"ConfigMap/job-shardwise-0", "NetworkPolicy/one", "NetworkPolicy/another"}
+    assert found.snapshot == made_of.made_of
+    assert cluster.asked == []
+    assert observer.remembers(UID)
+
+
+def test_a_finished_job_costs_nothing() -> None:
+    """Its pods may be gone with their nodes; nobody asks for them, nor for what the round was made of."""
+    cluster = _Cluster(configmaps=[_made(CONFIG_MAPS, "job-shardwise-0")[1]])
+    hosts = {"ready": 0, "of": 2, "summary": "0/2"}
+    state = begun(Phase.COMPLETE, completed_at=NOW - 60)
+    old = write_state(state, 1) | {"restartCount": 0, "hosts": hosts, "progress": {"step": 100}}
+
+    found = Observer(cluster, cluster, SETTINGS).observe(_job(**old), None, NOW)
+    plan = decide(found, SETTINGS, NOW)
+
+    assert cluster.asked == []
+    assert (plan.steps, plan.again_seconds) == ((), None)
+    assert compose(found, plan, Outcome(), old, NOW) == old

@@ -1,0 +1,194 @@
+"""The poller: what changes a phase is published at once, progress within its budget, silence once."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.operator.operating import StandInAgents, told
+
+from shardwise.protocol.run_status import RunSummary
+from shardwise_operator.job_metrics import JobMetrics
+from shardwise_operator.observe.agents import AgentError, Target
+from shardwise_operator.observe.poll import Poller
+
+KEY = ("default", "job")
+TARGET = Target(pod="uid", address="192.0.2.1", token="secret")  # noqa: S106  a test's
+SECONDS = 20.0
+
+
+@pytest.fixture
+def agents() -> StandInAgents:
+    """Return what answers for host 0."""
+    return StandInAgents()
+
+
+@pytest.fixture
+def changed() -> "queue.Queue[tuple[str, str]]":
+    """Return what the poller says has changed."""
+    return queue.Queue()
+
+
+@pytest.fixture
+def poller(agents: StandInAgents, changed: "queue.Queue[tuple[str, str]]") -> Iterator[Poller]:
+    """Return a poller that runs."""
+    with Poller(agents, 0.02, changed.put) as running:
+        yield running
+
+
+def _step(poller: Poller) -> int | None:
+    poll = poller.published(KEY)
+    assert poll is not None
+    return None if poll.status is None else poll.status.progress.step
+
+
+def test_an_answer_is_published(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
+    """And the job's next pass is asked for."""
+    agents.answer = told(step=3)
+    poller.follow(KEY, TARGET)
+
+    assert changed.get(timeout=SECONDS) == KEY
+    assert _step(poller) == 3
+
+
+def test_progress_is_published(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
+    """Every step that host 0 tells reaches the status, or a later one does."""
+    agents.answer = told(step=3)
+    poller.follow(KEY, TARGET)
+    changed.get(timeout=SECONDS)
+    agents.answer = told(step=4)
+
+    changed.get(timeout=SECONDS)
+    assert _step(poller) == 4
+
+
+def test_the_same_answer_is_no_news(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
+    """A job that stands still costs no write; its word stays fresh."""
+    agents.answer = told()
+    poller.follow(KEY, TARGET)
+    changed.get(timeout=SECONDS)
+    first = poller.published(KEY)
+    assert first is not None
+
+    with pytest.raises(queue.Empty):
+        changed.get(timeout=0.3)
+    later = poller.published(KEY)
+    assert later is not None
+    assert later.heard_at > first.heard_at
+
+
+def test_silence_is_said_once(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
+    """The job's pass is asked for when the word is stale, with the reason, and again when it speaks."""
+    agents.answer = told()
+    poller.follow(KEY, TARGET)
+    changed.get(timeout=SECONDS)
+    agents.answer = None
+
+    changed.get(timeout=SECONDS)
+    poll = poller.published(KEY)
+    assert poll is not None
+    assert poll.error == "192.0.2.1: silence"
+    with pytest.raises(queue.Empty):
+        changed.get(timeout=0.3)
+    agents.answer = told()
+    assert changed.get(timeout=SECONDS) == KEY
+
+
+def test_a_poll_that_fails_is_not_the_last(
+    poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of our own is silence; the job is asked again."""
+    monkeypatch.setattr(agents, "status", lambda _: 1 / 0)
+    poller.follow(KEY, TARGET)
+    changed.get(timeout=SECONDS)
+    poll = poller.published(KEY)
+    assert poll is not None
+    assert poll.error == "the operator could not read the answer"
+
+    monkeypatch.undo()
+    agents.answer = told(step=3)
+    assert changed.get(timeout=SECONDS) == KEY
+    assert _step(poller) == 3
+
+
+def test_a_poll_that_stands_still_is_told(
+    poller: Poller, agents: StandInAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process helps; a poll that is over is not counted."""
+    monkeypatch.setattr("shardwise_operator.observe.poll._STUCK_SECONDS", 0.1)
+    begun, lets = threading.Event(), threading.Event()
+
+    def stand_still(_: Target) -> RunSummary:
+        begun.set()
+        lets.wait(SECONDS)
+        return told()
+
+    monkeypatch.setattr(agents, "status", stand_still)
+    poller.follow(KEY, TARGET)
+    begun.wait(SECONDS)
+    time.sleep(0.2)
+    assert poller.stuck() == ["default/job"]
+
+    monkeypatch.undo()
+    lets.set()
+    time.sleep(0.2)
+    assert poller.stuck() == []
+
+
+def test_many_that_cannot_be_reached_make_nobody_stale(agents: StandInAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take long to fail, on threads of their own; the word of a job that waits for its turn does not age."""
+
+    def status(target: Target) -> RunSummary:
+        if target.pod != "well":
+            time.sleep(0.4)
+            raise AgentError("cannot be reached")
+        return told()
+
+    monkeypatch.setattr(agents, "status", status)
+    monkeypatch.setattr("shardwise_operator.observe.poll._MAX_POLLS_PER_SECOND", 10_000.0)
+    with Poller(agents, 0.25, lambda _: None) as poller:
+        poller.follow(KEY, Target(pod="well", address="192.0.2.1", token="secret"))  # noqa: S106  a test's
+        for number in range(200):
+            lost = Target(pod=str(number), address="192.0.2.2", token="secret")  # noqa: S106  a test's
+            poller.follow(("default", f"lost-{number}"), lost)
+        time.sleep(0.5)
+        stale = 0
+        for _ in range(60):
+            time.sleep(0.05)
+            poll = poller.published(KEY)
+            assert poll is not None
+            stale += not poll.fresh(time.time())
+
+    assert stale == 0
+
+
+def test_another_host_0_starts_anew(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
+    """The word of the one before it is not taken for its own."""
+    agents.answer = told()
+    poller.follow(KEY, TARGET)
+    changed.get(timeout=SECONDS)
+    agents.answer = None
+    poller.follow(KEY, Target(pod="other", address="192.0.2.2", token="secret"))  # noqa: S106  a test's
+
+    assert _step(poller) is None
+
+
+def test_a_job_that_is_forgotten_has_no_metrics(
+    poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]"
+) -> None:
+    """Namespace and job are the labels; the lines go with the job."""
+    registry = CollectorRegistry()
+    registry.register(JobMetrics(poller.latest))
+    labels = {"namespace": "default", "job": "job"}
+    agents.answer = told(step=7, restarts={"hang": 2})
+    poller.follow(KEY, TARGET)
+    changed.get(timeout=SECONDS)
+
+    assert registry.get_sample_value("shardwise_job_step", labels) == 7
+    assert registry.get_sample_value("shardwise_job_restarts_total", {**labels, "cause": "hang"}) == 2
+    assert registry.get_sample_value("shardwise_job_phase", {**labels, "phase": "running"}) == 1
+    poller.forget(KEY)
+    assert poller.published(KEY) is None
+    assert registry.get_sample_value("shardwise_job_step", labels) is None

@@ -1,0 +1,68 @@
+"""Which jobs may use a class: what the platform team says in it is checked when a round begins."""
+
+from typing import Any
+
+import pytest
+from tests.operator.building import IMAGE, asking, classes, manifest
+
+from shardwise.protocol.errors import JobError
+from shardwise_operator.observe.snapshot import Snapshot, take_snapshot
+
+TEAM = "registry.example/team"
+
+
+def snapshot(
+    allowed: dict[str, Any],
+    image: str | None = None,
+    namespace: str = "default",
+    *,
+    job: dict[str, Any] | None = None,
+) -> Snapshot:
+    """A job of an image in a namespace, whose class allows that much."""
+    job = job or manifest()
+    job["metadata"]["namespace"] = namespace
+    if image:
+        job["spec"]["pod"] = {**job["spec"]["pod"], "image": image}
+    offered = classes()["cpu-sim"]
+    return take_snapshot(job, {"cpu-sim": {**offered, "spec": {**offered["spec"], "allowed": allowed}}}, image=IMAGE)
+
+
+@pytest.mark.parametrize(
+    "image", [f"{TEAM}/trainer:1", f"{TEAM}:1", f"{TEAM}@sha256:{'0' * 64}", TEAM, "other.example/trainer:1"]
+)
+def test_a_job_may_name_what_the_class_allows(image: str) -> None:
+    """An image as a whole, or all below a registry's folder."""
+    assert snapshot({"images": [TEAM, "other.example/"]}, image).pod.image == image
+
+
+@pytest.mark.parametrize("image", [f"{TEAM}2/trainer:1", "registry.example/other", f"evil.example/{TEAM}/trainer"])
+def test_no_other_image_is_taken(image: str) -> None:
+    """A name that only begins alike is another one; the refusal says what would do."""
+    with pytest.raises(
+        JobError, match=f'spec.pod.image: given "{image}", expected an image that cpu-sim allows: {TEAM}'
+    ):
+        snapshot({"images": [TEAM]}, image)
+
+
+def test_no_other_image_is_taken_beside_the_trainer_s() -> None:
+    """A side container runs on the same node, and as root where the class's pods do."""
+    job = asking(manifest(), containers=[{"name": "side", "image": "elsewhere/side:1"}])
+
+    with pytest.raises(JobError, match=r'containers.1.image: given "elsewhere/side:1", expected an image that cpu-sim'):
+        snapshot({"images": [TEAM]}, f"{TEAM}/trainer", job=job)
+
+
+def test_a_class_may_bring_the_only_image() -> None:
+    """With an empty list a job names none, and gets the class's or the operator's."""
+    assert snapshot({"images": []}).pod.image == IMAGE
+    with pytest.raises(JobError, match=r"expected no image; left out"):
+        snapshot({"images": []}, IMAGE)
+
+
+def test_a_class_may_be_for_some_namespaces() -> None:
+    """Jobs of the others are refused, and told for whom it is."""
+    assert snapshot({"namespaces": ["default", "team"]}, namespace="team").pod.image == IMAGE
+    with pytest.raises(JobError, match=r'given "cpu-sim" in the namespace "other", .*cpu-sim is for default, team'):
+        snapshot({"namespaces": ["default", "team"]}, namespace="other")
+    with pytest.raises(JobError, match="cpu-sim is for no namespace"):
+        snapshot({"namespaces": []})

@@ -1,0 +1,90 @@
+"""A plan carried out: the pods of a job several at a time, and none more once one is refused."""
+
+import threading
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from tests.operator.building import begun, seen
+
+from shardwise_operator.decide.plan import Create, Patch, Plan
+from shardwise_operator.observe.agents import Agents
+from shardwise_operator.render.secret import Tokens
+from shardwise_operator.runtime.errors import ForbiddenError
+from shardwise_operator.runtime.kinds import NETWORK_POLICIES, PODS, Kind, Object
+from shardwise_operator.runtime.transport import Api
+from shardwise_operator.write.apply import Applier
+from shardwise_operator.write.requests import Requests
+
+
+class _Server:
+    """Makes what it is asked for, as many at a time as come."""
+
+    def __init__(self, *, refuses: str = "") -> None:
+        self._refuses, self._lock = refuses, threading.Lock()
+        self.made: list[str] = []
+        self.most = self._now = 0
+        self.patched: list[str] = []
+
+    def create(self, _kind: Kind, obj: Object) -> Object:
+        name = obj["metadata"]["name"]
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self.made.append(name)
+        threading.Event().wait(0.02)
+        with self._lock:
+            self._now -= 1
+        if name == self._refuses:
+            raise ForbiddenError(403, "Forbidden", "exceeded quota: pods")
+        return obj
+
+    def patch(self, _kind: Kind, _namespace: str, name: str, _patch: Object, *, uid: str) -> None:
+        self.patched.append(f"{name} {uid}")
+
+
+def _apply(server: _Server) -> Any:
+    pods = [Create(PODS, {"metadata": {"name": f"pod-{number}"}}) for number in range(100)]
+    steps = (Create(NETWORK_POLICIES, {"metadata": {"name": "policy"}}), *pods)
+    with Requests(Agents(), lambda _: None) as requests:
+        applier = Applier(cast("Api", server), requests, Tokens(b"0" * 32))
+        return applier.apply(seen(begun()), Plan(state=begun(), steps=steps))
+
+
+def test_pods_are_made_several_at_a_time() -> None:
+    """All of them, bounded, after what they need; the outcome has them in their order."""
+    server = _Server()
+
+    outcome = _apply(server)
+
+    assert server.made[0] == "policy"
+    assert [pod["metadata"]["name"] for pod in outcome.pods] == [f"pod-{number}" for number in range(100)]
+    assert len(server.made) == 101
+    assert 4 < server.most <= 16
+
+
+def test_a_quota_is_not_run_against_by_all() -> None:
+    """The first pod that is refused is asked for alone; later ones with the few of their batch."""
+    first, later = _Server(refuses="pod-0"), _Server(refuses="pod-5")
+
+    refused, partly = _apply(first), _apply(later)
+
+    assert (first.made, refused.reason) == (["policy", "pod-0"], "QuotaExceeded")
+    assert sorted(later.made) == ["pod-0", "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6", "policy"]
+    assert (partly.reason, len(partly.pods)) == ("QuotaExceeded", 6)
+
+
+def test_what_the_cache_does_not_show_yet_is_not_patched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes follow each other faster than the cache; what it does not show later on is patched once more."""
+    server, now = _Server(), [100.0]
+    monkeypatch.setattr("shardwise_operator.write.apply.time.monotonic", lambda: now[0])
+    patch = Patch(NETWORK_POLICIES, "policy", "uid-1", {"metadata": {"labels": {"a": "b"}}})
+    other = replace(patch, uid="uid-2")
+    with Requests(Agents(), lambda _: None) as requests:
+        applier = Applier(cast("Api", server), requests, Tokens(b"0" * 32))
+        for steps in ((patch,), (patch,), (patch, other)):
+            applier.apply(seen(begun()), Plan(state=begun(), steps=steps))
+        assert server.patched == ["policy uid-1", "policy uid-2"]
+        now[0] += 11.0
+        applier.apply(seen(begun()), Plan(state=begun(), steps=(patch,)))
+    assert server.patched == ["policy uid-1", "policy uid-2", "policy uid-1"]

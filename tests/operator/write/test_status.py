@@ -1,0 +1,159 @@
+"""What the status says of the training, from host 0's word or from the last record; nobody's guess."""
+
+import json
+from typing import Any
+
+from tests.operator.building import NOW, UID, begun, plan_pod, pod, record, seen
+from tests.operator.operating import told
+
+from shardwise.protocol.job_status import MAX_HOSTS, JobStatus
+from shardwise_operator.decide.plan import Plan
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.poll import Poll
+from shardwise_operator.observe.state import Finding, Loss, Phase, Preflight, read_state, write_state
+from shardwise_operator.runtime.kinds import PODS
+from shardwise_operator.write.apply import Outcome
+from shardwise_operator.write.status import compose
+
+
+def _compose(observed: Observed, old: dict[str, Any] | None = None, outcome: Outcome | None = None) -> dict[str, Any]:
+    status = compose(observed, Plan(state=observed.state), outcome or Outcome(), old or {}, NOW)
+    JobStatus.model_validate(status, by_alias=True, by_name=False)
+    return status
+
+
+def _told(**fields: Any) -> Poll:
+    return Poll(heard_at=NOW - 1, fresh_seconds=8.0, status=told(**fields))
+
+
+def test_progress_is_the_run_s_word() -> None:
+    """With figures that may not be numbers as text, and the time that is left at the last step's pace."""
+    status = _compose(seen(begun(), pod(), pod("0-1", ready=False), poll=_told(step=10)))
+
+    assert status["progress"] == {
+        "step": 10,
+        "of": 100,
+        "loss": "2.5000",
+        "tokensPerSecond": "1000",
+        "mfu": "25.0%",
+        "eta": "3m0s",
+        "observedAt": "2027-01-15T07:59:59Z",
+    }
+    assert status["goodput"] == "50%"
+    assert status["hosts"] == {"ready": 1, "of": 2, "summary": "1/2"}
+
+
+def test_time_alone_is_no_news() -> None:
+    """A pass for another reason does not write the same figures with another time."""
+    first = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(step=10)))
+    later = Poll(heard_at=NOW + 60, fresh_seconds=8.0, status=told(step=10))
+
+    assert _compose(seen(begun(), pod(), pod("0-1"), poll=later), first)["progress"] == first["progress"]
+
+
+def test_the_slowest_host_is_named_as_its_pods_are() -> None:
+    """By slice and host, not by rank."""
+    status = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(slowestHost=1)))
+
+    assert status["progress"]["slowestHost"] == "0-1"
+
+
+def test_silence_keeps_what_was_said() -> None:
+    """The last known step stays, with its time; so it does over a suspend."""
+    old = {"progress": {"step": 7}, "goodput": "40%"}
+
+    status = _compose(seen(begun(Phase.SUSPENDED)), old)
+
+    assert status["progress"] == {"step": 7}
+    assert status["goodput"] == "40%"
+
+
+def test_what_a_newer_release_has_said_is_kept() -> None:
+    """After a rollback it may come back, and goes by it; what this one knows and has no more to say of goes."""
+    newer = {"weather": {"sun": 1}, "progress": {"step": 9}, "phase": "Drifting", "round": 0, "notBefore": "2020"}
+    status = compose(seen(begun()), Plan(state=begun()), Outcome(), newer, NOW)
+
+    assert (status["weather"], status["progress"], status["phase"]) == ({"sun": 1}, {"step": 9}, "Running")
+    assert "notBefore" not in status
+    assert read_state({"phase": "Drifting", "round": 0}).phase == Phase.RECOVERING
+    assert read_state({"phase": "Drifting"}).phase == Phase.PENDING
+
+
+def test_the_end_is_the_last_record_s() -> None:
+    """Step, loss, checkpoint, digest, goodput and restarts outlive the pods' agents."""
+    ended = pod(phase="Succeeded", record=record(0, restarts={"hang": 2}))
+
+    status = _compose(seen(begun(Phase.COMPLETE, completed_at=NOW), ended))
+
+    assert status["progress"] == {"step": 100, "of": 100, "loss": "1.2345"}
+    assert status["checkpoint"] == {"step": 100}
+    assert status["digest"] == "d" * 16
+    assert status["restarts"] == {"hang": 2}
+    assert status["completionTime"] == "2027-01-15T08:00:00Z"
+
+
+def test_a_lost_pod_is_one_restart() -> None:
+    """To the run it is a lost host, to the operator an eviction: it is counted once, under the name that says more."""
+    state = begun(losses={"eviction": 1})
+    status = _compose(seen(state, pod(), pod("0-1"), poll=_told(restarts={"hostLost": 1, "failure": 2})))
+
+    assert status["restarts"] == {"eviction": 1, "failure": 2}
+    assert status["restartCount"] == 3
+    silent = _compose(seen(state, pod(), pod("0-1")), status)
+    assert silent["restarts"] == status["restarts"]
+
+
+def test_pods_that_were_made_are_known() -> None:
+    """By their UID: without it a pod that goes at once could not be missed."""
+    made = {
+        "metadata": {
+            "uid": "new",
+            "name": "job-0-1-0",
+            "labels": {"shardwise.dev/slice": "0", "shardwise.dev/host": "1"},
+        }
+    }
+
+    status = _compose(seen(begun(pods={}), pod()), outcome=Outcome(made=[(PODS, made)]))
+
+    assert status["pods"] == {"0-0": "uid-0-0-0", "0-1": "new"}
+
+
+def test_what_was_refused_is_said() -> None:
+    """With the API server's words."""
+    status = _compose(seen(begun(Phase.PENDING, pods={})), outcome=Outcome(reason="QuotaExceeded", message="exceeded"))
+
+    assert status["reason"] == "QuotaExceeded"
+    assert status["message"] == "exceeded"
+    (condition,) = [each for each in status["conditions"] if each["type"] == "Scheduled"]
+    assert (condition["status"], condition["reason"]) == ("False", "QuotaExceeded")
+
+
+def test_the_pod_of_a_plan_is_no_host() -> None:
+    """It is known while the plan is made, so that a deleted one is missed, and counts among no hosts."""
+    state = begun(Phase.PENDING, pods={}, attempts={"0-0": 0, "0-1": 0, "plan": 0}, preflight=Preflight(of="x"))
+    made = begun(Phase.PENDING, pods={}, preflight=Preflight(of="x", finding=Finding.FITS))
+
+    planning, planned = _compose(seen(state, plan_pod())), _compose(seen(made, plan_pod(phase="Succeeded")))
+
+    assert planning["hosts"] == planned["hosts"] == {"ready": 0, "of": 2, "summary": "0/2"}
+    assert planning["pods"] == {"plan": "uid-plan-0"}
+    assert "pods" not in planned
+
+
+def test_the_largest_status_fits_into_etcd() -> None:
+    """Of the most hosts that a job can have, each known by its pod, its node and the node that it is to avoid."""
+    hosts = [f"{slice_}-{host}" for slice_ in range(4) for host in range(MAX_HOSTS // 4)]
+    node = "gke-cluster-of-some-length-pool-of-some-length-12345678-abcd"
+    places = {host: f"{node}{host}" for host in hosts}
+    loss = Loss(NOW, frozenset(range(MAX_HOSTS // 4)))
+    state = begun(
+        attempts=dict.fromkeys(hosts, 1000),
+        pods=dict.fromkeys(hosts, UID),
+        lost_at=places,
+        leaving=places,
+        last_loss={str(slice_): loss for slice_ in range(4)},
+    )
+
+    status = write_state(state, 1)
+
+    assert len(json.dumps(status, separators=(",", ":"))) < 1_100_000

@@ -1,0 +1,23 @@
+"""shardwise.protocol.eta: the time that is left."""
+
+from collections import deque
+
+import pytest
+
+from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
+
+
+@pytest.mark.parametrize(
+    ("step", "of", "recent_seconds", "left"),
+    [
+        (10, 100, deque([2.0, 2.0, 9.0], RECENT_STEPS), 180.0),
+        (100, 100, [2.0], 0.0),
+        (101, 100, [2.0], 0.0),
+        (None, 100, [2.0], None),
+        (10, None, [2.0], None),
+        (10, 100, [], None),
+    ],
+)
+def test_eta(step: int | None, of: int | None, recent_seconds: list[float], left: float | None) -> None:
+    """One slow step changes nothing; what is not known is not guessed."""
+    assert eta_seconds(step, of, recent_seconds) == left

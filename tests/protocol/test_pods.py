@@ -1,0 +1,97 @@
+"""shardwise.protocol.pods: what a pod leaves fits where the kubelet keeps it, and is read back as it was."""
+
+import json
+
+import pytest
+
+from shardwise.protocol.pods import TERMINATION_RECORD_BYTES, TerminationRecord, Verdict
+
+RECORD = TerminationRecord(
+    code=1,
+    host=3,
+    attempt=2,
+    step=700,
+    steps=1000,
+    loss="2.5",
+    checkpoint_step=650,
+    digest=None,
+    restarts={"failure": 3},
+    goodput={"step": 12.5},
+    cause="failure",
+    rank=3,
+    exit="signal SIGKILL",
+    message="rank 3 ended with signal SIGKILL",
+    tail="the end",
+)
+VERDICT = Verdict(
+    fits=False,
+    needed_bytes=44_238_000_000,
+    limit_bytes=34_144_000_000,
+    change="training.model.remat=full: 22.0 GiB of 31.8 GiB",
+    stand_in=False,
+)
+
+
+def test_round_trip() -> None:
+    """What was written is read."""
+    assert TerminationRecord.loads(RECORD.dumps()) == RECORD
+
+
+@pytest.mark.parametrize("letter", ["a", "\N{SNOWMAN}", "\N{SLEEPING FACE}", "\0"])
+def test_too_long(letter: str) -> None:
+    """Of a long log only the end is kept, of a long message the beginning, and everything else whole."""
+    text = "first\n" + letter * 20_000 + "\nlast"
+    short = TerminationRecord.loads(RECORD.model_copy(update={"tail": text}).dumps())
+    assert short is not None
+    assert short.tail.endswith(f"{letter}\nlast")
+    assert short.model_copy(update={"tail": RECORD.tail}) == RECORD
+
+    line = RECORD.model_copy(update={"tail": text, "message": text}).dumps()
+    short = TerminationRecord.loads(line)
+    assert len(line.encode()) <= TERMINATION_RECORD_BYTES
+    assert short is not None
+    assert short.message.startswith(f"first\n{letter}")
+    assert short.model_copy(update={"tail": RECORD.tail, "message": RECORD.message}) == RECORD
+
+
+def test_a_newer_release() -> None:
+    """What it has added is left out; the rest is believed."""
+    newer = json.loads(RECORD.dumps()) | {"weather": {"sun": [1]}}
+
+    assert TerminationRecord.loads(json.dumps(newer)) == RECORD
+
+
+@pytest.mark.parametrize("change", [{"code": "ok"}, {"step": 2**31}, {"restarts": [1]}, {"goodput": {"step": "x"}}])
+def test_another_shape(change: dict[str, object]) -> None:
+    """Whoever runs in a pod writes what it likes."""
+    assert TerminationRecord.loads(json.dumps(json.loads(RECORD.dumps()) | change)) is None
+
+
+@pytest.mark.parametrize("text", ["", "Killed", "[]", "3", '{"code": 0}', "[" * 4096])
+def test_no_record(text: str) -> None:
+    """What a container that was killed leaves is no record."""
+    assert TerminationRecord.loads(text) is None
+
+
+def test_a_verdict_comes_back() -> None:
+    """What a plan wrote is read; the last lines of a log are no verdict."""
+    assert Verdict.loads(VERDICT.dumps()) == VERDICT
+    assert [Verdict.loads(text) for text in ("", "Killed", "[]", "3", '{"fits": true}', RECORD.dumps())] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "peak 41.2 GiB a device of 31.8 GiB; what makes it fit: training.model.remat=full: 22.0 GiB of 31.8 GiB"),
+        ({"change": None}, "peak 41.2 GiB a device of 31.8 GiB"),
+        ({"change": None, "needed_bytes": 0}, "the compiler finds no room for it in 31.8 GiB"),
+        ({"change": None, "limit_bytes": None}, "peak 41.2 GiB a device; the class does not say how much there is"),
+        (
+            {"change": None, "stand_in": True},
+            "peak 41.2 GiB a device of 31.8 GiB; judged by the compiler for CPUs, as the image has none for the class",
+        ),
+    ],
+)
+def test_a_verdict_in_words(changed: dict[str, object], words: str) -> None:
+    """The figures, the change that helps, and whose judgement it is."""
+    assert VERDICT.model_copy(update=changed).words == words

@@ -1,0 +1,98 @@
+"""Which errors of storage may pass, and that what they stop is tried again."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError  # type: ignore[import-untyped]
+
+from shardwise.protocol import storage
+from shardwise.protocol.errors import DataError, StorageError
+
+
+class Reply(Exception):  # noqa: N818  as gcsfs has it
+    """An error of a web server, whose number libraries give in `code` or `status`."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, os.strerror(number)) for number in (errno.EIO, errno.ENOSPC, errno.ESTALE, errno.ENOTCONN)),
+        TimeoutError(),
+        ConnectionResetError(),
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        EndpointConnectionError(endpoint_url="http://x"),
+        ValueError("UNAVAILABLE: All 5 attempts failed: 503"),
+        ValueError("DEADLINE_EXCEEDED: CURL error[28]"),
+        ValueError("ABORTED: All 5 retry attempts failed"),
+        ValueError("UNAUTHENTICATED: the metadata server is not ready"),
+        ValueError("UNKNOWN: Error reading: Input/output error [os_error_code='5']"),
+        ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [os_error_code='28']"),
+    ],
+    ids=repr,
+)
+def test_what_may_pass(error: Exception) -> None:
+    """Faults of disks, networks and servers, full disks and tokens that are not there yet say nothing of the job."""
+    assert storage.may_pass(error)
+    assert isinstance(storage.in_words(error, "words", DataError), StorageError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, os.strerror(number)) for number in (errno.ENOENT, errno.EACCES, errno.EROFS, errno.EFBIG)),
+        NoCredentialsError(),
+        ValueError("PERMISSION_DENIED: no access"),
+        ValueError("NOT_FOUND: NoSuchBucket"),
+        ValueError("FAILED_PRECONDITION: Not a directory [os_error_code='20']"),
+        ValueError("the reading was ABORTED"),
+        ModuleNotFoundError("gcsfs"),
+    ],
+    ids=repr,
+)
+def test_what_a_person_must_change(error: Exception) -> None:
+    """What is asked for is not there, not allowed or wrong, today and tomorrow."""
+    assert not storage.may_pass(error)
+    assert isinstance(storage.in_words(error, "words", DataError), DataError)
+
+
+@pytest.mark.parametrize(
+    ("code", "passes"), [(503, True), (500, True), (429, True), (408, True), (403, False), (404, False)]
+)
+def test_replies(code: int, *, passes: bool) -> None:
+    """A server's own faults, and its asking for patience, may pass."""
+    assert storage.may_pass(Reply(code)) == passes
+
+
+@pytest.mark.parametrize(("failures", "comes"), [(0, True), (2, True), (3, False)])
+def test_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failures: int, *, comes: bool
+) -> None:
+    """As often as there are waits, each told to the log and to who watches; then the error comes through."""
+    monkeypatch.setattr(storage, "WAITS_SECONDS", (0.0, 0.0))
+    left, beats = [OSError(errno.EIO, "Input/output error")] * failures, []
+
+    def act() -> str:
+        if left:
+            raise left.pop()
+        return "done"
+
+    if comes:
+        assert storage.patiently(act, lambda: beats.append(1)) == "done"
+    else:
+        with pytest.raises(OSError, match="Input/output error"):
+            storage.patiently(act)
+    assert len(beats) == (failures if comes else 0)
+    assert capsys.readouterr().err.count("trying again") == min(failures, 2)
+
+
+def test_what_cannot_pass_is_not_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """A person waits for it."""
+    with pytest.raises(FileNotFoundError):
+        storage.patiently(Path("/nowhere").stat)
+    assert capsys.readouterr().err == ""

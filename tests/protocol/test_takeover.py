@@ -1,0 +1,91 @@
+"""shardwise.protocol.takeover: one live run in a directory, and no commit by an attempt that was taken over from."""
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise.protocol.contract import LOCK
+from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.takeover import ATTEMPT_FILE, commit_of, hold, newest_attempt, next_attempt
+
+HOLD = """
+import sys, pathlib
+from shardwise.protocol.takeover import hold
+with hold(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_live_run_is_refused_by_name_and_a_dead_one_is_not(tmp_path: Path) -> None:
+    """While a process holds the directory another is refused with its pid; once it is killed the next may go on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RunDirectoryError, match=f"process {other.pid}"), hold(tmp_path):
+            pass
+        other.kill()
+        other.wait()
+
+    with hold(tmp_path):
+        pass
+
+
+def test_a_file_that_was_half_written_is_no_obstacle(tmp_path: Path) -> None:
+    """Rubbish in the lock file, as a machine that lost power leaves it, keeps nobody out."""
+    (tmp_path / LOCK).write_text('{"pid": 12')
+
+    with hold(tmp_path):
+        pass
+
+
+def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
+    """A file where the directory should be: said in words, with what to do."""
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirectoryError, match="--dir"), hold(tmp_path / "file"):
+        pass
+
+
+def test_attempts_are_counted_from_zero(tmp_path: Path) -> None:
+    """Each start has a number of its own, which whoever looks can read."""
+    assert newest_attempt(tmp_path) is None
+    assert [next_attempt(tmp_path) for _ in range(3)] == [0, 1, 2]
+    assert newest_attempt(tmp_path) == 2
+
+
+def test_only_the_newest_attempt_commits(tmp_path: Path) -> None:
+    """An older one is refused before its block begins."""
+    old, new = next_attempt(tmp_path), next_attempt(tmp_path)
+    with commit_of(tmp_path, new):
+        pass
+    with pytest.raises(RunDirectoryError, match="newer start"), commit_of(tmp_path, old):
+        pytest.fail("an attempt that was taken over from has committed")
+
+
+def test_a_new_attempt_waits_for_a_commit_that_has_begun(tmp_path: Path) -> None:
+    """Between the check and the marker nobody takes over: the lock that counting needs is held."""
+    with (
+        commit_of(tmp_path, next_attempt(tmp_path)),
+        (tmp_path / ATTEMPT_FILE).open("r+b") as file,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize(("own", "earlier", "number"), [(0, 6, 7), (3, 1, 3), (0, 0, 1)])
+def test_starts_that_an_earlier_release_counted_are_counted(
+    tmp_path: Path, own: int, earlier: int, number: int
+) -> None:
+    """It had another file; the larger number holds, also after a rollback, and nobody commits by that file any more."""
+    for _ in range(own):
+        next_attempt(tmp_path)
+    (tmp_path / ".incarnation").write_text(f'{{"incarnation": {earlier}}}'.ljust(64))
+
+    assert next_attempt(tmp_path) == number
+    assert next_attempt(tmp_path) == number + 1
+    assert not (tmp_path / ".incarnation").exists()

@@ -1,0 +1,51 @@
+"""shardwise.train.jax_private: JAX still has the private parts that the trainer uses. Look here after an upgrade."""
+
+import socket
+import subprocess
+import sys
+
+import jax
+
+SCRIPT = """
+import sys
+import jax
+from shardwise.train.jax_private import key_value_store
+print("import", flush=True)
+address = sys.argv[1]
+jax.distributed.initialize(address, num_processes=1, process_id=0, cluster_detection_method="deactivate")
+store = key_value_store()
+for method in ("key_value_set", "blocking_key_value_get", "key_value_delete"):
+    assert callable(getattr(store, method)), method
+print("client", flush=True)
+store.key_value_set("a/1", "text")
+assert store.blocking_key_value_get("a/1", 1000) == "text"
+print("text", flush=True)
+store.key_value_delete("a")
+try:
+    store.blocking_key_value_get("a/1", 1)
+except jax.errors.JaxRuntimeError:
+    print("delete", flush=True)
+"""
+
+BROKEN = {
+    "import": "JAX no longer has the module `jax._src.distributed`",
+    "client": "`jax._src.distributed.global_state.client` is no longer a key-value store with its three methods",
+    "text": "the store no longer returns the text that was stored under a key",
+    "delete": "deleting a key no longer removes those below it, or reading none no longer raises JaxRuntimeError",
+}
+
+
+def test_the_key_value_store_of_the_coordination_service() -> None:
+    """It can be reached, stores text, and deletes a key with all below it; otherwise the message names what broke."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-c", SCRIPT, address]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    passed = done.stdout.split()
+    broken = [text for step, text in BROKEN.items() if step not in passed]
+    assert not broken, (
+        f"with JAX {jax.__version__} {broken[0]}. Mend trainer/shardwise/train/jax_private.py; its docstring names the "
+        f"public alternative.\n{done.stderr}"
+    )

@@ -1,0 +1,113 @@
+"""Values that do not go together, as data: each row is a rule here and, by the operator's `job_rules`, one in CEL.
+
+A rule fits if it compares single fields with constants. Rules that calculate are functions in the files beside this.
+"""
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from shardwise.job.document import shown
+from shardwise.job.fields import values_at
+from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
+from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import Problem
+from shardwise.protocol.strict_model import StrictModel
+
+_COMPARISONS = {"==": operator.eq, ">": operator.gt, "<": operator.lt}
+
+
+class Fact(NamedTuple):
+    """A field, by its path below `spec`, compared with a constant; without a value no comparison holds."""
+
+    path: str
+    is_: Literal["==", ">", "<", "set"]
+    value: str | bool | float = True
+
+    def holds(self, spec: StrictModel) -> bool:
+        """Return whether it is so in a resolved spec."""
+        ((_, given),) = values_at(spec, self.path)
+        return given is not None and (self.is_ == "set" or bool(_COMPARISONS[self.is_](given, self.value)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """Facts that must not hold together. The first one's field is blamed; `expected` and `hint` are the message."""
+
+    facts: tuple[Fact, ...]
+    expected: str
+    hint: str = ""
+
+
+CONFLICTS = (
+    Conflict(
+        facts=(Fact("training.mesh.context", ">", 1),),
+        expected="1: splitting a sequence over devices is not supported yet",
+        hint="for longer sequences take more tensor ways or more microbatches",
+    ),
+    Conflict(
+        facts=(Fact("training.mesh.pipeline", ">", 1),),
+        expected="1: splitting the layers over devices is not supported yet",
+        hint="fsdp and tensor split every layer's weights",
+    ),
+    Conflict(
+        facts=(Fact("training.mesh.dataInner", ">", 1), Fact("training.mesh.fsdp", "==", False)),
+        expected="1 with fsdp: false, which gathers nothing",
+        hint="leave it out for what suits the accelerator",
+    ),
+    Conflict(
+        facts=(Fact("training.model.rotaryDim", "set"), Fact("training.model.position", "==", "learned")),
+        expected="no rotaryDim with position: learned",
+        hint="take it out, or set position: rotary",
+    ),
+    Conflict(
+        facts=(Fact("training.model.headBias", "==", True), Fact("training.model.tiedHead", "==", True)),
+        expected="false with tiedHead: true",
+        hint="a head that is the token table has no bias; set tiedHead: false for one",
+    ),
+    Conflict(
+        facts=(
+            Fact("training.model.vocabSize", "<", BYTE_VOCAB_SIZE),
+            Fact("training.data.tokenizer", "==", BYTE_TOKENIZER),
+        ),
+        expected=f"at least {BYTE_VOCAB_SIZE}, the size of the byte tokenizer",
+    ),
+    Conflict(
+        facts=(Fact("training.model.dropout.attention", ">", 0.0),),
+        expected="0: the attention kernels never hold the weights that would be dropped",
+        hint="dropout.embed and dropout.residual are there",
+    ),
+    Conflict(
+        facts=(
+            Fact("training.optimizer.schedule.decaySteps", "set"),
+            Fact("training.optimizer.schedule.kind", "==", "constant"),
+        ),
+        expected="no decaySteps with kind: constant",
+        hint="take kind: cosine, linear or warmup-stable-decay for a fall",
+    ),
+    Conflict(
+        facts=(Fact("training.evaluation.everySteps", "set"), Fact("training.data.heldOut", "==", 0.0)),
+        expected="documents to evaluate on, and data.heldOut is 0",
+        hint="set data.heldOut, such as 0.01, or take everySteps out",
+    ),
+    *(
+        Conflict(
+            facts=(Fact(f"training.badSteps.{name}", "==", "rollBack"), Fact("recovery.restarts.nonfinite", "==", 0)),
+            expected="restarts to go back by, and recovery.restarts.nonfinite is 0",
+            hint="set recovery.restarts.nonfinite, such as 10, or take skip",
+        )
+        for name in ("nonFinite", "lossSpike")
+    ),
+)
+
+
+def values_go_together(job: TrainingJob) -> Iterator[Problem]:
+    """No row of the table holds as a whole."""
+    for conflict in CONFLICTS:
+        if all(fact.holds(job.spec) for fact in conflict.facts):
+            ((path, given),) = values_at(job.spec, conflict.facts[0].path)
+            yield Problem(path=f"spec.{path}", given=shown(given), expected=conflict.expected, hint=conflict.hint)
+
+
+RULES = (values_go_together,)

@@ -1,0 +1,91 @@
+"""The configuration of an agent, and the names of files in a host's scratch folder.
+
+`local.py` sends it as one line of JSON, `pod.py` makes it from the pod's variables and mounts. The scratch folder is on
+the host's own disk, and goes away with the run.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from shardwise.launcher.ray.node import RayPlace
+from shardwise.protocol.message import Message
+
+JOB_COPY = "job.yaml"
+TRAINER: tuple[str, ...] = (sys.executable, "-m", "shardwise.train.child")
+GANG_TOKEN, STATUS_TOKEN = "gang-token", "status-token"  # names of files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """`gang` authenticates the agents and Ray to each other; `status` those who read the status, or ask for a stop."""
+
+    gang: str
+    status: str
+
+
+class AgentConfig(Message):
+    """One host's part in a run.
+
+    `run` names one life of the command, or one round of a job in a cluster: a successor of a lost host 0 goes on with
+    what its predecessor used up of the budgets, a new command does not. `pod_attempt` counts the agents that the host
+    had before, if that is known: of two that live, the later one is the host's. `listen` is "ip:port" of this host's
+    own HTTP, `address` its ip. `started_at` is the command's start in seconds since the epoch. `fork` and `step` are
+    what the command line asked. `one_machine` is true if all hosts are this one, so that no other can replace a host
+    that is stuck; `started_monotonic` is the command's start by its monotonic clock.
+    """
+
+    run: str
+    host: int
+    num_hosts: int
+    job_file: str
+    directory: str
+    scratch: str
+    listen: str
+    address: str
+    gang_token_file: str
+    status_token_file: str
+    started_at: float
+    fork: bool
+    step: int | None
+    pod_attempt: int = 0
+    one_machine: bool = False
+    started_monotonic: float = 0.0
+    trainer_command: tuple[str, ...] = Field(default_factory=lambda: TRAINER)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Read the secrets that the run's HTTP asks for."""
+        return Tokens(gang=_read(self.gang_token_file), status=_read(self.status_token_file))
+
+    @property
+    def place(self) -> RayPlace:
+        """Return what this host's part of Ray needs to know."""
+        return RayPlace(
+            directory=Path(self.directory),
+            host=self.host,
+            address=self.address,
+            scratch=Path(self.scratch),
+            token_file=Path(self.gang_token_file),
+        )
+
+    @property
+    def socket(self) -> Path:
+        """Return the unix socket at which this host's agent takes requests."""
+        return socket_of(Path(self.scratch), self.host)
+
+
+def socket_of(scratch: Path, host: int) -> Path:
+    """Return the unix socket of a host's agent; the path is short, for the kernel takes 107 bytes."""
+    return scratch / f"h{host}.sock"
+
+
+def stacks_of(scratch: Path, host: int) -> Path:
+    """Return the file that a host's trainer writes its stacks to."""
+    return scratch / f"stacks-{host}.txt"
+
+
+def _read(file: str) -> str:
+    return Path(file).read_text(encoding="utf-8").strip()

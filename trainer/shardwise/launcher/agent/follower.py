@@ -1,0 +1,100 @@
+"""The agent of any host but host 0: polls the leader, joins its Ray session, and ends with the run.
+
+The trainer is started and ended by requests that come over Ray. A follower ends it by itself only if the leader says
+that the trainer's attempt is over, or if there is another leader than before.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+from shardwise.launcher.agent.client import LeaderClient, NoLeaderError, poll_seconds
+from shardwise.launcher.agent.config import AgentConfig
+from shardwise.launcher.agent.host import Host
+from shardwise.launcher.ray.node import RayNode
+from shardwise.protocol.contract import LEFT
+from shardwise.protocol.leader_record import LeaderRecord
+from shardwise.protocol.poll import Poll, PollAnswer
+
+_LEADERLESS_SECONDS = 10.0  # how long a host that leaves waits for a leader that saves the run
+
+
+class Follower:
+    """One host's bond to the leader."""
+
+    def __init__(self, config: AgentConfig, host: Host) -> None:
+        """Know no leader yet."""
+        self._config, self._host = config, host
+        self._client = LeaderClient(Path(config.directory), config.run, config.tokens.gang)
+        self._answered_at = time.monotonic()
+        self._leader_id: str | None = None
+        self._session, self._address = 0, ""
+        self._node: RayNode | None = None
+
+    async def run(self) -> int:
+        """Poll until the run has ended, or this host may leave; return the exit code of the run, or `LEFT`."""
+        try:
+            return await self._follow()
+        finally:
+            await self._leave_session()
+
+    async def _follow(self) -> int:
+        while True:
+            leaving = self._host.leaving.is_set()
+            answer: PollAnswer | None = None
+            try:
+                answer = await asyncio.to_thread(self._poll, leaving=leaving)
+            except NoLeaderError:  # it is being replaced, has not started yet, or has ended with the run
+                code = await asyncio.to_thread(self._code)
+                may_go = time.monotonic() - self._answered_at > _LEADERLESS_SECONDS
+            else:
+                self._answered_at, code, may_go = time.monotonic(), answer.done, answer.may_go
+            if code is not None:
+                return code
+            if answer and answer.superseded:  # the cluster has lost sight of this host, and made another
+                return LEFT
+            if leaving and may_go:
+                return LEFT
+            if answer:
+                await self._take(answer)
+            await asyncio.sleep(poll_seconds(self._config.num_hosts))
+
+    def _code(self) -> int | None:
+        """Read the exit code of the run in the leader's record; None until it has ended."""
+        record = LeaderRecord.read(Path(self._config.directory))
+        return record.code if record and record.run == self._config.run else None
+
+    async def _take(self, answer: PollAnswer) -> None:
+        if answer.leader_id != self._leader_id:
+            # The new leader starts an attempt of its own: it does not know the trainer that runs here.
+            if self._leader_id is not None:
+                await self._host.end()
+            self._leader_id = answer.leader_id
+        if answer.over is not None:
+            await self._host.end_up_to(answer.over)
+        if answer.ray_address != self._address:
+            await self._leave_session()
+            self._session, self._address = answer.ray_session, answer.ray_address
+            if self._address:
+                self._node = await RayNode.join(
+                    self._config.place, session=self._session, address=self._address, socket=self._config.socket
+                )
+
+    async def _leave_session(self) -> None:
+        """End this host's part of Ray."""
+        if self._node:
+            await self._node.close()
+            self._node = None
+
+    def _poll(self, *, leaving: bool) -> PollAnswer:
+        message = Poll(
+            run=self._config.run,
+            host=self._config.host,
+            agent_id=self._host.agent_id,
+            pod_attempt=self._config.pod_attempt,
+            address=self._config.address,
+            leaving=leaving,
+            stuck=self._host.stuck,
+            ray_session=self._session if self._node else None,
+        )
+        return self._client.poll(message)

@@ -1,0 +1,283 @@
+"""One host's trainer and its standby: the requests that an agent serves, and its reports.
+
+`serve.py` serves `answer` on the agent's unix socket. Nothing is decided here about the run; the leader does that.
+
+    {"op": "start", "orders": {...}}         end what runs, and start a trainer with these orders
+    {"op": "end"}                            SIGKILL the trainer; {"exit", "agentId"}
+    {"op": "signal", "word": "stop"|"save"}  send the trainer its signal
+    {"op": "stacks"}                         {"text"}: what every thread of the trainer is doing
+    {"op": "watch", "after": V, "wait": S}   the report, as soon as its version is not V, or after S seconds
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.environment import trainer_environment
+from shardwise.job.spec import TrainingJob
+from shardwise.launcher.agent.config import AgentConfig, stacks_of
+from shardwise.launcher.agent.trainer import Standby, StuckError, Trainer, has_room_for, remove_standby_logs
+from shardwise.launcher.ray.rpc import Answer, Request
+from shardwise.launcher.system import processes
+from shardwise.launcher.system.cpu_time import CpuActivity
+from shardwise.protocol.contract import Phase, Progress, progress_name, read_progress
+from shardwise.protocol.orders import Orders
+from shardwise.protocol.report import Exit, Report
+
+_LOOK_SECONDS = 0.05
+_REAP_SECONDS = 1.0
+_STEP_NEWS_SECONDS = 0.25
+_STANDBY_BYTES = 400 << 20
+
+
+class Host:
+    """The trainer of one host.
+
+    Args:
+        config: the agent's.
+        job: determines a trainer's environment.
+        clock: monotonic seconds, the clock of the progress records.
+
+    """
+
+    def __init__(self, config: AgentConfig, job: TrainingJob, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start nothing yet."""
+        self._config, self._clock = config, clock
+        self.agent_id = secrets.token_hex(8)
+        self._directory = Path(config.directory)
+        self._progress_file = Path(config.scratch) / progress_name(config.host)
+        environment = processes.clean_environment()
+        self._environment = (
+            environment | trainer_environment(job, environment) | processes.mark(self._directory, config.host)
+        )
+        self._trainer: Trainer | None = None
+        self._cpu_activity = CpuActivity(clock())
+        self._standby: Standby | None = None
+        self._exit: Exit | None = None
+        self._ended: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        self._stuck = ""
+        self._progress: Progress | None = None
+        self._seen: tuple[int, int] = (0, 0)
+        self._ordered_at = 0.0
+        self._told_at = 0.0
+        self._version = 0
+        self._news = asyncio.Event()
+        self.stop_asked = False
+        self.leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Have a trainer stand by, and look at the running one until cancelled."""
+        await self._stand_by()
+        reaped_at = self._clock()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._trainer and self._exit is None:
+                await self._look()
+            if self._clock() - reaped_at > _REAP_SECONDS:
+                if self._trainer:
+                    self._cpu_activity.observe(self._trainer.cpu_seconds, self._clock())
+                processes.reap_orphans()
+                reaped_at = self._clock()
+
+    async def answer(self, request: Request) -> Answer:
+        """Serve a request; KeyError or ValueError if it is none."""
+        match request["op"]:
+            case "start":
+                await self._start(self._own(Orders.model_validate(request["orders"])))
+                return {"agentId": self.agent_id}
+            case "end":
+                await self.end()
+                return {"agentId": self.agent_id, "exit": self._exit.model_dump(mode="json") if self._exit else None}
+            case "signal":
+                if self._trainer and self._exit is None and (self._begun or request["word"] == "stop"):
+                    self._trainer.ask(request["word"])
+                return {}
+            case "stacks":
+                return {"text": await self._stacks()}
+            case "watch":
+                return await self._watch(request["after"], request["wait"])
+            case other:
+                raise ValueError(f"no such request: {other!r}")
+
+    def ask_stop(self) -> None:
+        """Report to the leader that this agent was sent SIGTERM."""
+        self.stop_asked = True
+        self._tell()
+
+    def leave(self) -> None:
+        """Note that this host is about to go away; the run goes on when another replaces it."""
+        self.leaving.set()
+
+    @property
+    def ready(self) -> bool:
+        """Return whether this host's trainer has joined the others; from any thread."""
+        progress = self._progress
+        return self._exit is None and progress is not None and progress.phase not in (Phase.START, Phase.JOIN)
+
+    @property
+    def stuck(self) -> str:
+        """Return why this host can start no trainer: SIGKILL does not end the last one; "" if it can."""
+        return self._stuck if self._trainer and self._trainer.alive else ""
+
+    async def end(self) -> None:
+        """End the trainer and wait until it is gone, or it shows that it is stuck."""
+        async with self._changing:
+            await self._end_trainer()
+
+    async def end_up_to(self, attempt: int) -> None:
+        """End the trainer if its attempt is over."""
+        trainer = self._trainer
+        if trainer and trainer.orders.attempt <= attempt and self._exit is None:
+            await self.end()
+
+    async def close(self) -> None:
+        """End all of this host's trainers."""
+        await self.end()
+        await self._dismiss_standby()
+        if self._trainer:
+            self._trainer.close()
+            self._trainer = None
+
+    def tidy(self, *, of_others: bool) -> None:
+        """Remove what this agent has left beside the logs; if `of_others`, also what agents that were killed have."""
+        remove_standby_logs(self._directory, self._config.host, of_others=of_others)
+
+    def report(self) -> Report:
+        """Return the report of this host now."""
+        running = self._trainer if self._trainer and self._exit is None else None
+        orders = self._trainer.orders if self._trainer else None
+        since = self._progress.monotonic_seconds if self._progress else self._ordered_at
+        return Report(
+            version=self._version,
+            host=self._config.host,
+            agent_id=self.agent_id,
+            agent_pid=os.getpid(),
+            trainer_pid=running.pid if running else None,
+            attempt=orders.attempt if orders else None,
+            progress=self._progress,
+            age_seconds=max(0.0, self._clock() - since) if orders else 0.0,
+            resting_seconds=self._cpu_activity.resting_seconds(self._clock()) if running else 0.0,
+            process_state=running.state if running else "",
+            exit=self._exit,
+            standby=self._standby is not None and self._standby.ready,
+            stop_asked=self.stop_asked,
+        )
+
+    def _own(self, orders: Orders) -> Orders:
+        """Return the orders with this host's own files: its folders may have other names than the leader's."""
+        config = self._config
+        own = {
+            "job_file": config.job_file,
+            "directory": config.directory,
+            "progress": str(self._progress_file),
+            "stacks": str(stacks_of(Path(config.scratch), config.host)),
+        }
+        return orders.model_copy(update=own)
+
+    async def _start(self, orders: Orders) -> None:
+        async with self._changing:
+            await self._end_trainer()
+            if self.stuck:
+                raise StuckError(self.stuck)
+            if self._trainer:
+                self._trainer.close()
+            standby = await self._take_standby()
+            self._progress_file.unlink(missing_ok=True)
+            self._progress, self._seen, self._exit = None, (0, 0), None
+            self._standby = Standby(self._directory, self._config.host) if has_room_for(_STANDBY_BYTES) else None
+            self._trainer, self._ordered_at = standby.give(orders, self._standby), self._clock()
+            self._cpu_activity = CpuActivity(self._ordered_at)
+            self._ended = asyncio.create_task(self._await_end(self._trainer))
+        self._tell()
+
+    async def _end_trainer(self) -> None:
+        if self._trainer and self._ended and not self.stuck:
+            try:
+                await self._trainer.end()
+            except StuckError as error:
+                self._stuck = str(error)
+            else:
+                await self._ended
+
+    async def _await_end(self, trainer: Trainer) -> None:
+        ended = await trainer.wait()
+        self._read_progress()
+        self._exit = ended
+        self._tell()
+
+    async def _take_standby(self) -> Standby:
+        """Return the standby, or a new one if there is none."""
+        if self._standby is None or not self._standby.alive:
+            await self._dismiss_standby()
+            return await self._start_standby()
+        return self._standby
+
+    async def _stand_by(self) -> None:
+        """Start a standby, if memory allows it."""
+        async with self._changing:
+            if (self._standby is None or not self._standby.alive) and has_room_for(_STANDBY_BYTES):
+                await self._dismiss_standby()
+                self._standby = await self._start_standby()
+        self._tell()
+
+    async def _start_standby(self) -> Standby:
+        config = self._config
+        return await Standby(self._directory, config.host).start(config.trainer_command, self._environment)
+
+    async def _dismiss_standby(self) -> None:
+        standby, self._standby = self._standby, None
+        if standby:
+            await standby.end()
+
+    async def _look(self) -> None:
+        before = self._progress
+        if not self._read_progress() or self._progress is None:
+            return
+        now = self._progress
+        if before is None or before.phase != now.phase or self._clock() - self._told_at >= _STEP_NEWS_SECONDS:
+            self._tell()
+        if now.step_seconds > 0 and not (self._standby and self._standby.alive):
+            await self._stand_by()
+
+    def _read_progress(self) -> bool:
+        """Read the progress record; return whether it has changed since the last look."""
+        with contextlib.suppress(FileNotFoundError):
+            stat = self._progress_file.stat()
+            seen = (stat.st_mtime_ns, stat.st_ino)
+            read = read_progress(self._progress_file) if seen != self._seen else None
+            orders = self._trainer.orders if self._trainer else None
+            if read and orders and read.attempt == orders.attempt:
+                self._seen, self._progress = seen, read
+                return True
+        return False
+
+    def _tell(self) -> None:
+        self._version += 1
+        self._told_at = self._clock()
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _watch(self, after: int, wait_seconds: float) -> dict[str, Any]:
+        if self._version == after:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._news.wait()
+        return self.report().model_dump(mode="json")
+
+    @property
+    def _begun(self) -> bool:
+        """Return whether the trainer handles signals: one that still imports would be ended by them."""
+        return self._progress is not None
+
+    async def _stacks(self) -> str:
+        if self._trainer is None or self._exit is not None:
+            return "no trainer runs here\n"
+        if not self._begun:
+            return f"process {self._trainer.pid}, state {self._trainer.state}: it has its orders and still imports\n"
+        return await self._trainer.stacks(stacks_of(Path(self._config.scratch), self._config.host))

@@ -1,0 +1,209 @@
+"""An agent's HTTP: whether its host is ready, and on host 0 the status of the run, and requests to it.
+
+    GET /ready     on every host, without a token: 200 once its trainer has joined the others, else 503
+    GET /status    a `RunStatus` as JSON             GET /metrics   the same for Prometheus
+    POST /save     save, and go on                   POST /stop     save, then stop
+    POST /poll     a follower's `Poll`, and its `PollAnswer`
+
+The last is signed with the gang's token, and so is its answer (`signature.py`); the four before it ask for the status
+token. The server runs in threads of its own, so a slow reader delays nothing; it holds no state, and answers from the
+last status that the leader has made.
+"""
+
+import hmac
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR, socket
+from typing import Any, Protocol, Self
+
+from pydantic import ValidationError
+
+from shardwise.launcher.agent.client import POLL_PATH, SIGNATURE
+from shardwise.launcher.agent.config import Tokens
+from shardwise.launcher.agent.signature import answer_signature, poll_signature, same
+from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.run_status import RunStatus
+
+_MAX_BODY_BYTES = 1 << 16
+_MAX_DIGITS = 9  # of a length; Python reads no number of thousands
+_TIMEOUT_SECONDS = 10.0
+_CONNECTION_SECONDS = 30.0  # of a whole connection: what drips is never silent for long
+
+
+class StatusPublisher(Protocol):
+    """What the server asks of the leader, from any thread."""
+
+    def status(self) -> RunStatus:
+        """Return the last status of the run."""
+
+    def metrics(self) -> bytes:
+        """Return it in Prometheus' text format."""
+
+    def request(self, action: str) -> None:
+        """Pass on a "save" or a "stop"."""
+
+    def polled(self, poll: Poll) -> PollAnswer | None:
+        """Answer a follower's poll; None if it looks for another leader."""
+
+
+class Server:
+    """The listening server, in threads."""
+
+    def __init__(
+        self, listen: str, tokens: Tokens, ready: Callable[[], bool], publisher: StatusPublisher | None
+    ) -> None:
+        """Listen at "ip:port"; OSError if it is taken. Only host 0 has a publisher."""
+        address, port = listen.rsplit(":", 1)
+        self._server = _Listener((address, int(port)), tokens, ready, publisher)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Listener(ThreadingHTTPServer):
+    request_queue_size = 4096  # the followers of a large run come all at once; one that finds no place waits a second
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self, where: tuple[str, int], tokens: Tokens, ready: Callable[[], bool], publisher: StatusPublisher | None
+    ) -> None:
+        super().__init__(where, _Handler)
+        self.tokens, self.ready, self.publisher = tokens, ready, publisher
+        self._began: dict[socket, float] = {}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, in a thread."""
+        self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._began.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End the connections that have lasted too long; called several times a second."""
+        least = time.monotonic() - _CONNECTION_SECONDS
+        for connection in [connection for connection, began in list(self._began.items()) if began < least]:
+            with suppress(OSError):  # it has just come to its end
+                connection.shutdown(SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a peer that has gone; log an error of our own with its traceback."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Listener
+    protocol_version = "HTTP/1.1"
+    timeout = _TIMEOUT_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer a reader."""
+        if self.path == "/ready":
+            self._ready()
+            return
+        if not self._allowed(self.server.tokens.status):
+            return
+        match self.path, self.server.publisher:
+            case _, None:
+                self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
+            case "/status", publisher:
+                self._send(HTTPStatus.OK, "application/json", publisher.status().model_dump_json().encode())
+            case "/metrics", publisher:
+                self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", publisher.metrics())
+            case _:
+                self._refuse(HTTPStatus.NOT_FOUND, "there are /ready, /status and /metrics")
+
+    def do_POST(self) -> None:
+        """Take a request."""
+        given = self.headers.get("Content-Length") or "0"
+        plain = given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS
+        length = int(given) if plain else _MAX_BODY_BYTES + 1
+        if length > _MAX_BODY_BYTES:
+            self.close_connection = True
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {_MAX_BODY_BYTES} bytes")
+            return
+        body = self.rfile.read(length)
+        if self.path == POLL_PATH:
+            self._poll(body)
+            return
+        if not self._allowed(self.server.tokens.status):
+            return
+        match self.path, self.server.publisher:
+            case _, None:
+                self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
+            case ("/save" | "/stop") as path, publisher:
+                publisher.request(path[1:])
+                self._json({}, HTTPStatus.ACCEPTED)
+            case _:
+                self._refuse(HTTPStatus.NOT_FOUND, "there are /save and /stop")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the standard library's
+        """Log nothing: people read the run's own output."""
+
+    def _ready(self) -> None:
+        if self.server.ready():
+            self._send(HTTPStatus.OK, "text/plain", b"ready\n")
+        else:
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"joining\n")
+
+    def _poll(self, body: bytes) -> None:
+        publisher = self.server.publisher
+        signature = poll_signature(self.server.tokens.gang, body)
+        if not same(self.headers.get(SIGNATURE, ""), signature):
+            self._refuse(HTTPStatus.UNAUTHORIZED, "expected a signature with the gang's token")
+        elif publisher is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
+        else:
+            self._answer_poll(body, signature, publisher)
+
+    def _answer_poll(self, body: bytes, signature: str, publisher: StatusPublisher) -> None:
+        try:
+            answer = publisher.polled(Poll.model_validate_json(body))
+        except ValidationError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "expected a follower's poll")
+            return
+        if answer is None:
+            self._refuse(HTTPStatus.CONFLICT, "this is another leader")
+            return
+        raw = answer.model_dump_json().encode()
+        signed = {SIGNATURE: answer_signature(self.server.tokens.gang, signature, raw)}
+        self._send(HTTPStatus.OK, "application/json", raw, signed)
+
+    def _allowed(self, token: str) -> bool:
+        given = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if hmac.compare_digest(given, f"Bearer {token}".encode()):
+            return True
+        self._refuse(HTTPStatus.UNAUTHORIZED, "expected the token of this path: Authorization: Bearer ...")
+        return False
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self._json({"error": reason}, status)
+
+    def _json(self, content: dict[str, str], status: HTTPStatus) -> None:
+        self._send(status, "application/json", json.dumps(content).encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,245 @@
+"""One start of all trainers of a run: their orders, the watch over them while they run, and their end.
+
+The leader makes one attempt after the other. What to do next with a running one is decided in `decision.py`.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from shardwise.job.accelerators import offered
+from shardwise.launcher.agent.config import stacks_of
+from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
+from shardwise.launcher.leader.channel import ANSWER_SECONDS, ReceivedReport
+from shardwise.launcher.leader.context import Context
+from shardwise.launcher.leader.decision import Action, Observed, decide
+from shardwise.launcher.leader.devices import device_variables
+from shardwise.launcher.leader.watchdog import RankState, Stall, judge
+from shardwise.launcher.ray.rpc import Answer, CallError, Request
+from shardwise.launcher.system.ports import free_port
+from shardwise.protocol.contract import LOGS, progress_name
+from shardwise.protocol.orders import Orders
+from shardwise.protocol.report import Exit
+
+LOOK_SECONDS = 0.25
+_FRESH_SECONDS = 3.0
+_END_SECONDS = 10.0
+_EXPLAINED_WITHIN_SECONDS = 2.5
+_SETTLE_SECONDS = 0.05
+_CHANNEL_SECONDS = 20.0  # a few times what Ray takes to start, and the next attempt waits for that in any case
+
+
+class Attempt:
+    """The trainers of one attempt; rank N runs on host N. `seconds` is rank 0's time by phase."""
+
+    def __init__(self, number: int, context: Context) -> None:
+        """Prepare an attempt; no trainer has its orders yet."""
+        self.number, self._context = number, context
+        self._hosts = range(context.config.num_hosts)
+        self._agent_ids = context.channel.agent_ids
+        self._stop_sent_at: float | None = None
+        self._looked_at = time.monotonic()
+        self._stall: Stall | None = None
+        self._writing_stacks: asyncio.Task[None] | None = None
+        self._exits: dict[int, Exit] = {}
+        self._step = 0
+        self.seconds: Mapping[str, float] = {}
+
+    @property
+    def stalled(self) -> bool:
+        """Whether no rank makes progress at the moment."""
+        return self._stall is not None
+
+    @property
+    def stepped(self) -> bool:
+        """Whether a step of this attempt was completed."""
+        return self._context.metrics.attempt == self.number and self._context.metrics.stepped
+
+    async def give_orders(self, *, fork: bool, step: int | None, deadline_seconds: float | None) -> None:
+        """Give every trainer its orders; raise CallError if a host cannot be reached or cannot start its trainer."""
+        config = self._context.config
+        self._context.baseline.restarted()
+        self._context.stragglers.restarted()
+        coordinator = f"{config.address}:{free_port(config.address)}"
+        addresses, hardware = self._context.members.addresses(config.address), self._context.job.spec.hardware
+        platform = offered()[hardware.accelerator].spec.platform
+        self._context.metrics.read()  # what the last attempt wrote while it ended
+        committed = self._context.metrics.committed
+
+        async def start(rank: int) -> None:
+            orders = Orders(
+                job_file=config.job_file,
+                directory=config.directory,
+                progress=str(Path(config.scratch) / progress_name(rank)),
+                stacks=str(stacks_of(Path(config.scratch), rank)),
+                rank=rank,
+                num_processes=config.num_hosts,
+                coordinator=coordinator,
+                attempt=self.number,
+                fork=fork,
+                step=step,
+                deadline_seconds=deadline_seconds,
+                committed=committed if committed >= 0 else None,
+                variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank),
+            )
+            await self._context.channel.ask(rank, {"op": "start", "orders": orders.model_dump(mode="json")})
+
+        await start(0)  # first, because it serves the coordinator that the others connect to
+        await asyncio.gather(*(start(rank) for rank in self._hosts[1:]))
+
+    async def run(self) -> Action:
+        """Watch over the trainers until the attempt has to end; return the action that ends it."""
+        while True:
+            action = decide(self._observe())
+            if action == Action.STOP:
+                # Before it is sent, because a host that does not answer must not prolong the others' time to stop.
+                self._stop_sent_at = time.monotonic()
+                await self._ask_all({"op": "signal", "word": "stop"}, ANSWER_SECONDS)
+            elif action != Action.WAIT:
+                break
+            await self._wait_for_change()
+        if self._writing_stacks:
+            await self._writing_stacks  # the stacks show a hang only while its processes are alive
+        return action
+
+    async def end(self) -> dict[int, Answer | None]:
+        """End every trainer that still runs; return each host's answer, None if it gave none."""
+        answers = await self._ask_all({"op": "end"}, _END_SECONDS)
+        now = time.monotonic()
+        for rank, answer in answers.items():
+            if answer:
+                self._context.members.answered(rank, answer["agentId"], now)
+                self._take_exit(rank, Exit.model_validate(answer["exit"]) if answer["exit"] else None)
+        return answers
+
+    async def explain(self, since: float, answers: Mapping[int, Answer | None]) -> Ending:
+        """Return the cause of a bad end at `since` (monotonic seconds)."""
+        members = self._context.members
+        # A trainer whose peer's host is gone fails seconds before that host is missed, and then looks like the cause
+        # itself. So wherever a peer's end may be behind it, give every host the time for a sign of life after `since`.
+        doubtful = None in answers.values() or any(follows_from_a_peer(ended) for ended in self._exits.values())
+        deadline = since + _EXPLAINED_WITHIN_SECONDS
+        while doubtful and members.silent_since(since) and time.monotonic() < deadline:  # noqa: ASYNC110  a bound too
+            await asyncio.sleep(_SETTLE_SECONDS)
+        # All hosts live, but what ended a trainer may have ended its host's part of Ray too, and with that the answer
+        # that shows how the trainer ended.
+        if doubtful and not members.silent_since(since):
+            answers = await self._ask_again(answers)
+        # An answer from another agent is from a new pod or process, which knows nothing of the trainer that ran there.
+        strangers = [rank for rank, answer in answers.items() if answer and answer["agentId"] != self._agent_ids[rank]]
+        missed = members.silent_since(since) if doubtful else []
+        lost = {*self._lost(), *strangers, *missed}
+        hang = self._stall if self._stall and self._stall.hung else None
+        return attribute(self._exits, lost, hang.message if hang else None, hang.rank if hang else None)
+
+    async def _ask_again(self, answers: Mapping[int, Answer | None]) -> Mapping[int, Answer | None]:
+        """Complete the answers through the next Ray session, which the channel opens by itself."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CHANNEL_SECONDS):
+                while None in answers.values() and not self._lost():
+                    await self._context.channel.ready.wait()
+                    answers = {**answers, **{rank: each for rank, each in (await self.end()).items() if each}}
+                    await asyncio.sleep(LOOK_SECONDS)
+        return answers
+
+    async def _wait_for_change(self) -> None:
+        """Wait for a new report, but no longer than until the next look is due."""
+        changed = self._context.channel.changed
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await changed.wait()
+        changed.clear()
+
+    def _observe(self) -> Observed:
+        now = time.monotonic()
+        # After such a gap this process itself did not run (SIGSTOP, a machine without a free core). What the hosts have
+        # sent meanwhile is still unread, so their silence proves nothing.
+        if now - self._looked_at > 4 * LOOK_SECONDS:
+            self._context.members.discount_pause(now - self._looked_at)
+        self._looked_at = now
+        self._context.metrics.read()
+        self._notice_step(now)
+        for rank, received in self._context.channel.reports.items():
+            self._take_report(rank, received)
+        self._watch_over(now)
+        return Observed(
+            num_hosts=len(self._hosts),
+            exits=self._exits,
+            lost=self._lost() | set(self._context.members.lost(now)),
+            hung=self._stall is not None and self._stall.hung,
+            stop_asked=self._context.stop.is_set() or bool(self._context.leaving),
+            stopping_seconds=None if self._stop_sent_at is None else now - self._stop_sent_at,
+            stepped=self.stepped,
+        )
+
+    def _notice_step(self, now: float) -> None:
+        """Tell the members of a completed step of this host's trainer."""
+        report = self._context.host.report()
+        if report.attempt == self.number and report.progress and report.progress.step > self._step:
+            self._step = report.progress.step
+            # Every host took part in it some time after it began, so that is when all of them were surely alive.
+            self._context.members.stepped(now - report.progress.step_seconds)
+
+    def _take_report(self, rank: int, received: ReceivedReport) -> None:
+        report = received.report
+        if report.stop_asked:
+            self._context.stop.set()
+        if report.attempt != self.number:
+            return  # it was sent before the host got these orders
+        if rank == 0 and report.progress:
+            self.seconds = report.progress.seconds
+        self._take_exit(rank, report.exit)
+
+    def _take_exit(self, rank: int, ended: Exit | None) -> None:
+        if ended and ended.attempt == self.number:  # the first one counts: it is from before the leader ended anything
+            self._exits.setdefault(rank, ended)
+
+    def _lost(self) -> set[int]:
+        return set(self._context.members.replaced(self._agent_ids))
+
+    def _watch_over(self, now: float) -> None:
+        """Let the watchdog judge the running ranks, if there is a fresh report of each."""
+        reports = self._context.channel.reports
+        running = [rank for rank in self._hosts if rank not in self._exits]
+        fresh = [rank for rank in running if rank in reports and now - reports[rank].at < _FRESH_SECONDS]
+        # A missing report is a matter of the channel, not of the trainers: without it a hang cannot be known.
+        if fresh != running or any(reports[rank].report.attempt != self.number for rank in running):
+            return
+        states = [RankState.of(rank, reports[rank].report, now - reports[rank].at) for rank in running]
+        for state in states:
+            self._context.baseline.observe(state, now)
+        records = [reports[rank].report.progress for rank in running]
+        self._context.stragglers.observe([progress for progress in records if progress])
+        stall = judge(states, self._context.baseline, self._context.job.spec.recovery.hang_after.seconds)
+        if stall and self._stall is None:
+            self._context.events.write("stalled", attempt=self.number, rank=stall.rank, message=stall.message)
+            self._writing_stacks = asyncio.create_task(self._write_stacks())
+        if self._stall and stall is None:
+            self._context.events.write("goesOn", attempt=self.number)
+        self._stall = stall
+
+    async def _write_stacks(self) -> None:
+        answers = await self._ask_all({"op": "stacks"}, ANSWER_SECONDS)
+        parts = [
+            f"rank {rank}: {answer['text'] if answer else 'its host did not answer'}\n"
+            for rank, answer in sorted(answers.items())
+        ]
+        name = f"stacks-{self.number}-{time.strftime('%Y%m%dT%H%M%S')}.txt"
+        (self._context.directory / LOGS / name).write_text("\n".join(parts), encoding="utf-8")
+        self._context.events.write("stacks", attempt=self.number, file=f"{LOGS}/{name}")
+
+    async def _ask_all(self, request: Request, seconds: float) -> dict[int, Answer | None]:
+        """Ask every host; map each to its answer, or None if it gave none. The leader's own host is called directly."""
+
+        async def ask(rank: int) -> Answer | None:
+            try:
+                if rank == 0:
+                    return await self._context.host.answer(request)
+                return await self._context.channel.ask(rank, request, seconds)
+            except CallError as error:
+                self._context.events.write("noAnswer", host=rank, op=request["op"], reason=error.reason)
+                return None
+
+        return dict(zip(self._hosts, await asyncio.gather(*map(ask, self._hosts)), strict=True))

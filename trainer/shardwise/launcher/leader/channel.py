@@ -1,0 +1,186 @@
+"""The leader's channel to all hosts: opened, opened again when it is lost, and the last report of each host.
+
+With one host the channel is a function call; with more it is a Ray session. Losing it ends no training: the trainers
+are the agents' children, not Ray's, and the leader sees what happened meanwhile when the channel is open again.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.launcher.agent.config import AgentConfig
+from shardwise.launcher.leader.events import Events
+from shardwise.launcher.leader.members import LOST_SECONDS, Members
+from shardwise.launcher.ray.node import RayNode
+from shardwise.launcher.ray.rpc import Answer, Caller, CallError, LocalCaller, Request
+from shardwise.launcher.ray.session import RaySession, RaySessionError
+from shardwise.launcher.system.tasks import cancel
+from shardwise.protocol.report import Report
+
+ANSWER_SECONDS = 5.0
+_JOIN_SECONDS, _JOIN_SECONDS_A_HOST = 60.0, 0.1
+_WATCH_SECONDS = 1.0
+_AGAIN_SECONDS = 0.2
+_MAX_FAILURES = 5
+_BACKOFF_SECONDS = 1.0
+
+
+class ChannelError(Exception):
+    """The channel could not be opened, though it was tried several times."""
+
+
+class _ReplacedError(Exception):
+    """A host has another agent since the channel began to open; the message names the host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedReport:
+    """A report, and when it came (the leader's monotonic seconds)."""
+
+    report: Report
+    at: float
+
+
+class Channel:
+    """The channel.
+
+    `session` and `address` are what followers must know to join; `reports` is the last report of each host in the
+    session. `changed` is set at every new report, `ready` while the channel is open, to the agents in `agent_ids`.
+    `seconds` is how long all its openings took together.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        members: Members,
+        events: Events,
+        own: Callable[[Request], Awaitable[Answer]],
+        session: int,
+    ) -> None:
+        """Open nothing yet; `own` answers for the leader's host, `session` is the number of the last session."""
+        self._config, self._members, self._events, self._own = config, members, events, own
+        self._caller: Caller | None = None
+        self._lost: asyncio.Future[str] | None = None
+        self.session, self.address, self.seconds = session, "", 0.0
+        self.ready, self.changed = asyncio.Event(), asyncio.Event()
+        self.reports: dict[int, ReceivedReport] = {}
+        self.agent_ids: dict[int, str] = {}
+
+    async def run(self) -> None:
+        """Keep the channel open until cancelled; ChannelError if it cannot be opened."""
+        failures = 0
+        while True:
+            while self._members.missing(time.monotonic()):  # noqa: ASYNC110  time itself changes it
+                await asyncio.sleep(_AGAIN_SECONDS)
+            async with AsyncExitStack() as stack:
+                try:
+                    ends = await self._open(stack)
+                except _ReplacedError as error:
+                    why = str(error)
+                except (OSError, RaySessionError) as error:
+                    failures += 1
+                    self._events.write("sessionFailed", session=self.session, reason=f"{type(error).__name__}: {error}")
+                    if failures == _MAX_FAILURES:
+                        raise ChannelError(
+                            f"Ray could not be started {failures} times; the last time: {error}"
+                        ) from error
+                    await asyncio.sleep(_BACKOFF_SECONDS * 2 ** (failures - 1))
+                    continue
+                else:
+                    failures = 0
+                    why = await self._until_lost(ends)
+            self._events.write("sessionLost", session=self.session, reason=why)
+
+    async def ask(self, host: int, request: Request, seconds: float = ANSWER_SECONDS) -> Answer:
+        """Return a host's answer within so many seconds; CallError if there is none."""
+        if self._caller is None:
+            raise CallError(host, "there is no way to it at the moment")
+        answer = await self._caller.ask(host, request, seconds)
+        if "error" in answer:
+            raise CallError(host, answer["error"])
+        return answer
+
+    def look(self) -> None:
+        """Close the channel if a host has another agent than the one that it is open to."""
+        replaced = self._members.replaced(self.agent_ids)
+        if replaced and self._lost and not self._lost.done():
+            self.ready.clear()
+            self._lost.set_result(f"host {replaced[0]} has another agent")
+
+    async def _open(self, stack: AsyncExitStack) -> list[Coroutine[Any, Any, str]]:
+        """Open the channel; return what ends when it is lost."""
+        began = time.monotonic()
+        self.session += 1
+        self._lost = asyncio.get_running_loop().create_future()
+        self.agent_ids = self._members.agent_ids()
+        ends: list[Coroutine[Any, Any, str]] = []
+        if self._config.num_hosts == 1:
+            self._caller = LocalCaller(self._own)
+        else:
+            session = await RaySession.open(self._config.place, number=self.session, num_hosts=self._config.num_hosts)
+            stack.push_async_callback(session.close)
+            stack.callback(self._closing)
+            node = await RayNode.join(
+                self._config.place, session=self.session, address=session.address, socket=self._config.socket
+            )
+            stack.push_async_callback(node.close)
+            self.address = session.address
+            await self._all_joined(session)
+            self._caller = session
+            ends.append(node.ended())
+        stack.callback(self._closing)
+        self.seconds += time.monotonic() - began
+        self._events.write("session", session=self.session, seconds=round(time.monotonic() - began, 3))
+        self.ready.set()
+        return [*ends, self._caller.ended()]
+
+    async def _all_joined(self, session: RaySession) -> None:
+        """Wait until all hosts have joined, or one has another agent: the old one would be waited for in vain."""
+        assert self._lost is not None
+        seconds = _JOIN_SECONDS + _JOIN_SECONDS_A_HOST * self._config.num_hosts
+        joining = asyncio.create_task(session.all_joined(seconds))
+        try:
+            await asyncio.wait((joining, self._lost), return_when=asyncio.FIRST_COMPLETED)
+            if self._lost.done():
+                raise _ReplacedError(self._lost.result())
+            await joining
+        finally:
+            await cancel(joining)
+
+    def _closing(self) -> None:
+        self.ready.clear()
+        self._caller, self.address = None, ""
+        self.reports.clear()
+
+    async def _until_lost(self, ends: list[Coroutine[Any, Any, str]]) -> str:
+        assert self._caller is not None
+        assert self._lost is not None
+        watches = [asyncio.create_task(self._watch(host)) for host in range(self._config.num_hosts)]
+        waits = [self._lost, *watches, *(asyncio.ensure_future(end) for end in ends)]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            await cancel(*waits)
+
+    async def _watch(self, host: int) -> str:
+        """Take in a host's reports; return the reason once it could not be asked for too long."""
+        after = -1
+        answered_at = time.monotonic()
+        while True:
+            try:
+                answer = await self.ask(host, {"op": "watch", "after": after, "wait": _WATCH_SECONDS})
+            except CallError as error:
+                if time.monotonic() - answered_at > LOST_SECONDS:
+                    return str(error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            answered_at = time.monotonic()
+            report = Report.model_validate(answer)
+            self.reports[host] = ReceivedReport(report=report, at=answered_at)
+            self._members.answered(host, report.agent_id, answered_at)
+            self.changed.set()
+            after = report.version

@@ -1,0 +1,61 @@
+"""What the leader does next with a running attempt, decided at every look and nowhere else.
+
+Pure; `test_decision.py` is its table.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.report import Exit
+
+STOP_WITHIN_SECONDS = 2.0
+
+
+class Action(StrEnum):
+    """What to do next."""
+
+    WAIT = "wait"  # it runs
+    STOP = "stop"  # tell every trainer to stop
+    LEAVE = "leave"  # a stop was asked for and there is nothing to save: end every trainer
+    COMPLETE = "complete"  # every trainer has reached the end of the job
+    SAVED = "saved"  # every trainer has stopped
+    END = "end"  # it has failed: end every trainer, and find the cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """One look at an attempt.
+
+    `exits` are of the ranks that have ended; `lost` are the hosts that went away; `hung` is the watchdog's judgement.
+    `stopping_seconds` is how long ago the trainers were told to stop, None before. `stepped` is whether a step was
+    completed in this attempt, so that there is something to save.
+    """
+
+    num_hosts: int
+    exits: Mapping[int, Exit]
+    lost: Collection[int]
+    hung: bool
+    stop_asked: bool
+    stopping_seconds: float | None
+    stepped: bool
+
+
+def decide(observed: Observed) -> Action:
+    """Return the next action."""
+    exits = list(observed.exits.values())
+    if observed.lost or any(ended.bad for ended in exits):
+        return Action.END
+    if len(exits) == observed.num_hosts:
+        complete = all(ended.code == ExitCode.OK for ended in exits)
+        return Action.COMPLETE if complete else Action.SAVED
+    # A trainer that has stopped alone, by a signal from outside, leaves its peers waiting for it: stop them too.
+    stop = observed.stop_asked or any(ended.saved for ended in exits)
+    if stop and observed.stopping_seconds is None:
+        return Action.STOP
+    # A trainer stops at the end of a step. Before the first one that may be minutes away, and nothing would be lost.
+    since = observed.stopping_seconds
+    if since is not None and since >= STOP_WITHIN_SECONDS and not observed.stepped:
+        return Action.LEAVE
+    return Action.END if observed.hung else Action.WAIT

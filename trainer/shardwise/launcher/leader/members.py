@@ -1,0 +1,139 @@
+"""Which hosts are alive, as the leader knows from their polls and from their agents' answers. Pure: time is passed in.
+
+A silent host may only be slow, so there are two bounds. The long one decides that a host is lost; the short one that
+nothing should be started without it. The more hosts there are, the more rarely each one polls, so that the leader can
+answer all of them beside its work, and the longer it may be silent.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwise.launcher.agent.client import poll_seconds
+from shardwise.protocol.poll import Poll
+
+MISSED_SECONDS = 2.0
+LOST_SECONDS = 10.0
+_MISSED_POLLS = 3.0
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One host's agent.
+
+    `agent_id` is random, because the pid of an agent in a pod is always 1; `pod_attempt` counts the pods that the host
+    had before, as far as that is known. `polled_at` (its last poll) and `seen_at` (its last poll or answer) are in the
+    leader's monotonic seconds. `address` is its host's ip; `leaving` is set if its host is about to go away; `stuck` is
+    the reason why it can start no trainer, else empty; `session` is the Ray session that its node belongs to.
+    """
+
+    agent_id: str
+    pod_attempt: int = 0
+    polled_at: float
+    seen_at: float
+    address: str = ""
+    leaving: bool = False
+    stuck: str = ""
+    session: int | None = None
+
+
+class Members:
+    """All hosts but the leader's own, which needs no watching: without it there is no leader."""
+
+    def __init__(self, num_hosts: int, own_id: str) -> None:
+        """Start without a poll from any host."""
+        self._num_hosts = num_hosts
+        self._own_id = own_id
+        self._members: dict[int, Member] = {}
+        self._stepped_at = float("-inf")
+
+    def superseded(self, poll: Poll) -> bool:
+        """Return whether the poll comes from an agent whose host already has a newer one."""
+        # A node that the cluster has lost from sight may still run the old pod beside its replacement.
+        member = self._members.get(poll.host)
+        return member is not None and member.agent_id != poll.agent_id and member.pod_attempt > poll.pod_attempt
+
+    def polled(self, poll: Poll, now: float) -> None:
+        """Take in a follower's poll."""
+        if self.superseded(poll):
+            return
+        self._members[poll.host] = Member(
+            agent_id=poll.agent_id,
+            pod_attempt=poll.pod_attempt,
+            polled_at=now,
+            seen_at=now,
+            address=poll.address,
+            leaving=poll.leaving,
+            stuck=poll.stuck,
+            session=poll.ray_session,
+        )
+
+    def answered(self, host: int, agent_id: str, now: float) -> None:
+        """Take in that a host's agent has answered a request."""
+        if host in self._members and self._members[host].agent_id == agent_id:
+            self._members[host].seen_at = now
+
+    def stepped(self, began_at: float) -> None:
+        """Take in that a step which began at that time is complete: all hosts were alive, since each step needs all."""
+        self._stepped_at = max(self._stepped_at, began_at)
+
+    def discount_pause(self, seconds: float) -> None:
+        """Forgive every host so many seconds of silence, in which the leader itself could not listen."""
+        for member in self._members.values():
+            member.seen_at += seconds
+
+    def leaving(self) -> list[int]:
+        """Return the hosts that are about to go away."""
+        return [host for host, member in sorted(self._members.items()) if member.leaving]
+
+    def stuck(self) -> dict[int, Member]:
+        """Return the hosts that can start no trainer, because their last one does not end."""
+        return {host: member for host, member in sorted(self._members.items()) if member.stuck}
+
+    def never_polled(self) -> list[int]:
+        """Return the hosts from which no poll ever came."""
+        return [host for host in range(1, self._num_hosts) if host not in self._members]
+
+    def addresses(self, own: str) -> list[str]:
+        """Return the ip of every host in order; only to be called once all hosts have polled."""
+        return [own, *(self._members[host].address for host in range(1, self._num_hosts))]
+
+    def agent_ids(self) -> dict[int, str]:
+        """Return the id of the agent on each host that has ever polled."""
+        return {0: self._own_id} | {host: member.agent_id for host, member in self._members.items()}
+
+    def silent(self, now: float, for_seconds: float) -> list[int]:
+        """Return the hosts from which nothing came for so many seconds, or ever."""
+        recent = {host for host, member in self._members.items() if now - member.seen_at < for_seconds}
+        return [host for host in range(1, self._num_hosts) if host not in recent]
+
+    def missing(self, now: float) -> list[int]:
+        """Return the hosts that have missed their polls and have not answered either."""
+        return self.silent(now, max(MISSED_SECONDS, _MISSED_POLLS * poll_seconds(self._num_hosts)))
+
+    def lost(self, now: float) -> list[int]:
+        """Return the hosts that have been silent for so long that they count as gone."""
+        # While steps complete no host is gone, whatever has become of its polls: a lost network must end no run.
+        return [] if now - self._stepped_at < LOST_SECONDS else self.silent(now, LOST_SECONDS)
+
+    def silent_since(self, moment: float) -> list[int]:
+        """Return the hosts from which nothing came after `moment`."""
+        return [
+            host
+            for host in range(1, self._num_hosts)
+            if host not in self._members or self._members[host].seen_at <= moment
+        ]
+
+    def not_polled_since(self, moment: float, now: float) -> list[int]:
+        """Return the live hosts that have not polled, and so got no answer, since `moment`."""
+        living = {host: member for host, member in self._members.items() if now - member.seen_at < LOST_SECONDS}
+        return [host for host, member in sorted(living.items()) if member.polled_at <= moment]
+
+    def replaced(self, agent_ids: Mapping[int, str]) -> list[int]:
+        """Return the hosts whose agent is no longer the one given."""
+        known = self.agent_ids()
+        return [host for host, agent in sorted(agent_ids.items()) if known.get(host, agent) != agent]
+
+
+def host_names(hosts: Sequence[int]) -> str:
+    """Return the hosts' names as part of a message."""
+    return ", ".join(f"host {host}" for host in hosts)

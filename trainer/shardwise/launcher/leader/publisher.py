@@ -1,0 +1,152 @@
+"""The leader's side of host 0's HTTP: the status of the run, requests to it, and the polls of its followers.
+
+The server calls it from its threads. The leader's loop has it look around, and make a new status each time.
+"""
+
+import asyncio
+import time
+
+from shardwise.launcher.leader import prometheus
+from shardwise.launcher.leader.context import Context
+from shardwise.launcher.leader.state import LeaderState
+from shardwise.launcher.leader.stragglers import Slow
+from shardwise.protocol.eta import eta_seconds
+from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.run_status import CheckpointStatus, HostStatus, RunPhase, RunProgress, RunStatus, StuckHost
+
+LOOK_SECONDS = 0.1
+_RECORD_SECONDS = 2.0
+
+
+class StatusPublisher:
+    """Keeps the last status, and takes requests and polls."""
+
+    def __init__(self, context: Context, state: LeaderState) -> None:
+        """Make the first status."""
+        self._context, self._state = context, state
+        self._loop = asyncio.get_running_loop()
+        self._noted_at = time.monotonic()
+        self._slow: Slow | None = None
+        self._stuck: list[StuckHost] = []
+        self._status = self._make_status()
+
+    def status(self) -> RunStatus:
+        """Return the last status; from any thread."""
+        return self._status
+
+    def metrics(self) -> bytes:
+        """Return the last status in Prometheus' text format; from any thread."""
+        return prometheus.metrics(self._status)
+
+    def request(self, action: str) -> None:
+        """Pass on a "save" or a "stop"; from any thread."""
+        asyncio.run_coroutine_threadsafe(self._requested(action), self._loop)
+
+    def polled(self, poll: Poll) -> PollAnswer | None:
+        """Answer a follower's poll; None if it looks for another leader. From any thread."""
+        if (poll.run, poll.sees) != (self._context.config.run, self._context.host.agent_id):
+            return None
+        self._loop.call_soon_threadsafe(self._context.members.polled, poll, time.monotonic())
+        channel = self._context.channel
+        return PollAnswer(
+            leader_id=self._context.host.agent_id,
+            ray_session=channel.session,
+            # An agent that has come since belongs to the next session: this one ends with its predecessor.
+            ray_address=channel.address if channel.agent_ids.get(poll.host) == poll.agent_id else "",
+            over=self._state.over,
+            may_go=self._state.running is None,
+            superseded=self._context.members.superseded(poll),
+            done=self._state.code,
+        )
+
+    async def run(self) -> None:
+        """Look around until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Notice what has changed, write it to events and record, and make a new status."""
+        self._context.channel.look()
+        if self._context.host.stop_asked:
+            self._context.stop.set()
+        self._notice_progress()
+        self._notice_slowness()
+        self._notice_stuck()
+        self._status = self._make_status()
+        session = self._context.channel.session
+        if time.monotonic() - self._noted_at > _RECORD_SECONDS or session != self._state.record.session:
+            self._state.note(session=session)
+            self._noted_at = time.monotonic()
+
+    def _notice_progress(self) -> None:
+        state, metrics = self._state, self._context.metrics
+        if state.record.fresh and metrics.committed >= 0:
+            state.note(fresh=False)
+        if state.running and state.running.stepped and state.phase in (RunPhase.STARTING, RunPhase.RECOVERING):
+            state.phase = RunPhase.RUNNING
+            self._context.events.write(
+                "running",
+                attempt=state.running.number,
+                fromStep=metrics.first_step,
+                sinceEndSeconds=state.since_end,
+            )
+
+    def _notice_slowness(self) -> None:
+        slow = self._context.stragglers.slowest()
+        if slow and (self._slow is None or self._slow.host != slow.host):
+            self._context.events.write("slow", host=slow.host, message=slow.message)
+        self._slow = slow
+
+    def _notice_stuck(self) -> None:
+        stuck = self._context.stuck
+        for each in stuck:
+            if each not in self._stuck:
+                self._context.events.write("stuck", host=each.host, message=each.message)
+        self._stuck = stuck
+
+    async def _requested(self, action: str) -> None:
+        self._context.events.write(action)
+        if action == "stop":
+            self._context.stop.set()
+        elif self._state.running:
+            # Rank 0 alone: the step carries its request to all ranks. Two ranks that are signalled at different steps
+            # would make two saves.
+            await self._context.host.answer({"op": "signal", "word": action})
+
+    def _phase(self) -> RunPhase:
+        if self._state.code is not None:
+            return RunPhase.DONE
+        if self._context.stop.is_set():
+            return RunPhase.STOPPING
+        running = self._state.running
+        return RunPhase.STALLED if running and running.stalled else self._state.phase
+
+    def _make_status(self) -> RunStatus:
+        context, record = self._context, self._state.record
+        metrics, of = context.metrics, context.job.spec.training.steps
+        reports = {host: received.report for host, received in context.channel.reports.items()}
+        reports[0] = context.host.report()
+        eta = eta_seconds(metrics.last.get("step"), of, metrics.recent_seconds)
+        return RunStatus(
+            name=context.job.metadata.name,
+            phase=self._phase(),
+            reason=self._state.reason,
+            attempt=record.attempt,
+            restarts=record.restarts,
+            ray_session=context.channel.session,
+            hosts=tuple(HostStatus.of(reports[host]) for host in sorted(reports)),
+            slowest_host=self._slow.host if self._slow else None,
+            progress=RunProgress.model_validate({**metrics.last, "of": of, "eta_seconds": eta}),
+            checkpoint=_with_age(metrics.checkpoint, time.time()),
+            failed_saves=metrics.failed_saves,
+            goodput=self._state.goodput(metrics.lost_seconds),
+            missing=tuple(context.members.missing(time.monotonic())),
+            stuck=tuple(context.stuck),
+        )
+
+
+def _with_age(checkpoint: CheckpointStatus | None, now: float) -> CheckpointStatus | None:
+    if checkpoint is None or checkpoint.saved_at is None:
+        return checkpoint
+    return checkpoint.model_copy(update={"age_seconds": round(max(0.0, now - checkpoint.saved_at), 1)})

@@ -1,0 +1,1 @@
+"""Ray between the agents: its processes on each host, and the leader's requests through them."""

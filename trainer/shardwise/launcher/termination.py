@@ -1,0 +1,70 @@
+"""The termination record of an agent in a pod, made from the files of the run directory."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from shardwise.launcher.leader.result import read_summary
+from shardwise.protocol.contract import METRICS, Cause
+from shardwise.protocol.errors import ShardwiseError
+from shardwise.protocol.leader_record import LeaderRecord
+from shardwise.protocol.pods import TerminationRecord
+
+_METRICS_BYTES = 4 << 20  # the end of the metrics, in which the last save is looked for
+
+
+def termination_record(directory: Path, host: int, code: int | None, message: str = "") -> TerminationRecord:
+    """Return the record of an agent that ended with the run's exit code, or alone: without a code, for `message`."""
+    record, summary = LeaderRecord.read(directory), read_summary(directory)
+    result = record.result if record and code is not None else None
+    step, saved = _end_of(directory / METRICS)
+    return TerminationRecord(
+        code=code,
+        host=host,
+        attempt=record.attempt if record else None,
+        step=step.get("step", 0),
+        steps=summary.get("of", 0),
+        loss=None if step.get("loss") is None else str(step["loss"]),
+        checkpoint_step=saved,
+        digest=summary.get("digest"),
+        restarts=record.restarts if record else {},
+        goodput={name: round(seconds, 3) for name, seconds in record.goodput.items()} if record else {},
+        cause=result.cause if result else None,
+        rank=result.rank if result else None,
+        exit=result.exit if result else None,
+        message=result.message if result else message,
+        tail=result.log_tail if result else "",
+    )
+
+
+def refused(host: int, error: ShardwiseError) -> TerminationRecord:
+    """Return the record of an agent that could not begin; nothing of the run directory is known."""
+    code = error.exit_code
+    return TerminationRecord(code=code, host=host, cause=Cause.of_exit(code), message=str(error))
+
+
+def _end_of(metrics: Path) -> tuple[dict[str, Any], int | None]:
+    """Return the last completed step's record, and the last step that was saved."""
+    last: dict[str, Any] = {}
+    saved: int | None = None
+    for line in _last_lines(metrics):
+        record = json.loads(line)
+        event = record.get("event")
+        if event is None:
+            last = record
+        elif event == "saved":
+            saved = record["step"]
+    return last, saved
+
+
+def _last_lines(path: Path) -> list[bytes]:
+    """Return the whole lines at the end of a file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _METRICS_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return lines if size <= _METRICS_BYTES else lines[1:]

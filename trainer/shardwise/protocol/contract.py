@@ -1,0 +1,178 @@
+"""What the processes of one run agree on: exit codes, control signals, phases, file names, the progress record.
+
+It starts nothing, decides nothing, and reads no file but the progress record.
+"""
+
+import os
+import re
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from signal import SIGTERM
+
+from shardwise.protocol.files import replace_file
+from shardwise.protocol.message import Message
+
+JOB_FILE = "job.yaml"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+CHECKPOINTS = "checkpoints"
+LOGS = "logs"
+PLOT = "loss.png"
+LOCK = ".lock"
+STATUS = "status.json"  # in the logs of a live run: where its leader listens
+EVENTS = "launcher.jsonl"  # in the logs: the events of the run
+LEADER_RECORD = "leader.json"  # in the logs: what the next leader must know
+COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it the checkpoint does not count
+
+CACHE_VARIABLE = "SHARDWISE_CACHE"
+CACHE_DEFAULT = "~/.cache/shardwise"
+# Where a process keeps its compiled programs, if not in the cache, and the file of the key that seals them. In a pod
+# they lie on the job's volume, so that a pod that replaces another finds them.
+PROGRAMS_VARIABLE = "SHARDWISE_PROGRAMS"
+PROGRAMS_KEY_VARIABLE = "SHARDWISE_PROGRAMS_KEY_FILE"
+PROGRAMS = "programs"  # their folder in the run directory, or in the cache
+
+WORK_LIMIT_HANGS = 12
+"""How many times `hangAfter` a trainer may work without progress before the first step, or wait for others to join."""
+
+_CHECKPOINT_NAME = re.compile(r"step-(\d{8,10})")
+
+
+class ExitCode(IntEnum):
+    """How a trainer process ended. Codes of our own start at 80: shells and signals use none from there to 125."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    SAVED = 80
+    BAD_INPUT = 81
+    NONFINITE = 82
+    OUT_OF_MEMORY = 83
+    STORAGE = 84
+    DEVICE = 85
+    PEER = 86
+    HOSTS_MISSING = 87  # of a run in a cluster: the other hosts are given back, and it goes on when all can be had
+
+
+LEFT = 128 + SIGTERM
+"""The exit code of an agent whose host goes away: the run goes on, so it has no exit code yet."""
+
+
+class Control(IntEnum):
+    """What each process asks of a step; the largest value wins, so a stop beats a save."""
+
+    NONE = 0
+    MEASURE = 1
+    SAVE = 2
+    STOP = 3
+
+
+class Cause(StrEnum):
+    """Why an attempt ended badly. Each cause has its own budget of restarts; bad input has none."""
+
+    FAILURE = "failure"
+    NONFINITE = "nonfinite"
+    HANG = "hang"
+    OUT_OF_MEMORY = "outOfMemory"
+    HOST_LOST = "hostLost"
+    STORAGE = "storage"
+    DEVICE = "device"
+    BAD_INPUT = "badInput"
+
+    @classmethod
+    def of_exit(cls, code: int) -> "Cause":
+        """Return the cause for a trainer's exit code; any code that is not in the table is a failure."""
+        return _CAUSES.get(code, cls.FAILURE)
+
+
+_CAUSES: dict[int, Cause] = {
+    ExitCode.USAGE: Cause.BAD_INPUT,
+    ExitCode.BAD_INPUT: Cause.BAD_INPUT,
+    ExitCode.NONFINITE: Cause.NONFINITE,
+    ExitCode.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
+    ExitCode.STORAGE: Cause.STORAGE,
+    ExitCode.DEVICE: Cause.DEVICE,
+    ExitCode.PEER: Cause.DEVICE,  # if no peer explains it, the link between them has failed
+}
+
+
+class Phase(StrEnum):
+    """What a process is doing, in the order in which a run passes through them."""
+
+    START = "start"
+    JOIN = "join"
+    DATA = "data"
+    INIT = "init"
+    RESTORE = "restore"
+    COMPILE = "compile"
+    STEP = "step"
+    SAVE = "save"
+    EVALUATE = "evaluate"
+    DONE = "done"
+
+
+class Progress(Message):
+    """How far one process is.
+
+    `attempt` counts the starts of the run's processes, from 0; `step` is the last completed step (0 before the
+    first), `dispatched` the last one handed to the devices, `step_seconds` how long the last one took.
+    `monotonic_seconds` is the writer's monotonic clock, comparable only with others of the same host. `seconds` is
+    the time of this process by phase. `own_seconds` is how long this host's devices took for a fixed piece of work
+    that waits for no other host, and `measured` how often that was measured: never if there is no other host.
+    """
+
+    attempt: int
+    rank: int
+    phase: Phase
+    step: int
+    dispatched: int
+    step_seconds: float
+    monotonic_seconds: float
+    pid: int
+    seconds: dict[str, float]
+    own_seconds: float = 0.0
+    measured: int = 0
+
+
+def write_progress(path: Path, progress: Progress) -> None:
+    """Replace the record at `path` by rename, so that a reader sees the old one or the new one, never a part."""
+    replace_file(path, progress.model_dump_json(), durable=False)
+
+
+def read_progress(path: Path) -> Progress | None:
+    """Return the record at `path`, or None if no process has written one yet."""
+    try:
+        return Progress.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def progress_name(rank: int) -> str:
+    """Return the file name of a process's progress record, which lies in a folder of its own host."""
+    return f"progress-{rank}.json"
+
+
+def log_path(directory: Path, attempt: int, host: int) -> Path:
+    """Return the log of a host's trainer."""
+    return directory / LOGS / f"attempt-{attempt}" / f"host-{host}.log"
+
+
+def checkpoint_root(path: str | None, directory: Path) -> str:
+    """Return where a run's checkpoints are: the path in its job, or a folder of its directory."""
+    return path or str(directory / CHECKPOINTS)
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of a checkpoint's folder below the root of checkpoints."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(name: str) -> int | None:
+    """Return the step of a folder that `checkpoint_name` has named; None for any other."""
+    match = _CHECKPOINT_NAME.fullmatch(name)
+    return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
+
+
+def cache_directory() -> Path:
+    """Return the folder for token caches and executables, which may be deleted at any time."""
+    return Path(os.environ.get(CACHE_VARIABLE) or CACHE_DEFAULT).expanduser()

@@ -1,0 +1,131 @@
+"""Every error that Shardwise raises for a user to read, and the exit code that each one ends a process with.
+
+    ShardwiseError                 1   the root: catch this to catch them all
+    |-- JobError                  81   the job file: a list of problems, each with its place
+    |-- UsageError                 2   the command line: an unknown option, folder or command
+    |-- DataError                 81   training data, tokenizer or weights that cannot be read or do not fit
+    |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
+    |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
+    |-- StorageError              84   storage that does not answer, is full, or has lost what was asked of it
+    |-- DeviceError               85   devices that are not those that the job asks for, or that have failed
+    |-- PeerError                 86   another process of the run is gone, or did not answer in time
+    |-- CompilerError             81   a program that cannot be compiled as the job asks
+    |-- NonFiniteError            82   a loss or gradient that is not a number, or a spike of the loss
+    `-- OutOfMemoryError          83   a device or the host has no memory left
+
+The texts say what was given, what was expected, and what to do. Nothing here reads a file or prints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardwise.protocol.contract import ExitCode
+
+
+class ShardwiseError(Exception):
+    """An error whose text is meant for the user, shown without a traceback."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One mistake in a job file.
+
+    `path` is dotted from the root ("spec.training.steps", list items by index, "" for the whole file); `given` is the
+    value as YAML would show it ("" if something is missing); `expected` and `hint` are for people; `where` is
+    "file:line" or the override that brought the value ("" for a default).
+    """
+
+    path: str
+    expected: str
+    given: str = ""
+    hint: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        """Return one line: `where  path: given X, expected Y; hint`."""
+        place = "  ".join(part for part in (self.where, self.path) if part)
+        given = f"given {self.given}, " if self.given else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        text = f"{place}: {given}expected {self.expected}{hint}"
+        # YAML can write half of a surrogate pair, which no terminal can show.
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class JobError(ShardwiseError):
+    """The job file is refused; `problems` holds every mistake found, not only the first."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(problems)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        """Return all problems, one a line, under a count if there are several."""
+        lines = [str(problem) for problem in self.problems]
+        if len(lines) == 1:
+            return lines[0]
+        return "\n".join([f"{len(lines)} mistakes in the job:", *(f"  {line}" for line in lines)])
+
+
+class UsageError(ShardwiseError):
+    """The command was called in a way it cannot serve."""
+
+    exit_code = ExitCode.USAGE
+
+
+class DataError(ShardwiseError):
+    """Training data, a tokenizer or published weights cannot be read, or do not fit the job."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class CheckpointError(ShardwiseError):
+    """A checkpoint is damaged, missing, or in a format that this version does not know."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class RunDirectoryError(ShardwiseError):
+    """A run directory is in use by a live run, cannot be written, or holds a different run."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class StorageError(ShardwiseError):
+    """Storage does not do what it did before, though the job has not changed: another start may help."""
+
+    exit_code = ExitCode.STORAGE
+
+
+class DeviceError(ShardwiseError):
+    """JAX finds other devices than the job asks for, or one of them has failed: another start may help."""
+
+    exit_code = ExitCode.DEVICE
+
+
+class CompilerError(ShardwiseError):
+    """XLA refuses an option, or a program for the hardware that the job names."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class PeerError(ShardwiseError):
+    """Another process of the run is gone, or did not answer in time."""
+
+    exit_code = ExitCode.PEER
+
+
+class NonFiniteError(ShardwiseError):
+    """The loss or the gradient norm is not a number, or the loss is a spike (`training.badSteps`)."""
+
+    exit_code = ExitCode.NONFINITE
+
+
+class OutOfMemoryError(ShardwiseError):
+    """A device or the host has no memory left for the program or its data."""
+
+    exit_code = ExitCode.OUT_OF_MEMORY

@@ -1,0 +1,17 @@
+"""How long a run still takes: one estimate for the trainer's line, `shardwise status`, `/status` and the operator."""
+
+from collections.abc import Collection
+from statistics import median
+
+RECENT_STEPS = 20
+"""Speed is measured over so many steps: enough to even out a slow one, few enough to follow a change."""
+
+
+def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[float]) -> float | None:
+    """Return the time left after `step` of `of` steps at the median of the last steps' seconds; None if not known.
+
+    `recent_seconds` holds the times of the last `RECENT_STEPS` steps, or of as many as are known.
+    """
+    if step is None or of is None or not recent_seconds:
+        return None
+    return median(recent_seconds) * max(0, of - step)

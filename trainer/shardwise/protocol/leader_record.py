@@ -1,0 +1,85 @@
+"""DIR/logs/leader.json: what the next leader of a run must know after this one, its host or the command was killed.
+
+The leader replaces the file by rename. The leader that follows reads it, and so does the command: which files to
+remove, and whether the run has a result.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field
+
+from shardwise.protocol.contract import LEADER_RECORD, LOGS
+from shardwise.protocol.files import replace_file
+from shardwise.protocol.message import Message
+from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.storage import passing_over
+
+
+class Used(Message):
+    """What one command has used up since the last new checkpoint.
+
+    `counts` are restarts by cause, `in_a_row` all of them; `committed` is the newest committed step at the last one.
+    """
+
+    counts: dict[str, int] = Field(default_factory=dict)
+    in_a_row: int = 0
+    committed: int = -1
+
+
+class LeaderRecord(Message):
+    """The state of a run's leader.
+
+    `run` is the command's life that it belongs to; `restarts` count over the life of the run directory, `used` over
+    that of the command. `fresh` is true until a checkpoint is committed under this command: so long, what its command
+    line asked of the start still holds. `began_at` is the time of its first attempt, in seconds since the epoch. `led`
+    is false once the leader has left in good order. `goodput` is the wall time up to `written_at` in seconds by
+    category, with lost steps not yet told apart; `metrics_offset` is where the metrics of this command begin. `session`
+    counts Ray sessions. `result` is None until the run has ended.
+    """
+
+    run: str
+    scratch: str
+    leader_pid: int
+    port: int
+    started_at: float
+    written_at: float = 0.0
+    began_at: float | None = None
+    attempt: int | None = None
+    session: int = 0
+    running: bool = False
+    fresh: bool = True
+    restarts: dict[str, int] = Field(default_factory=dict)
+    used: Used = Used()
+    goodput: dict[str, float] = Field(default_factory=dict)
+    metrics_offset: int = 0
+    phases: dict[str, float] = Field(default_factory=dict)
+    led: bool = True
+    result: RunResult | None = None
+
+    @property
+    def code(self) -> int | None:
+        """The run's exit code; None until it has ended."""
+        return self.result.code if self.result else None
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Read the record of a run directory; None before the first leader, or if a loss of power has cut it short."""
+        try:
+            fields = json.loads((directory / LOGS / LEADER_RECORD).read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return cls.model_validate(fields)
+
+    def write(self, directory: Path) -> Self:
+        """Replace the record by rename; return it as written.
+
+        If the storage does not take it now, the one before stays: the leader writes every two seconds, and if it ended
+        for that, its successor could not write either.
+        """
+        written = self.model_copy(update={"written_at": time.time()})
+        with passing_over():
+            replace_file(directory / LOGS / LEADER_RECORD, written.model_dump_json(indent=2) + "\n", durable=False)
+        return written

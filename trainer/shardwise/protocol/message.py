@@ -1,0 +1,26 @@
+"""The base of all messages that processes exchange as JSON, and the bounds of what is read from another machine."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]  # as in the CRD, which would refuse a status that passes it
+ShortText = Annotated[str, Field(max_length=63)]
+Seconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
+
+
+class Message(BaseModel):
+    """A frozen group of fields: snake_case in Python, camelCase in JSON.
+
+    Fields that are not known are ignored: the process at the other end may be of a newer release.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )

@@ -1,0 +1,130 @@
+"""Who may write to a run directory: one live run, and of its attempts only the newest.
+
+    DIR/.lock          locked (flock) while a run lives; names its process
+    DIR/.attempt       how many times the run's processes have been started; locked shared while a commit is made
+
+A new attempt is counted under the exclusive lock, so it waits for a commit that has passed its check, and every
+later commit of an older attempt is refused.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardwise.protocol.contract import LOCK, LOGS
+from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.storage import in_words
+
+ATTEMPT_FILE = ".attempt"
+_EARLIER_FILE, _EARLIER_KEY = ".incarnation", "incarnation"  # what both were called at first
+_LENGTH = 64  # bytes, more than any content
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Make the run directory if needed and hold it until the block ends.
+
+    Raises:
+        RunDirectoryError: another live run holds it, or it cannot be written.
+        StorageError: it cannot be written now.
+
+    """
+    try:
+        (path / LOGS).mkdir(parents=True, exist_ok=True)
+        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        words = (
+            f"{path}: cannot be used as a run directory ({error.strerror}); "
+            "give a directory that can be written with --dir"
+        )
+        raise in_words(error, words, RunDirectoryError) from error
+    try:
+        holder = _read(handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(
+                f"{path}: a live run (process {holder.get('pid', 'unknown')}) is using this directory; "
+                "wait for it, stop it with `shardwise stop`, or give another --dir"
+            ) from None
+        _write(handle, {"pid": os.getpid()})
+        yield
+    finally:
+        os.close(handle)
+
+
+def next_attempt(path: Path) -> int:
+    """Count one more start of the run's processes, from 0; from here on no older one can commit."""
+    handle = os.open(path / ATTEMPT_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        number: int = max(_read(handle).get("attempt", -1), _counted_earlier(path)) + 1
+        _write(handle, {"attempt": number})
+        # Without its file no process of a release that counted there can commit any more.
+        (path / _EARLIER_FILE).unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+    return number
+
+
+def _counted_earlier(path: Path) -> int:
+    """Return the last start that an earlier release counted, in its own file; -1 if there was none."""
+    try:
+        text = (path / _EARLIER_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return -1
+    number: int = json.loads(text or "{}").get(_EARLIER_KEY, -1)
+    return number
+
+
+def newest_attempt(path: Path) -> int | None:
+    """Return the number of the last start; None before the first."""
+    try:
+        handle = os.open(path / ATTEMPT_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(handle).get("attempt")
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def commit_of(path: Path, attempt: int) -> Iterator[None]:
+    """Hold the newest attempt while the block runs: a newer one is not counted before the block has ended.
+
+    Raises:
+        RunDirectoryError: there is a newer one already; the block does not run.
+
+    """
+    handle = os.open(path / ATTEMPT_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        newest = _read(handle).get("attempt")
+        if newest != attempt:
+            raise RunDirectoryError(
+                f"{path}: a newer start of this run ({newest}) has taken over from this one ({attempt}); "
+                "nothing was committed"
+            )
+        yield
+    finally:
+        os.close(handle)
+
+
+def _read(handle: int) -> dict[str, Any]:
+    """Read the file; empty for a new one, and for one whose writer was killed while writing."""
+    text = os.pread(handle, _LENGTH, 0)
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _write(handle: int, content: Mapping[str, Any]) -> None:
+    """Replace the content in one write of a fixed length: there is no moment at which a kill leaves the file empty."""
+    os.pwrite(handle, json.dumps(content).encode().ljust(_LENGTH), 0)

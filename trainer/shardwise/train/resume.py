@@ -1,0 +1,157 @@
+"""Where a run begins: from its newest usable checkpoint, as a fork of one, or fresh.
+
+Only rank 0 decides what is there, and the others follow it: on shared storage a host may not yet see a new checkpoint,
+or still see a removed one.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.job.identity import Difference, differences
+from shardwise.protocol.contract import Phase
+from shardwise.protocol.errors import CheckpointError, RunDirectoryError, StorageError
+from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
+from shardwise.train.digest import Digester
+from shardwise.train.executables import Executables
+from shardwise.train.optimizer import masters_paths
+from shardwise.train.peers import Peers
+from shardwise.train.phases import Phases
+from shardwise.train.run_directory import RunDirectory
+from shardwise.train.state import Program, State, flat, unflat
+
+Show = Callable[[str], None]
+"""Takes a line for the person who watches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line adds to the job."""
+
+    fork: bool = False
+    """Continue from the checkpoint though the run's identity differs."""
+    step: int | None = None
+    """The step of the checkpoint to start from; None: the newest usable one."""
+    committed: int | None = None
+    """The newest step that this run is known to have saved; None if it may have saved none."""
+
+
+def newest_manifest(root: str, peers: Peers) -> Manifest | None:
+    """Return the newest manifest that rank 0 can read, or None if it finds none."""
+    found = _newest_readable(root) if peers.writes else None
+    step = peers.exchange("newest", "" if found is None else str(found.step))[0]
+    if found is not None or not step:
+        return found
+    return read_manifest(root, int(step))
+
+
+def _newest_readable(root: str) -> Manifest | None:
+    for step in reversed(steps(root)):
+        try:
+            return read_manifest(root, step)
+        except CheckpointError:  # reported when the state is restored
+            continue
+    return None
+
+
+def is_fork(
+    run: RunDirectory, root: str, newest: Manifest | None, name: str, identity: dict[str, Any], options: Options
+) -> bool:
+    """Return whether this job is another run than the one found here.
+
+    Raises:
+        RunDirectoryError: it is another run, and `options.fork` is not set.
+
+    """
+    if newest and newest.kind == "state" and newest.run != name and not options.fork:
+        raise RunDirectoryError(
+            f"{root} holds the checkpoints of the run {newest.run!r}, and this job is {name!r}; give another "
+            "checkpoint.path or --dir, or go on from them as a new run with --fork"
+        )
+    held = dict(newest.identity) if newest else run.read_identity()
+    # A field that was not recorded with the run is no difference.
+    changed = [change for change in differences(held, identity) if change.path in held]
+    if changed and not options.fork:
+        raise RunDirectoryError(_changed(root if newest else str(run.path), changed))
+    return bool(changed)
+
+
+def _changed(place: str, changed: list[Difference]) -> str:
+    lines = "\n".join(f"  {change}" for change in changed)
+    return (
+        f"{place} holds a run that differs from this job in what a run is:\n{lines}\n"
+        "Go on as a new run from its newest checkpoint with --fork, undo the change, or give another checkpoint.path "
+        "or --dir."
+    )
+
+
+def first_state(
+    program: Program,
+    root: str,
+    options: Options,
+    phases: Phases,
+    digester: Digester,
+    kept: Executables,
+    peers: Peers,
+    show: Show,
+) -> tuple[State, Restored | None]:
+    """Return the state to start from, and what was restored for it; None for a fresh state.
+
+    A checkpoint is restored without initialising a state first, which would need the memory twice. With `options.fork`
+    arrays that it lacks are initialised.
+    """
+    abstract = program.abstract()
+    with phases.entered(Phase.RESTORE):
+        restored = restore(
+            root,
+            flat(abstract),
+            step=options.step,
+            digester=digester,
+            agree=partial(peers.agree, "restore"),
+            report=lambda step, reason: show(f"checkpoint of step {step} refused: {reason}"),
+            partial=options.fork,
+            beat=phases.beat,
+        )
+    if restored is None:
+        if options.committed is not None:
+            # Starting over below an unmounted volume would look like success.
+            raise StorageError(
+                f"{root} holds no checkpoint, and this run has saved step {options.committed} there: its volume may "
+                "not be mounted. To begin anew where they were deleted, give the command again"
+            )
+        with phases.entered(Phase.INIT):
+            return _initial(program, kept), None
+    if not restored.missing:
+        return unflat(abstract, restored.arrays), restored
+    with phases.entered(Phase.INIT):
+        fresh = flat(_initial(program, kept))
+    # An optimizer with float32 weights of its own takes them from the restored parameters: fresh ones would undo those.
+    masters = {
+        master: restored.arrays[parameter].astype(jnp.float32)
+        for parameter, master in masters_paths(program.names).items()
+        if master in restored.missing and parameter in restored.arrays
+    }
+    num_fresh = len(restored.missing) - len(masters)
+    show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
+    return unflat(abstract, fresh | restored.arrays | masters), restored
+
+
+def _initial(program: Program, kept: Executables) -> State:
+    state: State = kept.get("init", program.lower_init)()
+    jax.block_until_ready(state)
+    return state
+
+
+def left_out_batches(run: RunDirectory, restored: Restored | None, peers: Peers) -> tuple[int, ...]:
+    """Return the batches that the run itself has left out, ascending.
+
+    Both the directory and the checkpoint are asked: the last attempt noted a batch in the directory after its last
+    checkpoint, and the checkpoint may be continued from in another directory.
+    """
+    own = {*run.read_left_out(), *(restored.manifest.history.left_out if restored else ())} if peers.writes else ()
+    return tuple(json.loads(peers.exchange("left out", json.dumps(sorted(own)))[0]))
