@@ -213,6 +213,10 @@ RULES = [
         ["recovery.restarts.nonfinite is 0"],
     ),
     ("training.badSteps.lossSpike=rollBack", "spec.training.badSteps.lossSpike", ["set", "such as 10"]),
+    ("training.profile={steps: [12, 10]}", "spec.training.profile.steps", ["given [12, 10]", "[10, 12] traces three"]),
+    ("training.profile={steps: [99, 101]}", "spec.training.profile.steps", ["between 1 and the run's 100"]),
+    ("training.profile={steps: [9]}", "spec.training.profile.steps", ["2"]),
+    ("training.profile={steps: [1, 2], ranks: [0, 7]}", "spec.training.profile.ranks", ["given 7", "expected 0"]),
     (
         "training.checkpoint.keep.everySteps=30",
         "spec.training.checkpoint.keep.everySteps",

@@ -126,6 +126,13 @@ _TRAINING_RULES = (
         field=".optimizer.schedule.decaySteps",
     ),
     Rule(
+        at=_TRAINING,
+        holds="!has(self.profile) || self.profile.steps.size() != 2 "
+        "|| (self.profile.steps[0] <= self.profile.steps[1] && self.profile.steps[1] <= self.steps)",
+        message="expected a first step and a last one that are steps of the run, such as [10, 12]",
+        field=".profile.steps",
+    ),
+    Rule(
         at=f"{_TRAINING}.checkpoint",
         holds="!self.?keep.?everySteps.hasValue() "
         "|| (has(self.everySteps) && self.keep.everySteps % self.everySteps == 0)",

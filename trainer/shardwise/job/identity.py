@@ -68,6 +68,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.checkpoint.keep": ("", "last everySteps"),
     "spec.training.evaluation": ("", "everySteps batches"),
     "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
+    "spec.training.profile": ("", "steps ranks"),
     "spec.training.tracking": ("", "tensorboard wandbProject"),
 }
 

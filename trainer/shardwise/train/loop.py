@@ -6,7 +6,7 @@ and at the same step on every process.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -17,11 +17,13 @@ from shardwise.protocol.errors import NonFiniteError
 from shardwise.train.bad_steps import Judge, Verdict
 from shardwise.train.checkpoint import NO_HISTORY, CheckpointWriter
 from shardwise.train.control import Controls
+from shardwise.train.evaluation import evaluate
 from shardwise.train.loader import Loader, Rows
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.probe import Probe
-from shardwise.train.report import Report
+from shardwise.train.profiler import Profiler
+from shardwise.train.report import Report, step_record
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.saves import Saves
 from shardwise.train.start import Start
@@ -74,8 +76,10 @@ class Loop:
         peers: Peers,
         mfu_of_one_token_a_second: float,
     ) -> None:
-        self._start, self._controls, self._phases = start, controls, phases
-        self._directory, self._report, self._peers = directory, report, peers
+        self._start, self._controls, self._phases, self._peers = start, controls, phases, peers
+        self._directory, self._report = directory, report
+        profile, folder = start.job.spec.training.profile, directory.profile(peers.rank)
+        self._profiler = Profiler(profile, folder, rank=peers.rank, step=start.step)
         self._saves = Saves(start, writer, phases, peers)
         history = start.restored_from.history if start.restored_from else NO_HISTORY
         self._judge = Judge(start.job.spec.training.bad_steps, history.losses)
@@ -95,6 +99,10 @@ class Loop:
             StorageError, CheckpointError: saves failed for too long; the checkpoints before them are untouched.
 
         """
+        with self._profiler.closing():
+            return self._run()
+
+    def _run(self) -> Outcome:
         training = self._start.job.spec.training
         loader = self._training_loader()
         self._controls.stepping()
@@ -104,21 +112,29 @@ class Loop:
         stopped = False
         for batch in loader.ahead(self._start.first_step, training.steps):
             number = (previous.number if previous else self._start.first_step) + 1
-            self._state, metrics = self._start.step(self._state, batch, self._control(), *self._limit(number))
+            if self._profiler.starts_at(number):
+                self._complete(previous)
+                self._profile(self._profiler.start)
+            with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                self._state, metrics = self._start.step(self._state, batch, self._control(), *self._limit(number))
             self._phases.dispatched(number)
             self._phases.seconds["wait"] = loader.waited_seconds
             # The devices work on step `number` while this waits for the step before it.
             asked = self._complete(previous)
             previous = _Dispatched(number, metrics)
-            evaluate = self._due(number, training.evaluation.every_steps)
+            evaluates = self._due(number, training.evaluation.every_steps)
             save = self._due(number, training.checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP)
-            if not (evaluate or save or asked == Control.MEASURE):
+            traced = self._profiler.stops_at(number)
+            if not (evaluates or save or traced or asked == Control.MEASURE):
                 continue
             # Judge this step too before its state is saved: a bad one must not reach a checkpoint.
             self._complete(previous)
+            if traced:
+                self._profile(self._profiler.stop)
+                self._report.event({"event": "profiled", "step": number})
             if asked == Control.MEASURE:
                 self._measure()
-            if evaluate:
+            if evaluates:
                 self._evaluate(number)
             if save:
                 self._save(number)
@@ -174,7 +190,9 @@ class Loop:
         self._phases.completed(step.number, seconds)
         if verdict is None:
             self._loss = values["loss"]
-            self._report_step(step.number, values, seconds)
+            num_tokens = self._program.training.batch.sequences * self._program.config.seq_len
+            z_loss = self._program.training.loss.z_loss > 0
+            self._report.step(step.number, step_record(values, num_tokens / seconds, seconds, self._mfu, z_loss=z_loss))
         return Control(int(values["control"]))
 
     def _handle_bad_step(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
@@ -201,20 +219,11 @@ class Loop:
             "look at the data, or set training.badSteps, and run again"
         )
 
-    def _report_step(self, number: int, values: dict[str, float], seconds: float) -> None:
-        rate = self._program.training.batch.sequences * self._program.config.seq_len / seconds
-        record = {
-            "loss": values["loss"],
-            "accuracy": values["accuracy"],
-            "learningRate": values["learning_rate"],
-            "gradNorm": values["grad_norm"],
-            "tokensPerSecond": rate,
-            "stepSeconds": seconds,
-            "mfu": rate * self._mfu,
-        }
-        if self._program.training.loss.z_loss:
-            record["zLoss"] = values["z_loss"]
-        self._report.step(number, record)
+    def _profile(self, switch: Callable[[], None]) -> None:
+        """Start or stop the trace between two steps; neither step is charged for it."""
+        switch()
+        self._phases.beat()
+        self._completed_at = time.perf_counter()
 
     def _measure(self) -> None:
         """Measure this host's own speed."""
@@ -230,16 +239,11 @@ class Loop:
             return
         with self._phases.entered(Phase.EVALUATE):
             training = self._program.training
-            batches = min(training.evaluation.batches, -(-held_out.num_sequences // training.batch.sequences))
+            num_batches = min(training.evaluation.batches, -(-held_out.num_sequences // training.batch.sequences))
             loader = self._loader(held_out.rows)
-            sums = []
-            for batch in loader.ahead(0, batches):
-                sums.append(jax.device_get(evaluation(self._state["params"], batch)))
-                self._phases.beat()
-        weight = sum(float(s.weight) for s in sums)
-        loss = sum(float(s.cross_entropy) for s in sums) / weight
-        accuracy = sum(float(s.correct) for s in sums) / weight
-        self._report.evaluated(number, {"heldOutLoss": loss, "heldOutAccuracy": accuracy, "tokens": weight})
+            means = evaluate(evaluation, self._state["params"], loader, num_batches, self._phases.beat)
+        values = {"heldOutLoss": means.loss, "heldOutAccuracy": means.accuracy, "tokens": means.tokens}
+        self._report.evaluated(number, values)
 
     def _save(self, number: int) -> None:
         self._saves.save(number, self._state, self._judge.losses)

@@ -89,6 +89,22 @@ class RunReport:
         self._view.saved(ticket.step)
 
 
+def step_record(
+    values: Mapping[str, float], rate: float, seconds: float, mfu_of_one_token_a_second: float, *, z_loss: bool
+) -> dict[str, float]:
+    """Return the numbers of a step as metrics.jsonl has them, for a rate in tokens a second."""
+    record = {
+        "loss": values["loss"],
+        "accuracy": values["accuracy"],
+        "learningRate": values["learning_rate"],
+        "gradNorm": values["grad_norm"],
+        "tokensPerSecond": rate,
+        "stepSeconds": seconds,
+        "mfu": rate * mfu_of_one_token_a_second,
+    }
+    return record | ({"zLoss": values["z_loss"]} if z_loss else {})
+
+
 @contextmanager
 def open_report(job: TrainingJob, run: RunDirectory, console: Console, *, first_step: int) -> Iterator[RunReport]:
     """Open the report of rank 0; close its files and trackers when the block ends."""

@@ -9,6 +9,7 @@ which attempt may write.
     DIR/checkpoints/      see shardwise.train.checkpoint
     DIR/logs/             the identity of the run, its peak FLOP/s, the batches left out; the logs of every attempt
     DIR/loss.png          the loss curve
+    DIR/profile/          traces of some steps, if the job asks for them (`shardwise.train.profiler`)
     DIR/.run-id           the id by which the folder of checkpoints recognises the run, wherever either is moved
 """
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.protocol.contract import JOB_FILE, LOGS, METRICS, PLOT, SUMMARY
+from shardwise.protocol.contract import JOB_FILE, LOGS, METRICS, PLOT, PROFILE, SUMMARY
 from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.takeover import commit_of
@@ -57,6 +58,10 @@ class RunDirectory:
     def plot(self) -> Path:
         """The picture of the loss curve."""
         return self.path / PLOT
+
+    def profile(self, rank: int) -> Path:
+        """Return the folder for the trace of one process."""
+        return self.path / PROFILE / f"attempt-{self.attempt}" / f"rank-{rank}"
 
     def peak_flops(self, machine: str, measure: Callable[[], float]) -> float:
         """Return the machine's FLOP/s, measured once per run: a busy moment at a restart would make the MFU jump."""

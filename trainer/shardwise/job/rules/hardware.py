@@ -49,6 +49,18 @@ def hosts_are_bounded(job: TrainingJob) -> Iterator[Problem]:
         )
 
 
+def traced_ranks_exist(job: TrainingJob) -> Iterator[Problem]:
+    """Only a process of the run can be traced."""
+    profile, topology = job.spec.training.profile, topology_of(job.spec.hardware)
+    if profile is None or topology is None:
+        return
+    hosts = topology.hosts * job.spec.hardware.slices
+    if max(profile.ranks) >= hosts:
+        yield Problem(
+            path="spec.training.profile.ranks", given=shown(max(profile.ranks)), expected=f"0 to {hosts - 1}, by host"
+        )
+
+
 def replica_follows_slices(job: TrainingJob) -> Iterator[Problem]:
     """A slice holds whole copies of the weights."""
     replica, slices = job.spec.training.mesh.replica, job.spec.hardware.slices
@@ -132,6 +144,7 @@ RULES = (
     accelerator_is_known,
     topology_is_valid,
     hosts_are_bounded,
+    traced_ranks_exist,
     replica_follows_slices,
     mesh_divides_devices,
     data_inner_divides_data,

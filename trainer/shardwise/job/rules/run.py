@@ -19,4 +19,19 @@ def kept_checkpoints_are_made(job: TrainingJob) -> Iterator[Problem]:
     yield Problem(path="spec.training.checkpoint.keep.everySteps", given=shown(kept), expected=expected, hint=hint)
 
 
-RULES = (kept_checkpoints_are_made,)
+def traced_steps_are_made(job: TrainingJob) -> Iterator[Problem]:
+    """A trace begins before it ends, within the run."""
+    training = job.spec.training
+    if training.profile is None:
+        return
+    first, last = training.profile.steps
+    if not first <= last <= training.steps:
+        yield Problem(
+            path="spec.training.profile.steps",
+            given=f"[{first}, {last}]",
+            expected=f"a first step and a last one, between 1 and the run's {training.steps}",
+            hint="[10, 12] traces three steps once the first ones are over",
+        )
+
+
+RULES = (kept_checkpoints_are_made, traced_steps_are_made)

@@ -20,6 +20,7 @@ from shardwise.job.spec.training import (
     Loss,
     Mesh,
     Precision,
+    Profile,
     Tracking,
     Training,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Pod",
     "Precision",
     "PresetName",
+    "Profile",
     "Quantity",
     "Recovery",
     "Restarts",

@@ -9,6 +9,7 @@ from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, PathText, Unit
 from shardwise.job.spec.data import Data
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
+from shardwise.protocol.job_status import MAX_HOSTS
 from shardwise.protocol.strict_model import StrictModel
 
 _FloatType = Literal["float32", "bfloat16"]  # float16 would need loss scaling
@@ -141,6 +142,20 @@ class Tracking(StrictModel):
     ] = None
 
 
+class Profile(StrictModel):
+    """A trace of a few steps, for xprof and Perfetto, in the run directory."""
+
+    steps: Annotated[
+        tuple[Count, ...],
+        Field(strict=False, min_length=2, max_length=2, description="First and last step of the trace."),
+        Unit("steps"),
+    ]
+    ranks: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=MAX_HOSTS)], ...],
+        Field(strict=False, min_length=1, max_length=64, description="Processes that trace, one for each host."),
+    ] = (0,)
+
+
 class Training(StrictModel):
     """What is trained, on what, how, and for how long."""
 
@@ -160,6 +175,7 @@ class Training(StrictModel):
     checkpoint: Annotated[Checkpoint, Field(description="Where and when the run is saved.")] = Checkpoint()
     evaluation: Annotated[Evaluation, Field(description="Loss on held-out documents.")] = Evaluation()
     tracking: Annotated[Tracking, Field(description="Where metrics go besides metrics.jsonl.")] = Tracking()
+    profile: Annotated[Profile | None, Field(description="Which steps are traced; left out, none.")] = None
     bad_steps: Annotated[BadSteps, Field(description="What becomes of steps that are not to be trained on.")] = (
         BadSteps()
     )

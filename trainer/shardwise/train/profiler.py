@@ -1,0 +1,73 @@
+"""A trace of some steps of this process, for xprof and Perfetto, with the compiled step and its memory beside it.
+
+    DIR/profile/attempt-M/rank-N/plugins/profile/TIME/HOST.xplane.pb            for xprof, and for TensorBoard
+    DIR/profile/attempt-M/rank-N/plugins/profile/TIME/perfetto_trace.json.gz    for ui.perfetto.dev
+    DIR/profile/attempt-M/rank-N/step.hlo.txt                                   the step as XLA compiled it
+    DIR/profile/attempt-M/rank-N/memory.json                                    bytes on one device, by use
+
+A trace says what each device and each thread did, and when. It grows with the steps, so a job asks for few of them.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+from jax.stages import Compiled
+
+from shardwise.job.spec import Profile
+
+_USES = ("argument", "output", "alias", "temp", "generated_code")
+
+
+class Profiler:
+    """The profiler of one process.
+
+    Args:
+        profile: what the job asks for, if anything.
+        folder: of this process's trace.
+        rank: of this process.
+        step: the program whose HLO and memory are kept.
+
+    """
+
+    def __init__(self, profile: Profile | None, folder: Path, *, rank: int, step: Compiled) -> None:
+        self._steps = range(0)
+        if profile is not None and rank in profile.ranks:
+            first, last = profile.steps
+            self._steps = range(first, last + 1)
+        self._folder, self._step = folder, step
+        self._is_open = False
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Write what has been traced, however the block ends."""
+        try:
+            yield
+        finally:
+            if self._is_open:
+                self.stop()
+
+    def starts_at(self, number: int) -> bool:
+        """Return whether the trace begins with this step; a run that resumes in between begins with its first."""
+        return number in self._steps and not self._is_open
+
+    def stops_at(self, number: int) -> bool:
+        """Return whether the trace ends with this step."""
+        return self._is_open and number == self._steps[-1]
+
+    def start(self) -> None:
+        """Begin the trace, and write what needs none."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "step.hlo.txt").write_text(self._step.as_text() or "", encoding="utf-8")
+        if (memory := self._step.memory_analysis()) is not None:
+            sizes = {use: getattr(memory, f"{use}_size_in_bytes") for use in _USES}
+            (self._folder / "memory.json").write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+        jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
+        self._is_open = True
+
+    def stop(self) -> None:
+        """End the trace and write it; this takes longer the more there is in it."""
+        self._is_open = False
+        jax.profiler.stop_trace()
