@@ -1,4 +1,7 @@
-"""The fault table: that its faults are put and measured, on a few of them, and that its page has a row for each."""
+"""The fault table: that its faults are put and measured, on a few of them, and that its page has a row for each.
+
+Only the measuring is tested here, on a few faults; that runs survive them is shown by the tests of each level.
+"""
 
 import sys
 from collections import Counter

@@ -1,6 +1,8 @@
 """Killed at any moment, a run ends with the digest of one that nothing disturbed.
 
 Where a trainer is killed the run goes on by itself; where everything is killed, with the same command.
+
+Only here a run of one host is killed, which has no Ray and no peer to notice it, a half-written save included.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Whatever is killed or stands still, in whatever phase: the run goes on, and ends as if nothing had happened."""
+"""Whatever is killed or stands still, in whatever phase: the run goes on, and ends as if nothing had happened.
+
+Only here real trainers that wait for each other in a collective lose a peer, in each phase, and the result is compared.
+"""
 
 import signal
 

@@ -1,4 +1,7 @@
-"""A second kill while the recovery from the first is under way: whom it hits, the run goes on, and ends as ever."""
+"""A second kill while the recovery from the first is under way: whom it hits, the run goes on, and ends as ever.
+
+Only here the recovery itself is hit: a run that is half back has neither its old processes nor all of its new ones.
+"""
 
 import os
 import signal

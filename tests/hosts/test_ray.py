@@ -1,4 +1,7 @@
-"""A run whose Ray is killed piece by piece while a person looks at it with `status`, `logs` and `stop`."""
+"""A run whose Ray is killed piece by piece while a person looks at it with `status`, `logs` and `stop`.
+
+Only here the real Ray dies piece by piece under real trainers, which must not notice.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""A stop, whoever hears of it: everybody saves the same step, the exit code says so, and no step is made twice."""
+"""A stop, whoever hears of it: everybody saves the same step, the exit code says so, and no step is made twice.
+
+Only here the trainers agree on a step through the mesh itself; the launcher's own tests of stops have fakes that obey.
+"""
 
 import os
 import signal

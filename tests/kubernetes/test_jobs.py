@@ -1,6 +1,8 @@
 """Jobs on a real cluster: the operator and the images of this tree, installed with the chart, and pods that train.
 
 Each compares with the same file trained by `shardwise run`: the digest is the same, bit for bit, whatever happened.
+
+Only here the operator and the launcher recover together: pods, images, volumes and network policies are real.
 """
 
 import json

@@ -1,4 +1,8 @@
-"""What ends that should not: trainers, agents, the command; each is found, charged to its cause, and made good."""
+"""What ends that should not: trainers, agents, the command; each is found, charged to its cause, and made good.
+
+Only here every process, cause and budget is tried, and what each is charged: the trainers are fakes that say what they
+are told to, so a case takes a second. That a run trains on exactly is for the levels above.
+"""
 
 import json
 import os

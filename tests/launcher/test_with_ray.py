@@ -1,4 +1,7 @@
-"""The launcher with the real Ray between its hosts; the trainers are still fakes."""
+"""The launcher with the real Ray between its hosts; the trainers are still fakes.
+
+Only here a leader or a pod dies while Ray is up and nothing is trained: what Ray does then, apart from what JAX does.
+"""
 
 import functools
 import os

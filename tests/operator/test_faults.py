@@ -1,6 +1,8 @@
 """Schedules of faults that hypothesis draws, and shrinks where one breaks what must hold, in simulated time.
 
 Few and the same ones in `make test`; `HYPOTHESIS_PROFILE=thorough` draws many, others each time.
+
+Only here faults come in any order, by the hundred and over weeks: agents and nodes are stand-ins, and so is time.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""An operator that dies after each of its writes, through a job's whole life on a real API server."""
+"""An operator that dies after each of its writes, through a job's whole life on a real API server.
+
+Only here the operator dies between any two writes: what it finds when it comes back is whatever it had done so far.
+"""
 
 import threading
 from collections.abc import Iterator
