@@ -2,14 +2,22 @@
 
 Run by `compiling.py` with the Python of `.venv-plan`, since the compilers live there. Jobs come in as JSON; a line of
 JSON goes out for each program. It judges nothing.
+
+What a compiler made of a program is kept in the folder that is the only argument, by the program itself. A change of
+the sources that leaves the lowered program as it was costs its lowering, not the compiler's time.
 """
 
+import gzip
 import json
+import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,11 +25,12 @@ from tests.plan.scores import of_pallas, of_program
 
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
+from shardwise.plan import compiled
 from shardwise.plan.collectives import collectives
 from shardwise.plan.compiled import Step, compile_step
 from shardwise.train.generate import lower_token, lower_window
 from shardwise.train.state import Program
-from shardwise.train.step import lower_evaluation, trace_step
+from shardwise.train.step import lower_evaluation, lower_step, trace_step
 
 Lower = Callable[[Program], jax.stages.Lowered]
 _OTHERS: Mapping[str, Lower] = {
@@ -30,10 +39,61 @@ _OTHERS: Mapping[str, Lower] = {
     "window": lower_window,
     "token": lower_token,
 }
+_SIZES = ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes")
+_SIZES += ("generated_code_size_in_bytes", "peak_memory_in_bytes")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read off a compiled program, in its place."""
+
+    text: str
+    sizes: Mapping[str, int]
+
+    def as_text(self) -> str:
+        """The compiled program."""
+        return self.text
+
+    def memory_analysis(self) -> SimpleNamespace:
+        """Its memory."""
+        return SimpleNamespace(**self.sizes)
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """A lowered program that is compiled once for all processes that have the folder."""
+
+    lowered: jax.stages.Lowered
+    program: Program
+    folder: Path
+
+    def compile(self) -> _Read:
+        """Compile it, or read what came of it before."""
+        path = self.folder / f"{self._key()}.json.gz"
+        if path.exists():
+            return _Read(**json.loads(gzip.decompress(path.read_bytes())))
+        made = self.lowered.compile()
+        sizes = {name: getattr(made.memory_analysis(), name) for name in _SIZES}
+        read = _Read(made.as_text() or "", sizes)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(gzip.compress(json.dumps(asdict(read)).encode()))
+        part.replace(path)
+        return read
+
+    def _key(self) -> str:
+        """Hash all that the compiler gets: the program, its devices and options, the compilers themselves."""
+        devices = [(str(device), device.id) for device in self.program.layout.mesh.devices.flat]
+        options = [self.program.compiler_options(), self.program.compiler_options(runs_once=True)]
+        flags = [os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+        compilers = (Path(__file__).parents[2] / "requirements" / "plan.txt").read_text(encoding="utf-8")
+        parts = [self.lowered.as_text(), repr(devices), repr(options), repr(flags), compilers]
+        return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def main() -> None:
     """Compile what standard input asks for."""
+    folder = Path(sys.argv[1])
+    compiled.lower_step = lambda program: _Lowered(lower_step(program), program, folder)  # type: ignore[assignment,return-value]
     for number, asked in enumerate(json.load(sys.stdin)):
         job = resolve(loads(asked["job"]))
         step: Step | None = None
@@ -45,7 +105,7 @@ def main() -> None:
                     said = _said(step)
                 else:
                     assert step, "the step comes first"
-                    _OTHERS[name](step.program).compile()
+                    _Lowered(_OTHERS[name](step.program), step.program, folder).compile()
                     said = {}
             except Exception:  # noqa: BLE001 - whatever it is, a test shows it
                 said = {"error": traceback.format_exc()}

@@ -2,7 +2,8 @@
 
 Used by the tests beside this. The compilers for TPUs and GPUs are in `.venv-plan`, so its Python does the work, in
 `compiler.py`, with a process for each accelerator class. What it says of a job is kept outside of the checkout, by the
-content of everything that it could depend on; without the folder all is compiled again.
+content of everything that it could depend on, and so is what came of each program; without the folder all is compiled
+again.
 """
 
 import fcntl
@@ -93,7 +94,7 @@ def answers(requests: Sequence[Request]) -> list[Mapping[str, Any]]:
     return [json.loads(_place(request).read_text(encoding="utf-8")) for request in requests]
 
 
-def beside_compilers(module: str, asked: str, job: TrainingJob) -> subprocess.CompletedProcess[str]:
+def beside_compilers(module: str, asked: str, job: TrainingJob, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a module with this standard input where the compilers are, in the environment of a plan of the job.
 
     Raises:
@@ -104,7 +105,7 @@ def beside_compilers(module: str, asked: str, job: TrainingJob) -> subprocess.Co
         raise RuntimeError(f"{_PYTHON} does not exist: `make pytest` makes it, with the compilers for TPUs and GPUs")
     environment = {**os.environ, **plan_environment(job), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [_PYTHON, "-m", module],
+        [_PYTHON, "-m", module, *arguments],
         input=asked, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -114,7 +115,9 @@ def _compile(requests: Sequence[Request]) -> None:
         return
     largest = max((resolve(request.job) for request in requests), key=lambda job: num_devices(job.spec.hardware))
     asked = json.dumps([request.document() for request in requests])
-    ended = beside_compilers("tests.plan.compiler", asked, largest)
+    programs = CACHE / "programs"
+    programs.mkdir(exist_ok=True)
+    ended = beside_compilers("tests.plan.compiler", asked, largest, str(programs))
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
     for number, request in enumerate(requests):
         said = {line["program"]: line for line in lines if line["job"] == number}
