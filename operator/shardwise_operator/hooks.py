@@ -140,12 +140,7 @@ def _waiting_job(namespace: str, managed_by: str) -> Object:
             },
         },
     } | ({"managedBy": managed_by} if managed_by else {})
-    return {
-        "apiVersion": TRAINING_JOBS.api_version,
-        "kind": TRAINING_JOBS.kind,
-        "metadata": {"name": _TEST_JOB, "namespace": namespace},
-        "spec": spec,
-    }
+    return TRAINING_JOBS.manifest({"name": _TEST_JOB, "namespace": namespace}, spec=spec)
 
 
 def _refuses(api: Api, job: Object) -> bool:

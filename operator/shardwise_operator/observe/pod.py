@@ -6,15 +6,16 @@ from typing import Any
 
 from shardwise.protocol.pods import (
     AGENT,
+    HOST_LABEL,
     PLAN,
     PLAN_LABEL,
     POD_ATTEMPT_LABEL,
     ROUND_LABEL,
     SLICE_GATE,
+    SLICE_LABEL,
     TerminationRecord,
 )
 from shardwise_operator.observe.state import seconds_of
-from shardwise_operator.render.names import host_of
 
 # Kueue's marks: the name of a pod's group, and "false" on any pod of a group that gets no further pods.
 GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -114,6 +115,12 @@ class Pod:
     def running(self) -> bool:
         """Whether its container runs, and the pod is not being deleted."""
         return self.phase == "Running" and not self.ended and self.deleting_at is None
+
+
+def host_of(raw: Mapping[str, Any]) -> str:
+    """Return the host of a pod of ours, "<slice>-<host>"; that of a plan's pod is "plan"."""
+    labels = raw["metadata"]["labels"]
+    return PLAN if PLAN_LABEL in labels else f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}"
 
 
 def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:

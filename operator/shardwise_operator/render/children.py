@@ -6,13 +6,7 @@ from typing import Any
 
 from shardwise.protocol.pods import AGENT_PORT, JOB_LABEL
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.render.names import (
-    MANAGED_BY_LABEL,
-    MANAGER,
-    config_map_name,
-    metadata,
-    policy_name,
-)
+from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER, config_map_name, metadata, policy_name
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, Kind
 
 _OPERATOR = {"app.kubernetes.io/name": "shardwise", "app.kubernetes.io/component": "operator"}  # as the chart's pods
@@ -44,13 +38,8 @@ def config_map(seen: Observed) -> dict[str, Any]:
     """What the pods of this round are made of, immutable."""
     assert seen.made_of is not None
     assert seen.state.round is not None
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(seen, config_map_name(seen.name, seen.state.round)),
-        "immutable": True,
-        "data": seen.made_of.data,
-    }
+    meta = metadata(seen, config_map_name(seen.name, seen.state.round))
+    return CONFIG_MAPS.manifest(meta, immutable=True, data=seen.made_of.data)
 
 
 def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
@@ -60,20 +49,9 @@ def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
         "podSelector": {"matchLabels": _OPERATOR},
     }
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(seen, policy_name(seen.name)),
-        "spec": {
-            "podSelector": own,
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": [{"podSelector": own}]},
-                {"from": [operator], "ports": [{"port": AGENT_PORT, "protocol": "TCP"}]},
-            ],
-        },
-    }
-
-
-def _metadata(seen: Observed, name: str) -> dict[str, Any]:
-    return metadata(namespace=seen.namespace, job=seen.name, uid=seen.uid, name=name)
+    ingress = [
+        {"from": [{"podSelector": own}]},
+        {"from": [operator], "ports": [{"port": AGENT_PORT, "protocol": "TCP"}]},
+    ]
+    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress}
+    return NETWORK_POLICIES.manifest(metadata(seen, policy_name(seen.name)), spec=spec)

@@ -194,7 +194,7 @@ class Elector:
         if holder and holder != before.get("holderIdentity"):
             spec["acquireTime"] = now
             spec["leaseTransitions"] = before.get("leaseTransitions", -1) + 1
-        return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": lease["metadata"], "spec": spec}
+        return LEASES.manifest(lease["metadata"], spec=spec)
 
     def _pause_seconds(self) -> float:
         return self._timing.retry * random.uniform(0.8, 1.2)  # noqa: S311  spreads load, guards nothing

@@ -40,6 +40,14 @@ class Kind:
         place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return "/".join(part for part in (root + place, self.plural, name, subresource) if part)
 
+    def manifest(self, metadata: Object, **fields: Any) -> Object:
+        """Return an object of this kind, with its `fields` beside the metadata."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **fields}
+
+    def reference(self, name: str, uid: str) -> Object:
+        """Return how another object names one of this kind."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "name": name, "uid": uid}
+
 
 PODS = Kind("", "v1", "pods", "Pod")
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")

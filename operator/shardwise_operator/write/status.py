@@ -14,9 +14,9 @@ from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.decide.plan import Plan
 from shardwise_operator.decide.policies.outcome import termination_record
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import host_of
 from shardwise_operator.observe.state import Phase, RunFields, State, timestamp, write_state
 from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED
-from shardwise_operator.render.names import host_of
 from shardwise_operator.write.apply import Outcome
 
 _MAX_MESSAGE = 4096

@@ -20,6 +20,5 @@ def decide(seen: Observed, _now: float) -> Plan | None:
         return None
     if seen.guard is None or leader.uid in seen.guard.owners:
         return None
-    pod = {"apiVersion": PODS.api_version, "kind": PODS.kind, "name": leader.name, "uid": leader.uid}
-    owners = {"metadata": {"ownerReferences": [owner(seen.name, seen.uid), pod]}}
+    owners = {"metadata": {"ownerReferences": [owner(seen), PODS.reference(leader.name, leader.uid)]}}
     return Plan(state=seen.state, steps=(Patch(NETWORK_POLICIES, policy_name(seen.name), seen.guard.uid, owners),))
