@@ -10,22 +10,13 @@ from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 
 MAX_BACKOFF_SECONDS = 300.0
-_FIELDS = {
-    Lost.EVICTION: "eviction",
-    Lost.NODE_LOST: "node_lost",
-    Lost.MAINTENANCE: "maintenance",
-    Lost.ADMISSION: "admission",
-    Lost.IMAGE: "image",
-    Lost.OUT_OF_MEMORY: "out_of_memory",
-    Lost.UNKNOWN: "unknown",
-    Lost.HOST_LOST: "host_lost",
-}
 
 
 def budget(seen: Observed, cause: Lost) -> int:
     """Return how many losses for `cause` a round may have without a newer checkpoint in between."""
     assert seen.made_of is not None
-    return int(getattr(seen.made_of.job.spec.recovery.restarts, _FIELDS[cause]))
+    # Each cause has a field of its name.
+    return int(getattr(seen.made_of.job.spec.recovery.restarts, cause.name.lower()))
 
 
 def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | None:

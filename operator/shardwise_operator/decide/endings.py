@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shardwise_operator.decide.plan import Delete, Event, Plan, RequestStop, Step
+from shardwise_operator.decide.plan import Delete, Plan, RequestStop, Step
 from shardwise_operator.decide.stuck import past_grace
 from shardwise_operator.observe.observed import LEADER, Observed
 from shardwise_operator.observe.state import Phase
@@ -14,9 +14,9 @@ ASK_AGAIN_SECONDS = 2.0
 
 def failed(seen: Observed, reason: str, message: str, now: float) -> Plan:
     """Return the plan that marks the job as Failed."""
-    state = replace(seen.state, phase=Phase.FAILED, reason=reason, message=message, completed_at=now, not_before=None)
+    state = replace(seen.state, phase=Phase.FAILED, completed_at=now, not_before=None)
     state = state.with_condition(FAILED, TRUE, reason, message, now=now).at_rest(reason, now=now)
-    return Plan(state=state, events=(Event("Warning", reason, message),))
+    return Plan.warning(state, reason, message)
 
 
 def stop_steps(seen: Observed, since: float, now: float) -> tuple[Step, ...]:

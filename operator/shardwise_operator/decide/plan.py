@@ -1,7 +1,7 @@
 """What a pass decides: the job's next state, and the steps that lead there. Data only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise_operator.observe.state import State
@@ -75,3 +75,9 @@ class Plan:
     steps: tuple[Step, ...] = ()
     events: tuple[Event, ...] = ()
     again_seconds: float | None = None
+
+    @classmethod
+    def warning(cls, state: State, reason: str, message: str) -> "Plan":
+        """Return the plan of a state with this reason and message, which are a warning too."""
+        state = replace(state, reason=reason, message=message)
+        return cls(state=state, events=(Event("Warning", reason, message),))

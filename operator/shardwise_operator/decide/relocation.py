@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from shardwise_operator.decide.pending import waits_for_image
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.state import State, next_attempts
+from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 
 _ASKED_FOR = (Lost.EVICTION, Lost.MAINTENANCE)
@@ -65,8 +65,7 @@ def relocate_slice(seen: Observed, state: State, slice_: int) -> State:
         and state.attempts.get(host) == seen.state.attempts.get(host)  # else this pass has given it a new one already
         and (host in state.pods or seen.current(host))
     ]
-    pods = {host: uid for host, uid in state.pods.items() if host not in hosts}
-    return replace(state, attempts=next_attempts(state.attempts, hosts), pods=pods)
+    return state.renewed(hosts)
 
 
 def _avoid_after_loss(seen: Observed, state: State, host: str, cause: Lost, *, at_once: bool) -> State:

@@ -156,15 +156,16 @@ class State:
             return replace(self, conditions=(*self.conditions, condition))
         return replace(self, conditions=tuple(condition if one is before else one for one in self.conditions))
 
+    def renewed(self, hosts: Iterable[str]) -> "State":
+        """Return the state in which these hosts get another pod: each the next number, which no pod has had."""
+        numbers = {host: self.attempts[host] + 1 if host in self.attempts else 0 for host in hosts}
+        pods = {host: uid for host, uid in self.pods.items() if host not in numbers}
+        return replace(self, attempts={**self.attempts, **numbers}, pods=pods)
+
     def at_rest(self, reason: str, *, now: float) -> "State":
         """Return the state with conditions that say that nothing runs any more, whatever host 0 last reported."""
         state = self.with_condition(READY, FALSE, reason, "", now=now)
         return state.with_condition(STALLED, FALSE, reason, "", now=now) if state.condition(STALLED) else state
-
-
-def next_attempts(attempts: Mapping[str, int], hosts: Iterable[str]) -> dict[str, int]:
-    """Return the attempts with a new number, which no pod has had, for each of `hosts`."""
-    return {**attempts, **{host: attempts[host] + 1 if host in attempts else 0 for host in hosts}}
 
 
 def read_state(status: Mapping[str, Any]) -> State:

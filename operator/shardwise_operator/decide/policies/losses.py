@@ -147,12 +147,10 @@ def _message(causes: Mapping[str, Lost], stuck_hosts: Mapping[str, str]) -> str:
 
 def _without(state: State, causes: Mapping[str, Lost], message: str, now: float) -> State:
     return replace(
-        state,
+        state.renewed(causes),
         phase=Phase.PENDING if state.phase == Phase.PENDING else Phase.RECOVERING,
         reason=REPLACED,
         message=message,
-        attempts={**state.attempts, **{host: state.attempts[host] + 1 for host in causes}},
-        pods={key: uid for key, uid in state.pods.items() if key not in causes},
         leaving={key: node for key, node in state.leaving.items() if key not in causes},
         not_before=max(state.not_before or 0.0, now),
     )

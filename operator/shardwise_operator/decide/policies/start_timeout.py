@@ -16,11 +16,11 @@ from hashlib import sha256
 from shardwise_operator.decide.budgets import budget, charge
 from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.pending import waits_for_image
-from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.plan import Plan
 from shardwise_operator.decide.policy import soonest
 from shardwise_operator.decide.relocation import avoid_after_timeout
 from shardwise_operator.observe.observed import LEADER, Observed
-from shardwise_operator.observe.state import Phase, State, next_attempts
+from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import PODS_RELEASED, Lost
 
 _FIRST_WAIT_SECONDS = 10.0
@@ -62,17 +62,8 @@ def look_again_seconds(seen: Observed) -> float | None:
 
 
 def _release_pods(seen: Observed, state: State, why: str, wait: float, now: float) -> Plan:
-    message = f"{why}; all are given back, and tried again in {wait:.0f} s"
-    state = replace(
-        state,
-        phase=Phase.PENDING,
-        reason=PODS_RELEASED,
-        message=message,
-        attempts=next_attempts(seen.state.attempts, seen.hosts),
-        pods={},
-        not_before=now + wait,
-    )
-    return Plan(state=state, events=(Event("Warning", PODS_RELEASED, message),))
+    state = replace(state.renewed(seen.hosts), phase=Phase.PENDING, not_before=now + wait)
+    return Plan.warning(state, PODS_RELEASED, f"{why}; all are given back, and tried again in {wait:.0f} s")
 
 
 def remaining_seconds(seen: Observed, now: float) -> float | None:
