@@ -20,7 +20,8 @@ from shardwise_operator.observe.pod import read_pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.rivals import Rivals
 from shardwise_operator.observe.snapshot import Snapshot, read_snapshot, take_snapshot
-from shardwise_operator.observe.state import Phase, State, read_state
+from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.render.names import config_map_name, pod_name, policy_name
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import (

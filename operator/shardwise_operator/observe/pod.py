@@ -15,7 +15,7 @@ from shardwise.protocol.pods import (
     SLICE_LABEL,
     TerminationRecord,
 )
-from shardwise_operator.observe.state import seconds_of
+from shardwise_operator.runtime.kinds import seconds_of
 
 # Kueue's marks: the name of a pod's group, and "false" on any pod of a group that gets no further pods.
 GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -153,25 +153,29 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         selector=raw["spec"].get("nodeSelector", {}),
         image_id=container.get("imageID", ""),
         address=status.get("podIP"),
-        placed_at=seconds_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
-        started_at=seconds_of(container.get("state", {}).get("running", {}).get("startedAt")),
+        placed_at=_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        started_at=_time(container.get("state", {}).get("running", {}).get("startedAt")),
         others_run=any("running" in each.get("state", {}) for each in others),
         ready=conditions.get("Ready", {}).get("status") == "True",
         gates=tuple(gate["name"] for gate in raw["spec"].get("schedulingGates", [])),
-        deleting_at=seconds_of(metadata.get("deletionTimestamp")),
+        deleting_at=_time(metadata.get("deletionTimestamp")),
         disruption=_disruption(conditions),
         reason=status.get("reason", ""),
         exit_reason=ended.get("reason", ""),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
-        unschedulable_since=seconds_of(scheduled.get("lastTransitionTime")) if unschedulable else None,
+        unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,
         exit_code=ended.get("exitCode"),
         termination_message=ended.get("message", ""),
         record=TerminationRecord.loads(ended.get("message", "")) if ended else None,
         group=labels.get(GROUP, ""),
         unfollowed=metadata.get("annotations", {}).get(UNFOLLOWED) == "false",
     )
+
+
+def _time(written: str | None) -> float | None:
+    return None if written is None else seconds_of(written)
 
 
 def _disruption(conditions: Mapping[str, Mapping[str, Any]]) -> str:

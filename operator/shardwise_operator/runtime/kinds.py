@@ -5,6 +5,7 @@ they do not know.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -47,6 +48,16 @@ class Kind:
     def reference(self, name: str, uid: str) -> Object:
         """Return how another object names one of this kind."""
         return {"apiVersion": self.api_version, "kind": self.kind, "name": name, "uid": uid}
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time since the epoch as the API server writes it, to the second."""
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(written: str) -> float:
+    """Return the time since the epoch that a text has; fractions of a second are read too."""
+    return datetime.fromisoformat(written).timestamp()
 
 
 PODS = Kind("", "v1", "pods", "Pod")
