@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from shardwise_operator.runtime.answers import EventStream
 from shardwise_operator.runtime.errors import GoneError, KubernetesError
 from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import backoff_seconds
 from shardwise_operator.runtime.store import Change, Changes, Store
-from shardwise_operator.runtime.stream import EventStream
 from shardwise_operator.runtime.transport import Api
 
 _WATCH_SECONDS = 30.0  # so an event that a dead, open connection never brings comes with the next watch
