@@ -13,7 +13,7 @@ import yaml
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.load import as_data
-from shardwise_operator.api.crds import GROUP, crds
+from shardwise_operator.api.crds import crds
 from shardwise_operator.api.policy import policy
 
 CHART = Path("charts/shardwise")
@@ -31,8 +31,8 @@ class _Dumper(yaml.SafeDumper):
 
 def files() -> Iterator[tuple[str, str]]:
     """Yield the generated files: path below the chart, and text."""
-    for plural, crd in crds().items():
-        yield f"crds/{plural}.{GROUP}.yaml", _text(crd)
+    for crd in crds():
+        yield f"crds/{crd['metadata']['name']}.yaml", _text(crd)
     for name, accelerator in BUILT_IN.items():
         yield f"files/classes/{name}.yaml", _text(as_data(accelerator))
     for name, manifest in policy().items():

@@ -70,3 +70,9 @@ LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 TRAINING_JOBS = Kind("shardwise.dev", "v1alpha1", "trainingjobs", "TrainingJob")
 ACCELERATOR_CLASSES = Kind("shardwise.dev", "v1alpha1", "acceleratorclasses", "AcceleratorClass", namespaced=False)
 ACCELERATOR_CATALOGS = Kind("shardwise.dev", "v1alpha1", "acceleratorcatalogs", "AcceleratorCatalog", namespaced=False)
+CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+_ADMISSION = "admissionregistration.k8s.io"
+POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
+POLICY_BINDINGS = Kind(
+    _ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False
+)
