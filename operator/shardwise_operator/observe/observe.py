@@ -24,14 +24,7 @@ from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.render.names import config_map_name, pod_name, policy_name
 from shardwise_operator.runtime.errors import NotFoundError
-from shardwise_operator.runtime.kinds import (
-    ACCELERATOR_CLASSES,
-    CONFIG_MAPS,
-    NETWORK_POLICIES,
-    PODS,
-    Kind,
-    Object,
-)
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, PODS, Kind, Object
 from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.store import controller_uid
 
@@ -82,25 +75,30 @@ class Observer:
         """Observe a job, given as it is in the cache."""
         metadata, spec, status = job["metadata"], job["spec"], job.get("status", {})
         uid, state = metadata["uid"], read_state(status)
-        if state.finished:
-            self.forget((metadata["namespace"], metadata["name"]))
-            return self._observe_finished(metadata, spec, state)
-        children = {kind: self._own(kind, uid) for kind in CHILDREN}
-        snapshot = self._round_snapshot(children[CONFIG_MAPS], metadata, state)
-        desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)
-        pods = tuple(read_pod(raw) for raw in self._pods(metadata, state))
-        gone, silent = self._nodes.lost(pods, now)
-        seen = Observed(
+        known = Observed(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=uid,
             generation=metadata.get("generation", 1),
             deleting="deletionTimestamp" in metadata,
+            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
+            state=state,
+        )
+        if state.finished:
+            # Nothing but its pods in the cache and its time to live decide what follows. There may be thousands of such
+            # jobs, and after a failover all are looked at.
+            self.forget((known.namespace, known.name))
+            return replace(known, pods=tuple(read_pod(raw) for raw in self._own(PODS, uid)))
+        children = {kind: self._own(kind, uid) for kind in CHILDREN}
+        snapshot = self._round_snapshot(children[CONFIG_MAPS], metadata, state)
+        desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)
+        pods = tuple(read_pod(raw) for raw in self._pods(metadata, state))
+        gone, silent = self._nodes.lost(pods, now)
+        seen = replace(
+            known,
             suspend=bool(spec.get("suspend")),
             preflight=spec.get("preflight") == "plan",
             deadline_seconds=_seconds(spec.get("deadline")),
-            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
-            state=state,
             saved_step=status.get("checkpoint", {}).get("step"),
             desired=desired if isinstance(desired, Snapshot) else None,
             problem=desired if isinstance(desired, str) else "",
@@ -118,22 +116,6 @@ class Observer:
         )
         elder = self._rivals.elder(metadata, seen.current_pods()) if state.phase == Phase.PENDING else ""
         return replace(seen, gone_places=self._nodes.gone_places(seen), elder=elder)
-
-    def _observe_finished(self, metadata: Mapping[str, Any], spec: Mapping[str, Any], state: State) -> Observed:
-        """A job that has finished: nothing but its pods in the cache and its time to live decide what follows.
-
-        There may be thousands of them, and after a failover all are looked at.
-        """
-        return Observed(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            generation=metadata.get("generation", 1),
-            deleting="deletionTimestamp" in metadata,
-            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
-            state=state,
-            pods=tuple(read_pod(raw) for raw in self._own(PODS, metadata["uid"])),
-        )
 
     def _round_snapshot(
         self, config_maps: Sequence[Object], metadata: Mapping[str, Any], state: State
