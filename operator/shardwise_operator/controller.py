@@ -15,7 +15,7 @@ from shardwise_operator.decide.plan import Event, Plan
 from shardwise_operator.decide.policy import soonest
 from shardwise_operator.observe.agents import Target
 from shardwise_operator.observe.observe import CHILDREN, RECENT_SECONDS, Observer
-from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import trimmed
 from shardwise_operator.observe.poll import Poller
 from shardwise_operator.observe.state import Phase
@@ -102,8 +102,8 @@ class JobController:
 
     def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
         """Have host 0 polled as long as it may answer; a status waits for its first answer, to be one write with it."""
-        leader = seen.current(LEADER)
-        if plan.state.phase in _NOT_POLLED or leader is None or not leader.address or not leader.running:
+        leader = seen.leader
+        if plan.state.phase in _NOT_POLLED or leader is None or leader.address is None:
             self.poller.forget(key)
             return
         if seen.poll is None:

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from shardwise.job.class_rules import FIGURES
 from shardwise.job.explain import rows
 from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
-from shardwise.job.quantity import DURATION_PATTERN
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.spec.base import DNS_LABEL
 from shardwise.job.spec.job import JobSpec
@@ -106,7 +105,6 @@ def crds() -> list[dict[str, Any]]:
     """Return the CRDs."""
     job = _schema(JobSpec, "A training job.", _job_notes(), status=JobStatus)
     _hang(job, (_NAME_RULE, *JOB_RULES, *POD_RULES, immutability()))
-    _check_durations(job)
     machine = _schema(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {})
     _hang(machine, _CLASS_RULES)
     catalog = _schema(CatalogSpec, "All accelerator classes in one object; the operator writes it.", {})
@@ -151,23 +149,6 @@ def _hang(schema: Schema, rules: Sequence[Rule]) -> None:
         if rule.field:
             written["fieldPath"] = rule.field
         node.setdefault("x-kubernetes-validations", []).append(written)
-
-
-def _check_durations(node: Any) -> None:
-    """Require durations above zero, which their pattern alone does not."""
-    if isinstance(node, list):
-        for item in node:
-            _check_durations(item)
-    elif isinstance(node, dict):
-        for child in node.values():
-            _check_durations(child)
-        if node.get("pattern") == DURATION_PATTERN:
-            node["x-kubernetes-validations"] = [
-                {
-                    "rule": "self.matches('[1-9]')",
-                    "message": "expected a duration above 0s, such as 90s, 10m, 1h30m or 7d",
-                }
-            ]
 
 
 def _crd(

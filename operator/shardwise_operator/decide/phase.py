@@ -38,13 +38,13 @@ def with_phase(seen: Observed, now: float) -> State:
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
         return _in(state, phase, FALSE, reason, message, now)
     state = replace(state, ran_at=state.ran_at or max((pod.started_at for pod in pods if pod.started_at), default=now))
-    poll = seen.poll
-    if poll is None or poll.status is None or not poll.fresh(now):
+    status = seen.fresh_status(now)
+    if status is None:
         # A run that host 0 does not report goes on all the same: its phase stays, and only Ready is in doubt.
         phase = state.phase if state.phase in _HAS_RUN else Phase.STARTING
-        message = poll.error if poll else ""
+        message = seen.poll.error if seen.poll else ""
         return _in(state, phase, UNKNOWN, reasons.UNREACHABLE, message, now)
-    return _reported(state, poll.status, now)
+    return _reported(state, status, now)
 
 
 def _reported(state: State, status: RunSummary, now: float) -> State:

@@ -35,7 +35,7 @@ def avoid_after_timeout(seen: Observed, state: State) -> State:
 
     A slice leaves its place at once, which costs nothing if there is no other; a host leaves its node the second time.
     """
-    label = seen.made_of.placement_label if seen.made_of else None
+    label = seen.placement_label
     for pod in seen.current_pods():
         if pod.phase != "Pending" or waits_for_image(pod):
             continue

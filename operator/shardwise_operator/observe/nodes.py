@@ -54,15 +54,8 @@ class Nodes:
             return
         waiting = {pod.slice for pod in pods if pod.gated}
         waiting |= {int(host.split("-")[0]) for host in snapshot.hosts if host not in state.pods}
-        bound = {
-            pod.slice: pod.node
-            for pod in pods
-            if pod.key != PLAN
-            and pod.node
-            and not pod.ended
-            and pod.deleting_at is None
-            and state.pods.get(pod.key) == pod.uid
-        }
+        current = [pod for pod in pods if pod.key != PLAN and state.pods.get(pod.key) == pod.uid]
+        bound = {pod.slice: pod.node for pod in current if pod.alive and pod.node}
         for slice_ in sorted(waiting & bound.keys()):
             node = self._node(bound[slice_])
             place = node["metadata"].get("labels", {}).get(label) if node else None
@@ -91,7 +84,7 @@ class Nodes:
         return found
 
     def _has_nodes(self, seen: Observed, place: str) -> bool:
-        label = seen.made_of.placement_label if seen.made_of else None
+        label = seen.placement_label
         assert label is not None
         if any(node["metadata"].get("labels", {}).get(label) == place for node in self._caches.list(NODES)):
             return True

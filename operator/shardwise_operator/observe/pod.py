@@ -107,6 +107,11 @@ class Pod:
         return self.phase in _ENDED or self.exit_code is not None
 
     @property
+    def alive(self) -> bool:
+        """Whether it has neither ended nor is being deleted."""
+        return not self.ended and self.deleting_at is None
+
+    @property
     def lingers(self) -> bool:
         """Whether its container has ended and others go on that were put into the pod, such as a service mesh's."""
         return self.ended and self.others_run
@@ -114,7 +119,7 @@ class Pod:
     @property
     def running(self) -> bool:
         """Whether its container runs, and the pod is not being deleted."""
-        return self.phase == "Running" and not self.ended and self.deleting_at is None
+        return self.phase == "Running" and self.alive
 
 
 def host_of(raw: Mapping[str, Any]) -> str:

@@ -36,10 +36,9 @@ def children(seen: Observed, operator_namespace: str, *, policy: bool = True) ->
 
 def config_map(seen: Observed) -> dict[str, Any]:
     """What the pods of this round are made of, immutable."""
-    assert seen.made_of is not None
     assert seen.state.round is not None
     meta = metadata(seen, config_map_name(seen.name, seen.state.round))
-    return CONFIG_MAPS.manifest(meta, immutable=True, data=seen.made_of.data)
+    return CONFIG_MAPS.manifest(meta, immutable=True, data=seen.round_snapshot.data)
 
 
 def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:

@@ -28,8 +28,7 @@ _VOLUMES = ("shardwise-job", "shardwise-scratch", "shardwise-tmp")
 
 def plan_manifest(seen: Observed) -> dict[str, Any]:
     """The next pod of the plan."""
-    snapshot = seen.made_of
-    assert snapshot is not None
+    snapshot = seen.round_snapshot
     number = seen.state.attempts[pods.PLAN]
     meta = metadata(seen, pod_name(seen.name, pods.PLAN, number))
     own = {pods.PLAN_LABEL: "true", pods.POD_ATTEMPT_LABEL: str(number), pods.ROUND_LABEL: str(seen.state.round)}

@@ -49,8 +49,7 @@ class Place:
 
 def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
     """The next pod of a host, "<slice>-<host>"."""
-    snapshot = seen.made_of
-    assert snapshot is not None
+    snapshot = seen.round_snapshot
     meta, asked = metadata(seen, pod_name(seen.name, host, seen.state.attempts[host])), snapshot.pod.metadata
     queue_labels, queue_annotations = _queue_marks(seen, snapshot)
     meta["labels"] = {**asked.get("labels", {}), **queue_labels, **meta["labels"], **_labels(seen, host)}

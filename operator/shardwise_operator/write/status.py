@@ -170,9 +170,8 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
 
 def _reported_restarts(seen: Observed) -> Mapping[str, int] | None:
     record = termination_record(seen)
-    if record is not None:
-        return record.restarts
-    return seen.poll.status.restarts if seen.poll and seen.poll.status else None
+    reported = record or seen.status
+    return reported.restarts if reported else None
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:

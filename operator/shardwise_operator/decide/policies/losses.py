@@ -119,9 +119,8 @@ def _known(seen: Observed, causes: Mapping[str, Lost], now: float) -> bool:
 
 def _noted(seen: Observed, state: State, slice_: str, now: float, *, known: bool) -> State:
     """Return the state with the hosts that the slice's last loss has taken by now, with those that were relocated."""
-    assert seen.made_of is not None
     before, last = seen.state.attempts, seen.state.last_loss
-    numbers = range(seen.made_of.topology.hosts)
+    numbers = range(seen.round_snapshot.topology.hosts)
     taken = {each for each in numbers if state.attempts[f"{slice_}-{each}"] != before[f"{slice_}-{each}"]}
     loss = Loss(last[slice_].at, last[slice_].hosts | taken) if known else Loss(now, frozenset(taken))
     recent = {each: other for each, other in state.last_loss.items() if now - other.at <= _TOGETHER_SECONDS}

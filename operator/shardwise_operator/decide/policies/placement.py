@@ -14,12 +14,11 @@ wake = never
 
 def decide(seen: Observed, _now: float) -> Plan:
     """Open the gates of slices whose place is known."""
-    assert seen.made_of is not None
-    label, patches = seen.made_of.placement_label, list[Patch]()
+    patches = list[Patch]()
     for pod in seen.current_pods():
         if pod.gated and pod.slice in seen.pools and pod.deleting_at is None:
             # A patch replaces the whole list, and others (a queue, a quota) have gates of their own there.
             others = [{"name": gate} for gate in pod.gates if gate != SLICE_GATE]
-            opened = {"schedulingGates": others, "nodeSelector": {label: seen.pools[pod.slice]}}
+            opened = {"schedulingGates": others, "nodeSelector": {seen.placement_label: seen.pools[pod.slice]}}
             patches.append(Patch(PODS, pod.name, pod.uid, {"spec": opened}))
     return Plan(state=seen.state, steps=tuple(patches))
