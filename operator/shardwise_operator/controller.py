@@ -11,8 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from shardwise.protocol.pods import JOB_LABEL
 from shardwise_operator.config import Settings
 from shardwise_operator.decide.decide import decide
-from shardwise_operator.decide.plan import Event, Plan
-from shardwise_operator.decide.policy import soonest
+from shardwise_operator.decide.plan import Event, Plan, soonest
 from shardwise_operator.observe.agents import Target
 from shardwise_operator.observe.observe import CHILDREN, RECENT_SECONDS, Observer
 from shardwise_operator.observe.observed import Observed

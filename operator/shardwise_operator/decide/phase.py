@@ -8,9 +8,8 @@ from dataclasses import replace
 from shardwise.protocol.run_status import RunSummary
 from shardwise_operator import reasons
 from shardwise_operator.decide.pending import pending_reason
-from shardwise_operator.decide.plan import Plan
+from shardwise_operator.decide.plan import Plan, never
 from shardwise_operator.decide.policies import preflight
-from shardwise_operator.decide.policy import never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, TRUE, UNKNOWN, ConditionStatus

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from shardwise_operator.decide.pending import waits_for_image
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.snapshot import numbers_of
 from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 
@@ -24,7 +25,7 @@ def avoid_after_losses(seen: Observed, state: State, causes: Mapping[str, Lost],
     """
     for host, cause in causes.items():
         after = _avoid_after_loss(seen, state, host, cause, at_once=host in at_once)
-        if after is not state and seen.place_of(int(host.split("-")[0])):
+        if after is not state and seen.place_of(numbers_of(host)[0]):
             return after
         state = after
     return state
@@ -61,7 +62,7 @@ def relocate_slice(seen: Observed, state: State, slice_: int) -> State:
     hosts = [
         host
         for host in seen.hosts
-        if int(host.split("-")[0]) == slice_
+        if numbers_of(host)[0] == slice_
         and state.attempts.get(host) == seen.state.attempts.get(host)  # else this pass has given it a new one already
         and (host in state.pods or seen.current(host))
     ]

@@ -4,17 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.protocol.pods import (
-    AGENT,
-    HOST_LABEL,
-    PLAN,
-    PLAN_LABEL,
-    POD_ATTEMPT_LABEL,
-    ROUND_LABEL,
-    SLICE_GATE,
-    SLICE_LABEL,
-    TerminationRecord,
-)
+from shardwise.protocol import pods
+from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator.runtime.kinds import seconds_of
 
 # Kueue's marks: the name of a pod's group, and "false" on any pod of a group that gets no further pods.
@@ -99,7 +90,7 @@ class Pod:
     @property
     def gated(self) -> bool:
         """Whether it waits for the first host of its slice."""
-        return SLICE_GATE in self.gates
+        return pods.SLICE_GATE in self.gates
 
     @property
     def ended(self) -> bool:
@@ -125,7 +116,7 @@ class Pod:
 def host_of(raw: Mapping[str, Any]) -> str:
     """Return the host of a pod of ours, "<slice>-<host>"; that of a plan's pod is "plan"."""
     labels = raw["metadata"]["labels"]
-    return PLAN if PLAN_LABEL in labels else f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}"
+    return pods.PLAN if pods.PLAN_LABEL in labels else f"{labels[pods.SLICE_LABEL]}-{labels[pods.HOST_LABEL]}"
 
 
 def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +130,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     metadata, status = raw["metadata"], raw.get("status", {})
     labels = metadata["labels"]
     containers = {each["name"]: each for each in status.get("containerStatuses", [])}
-    own = PLAN if PLAN_LABEL in labels else AGENT
+    own = pods.PLAN if pods.PLAN_LABEL in labels else pods.AGENT
     container: Mapping[str, Any] = containers.get(own, {})
     others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
     ended = container.get("state", {}).get("terminated", {})
@@ -151,8 +142,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         name=metadata["name"],
         uid=metadata["uid"],
         key=host_of(raw),
-        attempt=int(labels[POD_ATTEMPT_LABEL]),
-        round=int(labels[ROUND_LABEL]),
+        attempt=int(labels[pods.POD_ATTEMPT_LABEL]),
+        round=int(labels[pods.ROUND_LABEL]),
         phase=status.get("phase", "Pending"),
         node=raw["spec"].get("nodeName"),
         selector=raw["spec"].get("nodeSelector", {}),

@@ -16,13 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from shardwise_operator.runtime.answers import EventStream, decoded, read_metadata
 from shardwise_operator.runtime.connection import Connection
-from shardwise_operator.runtime.errors import (
-    ConflictError,
-    InvalidError,
-    NotFoundError,
-    NotLeadingError,
-    error_of,
-)
+from shardwise_operator.runtime.errors import ConflictError, InvalidError, NotFoundError, NotLeadingError, error_of
 from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter

@@ -6,8 +6,7 @@ The wait is shorter than `recovery.replaceWithin` at its default, after which th
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise_operator.decide.plan import Plan
-from shardwise_operator.decide.policy import soonest
+from shardwise_operator.decide.plan import Plan, soonest
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import RELOCATED
 

@@ -7,8 +7,7 @@ another node could pull, so it stays as it was named.
 import re
 from dataclasses import replace
 
-from shardwise_operator.decide.plan import Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Plan, never
 from shardwise_operator.observe.observed import Observed
 
 _NAMED = re.compile(r"(?P<repository>.+?)(:[^:/]+)?")

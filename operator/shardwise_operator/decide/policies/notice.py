@@ -4,8 +4,7 @@ The time that a save takes is that of the last one. The notice is the pods' grac
 sooner.
 """
 
-from shardwise_operator.decide.plan import Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Plan, never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import FALSE, NOTICE_TOO_SHORT, TRUE
 

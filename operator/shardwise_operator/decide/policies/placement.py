@@ -4,8 +4,7 @@ Only classes with a `placementLabel` have gates; each value of that label is a p
 """
 
 from shardwise.protocol.pods import SLICE_GATE
-from shardwise_operator.decide.plan import Patch, Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Patch, Plan, never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.runtime.kinds import PODS
 

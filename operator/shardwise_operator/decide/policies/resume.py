@@ -9,9 +9,8 @@ from dataclasses import replace
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.budgets import budget, charge
-from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.policies import preflight
-from shardwise_operator.decide.policy import never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost

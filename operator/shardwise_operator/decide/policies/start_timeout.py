@@ -16,8 +16,7 @@ from hashlib import sha256
 from shardwise_operator.decide.budgets import budget, charge
 from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.pending import waits_for_image
-from shardwise_operator.decide.plan import Plan
-from shardwise_operator.decide.policy import soonest
+from shardwise_operator.decide.plan import Plan, soonest
 from shardwise_operator.decide.relocation import avoid_after_timeout
 from shardwise_operator.observe.observed import LEADER, Observed
 from shardwise_operator.observe.state import Phase, State
