@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shardwise.protocol.run_status import RunProgress, RunSummary
-from shardwise_operator.observe.poll import Key
+from shardwise_operator.runtime.queue import Key
 
 _LABELS = ["namespace", "job"]
 _PROGRESS: dict[str, tuple[str, Callable[[RunProgress], float | str | None]]] = {

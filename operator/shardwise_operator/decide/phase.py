@@ -35,14 +35,14 @@ def with_phase(seen: Observed, now: float) -> State:
     state = seen.state.with_condition(reasons.SCHEDULED, placed, reason, message, now=now)
     if len(pods) < len(seen.hosts) or any(not pod.running for pod in pods):
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
-        return _in(state, phase, FALSE, reason, message, now)
+        return state.at(phase, FALSE, reason, message, now=now)
     state = replace(state, ran_at=state.ran_at or max((pod.started_at for pod in pods if pod.started_at), default=now))
     status = seen.fresh_status(now)
     if status is None:
         # A run that host 0 does not report goes on all the same: its phase stays, and only Ready is in doubt.
         phase = state.phase if state.phase in _HAS_RUN else Phase.STARTING
         message = seen.poll.error if seen.poll else ""
-        return _in(state, phase, UNKNOWN, reasons.UNREACHABLE, message, now)
+        return state.at(phase, UNKNOWN, reasons.UNREACHABLE, message, now=now)
     return _reported(state, status, now)
 
 
@@ -59,9 +59,4 @@ def _reported(state: State, status: RunSummary, now: float) -> State:
             reasons.STALLED, TRUE if stalled else FALSE, reason, message if stalled else "", now=now
         )
     ready: ConditionStatus = TRUE if reported == "running" else FALSE
-    return _in(replace(state, not_before=None), phase, ready, reason, message, now)
-
-
-def _in(state: State, phase: Phase, ready: ConditionStatus, reason: str, message: str, now: float) -> State:
-    state = replace(state, phase=phase, reason=reason, message=message)
-    return state.with_condition(reasons.READY, ready, reason, message, now=now)
+    return replace(state, not_before=None).at(phase, ready, reason, message, now=now)

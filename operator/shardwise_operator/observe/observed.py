@@ -10,6 +10,7 @@ from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import State
+from shardwise_operator.runtime.queue import Key
 
 LEADER = "0-0"
 
@@ -82,6 +83,11 @@ class Observed:
     @cached_property
     def _numbered(self) -> dict[tuple[str, int], Pod]:
         return {(pod.key, pod.attempt): pod for pod in self.pods}
+
+    @property
+    def key(self) -> Key:
+        """The namespace and the name of the job."""
+        return self.namespace, self.name
 
     @property
     def made_of(self) -> Snapshot | None:

@@ -137,6 +137,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     waiting = container.get("state", {}).get("waiting", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
+    hold = {name: condition for name, condition in conditions.items() if condition.get("status") == "True"}
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     return Pod(
         name=metadata["name"],
@@ -149,13 +150,13 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         selector=raw["spec"].get("nodeSelector", {}),
         image_id=container.get("imageID", ""),
         address=status.get("podIP"),
-        placed_at=_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        placed_at=_time(hold.get("PodScheduled", {}).get("lastTransitionTime")),
         started_at=_time(container.get("state", {}).get("running", {}).get("startedAt")),
         others_run=any("running" in each.get("state", {}) for each in others),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready="Ready" in hold,
         gates=tuple(gate["name"] for gate in raw["spec"].get("schedulingGates", [])),
         deleting_at=_time(metadata.get("deletionTimestamp")),
-        disruption=_disruption(conditions),
+        disruption=hold.get("DisruptionTarget", {}).get("reason", ""),
         reason=status.get("reason", ""),
         exit_reason=ended.get("reason", ""),
         waiting=waiting.get("reason", ""),
@@ -172,8 +173,3 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
 
 def _time(written: str | None) -> float | None:
     return None if written is None else seconds_of(written)
-
-
-def _disruption(conditions: Mapping[str, Mapping[str, Any]]) -> str:
-    target = conditions.get("DisruptionTarget", {})
-    return str(target.get("reason", "")) if target.get("status") == "True" else ""

@@ -145,18 +145,22 @@ class State:
 
     def with_condition(self, kind: str, status: ConditionStatus, reason: str, message: str, *, now: float) -> "State":
         """Return the state with one condition set; its time stays if its status does."""
-        before = self.condition(kind)
+        conditions = {condition.type: condition for condition in self.conditions}
+        before = conditions.get(kind)
         since = before.since if before and before.status == status else now
-        condition = Condition(type=kind, status=status, reason=reason, message=message, since=since)
-        if before is None:
-            return replace(self, conditions=(*self.conditions, condition))
-        return replace(self, conditions=tuple(condition if one is before else one for one in self.conditions))
+        conditions[kind] = Condition(type=kind, status=status, reason=reason, message=message, since=since)
+        return replace(self, conditions=tuple(conditions.values()))
 
     def renewed(self, hosts: Iterable[str]) -> "State":
         """Return the state in which these hosts get another pod: each the next number, which no pod has had."""
         numbers = {host: self.attempts[host] + 1 if host in self.attempts else 0 for host in hosts}
         pods = {host: uid for host, uid in self.pods.items() if host not in numbers}
         return replace(self, attempts={**self.attempts, **numbers}, pods=pods)
+
+    def at(self, phase: Phase, ready: ConditionStatus, reason: str, message: str, *, now: float) -> "State":
+        """Return the state in a phase, for a reason that the condition Ready has too."""
+        state = replace(self, phase=phase, reason=reason, message=message)
+        return state.with_condition(READY, ready, reason, message, now=now)
 
     def at_rest(self, reason: str, *, now: float) -> "State":
         """Return the state with conditions that say that nothing runs any more, whatever host 0 last reported."""

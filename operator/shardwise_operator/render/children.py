@@ -1,8 +1,7 @@
 """The objects beside the pods: what the round is made of, and who may speak to the pods."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from shardwise.protocol.pods import AGENT_PORT, JOB_LABEL
 from shardwise_operator.observe.observed import Observed
@@ -12,26 +11,20 @@ from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, Kind
 _OPERATOR = {"app.kubernetes.io/name": "shardwise", "app.kubernetes.io/component": "operator"}  # as the chart's pods
 
 
-@dataclass(frozen=True)
-class Child:
-    """An object that a round needs before its pods: its name, and how it is rendered where it is missing."""
+class Child(NamedTuple):
+    """An object that a round needs before its pods."""
 
     kind: Kind
-    name: str
-    render: Callable[[], dict[str, Any]]
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """The object."""
-        return self.render()
+    manifest: dict[str, Any]
 
 
 def children(seen: Observed, operator_namespace: str, *, policy: bool = True) -> Iterator[Child]:
-    """Every object that a round needs before its pods, but the Secret, which nobody may look for; with its `policy`."""
+    """Every object that a round needs before its pods and lacks, but the Secret, which nobody may look for."""
     assert seen.state.round is not None
-    yield Child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round), lambda: config_map(seen))
-    if policy:
-        yield Child(NETWORK_POLICIES, policy_name(seen.name), lambda: network_policy(seen, operator_namespace))
+    if f"{CONFIG_MAPS.kind}/{config_map_name(seen.name, seen.state.round)}" not in seen.children:
+        yield Child(CONFIG_MAPS, config_map(seen))
+    if policy and f"{NETWORK_POLICIES.kind}/{policy_name(seen.name)}" not in seen.children:
+        yield Child(NETWORK_POLICIES, network_policy(seen, operator_namespace))
 
 
 def config_map(seen: Observed) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The containers of a pod: the agent, as `protocol/pods.py` says, and those that a job's template has beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shardwise.job.load import as_data
@@ -18,10 +18,9 @@ _READY_PERIOD_SECONDS = 5
 
 def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
     """The agent of a host, "<slice>-<host>"."""
-    pod = snapshot.pod
-    made: dict[str, Any] = {
+    return {
         "name": pods.AGENT,
-        "image": seen.state.image or pod.image,
+        "image": seen.state.image or snapshot.pod.image,
         "command": _COMMAND,
         "env": _env(seen, snapshot, host),
         "resources": _resources(snapshot),
@@ -36,8 +35,19 @@ def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
         "terminationMessagePath": pods.TERMINATION_LOG,
         "terminationMessagePolicy": "File",
         "volumeMounts": volume_mounts(snapshot),
+        **asked_of_agent(snapshot, "imagePullPolicy", "envFrom"),
     }
-    return made | {name: pod.agent[name] for name in ("imagePullPolicy", "envFrom") if name in pod.agent}
+
+
+def asked_of_agent(snapshot: Snapshot, *fields: str) -> dict[str, Any]:
+    """Those of the fields that the job's template has for the agent."""
+    return {name: snapshot.pod.agent[name] for name in fields if name in snapshot.pod.agent}
+
+
+def env(asked: Iterable[Mapping[str, Any]], ours: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """The variables that were asked for, a later one of a name in place of an earlier one, and ours over them."""
+    made = [*asked, *({"name": name, "value": value} for name, value in ours.items())]
+    return [*{each["name"]: each for each in made}.values()]
 
 
 def side_container(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +56,7 @@ def side_container(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {**asked, "securityContext": asked.get("securityContext", {}) | security}
 
 
-def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[dict[str, Any]]:
+def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[Mapping[str, Any]]:
     """The class's variables, the job's over them, and the contract's, which neither may have."""
     started_at = seen.state.started_at
     assert started_at is not None
@@ -62,8 +72,7 @@ def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[dict[str, Any]]:
     }
     address = {"name": pods.ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     asked = [*(as_data(variable) for variable in snapshot.machine.spec.env), *snapshot.pod.agent.get("env", [])]
-    made = [*asked, *({"name": name, "value": value} for name, value in ours.items())]
-    return [address, *{each["name"]: each for each in made}.values()]
+    return [address, *env(asked, ours)]
 
 
 def _resources(snapshot: Snapshot) -> dict[str, Any]:

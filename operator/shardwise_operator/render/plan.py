@@ -12,6 +12,7 @@ from shardwise.protocol import pods
 from shardwise.protocol.contract import CACHE_VARIABLE
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.render.container import asked_of_agent, env
 from shardwise_operator.render.names import metadata, pod_name
 from shardwise_operator.render.pods import LOST_NODES
 from shardwise_operator.render.security import RESTRICTED, container_security, pod_security
@@ -38,10 +39,8 @@ def plan_manifest(seen: Observed) -> dict[str, Any]:
 
 
 def _spec(seen: Observed, snapshot: Snapshot) -> dict[str, Any]:
-    names = {
-        *_VOLUMES,
-        *(mount["name"] for mount in snapshot.pod.agent.get("volumeMounts", []) if _reads_a_file(snapshot)),
-    }
+    asked = snapshot.pod.agent.get("volumeMounts", []) if _reads_a_file(snapshot) else []
+    names = {*_VOLUMES, *(mount["name"] for mount in asked)}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": _MOST_SECONDS,
@@ -53,35 +52,32 @@ def _spec(seen: Observed, snapshot: Snapshot) -> dict[str, Any]:
         "containers": [_container(snapshot, names)],
         "volumes": [volume for volume in volumes(seen, snapshot) if volume["name"] in names],
     }
-    asked = snapshot.pod.spec
     kept = ("serviceAccountName", "imagePullSecrets", "priorityClassName")
-    return spec | {name: asked[name] for name in kept if name in asked}
+    return spec | {name: snapshot.pod.spec[name] for name in kept if name in snapshot.pod.spec}
 
 
 def _container(snapshot: Snapshot, names: set[str]) -> dict[str, Any]:
-    pod, reads = snapshot.pod, _reads_a_file(snapshot)
+    agent, reads = snapshot.pod.agent, _reads_a_file(snapshot)
     ours = {
         "HOME": pods.SCRATCH_MOUNT,
         CACHE_VARIABLE: f"{pods.SCRATCH_MOUNT}/cache",
         CLASS_VARIABLE: f"{pods.JOB_MOUNT}/{pods.CLASS_KEY}",
         "COLUMNS": "120",
     }
-    env = [*(pod.agent.get("env", []) if reads else []), *({"name": name, "value": ours[name]} for name in ours)]
-    asked = {mount["name"] for mount in pod.agent.get("volumeMounts", [])}
+    asked = {mount["name"] for mount in agent.get("volumeMounts", [])}
     mounts = [mount for mount in volume_mounts(snapshot) if mount["name"] in names]
-    made: dict[str, Any] = {
+    return {
         "name": pods.PLAN,
-        "image": pod.image,
+        "image": snapshot.pod.image,
         "command": _COMMAND,
-        "env": [*{each["name"]: each for each in env}.values()],
+        "env": env(agent.get("env", []) if reads else [], ours),
         "resources": _RESOURCES,
         "securityContext": container_security(RESTRICTED),
         "terminationMessagePath": pods.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount | {"readOnly": True} if mount["name"] in asked else mount for mount in mounts],
+        **asked_of_agent(snapshot, "imagePullPolicy", *(("envFrom",) if reads else ())),
     }
-    kept = ("imagePullPolicy", "envFrom") if reads else ("imagePullPolicy",)
-    return made | {name: pod.agent[name] for name in kept if name in pod.agent}
 
 
 def _reads_a_file(snapshot: Snapshot) -> bool:

@@ -34,9 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Sent:
-    namespace: str
-    name: str
-    uid: str
+    metadata: Object
     count: int
     at: float
 
@@ -87,7 +85,8 @@ class Recorder:
         with self._lock:
             event.count += 1
             patch = {"count": event.count, "lastTimestamp": timestamp(time.time())}
-        self._api.patch(EVENTS, event.namespace, event.name, patch, uid=event.uid)
+        metadata = event.metadata
+        self._api.patch(EVENTS, metadata["namespace"], metadata["name"], patch, uid=metadata["uid"])
         event.at = time.monotonic()
 
     def _create(self, about: Object, severity: str, reason: str, message: str) -> _Sent:
@@ -109,8 +108,7 @@ class Recorder:
             reportingComponent=self._component,
             reportingInstance="",
         )
-        identity = self._api.create(EVENTS, event)["metadata"]
-        return _Sent(namespace, identity["name"], identity["uid"], 1, time.monotonic())
+        return _Sent(self._api.create(EVENTS, event)["metadata"], 1, time.monotonic())
 
 
 def _remember(known: OrderedDict[tuple[str, ...], T], key: tuple[str, ...], value: T) -> None:

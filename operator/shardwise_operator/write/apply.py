@@ -135,12 +135,12 @@ class Applier:
 
     def _patch(self, seen: Observed, step: Patch) -> None:
         """Patch once: the next passes decide the same, because the cache does not show the patch yet."""
-        key, now = (seen.namespace, seen.name), time.monotonic()
-        lately = [each for each in self._patched.get(key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
+        now = time.monotonic()
+        lately = [each for each in self._patched.get(seen.key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
         if step not in [patched for patched, _ in lately]:
             self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
             lately.append((step, now))
-        self._patched[key] = lately
+        self._patched[seen.key] = lately
 
     def _exists(self, seen: Observed, step: Create, outcome: Outcome, error: AlreadyExistsError) -> None:
         if step.kind == SECRETS:  # its name has the job's UID in it, so it is this job's
@@ -159,7 +159,7 @@ class Applier:
     def _request(self, seen: Observed, step: RequestStop | RequestSave) -> bool:
         """Send a request; return whether host 0 has taken it, which is known in a later pass at the earliest."""
         target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
-        return self._requests.send((seen.namespace, seen.name), target, step)
+        return self._requests.send(seen.key, target, step)
 
 
 def _creates_a_pod(step: Step) -> bool:

@@ -12,14 +12,8 @@ from shardwise_operator.decide.plan import Event
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import TRUE, Lost
 
-_WAITS = {
-    reasons.WAITING_FOR_SLICE: "Normal",
-    reasons.UNSCHEDULABLE: "Warning",
-    reasons.IMAGE: "Warning",
-    reasons.CONTAINER: "Warning",
-    reasons.QUOTA: "Warning",
-    reasons.REFUSED: "Warning",
-}
+_FAULTS = (reasons.UNSCHEDULABLE, reasons.IMAGE, reasons.CONTAINER, reasons.QUOTA, reasons.REFUSED)
+_WAITS = {reasons.WAITING_FOR_SLICE: "Normal", **dict.fromkeys(_FAULTS, "Warning")}
 
 
 def milestones(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:

@@ -62,10 +62,8 @@ def with_phase(seen: Observed, now: float) -> State:
         reason, message = next(pod_problems([pod] if pod else []), (reasons.PLANNING, _PLANNING))
     else:
         reason, message = reasons.NOT_FITTING, condition.message if condition else ""
-    state = replace(state, phase=Phase.PENDING, reason=reason, message=message)
-    for kind in (reasons.READY, reasons.SCHEDULED):
-        state = state.with_condition(kind, FALSE, reason, message, now=now)
-    return state
+    state = state.at(Phase.PENDING, FALSE, reason, message, now=now)
+    return state.with_condition(reasons.SCHEDULED, FALSE, reason, message, now=now)
 
 
 def wake(seen: Observed, now: float) -> float | None:

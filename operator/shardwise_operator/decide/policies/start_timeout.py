@@ -67,8 +67,8 @@ def _release_pods(seen: Observed, state: State, why: str, wait: float, now: floa
 
 def remaining_seconds(seen: Observed, now: float) -> float | None:
     """Return how long the pods may still take until all run; None if the operator does not wait for them."""
-    state, running = seen.state, sum(pod.phase == "Running" for pod in seen.current_pods())
-    if not state.cleared or state.started_at is None or seen.made_of is None or running == len(seen.hosts):
+    state = seen.state
+    if not state.cleared or state.started_at is None or seen.made_of is None or _running(seen) == len(seen.hosts):
         return None
     leader = seen.current(LEADER)
     if state.phase != Phase.PENDING and leader and leader.running:  # its leader waits for the others
@@ -89,13 +89,16 @@ def _named(seen: Observed) -> str:
 
 def _leaderless(seen: Observed) -> bool:
     """Return whether a run has begun, and hosts of it wait for host 0."""
-    return seen.state.phase != Phase.PENDING and any(pod.phase == "Running" for pod in seen.current_pods())
+    return seen.state.phase != Phase.PENDING and _running(seen) > 0
+
+
+def _running(seen: Observed) -> int:
+    return sum(pod.phase == "Running" for pod in seen.current_pods())
 
 
 def _message(seen: Observed) -> str:
-    running = sum(pod.phase == "Running" for pod in seen.current_pods())
     bound = "replaceWithin" if _leaderless(seen) else "startWithin"
-    return f"{running} of {len(seen.hosts)} pods ran within {bound}"
+    return f"{_running(seen)} of {len(seen.hosts)} pods ran within {bound}"
 
 
 def retry_seconds(seen: Observed) -> float:
