@@ -19,17 +19,10 @@ import yaml
 from shardwise.protocol.pods import AGENT
 from shardwise_operator.runtime.connection import connect
 from shardwise_operator.runtime.errors import ApiError, KubernetesError, NotFoundError
-from shardwise_operator.runtime.kinds import TRAINING_JOBS, Kind, Object
+from shardwise_operator.runtime.kinds import CRDS, POLICIES, POLICY_BINDINGS, TRAINING_JOBS, Object
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.transport import Api
-
-CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
-_ADMISSION = "admissionregistration.k8s.io"
-POLICY_BINDINGS = Kind(
-    _ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False
-)
-POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
 
 _FIELD_MANAGER = "helm"  # Helm applies the CRDs at an install, and refuses to if another manager owns their fields
 _WAIT_SECONDS = 60.0
@@ -140,12 +133,7 @@ def _waiting_job(namespace: str, managed_by: str) -> Object:
             },
         },
     } | ({"managedBy": managed_by} if managed_by else {})
-    return {
-        "apiVersion": TRAINING_JOBS.api_version,
-        "kind": TRAINING_JOBS.kind,
-        "metadata": {"name": _TEST_JOB, "namespace": namespace},
-        "spec": spec,
-    }
+    return TRAINING_JOBS.manifest({"name": _TEST_JOB, "namespace": namespace}, spec=spec)
 
 
 def _refuses(api: Api, job: Object) -> bool:

@@ -9,21 +9,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shardwise.protocol.run_status import RunProgress, RunSummary
-from shardwise_operator.observe.poll import Key
+from shardwise_operator.runtime.queue import Key
 
 _LABELS = ["namespace", "job"]
 _PROGRESS: dict[str, tuple[str, Callable[[RunProgress], float | str | None]]] = {
-    "shardwise_job_step": ("The last completed step.", lambda progress: progress.step),
-    "shardwise_job_steps": ("The steps of the whole run.", lambda progress: progress.of),
-    "shardwise_job_loss": ("The loss of the last step.", lambda progress: progress.loss),
-    "shardwise_job_tokens_per_second": (
-        "Tokens per second of the whole job.",
-        lambda progress: progress.tokens_per_second,
-    ),
-    "shardwise_job_mfu": (
-        "The share of the devices' peak that the model's sums use.",
-        lambda progress: progress.mfu,
-    ),
+    "step": ("The last completed step.", lambda run: run.step),
+    "steps": ("The steps of the whole run.", lambda run: run.of),
+    "loss": ("The loss of the last step.", lambda run: run.loss),
+    "tokens_per_second": ("Tokens per second of the whole job.", lambda run: run.tokens_per_second),
+    "mfu": ("The share of the devices' peak that the model's sums use.", lambda run: run.mfu),
 }
 
 
@@ -52,7 +46,7 @@ class JobMetrics(Collector):
             _add(goodput, key, status.goodput)
         yield from (phase, restarts, goodput)
         for name, (description, figure) in _PROGRESS.items():
-            family = GaugeMetricFamily(name, description, labels=_LABELS)
+            family = GaugeMetricFamily(f"shardwise_job_{name}", description, labels=_LABELS)
             for key, status in latest.items():
                 value = figure(status.progress)
                 if isinstance(value, int | float):

@@ -44,11 +44,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _operator() -> None:
-    """Keep the pods of TrainingJobs alive, and report their status."""
-
-
 @app.command()
 def version() -> None:
     """Print the version."""

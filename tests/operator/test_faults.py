@@ -17,7 +17,7 @@ from tests.operator.life import DAY, HOUR, Life
 from shardwise.launcher.leader import budgets
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.job_status import JobStatus
-from shardwise_operator.render.names import host_of
+from shardwise_operator.observe.pod import host_of
 from shardwise_operator.runtime.kinds import PODS
 
 _STEPS = 3000  # of ten seconds, a save every half hour

@@ -19,7 +19,8 @@ from shardwise.protocol.pods import TerminationRecord
 from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.observe.pod import read_pod
 from shardwise_operator.observe.snapshot import read_snapshot
-from shardwise_operator.observe.state import Phase, read_state
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state_fields import read_state
 
 RELEASES = sorted((Path(__file__).parent / "releases").iterdir())
 OF_THIS_CONTRACT = [folder for folder in RELEASES if folder.name.removeprefix("contract-") in pods.CONTRACTS]

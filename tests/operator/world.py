@@ -20,10 +20,9 @@ from shardwise.protocol.contract import Cause, ExitCode
 from shardwise.protocol.leader_record import Used
 from shardwise.protocol.pods import TerminationRecord
 from shardwise.protocol.run_status import CheckpointStatus, RunProgress, RunSummary
-from shardwise_operator.observe.state import timestamp
-from shardwise_operator.render.names import host_of
+from shardwise_operator.observe.pod import host_of
 from shardwise_operator.runtime.errors import ConflictError, NotFoundError, error_of
-from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, TRAINING_JOBS, Kind, Object
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, TRAINING_JOBS, Kind, Object, timestamp
 from shardwise_operator.runtime.store import controller_uid
 from shardwise_operator.runtime.transport import Page
 

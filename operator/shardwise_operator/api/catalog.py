@@ -14,6 +14,7 @@ from shardwise.job.spec.base import XlaFlag
 from shardwise.job.topology import parse_topology, topologies
 from shardwise.protocol.errors import JobError
 from shardwise.protocol.strict_model import StrictModel
+from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS
 
 CATALOG_NAME = "shardwise"
 
@@ -57,12 +58,7 @@ class CatalogSpec(StrictModel):
 def catalog_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the catalogue of a cluster's classes, as an object to write; classes that are wrong are left out."""
     entries = sorted((_entry(each) for each in _readable(manifests)), key=lambda entry: str(entry["name"]))
-    return {
-        "apiVersion": "shardwise.dev/v1alpha1",
-        "kind": "AcceleratorCatalog",
-        "metadata": {"name": CATALOG_NAME},
-        "spec": {"classes": entries},
-    }
+    return ACCELERATOR_CATALOGS.manifest({"name": CATALOG_NAME}, spec={"classes": entries})
 
 
 def _readable(manifests: Iterable[Mapping[str, Any]]) -> Iterable[AcceleratorClass]:

@@ -4,10 +4,10 @@ The API server bounds in advance what a rule may cost, and text made from a numb
 messages that list choices add up one short text for each.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwise.job.flags import FUSION, OVERLAP, YES
+from shardwise.job.flags import FUSION, OVERLAP, REFUSED, YES
 from shardwise.job.presets import PRESETS
 
 
@@ -42,14 +42,14 @@ def has_size(model: str, *aliases: str) -> str:
     return f"(has({model}.preset) || ({' && '.join(f'has({model}.{alias})' for alias in aliases)}))"
 
 
-def once(flags: str) -> str:
-    """Return whether a list of XLA's options has each of them once, whatever the values."""
-    return f"{flags}.all(flag, {flags}.exists_one(other, other.split('=')[0] == flag.split('=')[0]))"
-
-
-def without(flags: str, name: str) -> str:
-    """Return whether a list of XLA's options lacks one, with any value."""
-    return f"!{flags}.exists(flag, flag.split('=')[0] == '--{name}')"
+def flag_rules(at: str, flags: str, *, unless: str = "", field: str = "") -> Iterator[Rule]:
+    """Yield the rules of a list of XLA's options: each once, and none that is refused, whatever their values."""
+    once = f"{flags}.all(flag, {flags}.exists_one(other, other.split('=')[0] == flag.split('=')[0]))"
+    yield Rule(at=at, holds=unless + once, message="expected each option once", field=field)
+    for name, reason in REFUSED.items():
+        without = f"!{flags}.exists(flag, flag.split('=')[0] == '--{name}')"
+        message = f"expected options without --{name}; {reason}"
+        yield Rule(at=at, holds=unless + without, message=message, field=field)
 
 
 def overlaps(flags: str) -> str:

@@ -1,26 +1,25 @@
 """The three CRDs, from the types of `shardwise.job`. Nothing here talks to a cluster."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
 from shardwise.job.class_rules import FIGURES
 from shardwise.job.explain import rows
-from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION, REFUSED
-from shardwise.job.quantity import DURATION_PATTERN
+from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.spec.base import DNS_LABEL
 from shardwise.job.spec.job import JobSpec
 from shardwise.protocol.job_status import JobStatus
 from shardwise_operator.api.catalog import CatalogSpec
-from shardwise_operator.api.cel import Rule, fusing, once, overlaps, without
+from shardwise_operator.api.cel import Rule, flag_rules, fusing, overlaps
 from shardwise_operator.api.immutable import immutability
 from shardwise_operator.api.job_rules import JOB_RULES
 from shardwise_operator.api.pod_rules import POD_RULES
 from shardwise_operator.api.schema import Schema, structural
-
-GROUP, VERSION = "shardwise.dev", "v1alpha1"
+from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES, CRDS, TRAINING_JOBS, Kind
 
 # Name, JSON path below .status, type, priority: 1 is shown by -o wide only.
 _JOB_COLUMNS = (
@@ -54,14 +53,13 @@ _CHIPS = (
     f"(int({_SIDES}[0]) * ({_SIDES}.size() > 1 ? int({_SIDES}[1]) : 1) * ({_SIDES}.size() > 2 ? int({_SIDES}[2]) : 1))"
 )
 _FLAGS = "self.flags.map(one, one.flag)"
+_of_class = partial(Rule, at="spec")
 _CLASS_RULES = (
-    Rule(
-        at="spec",
+    _of_class(
         holds="(has(self.machines) && self.machines.size() > 0) != has(self.hosts)",
         message="expected machines with their grids of chips, or hosts with their devices",
     ),
-    Rule(
-        at="spec",
+    _of_class(
         holds="self.?hostPaths.orValue([]).size() == 0 || self.?podSecurity.orValue('') == 'privileged'",
         message="expected privileged, which hostPaths need",
         field=".podSecurity",
@@ -72,8 +70,7 @@ _CLASS_RULES = (
         message="expected grids of whole machines: the chips of each are a multiple of the machine's",
         field=".topologies",
     ),
-    Rule(
-        at="spec",
+    _of_class(
         holds="!has(self.nodeSelector) || self.nodeSelector.all(key, "
         "self.nodeSelector[key].replace('{topology}', '').replace('{machine}', '').matches('^[^{}]*$'))",
         message="expected no placeholder but {topology} and {machine}",
@@ -94,21 +91,7 @@ _CLASS_RULES = (
         )
         for group, _, field in (f"spec.{path}".rpartition(".") for path in FIGURES)
     ),
-    Rule(
-        at="spec.compiler",
-        holds=f"!has(self.flags) || {once(_FLAGS)}",
-        message="expected each option once",
-        field=".flags",
-    ),
-    *(
-        Rule(
-            at="spec.compiler",
-            holds=f"!has(self.flags) || {without(_FLAGS, name)}",
-            message=f"expected options without --{name}; {reason}",
-            field=".flags",
-        )
-        for name, reason in REFUSED.items()
-    ),
+    *flag_rules("spec.compiler", _FLAGS, unless="!has(self.flags) || ", field=".flags"),
     Rule(
         at="spec.compiler",
         holds=f"!has(self.flags) || !{overlaps(_FLAGS)} || {fusing(_FLAGS)}.size() == 0",
@@ -118,25 +101,21 @@ _CLASS_RULES = (
 )
 
 
-def crds() -> dict[str, dict[str, Any]]:
-    """Return the CRDs by the name of their file."""
-    job = _versioned(_root(JobSpec, "A training job.", _job_notes(), status=JobStatus))
-    _hang(job["schema"]["openAPIV3Schema"], (_NAME_RULE, *JOB_RULES, *POD_RULES, immutability()))
-    _check_durations(job["schema"]["openAPIV3Schema"])
-    job["subresources"] = {"status": {}}
-    kind = _versioned(_root(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {}))
-    _hang(kind["schema"]["openAPIV3Schema"], _CLASS_RULES)
-    catalog = _versioned(_root(CatalogSpec, "All accelerator classes in one object; the operator writes it.", {}))
-    return {
-        "trainingjobs": _crd("TrainingJob", "trainingjobs", "Namespaced", ["tj"], job, _JOB_COLUMNS),
-        "acceleratorclasses": _crd(
-            "AcceleratorClass", "acceleratorclasses", "Cluster", ["accel"], kind, _CLASS_COLUMNS
-        ),
-        "acceleratorcatalogs": _crd("AcceleratorCatalog", "acceleratorcatalogs", "Cluster", [], catalog, ()),
-    }
+def crds() -> list[dict[str, Any]]:
+    """Return the CRDs."""
+    job = _schema(JobSpec, "A training job.", _job_notes(), status=JobStatus)
+    _hang(job, (_NAME_RULE, *JOB_RULES, *POD_RULES, immutability()))
+    machine = _schema(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {})
+    _hang(machine, _CLASS_RULES)
+    catalog = _schema(CatalogSpec, "All accelerator classes in one object; the operator writes it.", {})
+    return [
+        _crd(TRAINING_JOBS, job, _JOB_COLUMNS, short="tj", subresources={"status": {}}),
+        _crd(ACCELERATOR_CLASSES, machine, _CLASS_COLUMNS, short="accel"),
+        _crd(ACCELERATOR_CATALOGS, catalog),
+    ]
 
 
-def _root(
+def _schema(
     spec: type[BaseModel], description: str, notes: Mapping[str, str], status: type[BaseModel] | None = None
 ) -> Schema:
     properties: Schema = {
@@ -160,10 +139,6 @@ def _job_notes() -> dict[str, str]:
     return {path: note for path, note in notes.items() if note}
 
 
-def _versioned(schema: Schema) -> dict[str, Any]:
-    return {"name": VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-
-
 def _hang(schema: Schema, rules: Sequence[Rule]) -> None:
     """Put each rule where it belongs."""
     for rule in rules:
@@ -176,46 +151,20 @@ def _hang(schema: Schema, rules: Sequence[Rule]) -> None:
         node.setdefault("x-kubernetes-validations", []).append(written)
 
 
-def _check_durations(node: Any) -> None:
-    """Require durations above zero, which their pattern alone does not."""
-    if isinstance(node, list):
-        for item in node:
-            _check_durations(item)
-    elif isinstance(node, dict):
-        for child in node.values():
-            _check_durations(child)
-        if node.get("pattern") == DURATION_PATTERN:
-            node["x-kubernetes-validations"] = [
-                {
-                    "rule": "self.matches('[1-9]')",
-                    "message": "expected a duration above 0s, such as 90s, 10m, 1h30m or 7d",
-                }
-            ]
-
-
 def _crd(
-    kind: str,
-    plural: str,
-    scope: str,
-    short: list[str],
-    version: dict[str, Any],
-    columns: Sequence[tuple[str, str, str, int]],
+    kind: Kind, schema: Schema, columns: Sequence[tuple[str, str, str, int]] = (), *, short: str = "", **parts: Any
 ) -> dict[str, Any]:
+    names = {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower()}
+    version = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, **parts}
     if columns:
         version["additionalPrinterColumns"] = [
             {"name": name, "jsonPath": path, "type": type_, "priority": priority}
             for name, path, type_, priority in columns
         ]
-    names: dict[str, Any] = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
-    names |= {"shortNames": short} if short else {}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "names": {**names, "categories": ["shardwise"]},
-            "scope": scope,
-            "versions": [version],
-        },
+    spec = {
+        "group": kind.group,
+        "names": {**names, **({"shortNames": [short]} if short else {}), "categories": ["shardwise"]},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "versions": [version],
     }
+    return CRDS.manifest({"name": f"{kind.plural}.{kind.group}"}, spec=spec)

@@ -7,20 +7,20 @@ checks every job with the models again.
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 
 from pydantic.fields import FieldInfo
 
 from shardwise.job.fields import kind_of, named_fields
-from shardwise.job.flags import REFUSED
 from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
 from shardwise.job.presets import BYTE_VOCAB_SIZE, NO_PRESET, OPTIMIZERS, OWNERS, PRESETS, VOCAB_MULTIPLE
 from shardwise.job.rules.conflicts import CONFLICTS, Fact
 from shardwise.job.spec import JobSpec, Model, Optimizer
 from shardwise.protocol.strict_model import StrictModel
-from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, once, quoted, without
+from shardwise_operator.api.cel import Rule, flag_rules, has_size, listed, of_preset, quoted
 
-_MODEL = "spec.training.model"
+_of_model = partial(Rule, at="spec.training.model")
 _HEADS = of_preset("self", "heads", "heads")
 _EMBED = of_preset("self", "embed", "embed")
 _POSITIONS = of_preset("self", "seq_len", "seqLen")
@@ -28,34 +28,29 @@ _KNOWN = has_size("self", "heads", "embed")
 _HEAD = f"{_EMBED} / {_HEADS}"
 
 _MODEL_RULES = (
-    Rule(
-        at=_MODEL,
+    _of_model(
         holds=has_size("self", "layers", "heads", "embed", "seqLen"),
         message="expected a preset, or layers, heads, embed and seqLen; for a small model write preset: tiny",
     ),
-    Rule(
-        at=_MODEL,
+    _of_model(
         holds=f"!{_KNOWN} || {_EMBED} % {_HEADS} == 0",
         message="'expected a number of heads that divides embed, such as' + " + listed(_EMBED),
         shows=True,
         field=".heads",
     ),
-    Rule(
-        at=_MODEL,
+    _of_model(
         holds=f"!has(self.rotaryDim) || !{_KNOWN} "
         f"|| (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_EMBED} / {_HEADS})",
         message="expected an even number up to the head size (embed / heads)",
         field=".rotaryDim",
     ),
-    Rule(
-        at=_MODEL,
+    _of_model(
         holds=f"self.?attention.orValue('auto') != 'splash' || !{has_size('self', 'seqLen')} "
         f"|| {_POSITIONS} % {SPLASH_POSITIONS} == 0",
         message=f"expected a multiple of {SPLASH_POSITIONS} with attention: splash; or set attention: auto",
         field=".seqLen",
     ),
-    Rule(
-        at=_MODEL,
+    _of_model(
         holds=f"self.?attention.orValue('auto') != 'cudnn' || !{_KNOWN} "
         f"|| ({_HEAD} % {CUDNN_HEAD_STEP} == 0 && {_HEAD} <= {CUDNN_HEAD_MOST})",
         message=f"expected heads of a multiple of {CUDNN_HEAD_STEP} up to {CUDNN_HEAD_MOST} values (embed / heads) "
@@ -65,6 +60,7 @@ _MODEL_RULES = (
 )
 
 _TRAINING = "spec.training"
+_of_training = partial(Rule, at=_TRAINING)
 _BYTE = "self.data.?tokenizer.orValue('byte') == 'byte'"
 _TENSOR = "self.?mesh.?tensor.orValue(1)"
 _MODEL_HEADS = of_preset("self.model", "heads", "heads")
@@ -77,50 +73,38 @@ _WARMUP = f"{_SCHEDULE}.?warmupSteps.orValue(0)"
 _WSD = f"{_SCHEDULE}.?kind.orValue('constant') == 'warmup-stable-decay'"
 _DECAY = f"{_SCHEDULE}.?decaySteps"
 
+
+def _tensor_divides(what: str, known: str, number: str) -> Rule:
+    return _of_training(
+        holds=f"!{known} || {number} % {_TENSOR} == 0",
+        message=f"'expected a tensor that divides {what}, such as' + {listed(number)}",
+        shows=True,
+        field=".mesh.tensor",
+    )
+
+
 _TRAINING_RULES = (
-    Rule(
-        at=_TRAINING,
-        holds=f"!{has_size('self.model', 'heads')} || {_MODEL_HEADS} % {_TENSOR} == 0",
-        message="'expected a tensor that divides heads, such as' + " + listed(_MODEL_HEADS),
-        shows=True,
-        field=".mesh.tensor",
-    ),
-    Rule(
-        at=_TRAINING,
-        holds=f"!(has(self.model.mlp) || {has_size('self.model', 'embed')}) || {_MLP} % {_TENSOR} == 0",
-        message="'expected a tensor that divides mlp, such as' + " + listed(_MLP),
-        shows=True,
-        field=".mesh.tensor",
-    ),
-    Rule(
-        at=_TRAINING,
-        holds=f"!(has(self.model.vocabSize) || {_BYTE}) || {_ROWS} % {_TENSOR} == 0",
-        message="'expected a tensor that divides the vocabulary rows, padded to 128, such as' + " + listed(_ROWS),
-        shows=True,
-        field=".mesh.tensor",
-    ),
-    Rule(
-        at=_TRAINING,
+    _tensor_divides("heads", has_size("self.model", "heads"), _MODEL_HEADS),
+    _tensor_divides("mlp", f"(has(self.model.mlp) || {has_size('self.model', 'embed')})", _MLP),
+    _tensor_divides("the vocabulary rows, padded to 128", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS),
+    _of_training(
         holds="self.model.?attention.orValue('auto') != 'cudnn' "
         "|| self.?precision.?compute.orValue('float32') != 'float32'",
         message="expected precision.compute: bfloat16 with attention: cudnn; or set attention: auto",
         field=".precision.compute",
     ),
-    Rule(
-        at=_TRAINING,
+    _of_training(
         holds=f"{_WARMUP} < self.steps",
         message="expected fewer warmupSteps than training.steps",
         field=".optimizer.schedule.warmupSteps",
     ),
-    Rule(
-        at=_TRAINING,
+    _of_training(
         holds=f"!({_WSD}) || {_DECAY}.hasValue()",
         message="expected decaySteps, the number of last steps in which the rate falls, for kind: warmup-stable-decay; "
         "a tenth of training.steps is usual",
         field=".optimizer.schedule",
     ),
-    Rule(
-        at=_TRAINING,
+    _of_training(
         holds=f"!({_WSD}) || {_DECAY}.orValue(0) <= self.steps - {_WARMUP} || self.steps <= {_WARMUP}",
         message="expected at most the steps that are left after the warm-up",
         field=".optimizer.schedule.decaySteps",
@@ -138,19 +122,6 @@ _TRAINING_RULES = (
         "|| (has(self.everySteps) && self.keep.everySteps % self.everySteps == 0)",
         message="expected a multiple of checkpoint.everySteps, which must be there beside it",
         field=".keep.everySteps",
-    ),
-)
-
-
-_FLAG_RULES = (
-    Rule(at=f"{_TRAINING}.xlaFlags", holds=once("self"), message="expected each option once"),
-    *(
-        Rule(
-            at=f"{_TRAINING}.xlaFlags",
-            holds=without("self", name),
-            message=f"expected options without --{name}; {reason}",
-        )
-        for name, reason in REFUSED.items()
     ),
 )
 
@@ -227,6 +198,6 @@ JOB_RULES: tuple[Rule, ...] = (
     *_MODEL_RULES,
     *_TRAINING_RULES,
     *_conflict_rules(),
-    *_FLAG_RULES,
+    *flag_rules(f"{_TRAINING}.xlaFlags", "self"),
     *_optimizer_rules(),
 )

@@ -3,6 +3,8 @@
 CEL sees only what the schema declares; the operator checks every job again by the Python rules before it makes pods.
 """
 
+from functools import partial
+
 from shardwise.job.rules.pod import CONTAINERS, OWN_MARKS, OWN_MOUNTS, OWN_VOLUMES, REFUSED
 from shardwise.protocol.pods import AGENT, OWN_VARIABLE_PREFIXES
 from shardwise_operator.api.cel import Rule, quoted
@@ -45,14 +47,15 @@ def _refused(group: str, field: str, value: object, reason: str) -> Rule:
     )
 
 
+_of_spec = partial(Rule, at="spec")
+_of_container = partial(Rule, at=f"{_TEMPLATE}.spec.containers.*")
+
 POD_RULES = (
-    Rule(
-        at="spec",
+    _of_spec(
         holds="has(self.pod)",
         message="expected pod in a cluster, with at least directory and the volume that it is on",
     ),
-    Rule(
-        at="spec",
+    _of_spec(
         holds="!self.training.?mesh.?replica.hasValue() "
         "|| self.training.mesh.replica % self.hardware.?slices.orValue(1) == 0",
         message="expected a replica that is a multiple of hardware.slices",
@@ -64,8 +67,7 @@ POD_RULES = (
         message=f"expected {_SHARED_WORDS}",
         field=".directory",
     ),
-    Rule(
-        at="spec",
+    _of_spec(
         holds=f"!self.training.?checkpoint.?path.hasValue() || {_PATH}.contains('://') || !has(self.pod) || "
         + _is_shared("self.pod", _PATH),
         message=f"expected a URL, or {_SHARED_WORDS}",
@@ -102,23 +104,20 @@ POD_RULES = (
         message="expected another name: the trainer's container is one of spec.containers",
         field=".name",
     ),
-    Rule(
-        at=f"{_TEMPLATE}.spec.containers.*",
+    _of_container(
         holds=f"self.name != '{AGENT}' || "
         + " && ".join(f"!has(self.{field})" for field in ("image", "command", "args", "ports", "securityContext")),
         message=f"expected no image, command, args, ports or securityContext of the container {AGENT}: "
         "the image is spec.pod.image, and the rest the operator's",
     ),
-    Rule(
-        at=f"{_TEMPLATE}.spec.containers.*",
+    _of_container(
         holds=f"self.name != '{AGENT}' || !has(self.env) || "
         f"self.env.all(e, !{quoted(OWN_VARIABLE_PREFIXES)}.exists(own, e.name.startsWith(own)))",
         message=f"expected names that do not begin with {', '.join(OWN_VARIABLE_PREFIXES)}: "
         "Shardwise sets these itself",
         field=".env",
     ),
-    Rule(
-        at=f"{_TEMPLATE}.spec.containers.*",
+    _of_container(
         holds=f"self.name != '{AGENT}' || !has(self.volumeMounts) || self.volumeMounts.all(m, "
         f"!{quoted(OWN_MOUNTS)}.exists(own, m.mountPath == own || m.mountPath.startsWith(own + '/') "
         "|| own.startsWith(m.mountPath + '/')) && !m.mountPath.contains('..'))",

@@ -11,6 +11,7 @@ from shardwise.job.flags import OVERLAP, OVERLAP_WITH_FUSION
 from shardwise.protocol.job_status import MAX_HOSTS
 from shardwise_operator.api.catalog import CATALOG_NAME
 from shardwise_operator.api.cel import fusing, has_size, of_preset, overlaps
+from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, POLICIES, POLICY_BINDINGS, TRAINING_JOBS
 
 POLICY_NAME = "shardwise-accelerators"
 
@@ -75,67 +76,78 @@ _HAS_EMBED = has_size("variables.training.model", "embed")
 _FSDP = "variables.training.?mesh.?fsdp.orValue(true)"
 _KERNEL = "variables.training.model.?attention.orValue('auto')"
 
+
+def _number(path: str, value: str, expected: str) -> str:
+    """Return the message about a number; `expected` is CEL that goes on in its text."""
+    return f"'{path}: given ' + string({value}) + ', expected {expected}"
+
+
+def _text(path: str, value: str, expected: str) -> str:
+    """Return the message about a text, likewise."""
+    return f"'{path}: given \"' + {value} + '\", expected {expected}"
+
+
+def _divisor(name: str, value: str, before: str, number: str, after: str) -> str:
+    """Return the message about a size of the mesh that does not divide a number."""
+    divided = f"a size that divides {before}' + string({number}) + '{after}: ' + {_DIVISORS.format(number=number)}"
+    return _number(f"spec.training.mesh.{name}", value, divided)
+
+
 # What must hold, and the message if it does not.
 _VALIDATIONS = (
     (
         "variables.isKnown",
-        (
-            "'spec.hardware.accelerator: given \"' + variables.hardware.accelerator + '\", expected one of ' "
-            "+ variables.classes.map(c, c.name).join(', ')"
+        _text(
+            "spec.hardware.accelerator",
+            "variables.hardware.accelerator",
+            "one of ' + variables.classes.map(c, c.name).join(', ')",
         ),
     ),
     (
         "!variables.isKnown || variables.isValid",
-        (
-            "'spec.hardware.topology: given \"' + variables.topology + '\", expected for ' "
-            "+ variables.hardware.accelerator + ' ' + variables.words"
+        _text(
+            "spec.hardware.topology",
+            "variables.topology",
+            "for ' + variables.hardware.accelerator + ' ' + variables.words",
         ),
     ),
     (
         f"!variables.isValid || variables.hosts * variables.slices <= {MAX_HOSTS}",
-        (
-            "'spec.hardware.slices: given ' + string(variables.slices) + ', expected at most ' "
-            f"+ string({MAX_HOSTS} / variables.hosts) + ' slices of ' + string(variables.hosts) "
-            f"+ ' hosts: a job has at most {MAX_HOSTS} hosts'"
-        ),
+        _number("spec.hardware.slices", "variables.slices", f"at most ' + string({MAX_HOSTS} / variables.hosts) ")
+        + f"+ ' slices of ' + string(variables.hosts) + ' hosts: a job has at most {MAX_HOSTS} hosts'",
     ),
     (
         f"!variables.isKnown || {_KERNEL} == 'auto' || {_KERNEL} in variables.kind.kernels",
-        (
-            f"'spec.training.model.attention: given \"' + {_KERNEL} + '\", expected a kernel of ' "
-            "+ variables.hardware.accelerator + ': auto, ' + variables.kind.kernels.join(', ')"
-        ),
+        _text("spec.training.model.attention", _KERNEL, "a kernel of ' + variables.hardware.accelerator ")
+        + "+ ': auto, ' + variables.kind.kernels.join(', ')",
     ),
     (
         "!variables.isValid || variables.isWhole",
-        "'spec.training.mesh.replica: given ' + string(variables.replica) + ', expected a size that divides ' "
-        "+ string(variables.devices) + ' devices: ' + " + _DIVISORS.format(number="variables.devices"),
+        _divisor("replica", "variables.replica", "", "variables.devices", " devices"),
     ),
     (
         "!variables.isWhole || variables.isDivided",
-        "'spec.training.mesh.tensor: given ' + string(variables.tensor) + ', expected a size that divides ' "
-        "+ string(variables.ofReplica) + ' devices of a replica: ' + " + _DIVISORS.format(number="variables.ofReplica"),
+        _divisor("tensor", "variables.tensor", "", "variables.ofReplica", " devices of a replica"),
     ),
     (
         "!variables.isDivided || variables.data % variables.inner == 0",
-        "'spec.training.mesh.dataInner: given ' + string(variables.inner) + ', expected a size that divides data ' "
-        "+ string(variables.data) + ': ' + " + _DIVISORS.format(number="variables.data"),
+        _divisor("dataInner", "variables.inner", "data ", "variables.data", ""),
     ),
     (
         f"!variables.isDivided || !{_FSDP} || !{_HAS_EMBED} || {_EMBED} % variables.data == 0",
         (
-            f"'spec.training.mesh.tensor: embed ' + string({_EMBED}) + ' does not split over data ' "
-            "+ string(variables.data) + ' with fsdp; change tensor, embed, fsdp, replica or the topology'"
+            f"'spec.training.mesh.tensor: embed ' + string({_EMBED}) + ' does not split over data ' + "
+            "string(variables.data) + ' with fsdp; change tensor, embed, fsdp, replica or the topology'"
         ),
     ),
     (
         "!variables.isDivided || variables.sequences % variables.share == 0",
-        (
-            "'spec.training.batch.sequences: given ' + string(variables.sequences) + ', expected a multiple of data ' "
-            "+ string(variables.data) + ' x replica ' + string(variables.replica) + ' x microbatches ' "
-            "+ string(variables.training.batch.?microbatches.orValue(1)) + '; take ' "
-            "+ string((variables.sequences / variables.share + 1) * variables.share)"
-        ),
+        _number(
+            "spec.training.batch.sequences", "variables.sequences", "a multiple of data ' + string(variables.data) "
+        )
+        + "+ ' x replica ' + string(variables.replica) "
+        "+ ' x microbatches ' + string(variables.training.batch.?microbatches.orValue(1)) "
+        "+ '; take ' + string((variables.sequences / variables.share + 1) * variables.share)",
     ),
     (
         (
@@ -156,44 +168,31 @@ def policy() -> dict[str, dict[str, Any]]:
 
 
 def _policy() -> dict[str, Any]:
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": POLICY_NAME},
-        "spec": {
-            "failurePolicy": "Fail",
-            "paramKind": {"apiVersion": "shardwise.dev/v1alpha1", "kind": "AcceleratorCatalog"},
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": ["shardwise.dev"],
-                        "apiVersions": ["v1alpha1"],
-                        "operations": ["CREATE", "UPDATE"],
-                        "resources": ["trainingjobs"],
-                    }
-                ]
-            },
-            "matchConditions": [
-                {
-                    "name": "hardware-or-training-is-new",
-                    "expression": "request.operation == 'CREATE' || object.spec.hardware != oldObject.spec.hardware "
-                    "|| object.spec.training != oldObject.spec.training",
-                }
-            ],
-            "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
-            "validations": [{"expression": holds, "messageExpression": text} for holds, text in _VALIDATIONS],
-        },
+    jobs = {
+        "apiGroups": [TRAINING_JOBS.group],
+        "apiVersions": [TRAINING_JOBS.version],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [TRAINING_JOBS.plural],
     }
+    is_new = (
+        "request.operation == 'CREATE' || object.spec.hardware != oldObject.spec.hardware "
+        "|| object.spec.training != oldObject.spec.training"
+    )
+    spec = {
+        "failurePolicy": "Fail",
+        "paramKind": {"apiVersion": ACCELERATOR_CATALOGS.api_version, "kind": ACCELERATOR_CATALOGS.kind},
+        "matchConstraints": {"resourceRules": [jobs]},
+        "matchConditions": [{"name": "hardware-or-training-is-new", "expression": is_new}],
+        "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
+        "validations": [{"expression": holds, "messageExpression": text} for holds, text in _VALIDATIONS],
+    }
+    return POLICIES.manifest({"name": POLICY_NAME}, spec=spec)
 
 
 def _binding() -> dict[str, Any]:
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": POLICY_NAME},
-        "spec": {
-            "policyName": POLICY_NAME,
-            "paramRef": {"name": CATALOG_NAME, "parameterNotFoundAction": "Allow"},
-            "validationActions": ["Deny"],
-        },
+    spec = {
+        "policyName": POLICY_NAME,
+        "paramRef": {"name": CATALOG_NAME, "parameterNotFoundAction": "Allow"},
+        "validationActions": ["Deny"],
     }
+    return POLICY_BINDINGS.manifest({"name": POLICY_NAME}, spec=spec)

@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from shardwise.job.quantity import DURATION_PATTERN
+
 Schema = dict[str, Any]
 
 INT_OR_STRING = "x-kubernetes-int-or-string"
@@ -24,6 +26,13 @@ _COPIED = (
 )
 _DROPPED = ("$defs", "title", "default", "propertyNames")
 _BOUNDS = {"string": "maxLength", "array": "maxItems", INT_OR_STRING: "maxLength"}
+
+
+# Of a duration; its pattern alone does not require it.
+_ABOVE_ZERO = {
+    "rule": "self.matches('[1-9]')",
+    "message": "expected a duration above 0s, such as 90s, 10m, 1h30m or 7d",
+}
 
 
 class SchemaError(Exception):
@@ -52,6 +61,8 @@ class _Transform:
             result["description"] = f"{result['description']} {self._notes[path]}"
         if nullable:
             result["nullable"] = True
+        if result.get("pattern") == DURATION_PATTERN:
+            result["x-kubernetes-validations"] = [_ABOVE_ZERO]
         _check_bounds(result, path)
         return _as_int_or_string(result) if result["type"] == INT_OR_STRING else result
 

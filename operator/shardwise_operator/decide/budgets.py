@@ -10,22 +10,12 @@ from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 
 MAX_BACKOFF_SECONDS = 300.0
-_FIELDS = {
-    Lost.EVICTION: "eviction",
-    Lost.NODE_LOST: "node_lost",
-    Lost.MAINTENANCE: "maintenance",
-    Lost.ADMISSION: "admission",
-    Lost.IMAGE: "image",
-    Lost.OUT_OF_MEMORY: "out_of_memory",
-    Lost.UNKNOWN: "unknown",
-    Lost.HOST_LOST: "host_lost",
-}
 
 
 def budget(seen: Observed, cause: Lost) -> int:
     """Return how many losses for `cause` a round may have without a newer checkpoint in between."""
-    assert seen.made_of is not None
-    return int(getattr(seen.made_of.job.spec.recovery.restarts, _FIELDS[cause]))
+    # Each cause has a field of its name.
+    return int(getattr(seen.round_snapshot.job.spec.recovery.restarts, cause.name.lower()))
 
 
 def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | None:
@@ -47,6 +37,5 @@ def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | Non
 
 def backoff_seconds(seen: Observed, count: int) -> float:
     """Return the wait after the `count`th loss without a newer checkpoint: none at first, then doubling."""
-    assert seen.made_of is not None
-    first = seen.made_of.job.spec.recovery.backoff.seconds
+    first = seen.round_snapshot.job.spec.recovery.backoff.seconds
     return 0.0 if count <= 1 else min(MAX_BACKOFF_SECONDS, first * 2.0 ** min(count - 2, 64))

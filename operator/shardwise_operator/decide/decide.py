@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwise_operator.config import Settings
 from shardwise_operator.decide.maintain import maintain
-from shardwise_operator.decide.plan import Plan
+from shardwise_operator.decide.plan import Plan, Policy, soonest
 from shardwise_operator.decide.policies import (
     avoided_nodes,
     deadline,
@@ -20,7 +20,6 @@ from shardwise_operator.decide.policies import (
     start_timeout,
     suspension,
 )
-from shardwise_operator.decide.policy import Policy, soonest
 from shardwise_operator.observe.observed import Observed
 
 POLICIES: tuple[Policy, ...] = (

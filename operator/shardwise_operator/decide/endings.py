@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from shardwise_operator.decide.plan import Delete, Event, Plan, RequestStop, Step
+from shardwise_operator.decide.plan import Delete, Plan, RequestStop, Step
 from shardwise_operator.decide.stuck import past_grace
-from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import FAILED, TRUE
 from shardwise_operator.runtime.kinds import PODS
@@ -14,9 +14,9 @@ ASK_AGAIN_SECONDS = 2.0
 
 def failed(seen: Observed, reason: str, message: str, now: float) -> Plan:
     """Return the plan that marks the job as Failed."""
-    state = replace(seen.state, phase=Phase.FAILED, reason=reason, message=message, completed_at=now, not_before=None)
+    state = replace(seen.state, phase=Phase.FAILED, completed_at=now, not_before=None)
     state = state.with_condition(FAILED, TRUE, reason, message, now=now).at_rest(reason, now=now)
-    return Plan(state=state, events=(Event("Warning", reason, message),))
+    return Plan.warning(state, reason, message)
 
 
 def stop_steps(seen: Observed, since: float, now: float) -> tuple[Step, ...]:
@@ -25,12 +25,11 @@ def stop_steps(seen: Observed, since: float, now: float) -> tuple[Step, ...]:
     As long as host 0's pod runs, host 0 is asked to save, until the grace period after `since` is over. Then, or if
     there is no host 0 to ask, the pods are deleted.
     """
-    alive = [pod for pod in seen.pods if not pod.ended and pod.deleting_at is None]
-    leader = seen.current(LEADER)
-    if leader and leader.running and leader.address and now < since + seen.grace_seconds:
+    alive = [pod for pod in seen.pods if pod.alive]
+    if seen.leader and seen.leader.address and now < since + seen.grace_seconds:
         # Pods that do not run have nothing to save; those that do must stay, or the save would lose their shards.
         idle = [pod for pod in alive if not pod.running]
-        return (RequestStop(leader.address), *(Delete(PODS, pod.name, pod.uid) for pod in idle))
+        return (RequestStop(seen.leader.address), *(Delete(PODS, pod.name, pod.uid) for pod in idle))
     return tuple(Delete(PODS, pod.name, pod.uid) for pod in alive)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from shardwise_operator.config import Settings
 from shardwise_operator.decide import phase
-from shardwise_operator.decide.plan import Event, Plan, Step
+from shardwise_operator.decide.plan import Event, Plan, Policy, Step, soonest
 from shardwise_operator.decide.policies import (
     cleanup,
     creation,
@@ -16,7 +16,6 @@ from shardwise_operator.decide.policies import (
     placement,
     queueing,
 )
-from shardwise_operator.decide.policy import Policy, soonest
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import NOTICE_TOO_SHORT, STALLED, TRUE

@@ -2,18 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from shardwise_operator import reasons
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
-from shardwise_operator.reasons import (
-    BACKOFF,
-    CONTAINER,
-    ENDING,
-    IMAGE,
-    PLACED,
-    SCHEDULING,
-    UNSCHEDULABLE,
-    WAITING_FOR_SLICE,
-)
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _PASSING = ("", "ContainerCreating", "PodInitializing")
@@ -26,19 +17,19 @@ def waits_for_image(pod: Pod) -> bool:
 
 def pending_reason(seen: Observed, now: float) -> tuple[str, str]:
     """Return the reason and its message; `PLACED` if every pod has its node and nothing is wrong."""
-    return next(_reasons(seen, now), (PLACED, ""))
+    return next(_reasons(seen, now), (reasons.PLACED, ""))
 
 
 def pod_problems(pods: Sequence[Pod]) -> Iterator[tuple[str, str]]:
     """Yield what keeps these pods from running by their own status: reason and message, the most telling first."""
     for pod in pods:
         if waits_for_image(pod):
-            yield IMAGE, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
+            yield reasons.IMAGE, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
         elif pod.waiting not in _PASSING:
-            yield CONTAINER, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
+            yield reasons.CONTAINER, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
     for pod in pods:
         if pod.unschedulable:
-            yield UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}"
+            yield reasons.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}"
 
 
 def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
@@ -46,11 +37,11 @@ def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
     yield from pod_problems(pods)
     ending = [pod.name for pod in seen.pods if pod.key not in seen.state.pods and not pod.ended]
     if ending:
-        yield ENDING, f"{', '.join(ending)} must end before another takes its place"
+        yield reasons.ENDING, f"{', '.join(ending)} must end before another takes its place"
     if seen.state.not_before is not None and now < seen.state.not_before:
-        yield BACKOFF, seen.state.message
+        yield reasons.BACKOFF, seen.state.message
     gated = sum(pod.gated for pod in pods)
     if gated:
-        yield WAITING_FOR_SLICE, f"{gated} pods wait for the first host of their slice"
+        yield reasons.WAITING_FOR_SLICE, f"{gated} pods wait for the first host of their slice"
     if sum(pod.node is not None for pod in pods) < len(seen.hosts):
-        yield SCHEDULING, ""  # without a count, which would cost a status write for every pod
+        yield reasons.SCHEDULING, ""  # without a count, which would cost a status write for every pod

@@ -1,9 +1,13 @@
-"""What a pass decides: the job's next state, and the steps that lead there. Data only."""
+"""What a pass decides, which is the job's next state and the steps that lead there; and what a policy is.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+Every module of `policies/` is one. `decide.py` and `maintain.py` hold their two ordered lists.
+"""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
 from shardwise_operator.runtime.kinds import Kind
 
@@ -75,3 +79,28 @@ class Plan:
     steps: tuple[Step, ...] = ()
     events: tuple[Event, ...] = ()
     again_seconds: float | None = None
+
+    @classmethod
+    def warning(cls, state: State, reason: str, message: str) -> "Plan":
+        """Return the plan of a state with this reason and message, which are a warning too."""
+        state = replace(state, reason=reason, message=message)
+        return cls(state=state, events=(Event("Warning", reason, message),))
+
+
+class Policy(Protocol):
+    """One decision about a job. It is pure: it depends on what was observed and on the time alone."""
+
+    def decide(self, seen: Observed, now: float, /) -> Plan | None:
+        """Return what to do, or None if there is nothing to do. `now` is in seconds since the epoch."""
+
+    def wake(self, seen: Observed, now: float, /) -> float | None:
+        """Return in how many seconds time alone may change the decision; None if only an event can."""
+
+
+def never(_seen: Observed, _now: float) -> None:
+    """Serve as `wake` of a policy that waits for no time."""
+
+
+def soonest(seconds: Iterable[float | None]) -> float | None:
+    """Return the least of several times, None without any."""
+    return min((each for each in seconds if each is not None), default=None)

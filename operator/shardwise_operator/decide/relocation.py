@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from shardwise_operator.decide.pending import waits_for_image
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.state import State, next_attempts
+from shardwise_operator.observe.snapshot import numbers_of
+from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 
 _ASKED_FOR = (Lost.EVICTION, Lost.MAINTENANCE)
@@ -24,7 +25,7 @@ def avoid_after_losses(seen: Observed, state: State, causes: Mapping[str, Lost],
     """
     for host, cause in causes.items():
         after = _avoid_after_loss(seen, state, host, cause, at_once=host in at_once)
-        if after is not state and seen.place_of(int(host.split("-")[0])):
+        if after is not state and seen.place_of(numbers_of(host)[0]):
             return after
         state = after
     return state
@@ -35,7 +36,7 @@ def avoid_after_timeout(seen: Observed, state: State) -> State:
 
     A slice leaves its place at once, which costs nothing if there is no other; a host leaves its node the second time.
     """
-    label = seen.made_of.placement_label if seen.made_of else None
+    label = seen.placement_label
     for pod in seen.current_pods():
         if pod.phase != "Pending" or waits_for_image(pod):
             continue
@@ -61,12 +62,11 @@ def relocate_slice(seen: Observed, state: State, slice_: int) -> State:
     hosts = [
         host
         for host in seen.hosts
-        if int(host.split("-")[0]) == slice_
+        if numbers_of(host)[0] == slice_
         and state.attempts.get(host) == seen.state.attempts.get(host)  # else this pass has given it a new one already
         and (host in state.pods or seen.current(host))
     ]
-    pods = {host: uid for host, uid in state.pods.items() if host not in hosts}
-    return replace(state, attempts=next_attempts(state.attempts, hosts), pods=pods)
+    return state.renewed(hosts)
 
 
 def _avoid_after_loss(seen: Observed, state: State, host: str, cause: Lost, *, at_once: bool) -> State:

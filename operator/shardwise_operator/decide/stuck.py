@@ -19,9 +19,8 @@ def stuck(seen: Observed, now: float) -> Mapping[str, str]:
 
     It goes by addresses because an answer of host 0 may still be about the pod before.
     """
-    if not (seen.poll and seen.poll.status and seen.poll.fresh(now)):
-        return {}
-    return {each.address: each.message for each in seen.poll.status.stuck}
+    status = seen.fresh_status(now)
+    return {each.address: each.message for each in status.stuck} if status else {}
 
 
 def past_grace(pod: Pod, now: float) -> bool:

@@ -11,7 +11,7 @@ from shardwise_operator.observe.caches import Caches, Reader
 from shardwise_operator.observe.node import Node, read_node
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
-from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.observe.snapshot import Snapshot, numbers_of
 from shardwise_operator.observe.state import State
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import NODES, Object
@@ -53,16 +53,9 @@ class Nodes:
         if snapshot is None or label is None:
             return
         waiting = {pod.slice for pod in pods if pod.gated}
-        waiting |= {int(host.split("-")[0]) for host in snapshot.hosts if host not in state.pods}
-        bound = {
-            pod.slice: pod.node
-            for pod in pods
-            if pod.key != PLAN
-            and pod.node
-            and not pod.ended
-            and pod.deleting_at is None
-            and state.pods.get(pod.key) == pod.uid
-        }
+        waiting |= {numbers_of(host)[0] for host in snapshot.hosts if host not in state.pods}
+        current = [pod for pod in pods if pod.key != PLAN and state.pods.get(pod.key) == pod.uid]
+        bound = {pod.slice: pod.node for pod in current if pod.alive and pod.node}
         for slice_ in sorted(waiting & bound.keys()):
             node = self._node(bound[slice_])
             place = node["metadata"].get("labels", {}).get(label) if node else None
@@ -82,16 +75,13 @@ class Nodes:
             self._asked = {each: known for each, known in self._asked.items() if now - known[0] < _RECENT_SECONDS}
             if name in self._asked:
                 return self._asked[name][1]
-        try:
-            found = self._api.get(NODES, "", name)
-        except NotFoundError:
-            found = None
+        found = self._node(name)
         with self._lock:
             self._asked[name] = (now, found)
         return found
 
     def _has_nodes(self, seen: Observed, place: str) -> bool:
-        label = seen.made_of.placement_label if seen.made_of else None
+        label = seen.placement_label
         assert label is not None
         if any(node["metadata"].get("labels", {}).get(label) == place for node in self._caches.list(NODES)):
             return True

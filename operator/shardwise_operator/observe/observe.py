@@ -6,9 +6,10 @@ is read by name before that is believed. Nodes are observed in `nodes.py`.
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from shardwise.job.quantity import Duration
 from shardwise.protocol.errors import JobError
@@ -20,17 +21,11 @@ from shardwise_operator.observe.pod import read_pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.rivals import Rivals
 from shardwise_operator.observe.snapshot import Snapshot, read_snapshot, take_snapshot
-from shardwise_operator.observe.state import Phase, State, read_state
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.render.names import config_map_name, pod_name, policy_name
 from shardwise_operator.runtime.errors import NotFoundError
-from shardwise_operator.runtime.kinds import (
-    ACCELERATOR_CLASSES,
-    CONFIG_MAPS,
-    NETWORK_POLICIES,
-    PODS,
-    Kind,
-    Object,
-)
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, PODS, Kind, Object
 from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.store import controller_uid
 
@@ -71,7 +66,7 @@ class Observer:
         now, made_of = time.monotonic(), seen.made_of
         for kind, obj in made:
             if kind == CONFIG_MAPS and made_of is not None:  # spares reading it back
-                self._snapshots.get_or_make((seen.namespace, seen.name), obj["metadata"]["uid"], lambda: made_of)
+                self._snapshots.get_or_make(seen.key, obj["metadata"]["uid"], lambda: made_of)
         with self._lock:
             kept = {uid: [each for each in known if each.recent(now)] for uid, known in self._recent.items()}
             kept[seen.uid] = [*kept.get(seen.uid, []), *(_Made(now, kind, obj) for kind, obj in made)]
@@ -79,77 +74,55 @@ class Observer:
 
     def observe(self, job: Object, poll: Poll | None, now: float) -> Observed:
         """Observe a job, given as it is in the cache."""
-        metadata, spec, status = job["metadata"], job["spec"], job.get("status", {})
-        uid, state = metadata["uid"], read_state(status)
-        if state.finished:
-            self.forget((metadata["namespace"], metadata["name"]))
-            return self._observe_finished(metadata, spec, state)
-        children = {kind: self._own(kind, uid) for kind in CHILDREN}
-        snapshot = self._round_snapshot(children[CONFIG_MAPS], metadata, state)
+        known = _without_children(job)
+        if known.state.finished:
+            # Nothing but its pods in the cache and its time to live decide what follows. There may be thousands of such
+            # jobs, and after a failover all are looked at.
+            self.forget(known.key)
+            return replace(known, pods=tuple(read_pod(raw) for raw in self._own(PODS, known.uid)))
+        return self._observe_children(known, job, poll, now)
+
+    def _observe_children(self, known: Observed, job: Object, poll: Poll | None, now: float) -> Observed:
+        spec, state = job["spec"], known.state
+        own = ((kind, each["metadata"]) for kind in CHILDREN for each in self._own(kind, known.uid))
+        children = {(kind, metadata["name"]): metadata for kind, metadata in own}
+        snapshot = self._round_snapshot(known, children)
         desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)
-        pods = tuple(read_pod(raw) for raw in self._pods(metadata, state))
+        pods = tuple(read_pod(raw) for raw in self._pods(known))
         gone, silent = self._nodes.lost(pods, now)
-        seen = Observed(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=uid,
-            generation=metadata.get("generation", 1),
-            deleting="deletionTimestamp" in metadata,
+        seen = replace(
+            known,
             suspend=bool(spec.get("suspend")),
             preflight=spec.get("preflight") == "plan",
             deadline_seconds=_seconds(spec.get("deadline")),
-            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
-            state=state,
-            saved_step=status.get("checkpoint", {}).get("step"),
             desired=desired if isinstance(desired, Snapshot) else None,
             problem=desired if isinstance(desired, str) else "",
             snapshot=snapshot,
             pods=pods,
-            children=frozenset(
-                f"{kind.kind}/{child['metadata']['name']}" for kind in CHILDREN for child in children[kind]
-            ),
-            guard=_guard(children[NETWORK_POLICIES], metadata["name"]),
+            children=frozenset(f"{kind.kind}/{name}" for kind, name in children),
+            guard=_guard(children.get((NETWORK_POLICIES, policy_name(known.name)))),
             nodes=self._nodes.known(pods),
             pools=dict(self._nodes.pools(snapshot, state, pods)),
             gone_nodes=gone,
             silent_nodes=silent,
             poll=poll,
         )
-        elder = self._rivals.elder(metadata, seen.current_pods()) if state.phase == Phase.PENDING else ""
+        elder = self._rivals.elder(job["metadata"], seen.current_pods()) if state.phase == Phase.PENDING else ""
         return replace(seen, gone_places=self._nodes.gone_places(seen), elder=elder)
 
-    def _observe_finished(self, metadata: Mapping[str, Any], spec: Mapping[str, Any], state: State) -> Observed:
-        """A job that has finished: nothing but its pods in the cache and its time to live decide what follows.
-
-        There may be thousands of them, and after a failover all are looked at.
-        """
-        return Observed(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            generation=metadata.get("generation", 1),
-            deleting="deletionTimestamp" in metadata,
-            ttl_seconds=_seconds(spec.get("ttlAfterFinished")),
-            state=state,
-            pods=tuple(read_pod(raw) for raw in self._own(PODS, metadata["uid"])),
-        )
-
-    def _round_snapshot(
-        self, config_maps: Sequence[Object], metadata: Mapping[str, Any], state: State
-    ) -> Snapshot | None:
+    def _round_snapshot(self, known: Observed, children: Mapping[tuple[Kind, str], Object]) -> Snapshot | None:
         """Return what the round is made of, read once: it never changes, and the caches hold its metadata alone."""
-        if state.round is None:
+        if known.state.round is None:
             return None
-        wanted = config_map_name(metadata["name"], state.round)
-        found = next((each["metadata"]["uid"] for each in config_maps if each["metadata"]["name"] == wanted), None)
+        name = config_map_name(known.name, known.state.round)
+        found = children.get((CONFIG_MAPS, name))
         if found is None:
             return None
-        namespace = metadata["namespace"]
-        return self._snapshots.get_or_make(
-            (namespace, metadata["name"]),
-            found,
-            lambda: read_snapshot(self._api.get(CONFIG_MAPS, namespace, wanted)["data"]),
-        )
+
+        def reading() -> Snapshot:
+            return read_snapshot(self._api.get(CONFIG_MAPS, known.namespace, name)["data"])
+
+        return self._snapshots.get_or_make(known.key, found["uid"], reading)
 
     def _take_snapshot(self, job: Object) -> Snapshot | str:
         """Return the job with its class as they are now, or why they do not go together."""
@@ -166,15 +139,14 @@ class Observer:
 
         return self._desired.get_or_make((job["metadata"]["namespace"], job["metadata"]["name"]), known, taking)
 
-    def _pods(self, metadata: Mapping[str, Any], state: State) -> Iterator[Object]:
-        known = self._own(PODS, metadata["uid"])
-        yield from known
-        uids = {pod["metadata"]["uid"] for pod in known}
-        for host, uid in state.pods.items():
+    def _pods(self, known: Observed) -> Iterator[Object]:
+        cached = self._own(PODS, known.uid)
+        yield from cached
+        uids = {pod["metadata"]["uid"] for pod in cached}
+        for host, uid in known.state.pods.items():
             # Missing from the cache is not gone: a pod counts as lost only if the API server does not have it either.
             if uid not in uids:
-                name = pod_name(metadata["name"], host, state.attempts[host])
-                yield from self._uncached(metadata, name)
+                yield from self._uncached(known, pod_name(known.name, host, known.state.attempts[host]))
 
     def _own(self, kind: Kind, uid: str) -> list[Object]:
         """Return the job's objects of a kind: those of the cache, and recent ones that it has not shown yet."""
@@ -198,13 +170,11 @@ class Observer:
         now = time.monotonic()
         return any(each.recent(now) for each in self._recent.get(uid, []))
 
-    def _uncached(self, metadata: Mapping[str, Any], name: str) -> Iterator[Object]:
-        try:
-            found = self._api.get(PODS, metadata["namespace"], name)
-        except NotFoundError:
-            return
-        if controller_uid(found) == metadata["uid"]:
-            yield found
+    def _uncached(self, known: Observed, name: str) -> Iterator[Object]:
+        with suppress(NotFoundError):
+            found = self._api.get(PODS, known.namespace, name)
+            if controller_uid(found) == known.uid:
+                yield found
 
 
 class _Results(Generic[T]):
@@ -225,12 +195,24 @@ class _Results(Generic[T]):
         self._known.pop(key, None)
 
 
-def _guard(policies: Sequence[Object], job: str) -> Guard | None:
-    for each in policies:
-        metadata = each["metadata"]
-        if metadata["name"] == policy_name(job):
-            return Guard(metadata["uid"], frozenset(owner["uid"] for owner in metadata["ownerReferences"]))
-    return None
+def _without_children(job: Object) -> Observed:
+    metadata, status = job["metadata"], job.get("status", {})
+    return Observed(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        deleting="deletionTimestamp" in metadata,
+        ttl_seconds=_seconds(job["spec"].get("ttlAfterFinished")),
+        state=read_state(status),
+        saved_step=status.get("checkpoint", {}).get("step"),
+    )
+
+
+def _guard(metadata: Object | None) -> Guard | None:
+    if metadata is None:
+        return None
+    return Guard(metadata["uid"], frozenset(owner["uid"] for owner in metadata["ownerReferences"]))
 
 
 def _seconds(text: str | None) -> float | None:

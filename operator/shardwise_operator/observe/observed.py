@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import State
+from shardwise_operator.runtime.queue import Key
 
 LEADER = "0-0"
 
@@ -83,9 +85,25 @@ class Observed:
         return {(pod.key, pod.attempt): pod for pod in self.pods}
 
     @property
+    def key(self) -> Key:
+        """The namespace and the name of the job."""
+        return self.namespace, self.name
+
+    @property
     def made_of(self) -> Snapshot | None:
         """What this round's pods are made of: its snapshot, or what will become one."""
         return self.snapshot or self.desired
+
+    @property
+    def round_snapshot(self) -> Snapshot:
+        """The same of a job with a round, which has one."""
+        assert self.made_of is not None
+        return self.made_of
+
+    @property
+    def placement_label(self) -> str | None:
+        """The node label whose values are the places of slices; None without one."""
+        return self.made_of.placement_label if self.made_of else None
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -100,10 +118,25 @@ class Observed:
     @property
     def checkpoint_step(self) -> int | None:
         """The newest checkpoint's step, by the status, host 0 or a pod's termination record; None without one."""
-        polled = self.poll.status.checkpoint if self.poll and self.poll.status else None
+        polled = self.status.checkpoint if self.status else None
         steps = [self.saved_step, polled.step if polled else None]
         steps += [pod.record.checkpoint_step for pod in self.round_pods() if pod.record]
         return max((step for step in steps if step is not None), default=None)
+
+    @property
+    def status(self) -> RunSummary | None:
+        """The last status of host 0; None if it is not polled, or has not answered."""
+        return self.poll.status if self.poll else None
+
+    def fresh_status(self, now: float) -> RunSummary | None:
+        """Return the last status of host 0 if it still counts."""
+        return self.poll.status if self.poll and self.poll.fresh(now) else None
+
+    @property
+    def leader(self) -> Pod | None:
+        """Host 0's pod, if it runs and can be asked for something."""
+        pod = self.current(LEADER)
+        return pod if pod and pod.running and pod.address else None
 
     def current(self, key: str) -> Pod | None:
         """Return the current pod of a host; None if it does not exist."""
@@ -119,33 +152,24 @@ class Observed:
 
     def place_of(self, slice_: int) -> str | None:
         """Return the slice's value of the class's placement label; None without one, or if no pod shows it."""
-        label = self.made_of.placement_label if self.made_of else None
         for pod in self.current_pods():
-            if label and pod.slice == slice_:
+            if self.placement_label and pod.slice == slice_:
                 node = self.nodes.get(pod.node or "")
-                place = (node.labels if node else pod.selector).get(label)
+                place = (node.labels if node else pod.selector).get(self.placement_label)
                 if place:
                     return place
         return None
 
     def settling(self) -> Iterator[tuple[Pod, str]]:
         """Yield the pods that wait for a node of the place that this operator has chosen for them, with that place."""
-        made_of, label = self.made_of, self.made_of.placement_label if self.made_of else None
+        made_of, label = self.made_of, self.placement_label
+        if made_of is None or label is None:
+            return
         # A place that the class or the job names itself is not this operator's to give up.
-        if (
-            made_of is None
-            or label is None
-            or label in {**made_of.machine.spec.node_selector, **made_of.pod.spec.get("nodeSelector", {})}
-        ):
+        if label in made_of.machine.spec.node_selector or label in made_of.pod.spec.get("nodeSelector", {}):
             return
         for pod in self.current_pods():
-            if (
-                label in pod.selector
-                and pod.node is None
-                and not pod.gated
-                and not pod.ended
-                and pod.deleting_at is None
-            ):
+            if label in pod.selector and pod.alive and pod.node is None and not pod.gated:
                 yield pod, pod.selector[label]
 
     def on_a_leaving_node(self, host: str) -> bool:

@@ -4,17 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.protocol.pods import (
-    AGENT,
-    PLAN,
-    PLAN_LABEL,
-    POD_ATTEMPT_LABEL,
-    ROUND_LABEL,
-    SLICE_GATE,
-    TerminationRecord,
-)
-from shardwise_operator.observe.state import seconds_of
-from shardwise_operator.render.names import host_of
+from shardwise.protocol import pods
+from shardwise.protocol.pods import TerminationRecord
+from shardwise_operator.runtime.kinds import seconds_of
 
 # Kueue's marks: the name of a pod's group, and "false" on any pod of a group that gets no further pods.
 GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -98,12 +90,17 @@ class Pod:
     @property
     def gated(self) -> bool:
         """Whether it waits for the first host of its slice."""
-        return SLICE_GATE in self.gates
+        return pods.SLICE_GATE in self.gates
 
     @property
     def ended(self) -> bool:
         """Whether its container has ended for good: no pod of ours starts one again."""
         return self.phase in _ENDED or self.exit_code is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has neither ended nor is being deleted."""
+        return not self.ended and self.deleting_at is None
 
     @property
     def lingers(self) -> bool:
@@ -113,7 +110,13 @@ class Pod:
     @property
     def running(self) -> bool:
         """Whether its container runs, and the pod is not being deleted."""
-        return self.phase == "Running" and not self.ended and self.deleting_at is None
+        return self.phase == "Running" and self.alive
+
+
+def host_of(raw: Mapping[str, Any]) -> str:
+    """Return the host of a pod of ours, "<slice>-<host>"; that of a plan's pod is "plan"."""
+    labels = raw["metadata"]["labels"]
+    return pods.PLAN if pods.PLAN_LABEL in labels else f"{labels[pods.SLICE_LABEL]}-{labels[pods.HOST_LABEL]}"
 
 
 def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,38 +130,39 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     metadata, status = raw["metadata"], raw.get("status", {})
     labels = metadata["labels"]
     containers = {each["name"]: each for each in status.get("containerStatuses", [])}
-    own = PLAN if PLAN_LABEL in labels else AGENT
+    own = pods.PLAN if pods.PLAN_LABEL in labels else pods.AGENT
     container: Mapping[str, Any] = containers.get(own, {})
     others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
     ended = container.get("state", {}).get("terminated", {})
     waiting = container.get("state", {}).get("waiting", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
+    hold = {name: condition for name, condition in conditions.items() if condition.get("status") == "True"}
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
         key=host_of(raw),
-        attempt=int(labels[POD_ATTEMPT_LABEL]),
-        round=int(labels[ROUND_LABEL]),
+        attempt=int(labels[pods.POD_ATTEMPT_LABEL]),
+        round=int(labels[pods.ROUND_LABEL]),
         phase=status.get("phase", "Pending"),
         node=raw["spec"].get("nodeName"),
         selector=raw["spec"].get("nodeSelector", {}),
         image_id=container.get("imageID", ""),
         address=status.get("podIP"),
-        placed_at=seconds_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
-        started_at=seconds_of(container.get("state", {}).get("running", {}).get("startedAt")),
+        placed_at=_time(hold.get("PodScheduled", {}).get("lastTransitionTime")),
+        started_at=_time(container.get("state", {}).get("running", {}).get("startedAt")),
         others_run=any("running" in each.get("state", {}) for each in others),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready="Ready" in hold,
         gates=tuple(gate["name"] for gate in raw["spec"].get("schedulingGates", [])),
-        deleting_at=seconds_of(metadata.get("deletionTimestamp")),
-        disruption=_disruption(conditions),
+        deleting_at=_time(metadata.get("deletionTimestamp")),
+        disruption=hold.get("DisruptionTarget", {}).get("reason", ""),
         reason=status.get("reason", ""),
         exit_reason=ended.get("reason", ""),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
-        unschedulable_since=seconds_of(scheduled.get("lastTransitionTime")) if unschedulable else None,
+        unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,
         exit_code=ended.get("exitCode"),
         termination_message=ended.get("message", ""),
         record=TerminationRecord.loads(ended.get("message", "")) if ended else None,
@@ -167,6 +171,5 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     )
 
 
-def _disruption(conditions: Mapping[str, Mapping[str, Any]]) -> str:
-    target = conditions.get("DisruptionTarget", {})
-    return str(target.get("reason", "")) if target.get("status") == "True" else ""
+def _time(written: str | None) -> float | None:
+    return None if written is None else seconds_of(written)

@@ -21,8 +21,7 @@ from typing import Self
 from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.observe.agents import AgentError, Agents, Target
 from shardwise_operator.runtime.pace import Limiter
-
-Key = tuple[str, str]
+from shardwise_operator.runtime.queue import Key
 
 _WORKERS = 16
 _WORKERS_OF_SILENT = 8

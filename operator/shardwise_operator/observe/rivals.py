@@ -61,7 +61,7 @@ class Rivals:
 
 def _part(job: Mapping[str, Any], pods: Sequence[Pod], selector: Mapping[str, str]) -> _Part | None:
     """Return what a job holds and lacks of these nodes; None if it holds all or nothing of what it needs."""
-    like = [pod for pod in pods if pod.selector == selector and not pod.ended and pod.deleting_at is None]
+    like = [pod for pod in pods if pod.selector == selector and pod.alive]
     held, lacking = sum(pod.node is not None for pod in like), sum(map(_lacks, like))
     if not (held and lacking):
         return None

@@ -29,6 +29,12 @@ from shardwise.protocol.text import any_of
 RESOLVED_KEY = "resolved.yaml"
 
 
+def numbers_of(host: str) -> tuple[int, int]:
+    """Return the slice of a host, "<slice>-<host>", and its number there."""
+    slice_, of_slice = host.split("-")
+    return int(slice_), int(of_slice)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A resolved job that goes with its class, its image filled in, and the job as its author wrote it.
@@ -64,8 +70,8 @@ class Snapshot:
 
     def rank(self, host: str) -> int:
         """Return the rank of "<slice>-<host>"."""
-        slice_, of_slice = host.split("-")
-        return int(slice_) * self.topology.hosts + int(of_slice)
+        slice_, of_slice = numbers_of(host)
+        return slice_ * self.topology.hosts + of_slice
 
     @property
     def placement_label(self) -> str | None:

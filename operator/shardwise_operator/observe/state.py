@@ -5,12 +5,8 @@ Times are in seconds since the epoch.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
-from shardwise.protocol import job_status
-from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint, SliceLoss
 from shardwise_operator.reasons import FALSE, READY, STALLED, ConditionStatus
 
 
@@ -149,170 +145,24 @@ class State:
 
     def with_condition(self, kind: str, status: ConditionStatus, reason: str, message: str, *, now: float) -> "State":
         """Return the state with one condition set; its time stays if its status does."""
-        before = self.condition(kind)
+        conditions = {condition.type: condition for condition in self.conditions}
+        before = conditions.get(kind)
         since = before.since if before and before.status == status else now
-        condition = Condition(type=kind, status=status, reason=reason, message=message, since=since)
-        if before is None:
-            return replace(self, conditions=(*self.conditions, condition))
-        return replace(self, conditions=tuple(condition if one is before else one for one in self.conditions))
+        conditions[kind] = Condition(type=kind, status=status, reason=reason, message=message, since=since)
+        return replace(self, conditions=tuple(conditions.values()))
+
+    def renewed(self, hosts: Iterable[str]) -> "State":
+        """Return the state in which these hosts get another pod: each the next number, which no pod has had."""
+        numbers = {host: self.attempts[host] + 1 if host in self.attempts else 0 for host in hosts}
+        pods = {host: uid for host, uid in self.pods.items() if host not in numbers}
+        return replace(self, attempts={**self.attempts, **numbers}, pods=pods)
+
+    def at(self, phase: Phase, ready: ConditionStatus, reason: str, message: str, *, now: float) -> "State":
+        """Return the state in a phase, for a reason that the condition Ready has too."""
+        state = replace(self, phase=phase, reason=reason, message=message)
+        return state.with_condition(READY, ready, reason, message, now=now)
 
     def at_rest(self, reason: str, *, now: float) -> "State":
         """Return the state with conditions that say that nothing runs any more, whatever host 0 last reported."""
         state = self.with_condition(READY, FALSE, reason, "", now=now)
         return state.with_condition(STALLED, FALSE, reason, "", now=now) if state.condition(STALLED) else state
-
-
-def next_attempts(attempts: Mapping[str, int], hosts: Iterable[str]) -> dict[str, int]:
-    """Return the attempts with a new number, which no pod has had, for each of `hosts`."""
-    return {**attempts, **{host: attempts[host] + 1 if host in attempts else 0 for host in hosts}}
-
-
-def read_state(status: Mapping[str, Any]) -> State:
-    """Read the state from a status; an empty status has that of a new job."""
-    return State(
-        phase=_phase(status.get("phase", ""), status.get("round")),
-        reason=status.get("reason", ""),
-        message=status.get("message", ""),
-        round=status.get("round"),
-        preflight=_preflight(status.get("preflight")),
-        attempts=status.get("attempts", {}),
-        pods=status.get("pods", {}),
-        charged=status.get("charged", {}),
-        charged_step=status.get("chargedStep"),
-        last_loss={slice_: _loss(written) for slice_, written in status.get("lastLoss", {}).items()},
-        losses=status.get("losses", status.get("charged", {})),  # the first releases have not counted them
-        lost_at=status.get("lostAt", {}),
-        avoid=status.get("avoid", {}),
-        leaving=status.get("leaving", {}),
-        save_asked_at=seconds_of(status.get("saveTime")),
-        image=status.get("image", ""),
-        started_at=seconds_of(status.get("startTime")),
-        ran_at=seconds_of(status.get("runTime")),
-        completed_at=seconds_of(status.get("completionTime")),
-        not_before=seconds_of(status.get("notBefore")),
-        stop_asked_at=seconds_of(status.get("stopTime")),
-        conditions=tuple(_condition(condition) for condition in status.get("conditions", [])),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFields:
-    """The part of a status that no decision reads: what the run reports, and counts for people."""
-
-    progress: JobProgress | None = None
-    checkpoint: SavedCheckpoint | None = None
-    goodput: str | None = None
-    digest: str | None = None
-    restarts: Mapping[str, int] = field(default_factory=dict)
-    restart_count: int | None = None
-    hosts: HostCount | None = None
-
-
-def write_state(state: State, generation: int, run: RunFields = RunFields()) -> dict[str, Any]:
-    """Return a status without fields that hold nothing; `generation` is that of the spec that was looked at.
-
-    For the state it is the inverse of `read_state`.
-    """
-    # Validating the maps of thousands of hosts would take milliseconds of each pass, and the API server does it anyway.
-    status = JobStatus.model_construct(
-        phase=state.phase.value,
-        reason=state.reason,
-        message=state.message,
-        round=state.round,
-        preflight=_preflight_written(state.preflight),
-        attempts=dict(state.attempts),
-        pods=dict(state.pods),
-        charged=dict(state.charged),
-        charged_step=state.charged_step,
-        last_loss={
-            slice_: SliceLoss(time=_timestamp(loss.at), hosts=tuple(sorted(loss.hosts)))
-            for slice_, loss in state.last_loss.items()
-        },
-        losses=dict(state.losses),
-        lost_at=dict(state.lost_at),
-        avoid=dict(state.avoid),
-        leaving=dict(state.leaving),
-        save_time=timestamp(state.save_asked_at),
-        image=state.image,
-        start_time=timestamp(state.started_at),
-        run_time=timestamp(state.ran_at),
-        completion_time=timestamp(state.completed_at),
-        not_before=timestamp(state.not_before),
-        stop_time=timestamp(state.stop_asked_at),
-        conditions=tuple(_written(condition, generation) for condition in state.conditions),
-        observed_generation=generation,
-        progress=run.progress,
-        checkpoint=run.checkpoint,
-        goodput=run.goodput,
-        digest=run.digest,
-        restarts=dict(run.restarts),
-        restart_count=run.restart_count,
-        hosts=run.hosts,
-    )
-    fields = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {name: value for name, value in fields.items() if value not in ("", {}, [])}
-
-
-def timestamp(seconds: float | None) -> str | None:
-    """Return a time as Kubernetes writes it, to the second."""
-    return None if seconds is None else _timestamp(seconds)
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds_of(text: str | None) -> float | None:
-    """Return the time that a text has, the inverse of `timestamp`; fractions of a second are read too."""
-    return None if text is None else _time(text)
-
-
-def _phase(written: str, number: int | None) -> Phase:
-    """Read a phase; one of a newer release counts as under way, and this pass reports the true one anyway."""
-    if written in list(Phase):
-        return Phase(written)
-    return Phase.PENDING if number is None else Phase.RECOVERING
-
-
-def _preflight(written: Mapping[str, Any] | None) -> Preflight | None:
-    if written is None:
-        return None
-    finding = written.get("finding")
-    return Preflight(of=written["of"], finding=Finding(finding) if finding else None, lost=written.get("lost", 0))
-
-
-def _preflight_written(preflight: Preflight | None) -> job_status.Preflight | None:
-    if preflight is None:
-        return None
-    if preflight.finding is None:
-        return job_status.Preflight(of=preflight.of, lost=preflight.lost)
-    return job_status.Preflight(of=preflight.of, finding=preflight.finding.value, lost=preflight.lost)
-
-
-def _time(written: str) -> float:
-    return datetime.fromisoformat(written).timestamp()
-
-
-def _loss(written: Mapping[str, Any]) -> Loss:
-    return Loss(_time(written["time"]), frozenset(written["hosts"]))
-
-
-def _condition(written: Mapping[str, Any]) -> Condition:
-    return Condition(
-        type=written["type"],
-        status=written["status"],
-        reason=written.get("reason", ""),
-        message=written.get("message", ""),
-        since=_time(written["lastTransitionTime"]),
-    )
-
-
-def _written(condition: Condition, generation: int) -> job_status.Condition:
-    return job_status.Condition(
-        type=condition.type,
-        status=condition.status,
-        reason=condition.reason,
-        message=condition.message,
-        last_transition_time=_timestamp(condition.since),
-        observed_generation=generation,
-    )

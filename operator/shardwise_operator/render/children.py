@@ -1,56 +1,37 @@
 """The objects beside the pods: what the round is made of, and who may speak to the pods."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from shardwise.protocol.pods import AGENT_PORT, JOB_LABEL
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.render.names import (
-    MANAGED_BY_LABEL,
-    MANAGER,
-    config_map_name,
-    metadata,
-    policy_name,
-)
+from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER, config_map_name, metadata, policy_name
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, Kind
 
 _OPERATOR = {"app.kubernetes.io/name": "shardwise", "app.kubernetes.io/component": "operator"}  # as the chart's pods
 
 
-@dataclass(frozen=True)
-class Child:
-    """An object that a round needs before its pods: its name, and how it is rendered where it is missing."""
+class Child(NamedTuple):
+    """An object that a round needs before its pods."""
 
     kind: Kind
-    name: str
-    render: Callable[[], dict[str, Any]]
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """The object."""
-        return self.render()
+    manifest: dict[str, Any]
 
 
 def children(seen: Observed, operator_namespace: str, *, policy: bool = True) -> Iterator[Child]:
-    """Every object that a round needs before its pods, but the Secret, which nobody may look for; with its `policy`."""
+    """Every object that a round needs before its pods and lacks, but the Secret, which nobody may look for."""
     assert seen.state.round is not None
-    yield Child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round), lambda: config_map(seen))
-    if policy:
-        yield Child(NETWORK_POLICIES, policy_name(seen.name), lambda: network_policy(seen, operator_namespace))
+    if f"{CONFIG_MAPS.kind}/{config_map_name(seen.name, seen.state.round)}" not in seen.children:
+        yield Child(CONFIG_MAPS, config_map(seen))
+    if policy and f"{NETWORK_POLICIES.kind}/{policy_name(seen.name)}" not in seen.children:
+        yield Child(NETWORK_POLICIES, network_policy(seen, operator_namespace))
 
 
 def config_map(seen: Observed) -> dict[str, Any]:
     """What the pods of this round are made of, immutable."""
-    assert seen.made_of is not None
     assert seen.state.round is not None
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(seen, config_map_name(seen.name, seen.state.round)),
-        "immutable": True,
-        "data": seen.made_of.data,
-    }
+    meta = metadata(seen, config_map_name(seen.name, seen.state.round))
+    return CONFIG_MAPS.manifest(meta, immutable=True, data=seen.round_snapshot.data)
 
 
 def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
@@ -60,20 +41,9 @@ def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
         "podSelector": {"matchLabels": _OPERATOR},
     }
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(seen, policy_name(seen.name)),
-        "spec": {
-            "podSelector": own,
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": [{"podSelector": own}]},
-                {"from": [operator], "ports": [{"port": AGENT_PORT, "protocol": "TCP"}]},
-            ],
-        },
-    }
-
-
-def _metadata(seen: Observed, name: str) -> dict[str, Any]:
-    return metadata(namespace=seen.namespace, job=seen.name, uid=seen.uid, name=name)
+    ingress = [
+        {"from": [{"podSelector": own}]},
+        {"from": [operator], "ports": [{"port": AGENT_PORT, "protocol": "TCP"}]},
+    ]
+    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress}
+    return NETWORK_POLICIES.manifest(metadata(seen, policy_name(seen.name)), spec=spec)

@@ -1,25 +1,12 @@
 """The containers of a pod: the agent, as `protocol/pods.py` says, and those that a job's template has beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shardwise.job.load import as_data
 from shardwise.job.topology import host_resources
+from shardwise.protocol import pods
 from shardwise.protocol.contract import CACHE_VARIABLE
-from shardwise.protocol.pods import (
-    ADDRESS_VARIABLE,
-    AGENT,
-    AGENT_PORT,
-    CONTRACT,
-    CONTRACT_VARIABLE,
-    DIRECTORY_VARIABLE,
-    POD_ATTEMPT_VARIABLE,
-    RANK_VARIABLE,
-    RUN_VARIABLE,
-    SCRATCH_MOUNT,
-    STARTED_VARIABLE,
-    TERMINATION_LOG,
-)
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.render.security import container_security
@@ -31,14 +18,13 @@ _READY_PERIOD_SECONDS = 5
 
 def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
     """The agent of a host, "<slice>-<host>"."""
-    pod = snapshot.pod
-    made: dict[str, Any] = {
-        "name": AGENT,
-        "image": seen.state.image or pod.image,
+    return {
+        "name": pods.AGENT,
+        "image": seen.state.image or snapshot.pod.image,
         "command": _COMMAND,
         "env": _env(seen, snapshot, host),
         "resources": _resources(snapshot),
-        "ports": [{"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "agent", "containerPort": pods.AGENT_PORT, "protocol": "TCP"}],
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": "agent"},
             "periodSeconds": _READY_PERIOD_SECONDS,
@@ -46,11 +32,22 @@ def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
             "failureThreshold": 2,
         },
         "securityContext": container_security(snapshot.machine.spec.pod_security),
-        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePath": pods.TERMINATION_LOG,
         "terminationMessagePolicy": "File",
         "volumeMounts": volume_mounts(snapshot),
+        **asked_of_agent(snapshot, "imagePullPolicy", "envFrom"),
     }
-    return made | {name: pod.agent[name] for name in ("imagePullPolicy", "envFrom") if name in pod.agent}
+
+
+def asked_of_agent(snapshot: Snapshot, *fields: str) -> dict[str, Any]:
+    """Those of the fields that the job's template has for the agent."""
+    return {name: snapshot.pod.agent[name] for name in fields if name in snapshot.pod.agent}
+
+
+def env(asked: Iterable[Mapping[str, Any]], ours: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """The variables that were asked for, a later one of a name in place of an earlier one, and ours over them."""
+    made = [*asked, *({"name": name, "value": value} for name, value in ours.items())]
+    return [*{each["name"]: each for each in made}.values()]
 
 
 def side_container(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,24 +56,23 @@ def side_container(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {**asked, "securityContext": asked.get("securityContext", {}) | security}
 
 
-def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[dict[str, Any]]:
+def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[Mapping[str, Any]]:
     """The class's variables, the job's over them, and the contract's, which neither may have."""
     started_at = seen.state.started_at
     assert started_at is not None
     ours = {
-        CONTRACT_VARIABLE: CONTRACT,
-        RANK_VARIABLE: str(snapshot.rank(host)),
-        POD_ATTEMPT_VARIABLE: str(seen.state.attempts[host]),
-        RUN_VARIABLE: f"{seen.uid}-{seen.state.round}",
-        STARTED_VARIABLE: f"{started_at:.0f}",
-        DIRECTORY_VARIABLE: snapshot.pod.directory,
-        "HOME": f"{SCRATCH_MOUNT}/home",
-        CACHE_VARIABLE: f"{SCRATCH_MOUNT}/cache",
+        pods.CONTRACT_VARIABLE: pods.CONTRACT,
+        pods.RANK_VARIABLE: str(snapshot.rank(host)),
+        pods.POD_ATTEMPT_VARIABLE: str(seen.state.attempts[host]),
+        pods.RUN_VARIABLE: f"{seen.uid}-{seen.state.round}",
+        pods.STARTED_VARIABLE: f"{started_at:.0f}",
+        pods.DIRECTORY_VARIABLE: snapshot.pod.directory,
+        "HOME": f"{pods.SCRATCH_MOUNT}/home",
+        CACHE_VARIABLE: f"{pods.SCRATCH_MOUNT}/cache",
     }
-    address = {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    address = {"name": pods.ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     asked = [*(as_data(variable) for variable in snapshot.machine.spec.env), *snapshot.pod.agent.get("env", [])]
-    made = [*asked, *({"name": name, "value": value} for name, value in ours.items())]
-    return [address, *{each["name"]: each for each in made}.values()]
+    return [address, *env(asked, ours)]
 
 
 def _resources(snapshot: Snapshot) -> dict[str, Any]:

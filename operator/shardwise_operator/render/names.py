@@ -1,9 +1,9 @@
 """The names of a job's objects, and the labels and the owner that each carries."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from shardwise.protocol.pods import HOST_LABEL, JOB_LABEL, PLAN, PLAN_LABEL, SLICE_LABEL
+from shardwise.protocol.pods import JOB_LABEL
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.runtime.kinds import TRAINING_JOBS
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
@@ -37,34 +37,21 @@ def host_name(job: str, host: str) -> str:
     return f"{job}-{host}"
 
 
-def metadata(*, namespace: str, job: str, uid: str, name: str) -> dict[str, Any]:
+def metadata(seen: Observed, name: str) -> dict[str, Any]:
     """The metadata of an object that belongs to a job and goes with it."""
     return {
         "name": name,
-        "namespace": namespace,
+        "namespace": seen.namespace,
         "labels": {
             MANAGED_BY_LABEL: MANAGER,
             "app.kubernetes.io/name": "shardwise-job",
-            "app.kubernetes.io/instance": job,
-            JOB_LABEL: job,
+            "app.kubernetes.io/instance": seen.name,
+            JOB_LABEL: seen.name,
         },
-        "ownerReferences": [owner(job, uid)],
+        "ownerReferences": [owner(seen)],
     }
 
 
-def owner(job: str, uid: str) -> dict[str, Any]:
+def owner(seen: Observed) -> dict[str, Any]:
     """The job as the one that its objects belong to."""
-    return {
-        "apiVersion": TRAINING_JOBS.api_version,
-        "kind": TRAINING_JOBS.kind,
-        "name": job,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def host_of(pod: Mapping[str, Any]) -> str:
-    """The host of a pod of ours, "<slice>-<host>"; that of a plan's pod is "plan"."""
-    labels = pod["metadata"]["labels"]
-    return PLAN if PLAN_LABEL in labels else f"{labels[SLICE_LABEL]}-{labels[HOST_LABEL]}"
+    return TRAINING_JOBS.reference(seen.name, seen.uid) | {"controller": True, "blockOwnerDeletion": True}

@@ -8,26 +8,18 @@ from typing import Any
 
 from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.presets import BYTE_TOKENIZER
+from shardwise.protocol import pods
 from shardwise.protocol.contract import CACHE_VARIABLE
-from shardwise.protocol.pods import (
-    CLASS_KEY,
-    JOB_KEY,
-    JOB_MOUNT,
-    PLAN,
-    PLAN_LABEL,
-    POD_ATTEMPT_LABEL,
-    ROUND_LABEL,
-    SCRATCH_MOUNT,
-    TERMINATION_LOG,
-)
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.render.container import asked_of_agent, env
 from shardwise_operator.render.names import metadata, pod_name
 from shardwise_operator.render.pods import LOST_NODES
 from shardwise_operator.render.security import RESTRICTED, container_security, pod_security
 from shardwise_operator.render.volumes import volume_mounts, volumes
+from shardwise_operator.runtime.kinds import PODS
 
-_COMMAND = ["shardwise", "plan", f"{JOB_MOUNT}/{JOB_KEY}", "--summary", TERMINATION_LOG]
+_COMMAND = ["shardwise", "plan", f"{pods.JOB_MOUNT}/{pods.JOB_KEY}", "--summary", pods.TERMINATION_LOG]
 # To compile the step of a GPT-J of 6 billion parameters for 64 TPU chips took 1.6 GiB, and 80 s of a core.
 _RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "8Gi"}}
 # A search for a change that fits compiles the step up to seven times.
@@ -37,21 +29,18 @@ _VOLUMES = ("shardwise-job", "shardwise-scratch", "shardwise-tmp")
 
 def plan_manifest(seen: Observed) -> dict[str, Any]:
     """The next pod of the plan."""
-    snapshot = seen.made_of
-    assert snapshot is not None
-    number = seen.state.attempts[PLAN]
-    meta = metadata(namespace=seen.namespace, job=seen.name, uid=seen.uid, name=pod_name(seen.name, PLAN, number))
-    own = {PLAN_LABEL: "true", POD_ATTEMPT_LABEL: str(number), ROUND_LABEL: str(seen.state.round)}
+    snapshot = seen.round_snapshot
+    number = seen.state.attempts[pods.PLAN]
+    meta = metadata(seen, pod_name(seen.name, pods.PLAN, number))
+    own = {pods.PLAN_LABEL: "true", pods.POD_ATTEMPT_LABEL: str(number), pods.ROUND_LABEL: str(seen.state.round)}
     meta["labels"] = {**snapshot.pod.metadata.get("labels", {}), **meta["labels"], **own}
     meta["annotations"] = dict(snapshot.pod.metadata.get("annotations", {}))
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, snapshot)}
+    return PODS.manifest(meta, spec=_spec(seen, snapshot))
 
 
 def _spec(seen: Observed, snapshot: Snapshot) -> dict[str, Any]:
-    names = {
-        *_VOLUMES,
-        *(mount["name"] for mount in snapshot.pod.agent.get("volumeMounts", []) if _reads_a_file(snapshot)),
-    }
+    asked = snapshot.pod.agent.get("volumeMounts", []) if _reads_a_file(snapshot) else []
+    names = {*_VOLUMES, *(mount["name"] for mount in asked)}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": _MOST_SECONDS,
@@ -63,35 +52,32 @@ def _spec(seen: Observed, snapshot: Snapshot) -> dict[str, Any]:
         "containers": [_container(snapshot, names)],
         "volumes": [volume for volume in volumes(seen, snapshot) if volume["name"] in names],
     }
-    asked = snapshot.pod.spec
     kept = ("serviceAccountName", "imagePullSecrets", "priorityClassName")
-    return spec | {name: asked[name] for name in kept if name in asked}
+    return spec | {name: snapshot.pod.spec[name] for name in kept if name in snapshot.pod.spec}
 
 
 def _container(snapshot: Snapshot, names: set[str]) -> dict[str, Any]:
-    pod, reads = snapshot.pod, _reads_a_file(snapshot)
+    agent, reads = snapshot.pod.agent, _reads_a_file(snapshot)
     ours = {
-        "HOME": SCRATCH_MOUNT,
-        CACHE_VARIABLE: f"{SCRATCH_MOUNT}/cache",
-        CLASS_VARIABLE: f"{JOB_MOUNT}/{CLASS_KEY}",
+        "HOME": pods.SCRATCH_MOUNT,
+        CACHE_VARIABLE: f"{pods.SCRATCH_MOUNT}/cache",
+        CLASS_VARIABLE: f"{pods.JOB_MOUNT}/{pods.CLASS_KEY}",
         "COLUMNS": "120",
     }
-    env = [*(pod.agent.get("env", []) if reads else []), *({"name": name, "value": ours[name]} for name in ours)]
-    asked = {mount["name"] for mount in pod.agent.get("volumeMounts", [])}
+    asked = {mount["name"] for mount in agent.get("volumeMounts", [])}
     mounts = [mount for mount in volume_mounts(snapshot) if mount["name"] in names]
-    made: dict[str, Any] = {
-        "name": PLAN,
-        "image": pod.image,
+    return {
+        "name": pods.PLAN,
+        "image": snapshot.pod.image,
         "command": _COMMAND,
-        "env": [*{each["name"]: each for each in env}.values()],
+        "env": env(agent.get("env", []) if reads else [], ours),
         "resources": _RESOURCES,
         "securityContext": container_security(RESTRICTED),
-        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePath": pods.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount | {"readOnly": True} if mount["name"] in asked else mount for mount in mounts],
+        **asked_of_agent(snapshot, "imagePullPolicy", *(("envFrom",) if reads else ())),
     }
-    kept = ("imagePullPolicy", "envFrom") if reads else ("imagePullPolicy",)
-    return made | {name: pod.agent[name] for name in kept if name in pod.agent}
 
 
 def _reads_a_file(snapshot: Snapshot) -> bool:

@@ -10,15 +10,7 @@ from typing import Any
 
 from shardwise.job.load import as_data
 from shardwise.job.topology import node_labels
-from shardwise.protocol.pods import (
-    AGENT,
-    HOST_LABEL,
-    JOB_LABEL,
-    POD_ATTEMPT_LABEL,
-    ROUND_LABEL,
-    SLICE_GATE,
-    SLICE_LABEL,
-)
+from shardwise.protocol import pods
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import GROUP
 from shardwise_operator.observe.snapshot import Snapshot
@@ -26,6 +18,7 @@ from shardwise_operator.render.container import container, side_container
 from shardwise_operator.render.names import host_name, metadata, pod_name
 from shardwise_operator.render.security import pod_security
 from shardwise_operator.render.volumes import volumes
+from shardwise_operator.runtime.kinds import PODS
 
 # Names one slice of one job among all of the cluster; written here, read by host 0's anti-affinity.
 SLICE_ID_LABEL = "shardwise.dev/slice-id"
@@ -56,35 +49,20 @@ class Place:
 
 def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
     """The next pod of a host, "<slice>-<host>"."""
-    snapshot = seen.made_of
-    assert snapshot is not None
-    meta = metadata(
-        namespace=seen.namespace,
-        job=seen.name,
-        uid=seen.uid,
-        name=pod_name(seen.name, host, seen.state.attempts[host]),
-    )
-    queue = snapshot.job.metadata.labels.get(_QUEUE_LABEL)
-    queue_labels = _queue_labels(seen, queue) if queue else {}
-    meta["labels"] = {
-        **snapshot.pod.metadata.get("labels", {}),
-        **queue_labels,
-        **meta["labels"],
-        **_labels(seen, host),
-    }
-    meta["annotations"] = {
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-        **(_queue_annotations(seen) if queue else {}),
-        **snapshot.pod.metadata.get("annotations", {}),
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(seen, snapshot, host, place)}
+    snapshot = seen.round_snapshot
+    meta, asked = metadata(seen, pod_name(seen.name, host, seen.state.attempts[host])), snapshot.pod.metadata
+    queue_labels, queue_annotations = _queue_marks(seen, snapshot)
+    meta["labels"] = {**asked.get("labels", {}), **queue_labels, **meta["labels"], **_labels(seen, host)}
+    alone = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    meta["annotations"] = {**alone, **queue_annotations, **asked.get("annotations", {})}
+    return PODS.manifest(meta, spec=_spec(seen, snapshot, host, place))
 
 
 def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[str, Any]:
     label = snapshot.placement_label
     pool = {label: place.pool} if label and place.pool else {}
     asked = snapshot.pod.spec
-    sides = [side_container(each) for each in asked.get("containers", []) if each["name"] != AGENT]
+    sides = [side_container(each) for each in asked.get("containers", []) if each["name"] != pods.AGENT]
     spec: dict[str, Any] = {
         "hostname": host_name(seen.name, host),
         "restartPolicy": "Never",
@@ -107,17 +85,17 @@ def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[s
     if affinity:
         spec["affinity"] = affinity
     if label and not host.endswith("-0") and place.pool is None:
-        spec["schedulingGates"] = [{"name": SLICE_GATE}]
+        spec["schedulingGates"] = [{"name": pods.SLICE_GATE}]
     return spec | {name: value for name, value in asked.items() if name not in spec}
 
 
 def _labels(seen: Observed, host: str) -> dict[str, str]:
     slice_, of_slice = host.split("-")
     return {
-        SLICE_LABEL: slice_,
-        HOST_LABEL: of_slice,
-        POD_ATTEMPT_LABEL: str(seen.state.attempts[host]),
-        ROUND_LABEL: str(seen.state.round),
+        pods.SLICE_LABEL: slice_,
+        pods.HOST_LABEL: of_slice,
+        pods.POD_ATTEMPT_LABEL: str(seen.state.attempts[host]),
+        pods.ROUND_LABEL: str(seen.state.round),
         SLICE_ID_LABEL: f"{seen.uid}-{slice_}",
     }
 
@@ -138,7 +116,7 @@ def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dic
         return {}
     own = f"{seen.uid}-{host.split('-', maxsplit=1)[0]}"
     others = [
-        {"key": JOB_LABEL, "operator": "Exists"},
+        {"key": pods.JOB_LABEL, "operator": "Exists"},
         {"key": SLICE_ID_LABEL, "operator": "NotIn", "values": [own]},
     ]
     term = {"topologyKey": label, "namespaceSelector": {}, "labelSelector": {"matchExpressions": others}}
@@ -178,15 +156,14 @@ def _elsewhere(node: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _queue_labels(seen: Observed, queue: str) -> dict[str, str]:
-    """Kueue's marks of a group of pods: one for each round, all of one queue."""
-    group = f"{seen.name}-{seen.uid[:8]}-{seen.state.round}"
-    return {_QUEUE_LABEL: queue, GROUP: group}
+def _queue_marks(seen: Observed, snapshot: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
+    """Kueue's labels and annotations of a group of pods, one for each round, all of one queue; none without a queue.
 
-
-def _queue_annotations(seen: Observed) -> dict[str, str]:
-    """How many they are, and that they ask for the same: by their affinities alone Kueue would tell them apart.
-
-    A group has eight roles at most, and a pod of a role that its group did not have is never let in.
+    They say how many the pods are, and that they ask for the same: by their affinities alone Kueue would tell them
+    apart. A group has eight roles at most, and a pod of a role that its group did not have is never let in.
     """
-    return {"kueue.x-k8s.io/pod-group-total-count": str(len(seen.hosts)), "kueue.x-k8s.io/role-hash": "host"}
+    queue = snapshot.job.metadata.labels.get(_QUEUE_LABEL)
+    if not queue:
+        return {}, {}
+    labels = {_QUEUE_LABEL: queue, GROUP: f"{seen.name}-{seen.uid[:8]}-{seen.state.round}"}
+    return labels, {"kueue.x-k8s.io/pod-group-total-count": str(len(seen.hosts)), "kueue.x-k8s.io/role-hash": "host"}

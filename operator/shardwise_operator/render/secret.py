@@ -11,6 +11,7 @@ from typing import Any
 from shardwise.protocol.pods import GANG_TOKEN_KEY, STATUS_TOKEN_KEY
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.names import metadata, secret_name
+from shardwise_operator.runtime.kinds import SECRETS
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,5 @@ class Tokens:
 
 def secret_manifest(seen: Observed, tokens: Tokens) -> dict[str, Any]:
     """The Secret, immutable."""
-    name = secret_name(seen.name, seen.uid)
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata(namespace=seen.namespace, job=seen.name, uid=seen.uid, name=name),
-        "immutable": True,
-        "stringData": {GANG_TOKEN_KEY: tokens.gang(seen.uid), STATUS_TOKEN_KEY: tokens.status(seen.uid)},
-    }
+    data = {GANG_TOKEN_KEY: tokens.gang(seen.uid), STATUS_TOKEN_KEY: tokens.status(seen.uid)}
+    return SECRETS.manifest(metadata(seen, secret_name(seen.name, seen.uid)), immutable=True, stringData=data)

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
 from shardwise_operator.runtime.errors import ConflictError, KubernetesError, NotFoundError
@@ -51,32 +51,31 @@ def end_process(reason: str) -> None:
     os._exit(EXIT_LEASE_LOST)
 
 
+@dataclass
 class Elector:
-    """This process's part in the election."""
+    """This process's part in the election.
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
-        lost: Callable[[str], None] = end_process,
-        timing: Timing = Timing(),
-        clock: Callable[[], float] = since_boot_seconds,
-    ) -> None:
-        """Take the name of the Lease, and an `identity` for this process that no other ever has.
+    Attributes:
+        api: the elector's own: a busy limiter must not cost the Lease, and its time limit must be short.
+        namespace: that of the Lease.
+        name: that of the Lease.
+        identity: a name for this process that no other ever has.
+        lost: is called, in the renewing thread, when this process no longer leads.
+        timing: when to renew, and when to take over.
+        clock: see `since_boot_seconds`.
 
-        `api` should be the elector's own: a busy limiter must not cost the Lease, and its time limit must be short.
-        `lost` is called, in the renewing thread, when this process no longer leads.
-        """
-        self._api = api
-        self._namespace = namespace
-        self._name = name
-        self._identity = identity
-        self._lost = lost
-        self._timing = timing
-        self._clock = clock
+    """
+
+    api: Api
+    _: KW_ONLY
+    namespace: str
+    name: str
+    identity: str
+    lost: Callable[[str], None] = end_process
+    timing: Timing = Timing()
+    clock: Callable[[], float] = since_boot_seconds
+
+    def __post_init__(self) -> None:
         self._lease: Object = {}
         self._seen: tuple[str, str] = ("", "")
         self._seen_at = 0.0
@@ -86,18 +85,18 @@ class Elector:
 
     def leads(self) -> bool:
         """Return whether this process certainly leads at this moment."""
-        return self._clock() < self._until
+        return self.clock() < self._until
 
     def acquire(self, stop: threading.Event) -> bool:
         """Wait until this process leads, then renew the Lease in a thread; return False if `stop` came first."""
         while not stop.is_set():
             try:
                 if self._take():
-                    _log.info("leading as %s", self._identity)
+                    _log.info("leading as %s", self.identity)
                     self._thread.start()
                     return True
             except KubernetesError as error:
-                _log.warning("lease %s/%s: trying again: %s", self._namespace, self._name, error)
+                _log.warning("lease %s/%s: trying again: %s", self.namespace, self.name, error)
             stop.wait(self._pause_seconds())
         return False
 
@@ -109,53 +108,53 @@ class Elector:
             return
         self._until = float("-inf")
         try:
-            self._api.replace(LEASES, self._written("", self._lease, 1))
+            self.api.replace(LEASES, self._written("", self._lease, 1))
             _log.info("released the lease")
         except KubernetesError as error:
             _log.warning("the lease was not released, the next leader waits for its end: %s", error)
 
     def _take(self) -> bool:
         # Taken before the request: the server may have renewed the Lease long before its answer is here.
-        began = self._clock()
+        began = self.clock()
         try:
-            lease = self._api.get(LEASES, self._namespace, self._name)
+            lease = self.api.get(LEASES, self.namespace, self.name)
         except NotFoundError:
-            named = {"metadata": {"namespace": self._namespace, "name": self._name}}
-            self._holds(self._api.create(LEASES, self._written(self._identity, named)), began)
+            named = {"metadata": {"namespace": self.namespace, "name": self.name}}
+            self._holds(self.api.create(LEASES, self._written(self.identity, named)), began)
             return True
         if not self._free(lease):
             return False
-        self._holds(self._api.replace(LEASES, self._written(self._identity, lease)), began)
+        self._holds(self.api.replace(LEASES, self._written(self.identity, lease)), began)
         return True
 
     def _free(self, lease: Object) -> bool:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if holder in ("", self._identity):  # our own: the answer to our write was lost
+        if holder in ("", self.identity):  # our own: the answer to our write was lost
             return True
         seen = (lease["metadata"]["uid"], lease["metadata"]["resourceVersion"])
         # By our own clock since the last change that we saw: `renewTime` is by the leader's clock, which may differ.
         if seen != self._seen:
-            self._seen, self._seen_at = seen, self._clock()
+            self._seen, self._seen_at = seen, self.clock()
             _log.info("following %s", holder)
-        return self._clock() - self._seen_at > max(self._timing.lease, spec.get("leaseDurationSeconds") or 0)
+        return self.clock() - self._seen_at > max(self.timing.lease, spec.get("leaseDurationSeconds") or 0)
 
     def _keep(self) -> None:
         while not self._ended.wait(self._pause_seconds()):
             reason = self._renew()
             if not reason and not self.leads():
-                reason = f"the lease could not be renewed for {self._timing.renew:g} s"
+                reason = f"the lease could not be renewed for {self.timing.renew:g} s"
             if reason:
                 # Before `lost`, which may take a moment: from here on the transport refuses every write.
                 self._until = float("-inf")
-                self._lost(reason)
+                self.lost(reason)
                 return
 
     def _renew(self) -> str:
         """Renew the Lease; return why it is lost, or "" if it is not, or not yet."""
-        began = self._clock()
+        began = self.clock()
         try:
-            self._holds(self._api.replace(LEASES, self._written(self._identity, self._lease)), began)
+            self._holds(self.api.replace(LEASES, self._written(self.identity, self._lease)), began)
         except (ConflictError, NotFoundError):
             return self._contested()
         except KubernetesError as error:
@@ -165,14 +164,14 @@ class Elector:
     def _contested(self) -> str:
         """Find out who has changed the Lease: another process, or a renewal of ours whose answer was lost."""
         try:
-            lease = self._api.get(LEASES, self._namespace, self._name)
+            lease = self.api.get(LEASES, self.namespace, self.name)
         except NotFoundError:
             return "the lease was deleted"
         except KubernetesError as error:
             _log.warning("the lease could not be read: %s", error)
             return ""
         holder = (lease.get("spec") or {}).get("holderIdentity")
-        if holder != self._identity:
+        if holder != self.identity:
             return f"the lease is held by {holder or 'nobody'}"
         # Our own renewal. When it was carried out is not known, so the time that we lead does not grow by it.
         self._lease = lease
@@ -180,7 +179,7 @@ class Elector:
 
     def _holds(self, lease: Object, began: float) -> None:
         self._lease = lease
-        self._until = began + self._timing.renew
+        self._until = began + self.timing.renew
 
     def _written(self, holder: str, lease: Object, duration_seconds: int | None = None) -> Object:
         """Return the Lease as it is to be written for `holder`, who is empty to release it."""
@@ -188,13 +187,13 @@ class Elector:
         before = lease.get("spec") or {}
         spec = before | {
             "holderIdentity": holder,
-            "leaseDurationSeconds": duration_seconds or max(1, round(self._timing.lease)),
+            "leaseDurationSeconds": duration_seconds or max(1, round(self.timing.lease)),
             "renewTime": now,
         }
         if holder and holder != before.get("holderIdentity"):
             spec["acquireTime"] = now
             spec["leaseTransitions"] = before.get("leaseTransitions", -1) + 1
-        return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": lease["metadata"], "spec": spec}
+        return LEASES.manifest(lease["metadata"], spec=spec)
 
     def _pause_seconds(self) -> float:
-        return self._timing.retry * random.uniform(0.8, 1.2)  # noqa: S311  spreads load, guards nothing
+        return self.timing.retry * random.uniform(0.8, 1.2)  # noqa: S311  spreads load, guards nothing

@@ -5,6 +5,7 @@ they do not know.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -40,6 +41,24 @@ class Kind:
         place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return "/".join(part for part in (root + place, self.plural, name, subresource) if part)
 
+    def manifest(self, metadata: Object, **fields: Any) -> Object:
+        """Return an object of this kind, with its `fields` beside the metadata."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **fields}
+
+    def reference(self, name: str, uid: str) -> Object:
+        """Return how another object names one of this kind."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "name": name, "uid": uid}
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time since the epoch as the API server writes it, to the second."""
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(written: str) -> float:
+    """Return the time since the epoch that a text has; fractions of a second are read too."""
+    return datetime.fromisoformat(written).timestamp()
+
 
 PODS = Kind("", "v1", "pods", "Pod")
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
@@ -51,3 +70,9 @@ LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 TRAINING_JOBS = Kind("shardwise.dev", "v1alpha1", "trainingjobs", "TrainingJob")
 ACCELERATOR_CLASSES = Kind("shardwise.dev", "v1alpha1", "acceleratorclasses", "AcceleratorClass", namespaced=False)
 ACCELERATOR_CATALOGS = Kind("shardwise.dev", "v1alpha1", "acceleratorcatalogs", "AcceleratorCatalog", namespaced=False)
+CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+_ADMISSION = "admissionregistration.k8s.io"
+POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
+POLICY_BINDINGS = Kind(
+    _ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False
+)

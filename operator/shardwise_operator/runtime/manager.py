@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from shardwise_operator.runtime.cache import Cache
@@ -67,32 +67,35 @@ class Controller(Protocol):
         """
 
 
+@dataclass
 class Manager:
-    """The reflectors, the queue and the workers of one controller."""
+    """The reflectors, the queue and the workers of one controller.
 
-    def __init__(
-        self,
-        api: Api,
-        cache: Cache,
-        queue: WorkQueue,
-        elector: Elector,
-        metrics: Metrics,
-        *,
-        workers: int,
-        namespace: str = "",
-    ) -> None:
-        """Take the parts; an empty namespace means all of them. `cache` and `queue` are the controller's too."""
-        self.queue = queue
-        self._api = api
-        self._cache = cache
-        self._elector = elector
-        self._metrics = metrics
-        self._workers = workers
-        self._namespace = namespace
+    Attributes:
+        api: lists and watches.
+        cache: the controller's too.
+        queue: the controller's too.
+        elector: says whether this process leads.
+        metrics: has the figures of passes.
+        workers: how many jobs are reconciled at a time.
+        namespace: what is watched; empty, all of them.
+
+    """
+
+    api: Api
+    cache: Cache
+    queue: WorkQueue
+    elector: Elector
+    metrics: Metrics
+    _: KW_ONLY
+    workers: int
+    namespace: str = ""
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._began: dict[int, tuple[float, Key]] = {}  # by thread, the passes that run
         self._reflectors: dict[tuple[Kind, str], Reflector] = {}
-        metrics.leader.set_function(lambda: float(elector.leads()))
+        self.metrics.leader.set_function(lambda: float(self.elector.leads()))
 
     def run(self, controller: Controller, stop: threading.Event) -> None:
         """Watch, lead, reconcile, until `stop` is set."""
@@ -100,7 +103,7 @@ class Manager:
             self.watch(watch)
         while self.unsynced() and not stop.wait(_SYNC_POLL_SECONDS):
             pass
-        if self._elector.acquire(stop):
+        if self.elector.acquire(stop):
             self._work(controller, stop)
         for reflector in self._all():
             reflector.stop()
@@ -111,16 +114,16 @@ class Manager:
             if (watch.kind, watch.labels) in self._reflectors:
                 return
             reflector = Reflector(
-                self._api,
-                self._metrics,
+                self.api,
+                self.metrics,
                 watch.kind,
                 lambda change: self._enqueue(watch, change),
-                namespace=self._namespace,
+                namespace=self.namespace,
                 labels=watch.labels,
                 keep=watch.keep,
                 metadata_alone=watch.metadata_alone,
             )
-            self._cache.add(reflector)
+            self.cache.add(reflector)
             reflector.start()  # before others see it: a thread that has not started looks like a dead one
             self._reflectors[watch.kind, watch.labels] = reflector
 
@@ -134,7 +137,7 @@ class Manager:
 
     def stuck(self) -> list[str]:
         """Return the jobs whose pass is stuck: its worker takes no other job."""
-        now, answered_at = time.monotonic(), self._metrics.answered_at
+        now, answered_at = time.monotonic(), self.metrics.answered_at
         running = list(self._began.items())
         # Counted from the last answer of the API server to that thread: a pass may be long if it makes progress.
         still = [
@@ -155,7 +158,7 @@ class Manager:
     def _work(self, controller: Controller, stop: threading.Event) -> None:
         workers = [
             threading.Thread(target=self._reconcile_all, args=(controller,), name=f"worker {n}", daemon=True)
-            for n in range(self._workers)
+            for n in range(self.workers)
         ]
         for worker in workers:
             worker.start()
@@ -167,7 +170,7 @@ class Manager:
         if any(worker.is_alive() for worker in workers):
             _log.warning("a pass has not ended within %g s: the lease is left to run out", _DRAIN_SECONDS)
         else:
-            self._elector.release()
+            self.elector.release()
 
     def _reconcile_all(self, controller: Controller) -> None:
         while (key := self.queue.get()) is not None:
@@ -175,8 +178,8 @@ class Manager:
             self._began[threading.get_ident()] = (began, key)
             result = self._reconcile(controller, key)
             del self._began[threading.get_ident()]
-            self._metrics.pass_seconds.observe(time.monotonic() - began)
-            self._metrics.passes.labels(result).inc()
+            self.metrics.pass_seconds.observe(time.monotonic() - began)
+            self.metrics.passes.labels(result).inc()
             self.queue.done(key)
 
     def _reconcile(self, controller: Controller, key: Key) -> str:

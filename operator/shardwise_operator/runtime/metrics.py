@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -28,37 +29,26 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self.depth = Gauge("workqueue_depth", "Keys that wait for a worker.", registry=registry)
-        self.adds = Counter("workqueue_adds", "Keys that came to wait.", registry=registry)
-        self.retries = Counter("workqueue_retries", "Keys put back because their pass failed.", registry=registry)
-        self.queued = Histogram(
-            "workqueue_queue_duration_seconds", "From due to taken.", buckets=_SECONDS, registry=registry
-        )
-        self.passes = Counter("shardwise_operator_reconciles", "Passes by result.", ["result"], registry=registry)
-        self.pass_seconds = Histogram(
-            "shardwise_operator_reconcile_seconds", "Time of a pass.", buckets=_SECONDS, registry=registry
-        )
-        self.relists = Counter("shardwise_operator_lists", "Whole lists by kind.", ["kind"], registry=registry)
-        self.cached = Gauge("shardwise_operator_cached_objects", "Objects held by kind.", ["kind"], registry=registry)
-        self.leader = Gauge("shardwise_operator_leader", "1 while this process leads.", registry=registry)
-        self.events = Counter(
-            "shardwise_operator_events", "Kubernetes events by what became of them.", ["result"], registry=registry
-        )
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        self.depth = gauge("workqueue_depth", "Keys that wait for a worker.")
+        self.adds = counter("workqueue_adds", "Keys that came to wait.")
+        self.retries = counter("workqueue_retries", "Keys put back because their pass failed.")
+        self.queued = histogram("workqueue_queue_duration_seconds", "From due to taken.")
+        self.passes = counter("shardwise_operator_reconciles", "Passes by result.", ["result"])
+        self.pass_seconds = histogram("shardwise_operator_reconcile_seconds", "Time of a pass.")
+        self.relists = counter("shardwise_operator_lists", "Whole lists by kind.", ["kind"])
+        self.cached = gauge("shardwise_operator_cached_objects", "Objects held by kind.", ["kind"])
+        self.leader = gauge("shardwise_operator_leader", "1 while this process leads.")
+        self.events = counter("shardwise_operator_events", "Kubernetes events by what became of them.", ["result"])
         self.answered_at: dict[int, float] = {}
-        self._requests = Counter(
-            "shardwise_operator_api_requests",
-            "Requests to the API server.",
-            ["verb", "kind", "status"],
-            registry=registry,
+        self._requests = counter(
+            "shardwise_operator_api_requests", "Requests to the API server.", ["verb", "kind", "status"]
         )
-        self._request_seconds = Histogram(
-            "shardwise_operator_api_request_seconds",
-            "Time to the answer of the API server.",
-            ["verb"],
-            buckets=_SECONDS,
-            registry=registry,
+        self._request_seconds = histogram(
+            "shardwise_operator_api_request_seconds", "Time to the answer of the API server.", ["verb"]
         )
 
     def request(self, verb: str, kind: str, status: str, seconds: float) -> None:

@@ -28,21 +28,21 @@ class Limiter:
 
     def wait(self) -> None:
         """Wait for this request's turn. Turns come in the order of the calls."""
-        with self._lock:
-            now = self._clock()
-            turn = max(self._next, now - self._ahead_seconds)
-            self._next = turn + self._interval_seconds
-        if turn > now:
-            self._sleep(turn - now)
+        if seconds := self._turn(most=float("inf")):
+            self._sleep(seconds)
 
     def taken(self) -> bool:
         """Take a turn if there is one now; return False if it would have to wait."""
+        return not self._turn(most=0.0)
+
+    def _turn(self, *, most: float) -> float:
+        """Return in how many seconds there is a turn, and take it if that is at most `most`."""
         with self._lock:
             now = self._clock()
             turn = max(self._next, now - self._ahead_seconds)
-            if turn <= now:
+            if turn - now <= most:
                 self._next = turn + self._interval_seconds
-            return turn <= now
+            return max(0.0, turn - now)
 
     def pause(self, seconds: float) -> None:
         """Give no turn for so many seconds, at most half a minute, because the server asks for it."""

@@ -10,10 +10,10 @@ import time
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from typing import TypeVar
 
 from shardwise_operator.runtime.errors import KubernetesError
-from shardwise_operator.runtime.kinds import EVENTS, Object
+from shardwise_operator.runtime.kinds import EVENTS, Object, timestamp
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.transport import Api
@@ -27,14 +27,14 @@ _BURST = 25  # of one object and severity, then one in five minutes
 _QPS = 1 / 300
 _MESSAGE_CHARACTERS = 1024  # the API server refuses more
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Sent:
-    namespace: str
-    name: str
-    uid: str
+    metadata: Object
     count: int
     at: float
 
@@ -64,7 +64,9 @@ class Recorder:
             if earlier is not None and time.monotonic() - earlier.at < _SAME_EVENT_SECONDS:
                 self._count_up(earlier)
             else:
-                self._remember(key, self._create(about, severity, reason, message))
+                sent = self._create(about, severity, reason, message)
+                with self._lock:
+                    _remember(self._sent, key, sent)
         except KubernetesError as error:
             _log.warning("event %s about %s was not sent: %s", reason, about["metadata"]["name"], error)
             self._metrics.events.labels("failed").inc()
@@ -75,57 +77,43 @@ class Recorder:
 
     def _limiter(self, whose: tuple[str, ...]) -> Limiter:
         """Return the limiter of one object and severity: many normal events leave room for a warning."""
-        limiter = self._limiters.pop(whose, None) or Limiter(_QPS, _BURST)
-        self._limiters[whose] = limiter
-        if len(self._limiters) > _REMEMBERED:
-            self._limiters.popitem(last=False)
+        limiter = self._limiters.get(whose) or Limiter(_QPS, _BURST)
+        _remember(self._limiters, whose, limiter)
         return limiter
-
-    def _remember(self, key: tuple[str, ...], event: _Sent) -> None:
-        with self._lock:
-            self._sent[key] = event
-            self._sent.move_to_end(key)
-            if len(self._sent) > _REMEMBERED:
-                self._sent.popitem(last=False)
 
     def _count_up(self, event: _Sent) -> None:
         with self._lock:
             event.count += 1
-            patch = {"count": event.count, "lastTimestamp": _now()}
-        self._api.patch(EVENTS, event.namespace, event.name, patch, uid=event.uid)
+            patch = {"count": event.count, "lastTimestamp": timestamp(time.time())}
+        metadata = event.metadata
+        self._api.patch(EVENTS, metadata["namespace"], metadata["name"], patch, uid=metadata["uid"])
         event.at = time.monotonic()
 
     def _create(self, about: Object, severity: str, reason: str, message: str) -> _Sent:
-        metadata, now = about["metadata"], _now()
+        metadata, now = about["metadata"], timestamp(time.time())
         namespace = metadata.get("namespace") or "default"  # where events about objects without a namespace belong
-        created = self._api.create(
-            EVENTS,
-            {
-                "apiVersion": EVENTS.api_version,
-                "kind": EVENTS.kind,
-                "metadata": {"namespace": namespace, "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}"},
-                "involvedObject": {
-                    "apiVersion": about["apiVersion"],
-                    "kind": about["kind"],
-                    "name": metadata["name"],
-                    "uid": metadata["uid"],
-                    "resourceVersion": metadata["resourceVersion"],
-                }
-                | ({"namespace": metadata["namespace"]} if metadata.get("namespace") else {}),
-                "type": severity,
-                "reason": reason,
-                "message": message,
-                "count": 1,
-                "firstTimestamp": now,
-                "lastTimestamp": now,
-                "source": {"component": self._component},
-                "reportingComponent": self._component,
-                "reportingInstance": "",
-            },
+        named = {
+            field: metadata[field] for field in ("namespace", "name", "uid", "resourceVersion") if field in metadata
+        }
+        event = EVENTS.manifest(
+            {"namespace": namespace, "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}"},
+            involvedObject={"apiVersion": about["apiVersion"], "kind": about["kind"], **named},
+            type=severity,
+            reason=reason,
+            message=message,
+            count=1,
+            firstTimestamp=now,
+            lastTimestamp=now,
+            source={"component": self._component},
+            reportingComponent=self._component,
+            reportingInstance="",
         )
-        identity = created["metadata"]
-        return _Sent(namespace, identity["name"], identity["uid"], 1, time.monotonic())
+        return _Sent(self._api.create(EVENTS, event)["metadata"], 1, time.monotonic())
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _remember(known: OrderedDict[tuple[str, ...], T], key: tuple[str, ...], value: T) -> None:
+    """Keep a value as the newest of a bounded number."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)

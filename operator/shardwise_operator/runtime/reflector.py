@@ -10,13 +10,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
+from shardwise_operator.runtime.answers import EventStream
 from shardwise_operator.runtime.errors import GoneError, KubernetesError
 from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import backoff_seconds
 from shardwise_operator.runtime.store import Change, Changes, Store
-from shardwise_operator.runtime.stream import EventStream
 from shardwise_operator.runtime.transport import Api
 
 _WATCH_SECONDS = 30.0  # so an event that a dead, open connection never brings comes with the next watch
@@ -28,40 +29,44 @@ _STUCK_SECONDS = 600.0  # beyond what a slow list and the longest backoff take t
 _log = logging.getLogger(__name__)
 
 
+@dataclass
 class Reflector:
-    """One kind, its store, and the thread that fills it."""
+    """One kind, its store, and the thread that fills it.
 
-    def __init__(  # noqa: PLR0913  what is watched, and how, belongs together
-        self,
-        api: Api,
-        metrics: Metrics,
-        kind: Kind,
-        changed: Callable[[Change], None],
-        *,
-        namespace: str = "",
-        labels: str = "",
-        keep: Callable[[Object], Object] = lambda obj: obj,
-        metadata_alone: bool = False,
-        watch_seconds: float = _WATCH_SECONDS,
-    ) -> None:
-        """Take what to watch; `changed` is called for every change, in this reflector's thread, once the store has it.
+    Attributes:
+        api: lists and watches.
+        metrics: counts what is listed and held.
+        kind: what is watched.
+        changed: is called for every change, in this reflector's thread, once the store has it.
+        namespace: that of the objects; empty, all of them.
+        labels: a label selector; empty for all objects.
+        keep: returns the part of an object that the store holds.
+        metadata_alone: whether the server sends no more than the metadata.
+        watch_seconds: after how long a watch begins anew.
 
-        `keep` returns the part of an object that the store holds; with `metadata_alone` the server sends no more.
-        """
-        self.kind = kind
-        self.store = Store(keep)
-        self._api = api
-        self._metrics = metrics
-        self._changed = changed
-        self._namespace = namespace if kind.namespaced else ""
-        self._labels, self._metadata_alone = labels, metadata_alone
-        self._watch_seconds = watch_seconds
+    """
+
+    api: Api
+    metrics: Metrics
+    kind: Kind
+    changed: Callable[[Change], None]
+    _: KW_ONLY
+    namespace: str = ""
+    labels: str = ""
+    keep: Callable[[Object], Object] = lambda obj: obj
+    metadata_alone: bool = False
+    watch_seconds: float = _WATCH_SECONDS
+
+    def __post_init__(self) -> None:
+        self.store = Store(self.keep)
+        self.namespace = self.namespace if self.kind.namespaced else ""
         self._version = ""
         self._synced = threading.Event()
         self._stopped = threading.Event()
         self._stream: EventStream | None = None
         self._turned_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name=f"watch {kind.plural} {labels}".strip(), daemon=True)
+        name = f"watch {self.kind.plural} {self.labels}".strip()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread, which goes on until `stop`."""
@@ -103,26 +108,24 @@ class Reflector:
     def _list(self) -> None:
         objects: Objects = []
         version = ""
-        for page in self._api.pages(
-            self.kind, self._namespace, labels=self._labels, metadata_alone=self._metadata_alone
-        ):
+        for page in self.api.pages(self.kind, self.namespace, labels=self.labels, metadata_alone=self.metadata_alone):
             objects += page.items
             version = page.resource_version
             self._turned_at = time.monotonic()
         # A list that broke off has left the store as it was: it is replaced only by a whole one.
-        self._metrics.relists.labels(self.kind.plural).inc()
+        self.metrics.relists.labels(self.kind.plural).inc()
         self._tell(self.store.replace(objects))
         self._version = version
         self._synced.set()
 
     def _follow(self) -> None:
-        self._stream = self._api.watch(
+        self._stream = self.api.watch(
             self.kind,
-            self._namespace,
-            labels=self._labels,
-            metadata_alone=self._metadata_alone,
+            self.namespace,
+            labels=self.labels,
+            metadata_alone=self.metadata_alone,
             resource_version=self._version,
-            timeout_seconds=self._watch_seconds * random.uniform(0.8, 1.2),  # noqa: S311  spreads load, guards nothing
+            timeout_seconds=self.watch_seconds * random.uniform(0.8, 1.2),  # noqa: S311  spreads load, guards nothing
         )
         if self._stopped.is_set():  # `stop` may have come too early to see the stream
             self._stream.shut()
@@ -140,6 +143,6 @@ class Reflector:
 
     def _tell(self, changes: Changes) -> None:
         held = sum((new is not None) - (old is not None) for old, new in changes)
-        self._metrics.cached.labels(self.kind.plural).inc(held)  # several reflectors may hold one kind
+        self.metrics.cached.labels(self.kind.plural).inc(held)  # several reflectors may hold one kind
         for change in changes:
-            self._changed(change)
+            self.changed(change)

@@ -40,43 +40,38 @@ def metrics_pages(registry: CollectorRegistry) -> dict[str, Page]:
     return {"/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))}
 
 
-class WebServer:
+class WebServer(ThreadingHTTPServer):
     """Serves pages while its block runs."""
+
+    daemon_threads = True
+    block_on_close = False
 
     def __init__(self, address: str, pages: Mapping[str, Page]) -> None:
         """Listen at `address`, "host:port" with an empty host for all; OSError if the port is taken."""
         host, _, port = address.rpartition(":")
-        self._server = _Listener(host.strip("[]"), int(port), pages)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
+        if ":" in host:
+            self.address_family = AF_INET6
+        super().__init__((host.strip("[]"), int(port)), _Handler)
+        self.pages = pages
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="web", daemon=True)
 
     @property
     def port(self) -> int:
         """The port that it listens on; the kernel's choice if 0 was asked for."""
-        return int(self._server.server_address[1])
+        return int(self.server_address[1])
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
-
-
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
-        if ":" in host:
-            self.address_family = AF_INET6
-        super().__init__((host, port), _Handler)
-        self.pages = pages
+        self.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Listener
+    server: WebServer
     timeout = _TIMEOUT_SECONDS
 
     def do_GET(self) -> None:

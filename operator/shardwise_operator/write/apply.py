@@ -51,6 +51,14 @@ class Outcome:
         """Return the pods among the objects."""
         return [obj for kind, obj in self.made if kind == PODS]
 
+    def add(self, other: "Outcome") -> None:
+        """Take in the outcome of further steps."""
+        self.made += other.made
+        self.leaving |= other.leaving
+        self.events += other.events
+        if other.reason:
+            self.reason, self.message = other.reason, other.message
+
 
 class Applier:
     """Carries out the plans of all jobs."""
@@ -71,8 +79,8 @@ class Applier:
         """
         outcome = Outcome()
         # Pods in a row are created in parallel; every other step is carried out alone, as later ones may depend on it.
-        for _, steps in groupby(plan.steps, _is_of_a_pod):
-            self._carry_out_all(seen, list(steps), outcome)
+        for creates_pods, steps in groupby(plan.steps, _creates_a_pod):
+            self._carry_out_all(seen, list(steps), outcome, most=_MAX_AT_ONCE if creates_pods else 1)
             if outcome.reason:
                 break
         return outcome
@@ -82,15 +90,19 @@ class Applier:
         self._requests.forget(key)
         self._patched.pop(key, None)
 
-    def _carry_out_all(self, seen: Observed, steps: Sequence[Step], outcome: Outcome) -> None:
-        pods = [step for step in steps if isinstance(step, Create) and _is_of_a_pod(step)]
-        if pods:
-            self._create_all(seen, pods, outcome)
-            return
-        for step in steps:
-            self._carry_out(seen, step, outcome)
-            if outcome.reason:
-                return
+    def _carry_out_all(self, seen: Observed, steps: Sequence[Step], outcome: Outcome, *, most: int) -> None:
+        """Carry out steps in growing batches, each with up to `most` at once, up to one with a refusal."""
+        begin, many = 0, 1
+        while begin < len(steps) and not outcome.reason:
+            batch = [(step, Outcome()) for step in steps[begin : begin + many]]
+            others = [self._pool.submit(self._carry_out, seen, step, own) for step, own in batch[1:]]
+            # In the pass's own thread: the health check sees by its requests that the pass makes progress.
+            self._carry_out(seen, *batch[0])
+            for each in others:
+                each.result()
+            for _, own in batch:
+                outcome.add(own)
+            begin, many = begin + many, min(2 * many, most)
 
     def _carry_out(self, seen: Observed, step: Step, outcome: Outcome) -> None:
         match step:
@@ -106,22 +118,6 @@ class Applier:
                 if self._request(seen, step):
                     outcome.leaving.update(step.leaving)
                     outcome.events.append(step.accepted)
-
-    def _create_all(self, seen: Observed, steps: Sequence[Create], outcome: Outcome) -> None:
-        """Create objects that do not depend on each other, in growing batches, up to one with a refusal."""
-        begin, many = 0, 1
-        while begin < len(steps) and not outcome.reason:
-            batch = [(step, Outcome()) for step in steps[begin : begin + many]]
-            made = [self._pool.submit(self._create, seen, step, own) for step, own in batch[1:]]
-            # In the pass's own thread: the health check sees by its requests that the pass makes progress.
-            self._create(seen, *batch[0])
-            for each in made:
-                each.result()
-            for _, own in batch:
-                outcome.made += own.made
-                if own.reason:
-                    outcome.reason, outcome.message = own.reason, own.message
-            begin, many = begin + many, min(2 * many, _MAX_AT_ONCE)
 
     def _create(self, seen: Observed, step: Create, outcome: Outcome) -> None:
         try:
@@ -139,12 +135,12 @@ class Applier:
 
     def _patch(self, seen: Observed, step: Patch) -> None:
         """Patch once: the next passes decide the same, because the cache does not show the patch yet."""
-        key, now = (seen.namespace, seen.name), time.monotonic()
-        lately = [each for each in self._patched.get(key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
+        now = time.monotonic()
+        lately = [each for each in self._patched.get(seen.key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
         if step not in [patched for patched, _ in lately]:
             self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
             lately.append((step, now))
-        self._patched[key] = lately
+        self._patched[seen.key] = lately
 
     def _exists(self, seen: Observed, step: Create, outcome: Outcome, error: AlreadyExistsError) -> None:
         if step.kind == SECRETS:  # its name has the job's UID in it, so it is this job's
@@ -163,8 +159,8 @@ class Applier:
     def _request(self, seen: Observed, step: RequestStop | RequestSave) -> bool:
         """Send a request; return whether host 0 has taken it, which is known in a later pass at the earliest."""
         target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
-        return self._requests.send((seen.namespace, seen.name), target, step)
+        return self._requests.send(seen.key, target, step)
 
 
-def _is_of_a_pod(step: Step) -> bool:
+def _creates_a_pod(step: Step) -> bool:
     return isinstance(step, Create) and step.kind == PODS

@@ -7,34 +7,13 @@ of what a policy decides (a loss, a suspend, the end) are in its plan.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shardwise_operator import reasons
 from shardwise_operator.decide.plan import Event
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.reasons import (
-    CONTAINER,
-    IMAGE,
-    PLACED,
-    QUOTA,
-    RECOVERED,
-    REFUSED,
-    RESTARTED,
-    RUNNING,
-    SAVED,
-    SCHEDULED,
-    STARTED,
-    TRUE,
-    UNSCHEDULABLE,
-    WAITING_FOR_SLICE,
-    Lost,
-)
+from shardwise_operator.reasons import TRUE, Lost
 
-_WAITS = {
-    WAITING_FOR_SLICE: "Normal",
-    UNSCHEDULABLE: "Warning",
-    IMAGE: "Warning",
-    CONTAINER: "Warning",
-    QUOTA: "Warning",
-    REFUSED: "Warning",
-}
+_FAULTS = (reasons.UNSCHEDULABLE, reasons.IMAGE, reasons.CONTAINER, reasons.QUOTA, reasons.REFUSED)
+_WAITS = {reasons.WAITING_FOR_SLICE: "Normal", **dict.fromkeys(_FAULTS, "Warning")}
 
 
 def milestones(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
@@ -45,7 +24,7 @@ def milestones(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
     saved = after.get("checkpoint", {})
     if saved.get("step", -1) > before.get("checkpoint", {}).get("step", -1):
         seconds = f" in {saved['seconds']} s" if "seconds" in saved else ""
-        yield Event("Normal", SAVED, f"a checkpoint of step {saved['step']}{seconds}")
+        yield Event("Normal", reasons.SAVED, f"a checkpoint of step {saved['step']}{seconds}")
 
 
 def _waits(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
@@ -61,11 +40,11 @@ def _progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[E
     progress, hosts = after.get("progress", {}), after.get("hosts", {}).get("of", 0)
     if phase == Phase.RUNNING and was != phase:
         step = f"step {progress['step']} of {progress['of']}" if {"step", "of"} <= progress.keys() else "the first step"
-        yield Event("Normal", RECOVERED if was == Phase.RECOVERING else RUNNING, f"training: {step}")
+        yield Event("Normal", reasons.RECOVERED if was == Phase.RECOVERING else reasons.RUNNING, f"training: {step}")
     elif phase == Phase.STARTING and was != phase:
-        yield Event("Normal", STARTED, f"all {hosts} hosts run")
+        yield Event("Normal", reasons.STARTED, f"all {hosts} hosts run")
     elif _scheduled(after).get("status") == TRUE != _scheduled(before).get("status"):
-        yield Event("Normal", PLACED, f"each of the {hosts} hosts has a node")
+        yield Event("Normal", reasons.PLACED, f"each of the {hosts} hosts has a node")
 
 
 def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
@@ -75,10 +54,10 @@ def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
             after.get(name, {}).get(cause, 0) - before.get(name, {}).get(cause, 0) for name in ("restarts", "losses")
         )
         if more > lost and cause != Lost.HOST_LOST:
-            yield Event("Warning", RESTARTED, f"the trainers ended and start again: {cause} ({count} so far)")
+            yield Event("Warning", reasons.RESTARTED, f"the trainers ended and start again: {cause} ({count} so far)")
 
 
 def _scheduled(status: Mapping[str, Any]) -> Mapping[str, Any]:
     conditions = status.get("conditions", [])
-    found: Mapping[str, Any] = next((each for each in conditions if each["type"] == SCHEDULED), {})
+    found: Mapping[str, Any] = next((each for each in conditions if each["type"] == reasons.SCHEDULED), {})
     return found

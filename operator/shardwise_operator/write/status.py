@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import BaseModel
+
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint
 from shardwise.protocol.pods import PLAN, TerminationRecord
@@ -14,15 +16,19 @@ from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.decide.plan import Plan
 from shardwise_operator.decide.policies.outcome import termination_record
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.state import Phase, RunFields, State, timestamp, write_state
+from shardwise_operator.observe.pod import host_of
+from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.observe.state_fields import write_state
 from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED
-from shardwise_operator.render.names import host_of
+from shardwise_operator.runtime.kinds import timestamp
 from shardwise_operator.write.apply import Outcome
 
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
 _MAX_COUNT = 2**31 - 1
 _OF_THE_RUN = ("progress", "checkpoint", "goodput", "digest")
+# Fields of a status by their names there; one that is None has nothing new, and keeps its value.
+_Fields = Mapping[str, BaseModel | Mapping[str, int] | int | str | None]
 _KNOWN = frozenset(field.alias or name for name, field in JobStatus.model_fields.items())
 
 
@@ -30,13 +36,18 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
     """Return the status after this pass, given the one before it."""
     state = _with_outcome(_with_save(_with_pods(seen, plan.state, outcome), outcome, now), outcome, now)
     restarts = _restarts(seen, state, old)
-    run = replace(
-        _of_the_run(seen, old),
-        restarts=restarts,
-        restart_count=min(_MAX_COUNT, sum(restarts.values())),
-        hosts=_hosts(seen, state, old),
-    )
-    return {**_kept(old), **write_state(state, seen.generation, run)}
+    run: _Fields = {
+        **_of_the_run(seen, old),
+        "restarts": restarts or None,
+        "restartCount": min(_MAX_COUNT, sum(restarts.values())),
+        "hosts": _hosts(seen, state, old),
+    }
+    written = {name: _written(value) for name, value in run.items() if value is not None}
+    return {**_kept(old), **write_state(state, seen.generation), **written}
+
+
+def _written(value: object) -> object:
+    return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
 
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
@@ -70,28 +81,30 @@ def _kept(old: Mapping[str, Any]) -> dict[str, Any]:
     return {name: old[name] for name in old if name in _OF_THE_RUN or name not in _KNOWN}
 
 
-def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> RunFields:
+def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> _Fields:
     """Return what the run reports: by its termination record if it has ended, else by the status of host 0."""
     record = termination_record(seen)
     if record is not None:
         return _recorded(record, old)
     if seen.poll is None or seen.poll.status is None:
-        return RunFields()
+        return {}
     return _reported(seen, seen.poll.status, old, seen.poll.heard_at)
 
 
-def _recorded(record: TerminationRecord, old: Mapping[str, Any]) -> RunFields:
+def _recorded(record: TerminationRecord, old: Mapping[str, Any]) -> _Fields:
     loss = None if record.loss is None else _text(float(record.loss), ".4f")
     new = record.checkpoint_step not in (None, old.get("checkpoint", {}).get("step"))
-    return RunFields(
-        progress=JobProgress(step=record.step, of=record.steps, loss=loss),
-        checkpoint=SavedCheckpoint(step=record.checkpoint_step) if new and record.checkpoint_step is not None else None,
-        digest=record.digest or None,
-        goodput=_goodput(record.goodput),
-    )
+    return {
+        "progress": JobProgress(step=record.step, of=record.steps, loss=loss),
+        "checkpoint": SavedCheckpoint(step=record.checkpoint_step)
+        if new and record.checkpoint_step is not None
+        else None,
+        "digest": record.digest or None,
+        "goodput": _goodput(record.goodput),
+    }
 
 
-def _reported(seen: Observed, status: RunSummary, old: Mapping[str, Any], heard_at: float) -> RunFields:
+def _reported(seen: Observed, status: RunSummary, old: Mapping[str, Any], heard_at: float) -> _Fields:
     run, slowest = status.progress, status.slowest_host
     progress = JobProgress(
         step=run.step,
@@ -103,11 +116,11 @@ def _reported(seen: Observed, status: RunSummary, old: Mapping[str, Any], heard_
         slowest_host=seen.hosts[slowest] if slowest is not None and slowest < len(seen.hosts) else None,
         observed_at=timestamp(heard_at),
     )
-    return RunFields(
-        progress=None if _only_later(progress, old.get("progress", {})) else progress,
-        checkpoint=_checkpoint(status, old, heard_at),
-        goodput=_goodput(status.goodput),
-    )
+    return {
+        "progress": None if _only_later(progress, old.get("progress", {})) else progress,
+        "checkpoint": _checkpoint(status, old, heard_at),
+        "goodput": _goodput(status.goodput),
+    }
 
 
 def _only_later(progress: JobProgress, before: Mapping[str, Any]) -> bool:
@@ -157,9 +170,8 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
 
 def _reported_restarts(seen: Observed) -> Mapping[str, int] | None:
     record = termination_record(seen)
-    if record is not None:
-        return record.restarts
-    return seen.poll.status.restarts if seen.poll and seen.poll.status else None
+    reported = record or seen.status
+    return reported.restarts if reported else None
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:

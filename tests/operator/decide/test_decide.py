@@ -8,7 +8,8 @@ from tests.operator.building import NOW, SETTINGS, begun, pod, record, seen
 from shardwise_operator.decide import maintain, policies
 from shardwise_operator.decide.decide import POLICIES, decide
 from shardwise_operator.decide.plan import Create, Plan, RequestStop
-from shardwise_operator.observe.state import Phase, read_state, write_state
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state_fields import read_state, write_state
 
 
 def _made(plan: Plan) -> list[str]:

@@ -8,7 +8,8 @@ from tests.operator.building import NOW, SETTINGS, UID, begun, classes, manifest
 
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.observe.observe import Observer
-from shardwise_operator.observe.state import Phase, write_state
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state_fields import write_state
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, Kind, Object
 from shardwise_operator.runtime.transport import Page

@@ -10,7 +10,8 @@ from shardwise.protocol.job_status import MAX_HOSTS, JobStatus
 from shardwise_operator.decide.plan import Plan
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.poll import Poll
-from shardwise_operator.observe.state import Finding, Loss, Phase, Preflight, read_state, write_state
+from shardwise_operator.observe.state import Finding, Loss, Phase, Preflight
+from shardwise_operator.observe.state_fields import read_state, write_state
 from shardwise_operator.runtime.kinds import PODS
 from shardwise_operator.write.apply import Outcome
 from shardwise_operator.write.status import compose

@@ -6,10 +6,8 @@ The wait is shorter than `recovery.replaceWithin` at its default, after which th
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise_operator.decide.plan import Event, Plan
-from shardwise_operator.decide.policy import soonest
+from shardwise_operator.decide.plan import Plan, soonest
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.state import next_attempts
 from shardwise_operator.reasons import RELOCATED
 
 _LOOK_ELSEWHERE_SECONDS = 120.0
@@ -21,15 +19,8 @@ def decide(seen: Observed, now: float) -> Plan | None:
     if not hosts:
         return None
     message = f"no other node takes them, so they may go back to theirs: hosts {', '.join(hosts)}"
-    state = replace(
-        seen.state,
-        reason=RELOCATED,
-        message=message,
-        attempts=next_attempts(seen.state.attempts, hosts),
-        pods={host: uid for host, uid in seen.state.pods.items() if host not in hosts},
-        avoid={unit: place for unit, place in seen.state.avoid.items() if unit not in hosts},
-    )
-    return Plan(state=state, events=(Event("Warning", RELOCATED, message),))
+    avoid = {unit: place for unit, place in seen.state.avoid.items() if unit not in hosts}
+    return Plan.warning(replace(seen.state.renewed(hosts), avoid=avoid), RELOCATED, message)
 
 
 def wake(seen: Observed, now: float) -> float | None:

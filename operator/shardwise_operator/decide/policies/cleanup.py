@@ -8,8 +8,7 @@ gone: a node that is silent may still run it.
 from collections.abc import Iterator
 
 from shardwise.protocol.pods import PLAN
-from shardwise_operator.decide.plan import Delete, Plan
-from shardwise_operator.decide.policy import soonest
+from shardwise_operator.decide.plan import Delete, Plan, soonest
 from shardwise_operator.decide.stuck import GRACE_SECONDS, stuck
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod

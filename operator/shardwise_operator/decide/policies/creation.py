@@ -38,8 +38,7 @@ class Creation:
 
     def _creations(self, seen: Observed, now: float) -> Iterator[Create]:
         for child in children(seen, self.settings.operator_namespace, policy=self.settings.job_network_policies):
-            if f"{child.kind.kind}/{child.name}" not in seen.children:
-                yield Create(child.kind, child.manifest)
+            yield Create(child.kind, child.manifest)
         if self.wake(seen, now) is not None:
             return
         if seen.state.planning and PLAN not in seen.state.pods:

@@ -3,9 +3,8 @@
 Its ended pods stay, with their logs, as long as the job.
 """
 
-from shardwise_operator.decide.plan import Delete, Event, Plan, Step
+from shardwise_operator.decide.plan import Delete, Event, Plan, Step, never, soonest
 from shardwise_operator.decide.policies import queueing
-from shardwise_operator.decide.policy import never, soonest
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import EXPIRED
 from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS

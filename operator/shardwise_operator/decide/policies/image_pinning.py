@@ -7,8 +7,7 @@ another node could pull, so it stays as it was named.
 import re
 from dataclasses import replace
 
-from shardwise_operator.decide.plan import Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Plan, never
 from shardwise_operator.observe.observed import Observed
 
 _NAMED = re.compile(r"(?P<repository>.+?)(:[^:/]+)?")
@@ -27,11 +26,9 @@ def image(seen: Observed) -> str:
     """Return the round's image by its digest; "" while no pod has it, or if it keeps its name."""
     if seen.state.image:
         return seen.state.image
-    assert seen.made_of is not None
-    asked = seen.made_of.pod
-    if (
-        asked.image is None or "@" in asked.image or asked.agent.get("imagePullPolicy") == "Never"
-    ):  # which is by name, node by node
+    asked = seen.round_snapshot.pod
+    by_name = asked.agent.get("imagePullPolicy") == "Never"  # node by node
+    if asked.image is None or "@" in asked.image or by_name:
         return ""
     named = _NAMED.fullmatch(asked.image)
     assert named is not None

@@ -14,12 +14,12 @@ from itertools import groupby, islice
 
 from shardwise_operator.decide.budgets import budget, charge
 from shardwise_operator.decide.endings import failed
-from shardwise_operator.decide.plan import Event, Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.relocation import avoid_after_losses, relocations
 from shardwise_operator.decide.stuck import stuck
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.snapshot import numbers_of
 from shardwise_operator.observe.state import Loss, Phase, State
 from shardwise_operator.reasons import NODE_AVOIDED, REPLACED, Lost
 
@@ -63,10 +63,10 @@ def decide(seen: Observed, now: float) -> Plan | None:
     if not lost:
         return None
     state, events = seen.state, list[Event]()
-    for slice_, hosts in groupby(sorted(lost, key=_numbers), key=_slice_of):
+    for slice_, hosts in groupby(sorted(lost, key=numbers_of), key=lambda host: numbers_of(host)[0]):
         causes = {host: lost[host] for host in hosts}
         message = _message(causes, stuck_hosts)
-        known = _known(seen, causes, now)
+        known = _known(seen, slice_, causes, now)
         if not known:
             cause = _cause(causes.values())
             charged = charge(seen, state, cause, now)
@@ -76,11 +76,11 @@ def decide(seen: Observed, now: float) -> Plan | None:
             state = charged
         state = _without(state, causes, message, now)
         events.append(Event("Warning", REPLACED, message))
-        if known and seen.place_of(int(slice_)):  # the charge has counted this loss against the slice's place already
+        if known and seen.place_of(slice_):  # the charge has counted this loss against the slice's place already
             causes = {host: cause for host, cause in causes.items() if host in stuck_hosts}
         before, state = state, avoid_after_losses(seen, state, causes, at_once=stuck_hosts.keys())
         events += [Event("Warning", NODE_AVOIDED, text) for text in relocations(before, state)]
-        state = _noted(seen, state, slice_, now, known=known)
+        state = _noted(seen, state, str(slice_), now, known=known)
     return Plan(state=state, events=tuple(events))
 
 
@@ -111,17 +111,18 @@ def _lost(seen: Observed) -> Iterator[tuple[str, Lost]]:
             yield host, cause_of(pod, host, seen)
 
 
-def _known(seen: Observed, causes: Mapping[str, Lost], now: float) -> bool:
+def _known(seen: Observed, slice_: int, causes: Iterable[str], now: float) -> bool:
     """Return whether these hosts of one slice belong to a loss that is charged already: it takes each host once."""
-    last = seen.state.last_loss.get(_slice_of(next(iter(causes))))
-    return last is not None and now - last.at <= _TOGETHER_SECONDS and not last.hosts & set(map(_of_slice, causes))
+    last = seen.state.last_loss.get(str(slice_))
+    if last is None or now - last.at > _TOGETHER_SECONDS:
+        return False
+    return last.hosts.isdisjoint(numbers_of(host)[1] for host in causes)
 
 
 def _noted(seen: Observed, state: State, slice_: str, now: float, *, known: bool) -> State:
     """Return the state with the hosts that the slice's last loss has taken by now, with those that were relocated."""
-    assert seen.made_of is not None
     before, last = seen.state.attempts, seen.state.last_loss
-    numbers = range(seen.made_of.topology.hosts)
+    numbers = range(seen.round_snapshot.topology.hosts)
     taken = {each for each in numbers if state.attempts[f"{slice_}-{each}"] != before[f"{slice_}-{each}"]}
     loss = Loss(last[slice_].at, last[slice_].hosts | taken) if known else Loss(now, frozenset(taken))
     recent = {each: other for each, other in state.last_loss.items() if now - other.at <= _TOGETHER_SECONDS}
@@ -147,24 +148,10 @@ def _message(causes: Mapping[str, Lost], stuck_hosts: Mapping[str, str]) -> str:
 
 def _without(state: State, causes: Mapping[str, Lost], message: str, now: float) -> State:
     return replace(
-        state,
+        state.renewed(causes),
         phase=Phase.PENDING if state.phase == Phase.PENDING else Phase.RECOVERING,
         reason=REPLACED,
         message=message,
-        attempts={**state.attempts, **{host: state.attempts[host] + 1 for host in causes}},
-        pods={key: uid for key, uid in state.pods.items() if key not in causes},
         leaving={key: node for key, node in state.leaving.items() if key not in causes},
         not_before=max(state.not_before or 0.0, now),
     )
-
-
-def _slice_of(host: str) -> str:
-    return host.split("-", maxsplit=1)[0]
-
-
-def _of_slice(host: str) -> int:
-    return int(host.split("-")[1])
-
-
-def _numbers(host: str) -> tuple[int, ...]:
-    return tuple(map(int, host.split("-")))

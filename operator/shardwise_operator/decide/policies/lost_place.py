@@ -5,7 +5,7 @@ The whole slice gets another place, and no budget is charged.
 
 from dataclasses import replace
 
-from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.plan import Plan
 from shardwise_operator.decide.relocation import relocate_slice
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import RELOCATED
@@ -21,11 +21,9 @@ def decide(seen: Observed, now: float) -> Plan | None:
     state = seen.state
     for slice_ in sorted(seen.gone_places):
         state = relocate_slice(seen, state, slice_)
-    message = (
-        f"placed anew, for their place has no node any more: slices {', '.join(map(str, sorted(seen.gone_places)))}"
-    )
-    state = replace(state, reason=RELOCATED, message=message, not_before=max(now, state.not_before or 0.0))
-    return Plan(state=state, events=(Event("Warning", RELOCATED, message),))
+    slices = ", ".join(map(str, sorted(seen.gone_places)))
+    message = f"placed anew, for their place has no node any more: slices {slices}"
+    return Plan.warning(replace(state, not_before=max(now, state.not_before or 0.0)), RELOCATED, message)
 
 
 def wake(seen: Observed, _now: float) -> float | None:

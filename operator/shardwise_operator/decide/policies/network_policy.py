@@ -4,8 +4,7 @@ The garbage collector deletes the objects of a deleted job at once, while its po
 JAX's connections have no authentication. An object with another owner stays until that is gone too: host 0 ends last.
 """
 
-from shardwise_operator.decide.plan import Patch, Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Patch, Plan, never
 from shardwise_operator.observe.observed import LEADER, Observed
 from shardwise_operator.render.names import owner, policy_name
 from shardwise_operator.runtime.kinds import NETWORK_POLICIES, PODS
@@ -20,6 +19,5 @@ def decide(seen: Observed, _now: float) -> Plan | None:
         return None
     if seen.guard is None or leader.uid in seen.guard.owners:
         return None
-    pod = {"apiVersion": PODS.api_version, "kind": PODS.kind, "name": leader.name, "uid": leader.uid}
-    owners = {"metadata": {"ownerReferences": [owner(seen.name, seen.uid), pod]}}
+    owners = {"metadata": {"ownerReferences": [owner(seen), PODS.reference(leader.name, leader.uid)]}}
     return Plan(state=seen.state, steps=(Patch(NETWORK_POLICIES, policy_name(seen.name), seen.guard.uid, owners),))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise_operator.decide.plan import Event, Plan, RequestSave
-from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import LEAVING
 
 # The nodes of a slice are announced within seconds of each other: they share one save, and late ones a second one.
@@ -30,10 +30,10 @@ def wake(seen: Observed, now: float) -> float | None:
 
 def save_request(seen: Observed, now: float) -> RequestSave | None:
     """Return the request for a save; None if none is due, or the run takes no steps that could be lost."""
-    leader, poll, wanted = seen.current(LEADER), seen.poll, _wanted(seen)
-    if not wanted or _shared_seconds(seen, now) or leader is None or not leader.running or not leader.address:
+    leader, status, wanted = seen.leader, seen.fresh_status(now), _wanted(seen)
+    if not wanted or _shared_seconds(seen, now) or leader is None or leader.address is None:
         return None
-    if not (poll and poll.status and poll.fresh(now) and poll.status.phase == _STEPPING):
+    if status is None or status.phase != _STEPPING:
         return None
     return RequestSave(leader.address, wanted, Event("Warning", LEAVING, _message(wanted)))
 

@@ -4,8 +4,7 @@ The time that a save takes is that of the last one. The notice is the pods' grac
 sooner.
 """
 
-from shardwise_operator.decide.plan import Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Plan, never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import FALSE, NOTICE_TOO_SHORT, TRUE
 
@@ -16,7 +15,8 @@ wake = never
 
 def decide(seen: Observed, now: float) -> Plan | None:
     """Compare the last save with the notice."""
-    state, save_seconds = seen.state, _save_seconds(seen)
+    saved = seen.status.checkpoint if seen.status else None
+    state, save_seconds = seen.state, saved.seconds if saved else None
     if save_seconds is None:
         return None
     notice_seconds, giver = _shortest(seen)
@@ -29,11 +29,6 @@ def decide(seen: Observed, now: float) -> Plan | None:
         "a pod that is told to go loses the steps since the last checkpoint"
     )
     return Plan(state=state.with_condition(NOTICE_TOO_SHORT, TRUE, NOTICE_TOO_SHORT, message, now=now))
-
-
-def _save_seconds(seen: Observed) -> float | None:
-    saved = seen.poll.status.checkpoint if seen.poll and seen.poll.status else None
-    return saved.seconds if saved else None
 
 
 def _shortest(seen: Observed) -> tuple[float, str]:

@@ -9,9 +9,8 @@ from dataclasses import replace
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator.decide import endings
-from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.policies import deadline, resume, start_timeout
-from shardwise_operator.decide.policy import never
 from shardwise_operator.decide.relocation import avoid_after_timeout
 from shardwise_operator.observe.observed import LEADER, Observed
 from shardwise_operator.observe.state import Phase

@@ -4,8 +4,7 @@ Only classes with a `placementLabel` have gates; each value of that label is a p
 """
 
 from shardwise.protocol.pods import SLICE_GATE
-from shardwise_operator.decide.plan import Patch, Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Patch, Plan, never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.runtime.kinds import PODS
 
@@ -14,12 +13,11 @@ wake = never
 
 def decide(seen: Observed, _now: float) -> Plan:
     """Open the gates of slices whose place is known."""
-    assert seen.made_of is not None
-    label, patches = seen.made_of.placement_label, list[Patch]()
+    patches = list[Patch]()
     for pod in seen.current_pods():
         if pod.gated and pod.slice in seen.pools and pod.deleting_at is None:
             # A patch replaces the whole list, and others (a queue, a quota) have gates of their own there.
             others = [{"name": gate} for gate in pod.gates if gate != SLICE_GATE]
-            opened = {"schedulingGates": others, "nodeSelector": {label: seen.pools[pod.slice]}}
+            opened = {"schedulingGates": others, "nodeSelector": {seen.placement_label: seen.pools[pod.slice]}}
             patches.append(Patch(PODS, pod.name, pod.uid, {"spec": opened}))
     return Plan(state=seen.state, steps=tuple(patches))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise.protocol.pods import PLAN, Verdict
+from shardwise_operator import reasons
 from shardwise_operator.decide.budgets import backoff_seconds
 from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.pending import pod_problems
@@ -18,31 +19,15 @@ from shardwise_operator.decide.policies.losses import cause_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.state import Finding, Phase, Preflight, State
-from shardwise_operator.reasons import (
-    FALSE,
-    FITS,
-    FITTING,
-    MEMORY_UNKNOWN,
-    NOT_ASKED,
-    NOT_FITTING,
-    PLANNING,
-    PREFLIGHT_FAILED,
-    READY,
-    REPLACED,
-    SCHEDULED,
-    TRUE,
-    UNKNOWN,
-    ConditionStatus,
-    Lost,
-)
+from shardwise_operator.reasons import FALSE, TRUE, UNKNOWN, ConditionStatus, Lost
 
 _MAX_LOST = 5
 # Losses that are no fault of the plan: another pod may come to a verdict.
 _NOT_ITS_OWN = (Lost.EVICTION, Lost.NODE_LOST, Lost.MAINTENANCE, Lost.ADMISSION)
 _CONDITIONS: Mapping[Finding, tuple[ConditionStatus, str]] = {
-    Finding.FITS: (TRUE, FITTING),
-    Finding.NOT_FITTING: (FALSE, NOT_FITTING),
-    Finding.UNKNOWN: (UNKNOWN, MEMORY_UNKNOWN),
+    Finding.FITS: (TRUE, reasons.FITTING),
+    Finding.NOT_FITTING: (FALSE, reasons.NOT_FITTING),
+    Finding.UNKNOWN: (UNKNOWN, reasons.MEMORY_UNKNOWN),
 }
 _PLANNING = "the job is planned before its pods are made"
 
@@ -55,7 +40,9 @@ def begin(seen: Observed, state: State, now: float) -> State:
     digest = seen.desired.planned_digest
     if state.preflight and state.preflight.of == digest and state.cleared:
         return state
-    return replace(state, preflight=Preflight(of=digest)).with_condition(FITS, UNKNOWN, PLANNING, "", now=now)
+    return replace(state, preflight=Preflight(of=digest)).with_condition(
+        reasons.FITS, UNKNOWN, reasons.PLANNING, "", now=now
+    )
 
 
 def decide(seen: Observed, now: float) -> Plan | None:
@@ -69,16 +56,14 @@ def decide(seen: Observed, now: float) -> Plan | None:
 
 def with_phase(seen: Observed, now: float) -> State:
     """Return the state with the phase and the conditions while the plan is made, or after it did not fit."""
-    state, condition = seen.state, seen.state.condition(FITS)
+    state, condition = seen.state, seen.state.condition(reasons.FITS)
     if state.planning:
         pod = seen.current(PLAN)
-        reason, message = next(pod_problems([pod] if pod else []), (PLANNING, _PLANNING))
+        reason, message = next(pod_problems([pod] if pod else []), (reasons.PLANNING, _PLANNING))
     else:
-        reason, message = NOT_FITTING, condition.message if condition else ""
-    state = replace(state, phase=Phase.PENDING, reason=reason, message=message)
-    for kind in (READY, SCHEDULED):
-        state = state.with_condition(kind, FALSE, reason, message, now=now)
-    return state
+        reason, message = reasons.NOT_FITTING, condition.message if condition else ""
+    state = state.at(Phase.PENDING, FALSE, reason, message, now=now)
+    return state.with_condition(reasons.SCHEDULED, FALSE, reason, message, now=now)
 
 
 def wake(seen: Observed, now: float) -> float | None:
@@ -108,8 +93,8 @@ def _judged(seen: Observed, verdict: Verdict, now: float) -> Plan:
     finding = Finding.UNKNOWN if verdict.fits is None else Finding.FITS if verdict.fits else Finding.NOT_FITTING
     status, reason = _CONDITIONS[finding]
     state = replace(_without_pod(seen.state, now), preflight=replace(seen.state.preflight, finding=finding))
-    state = state.with_condition(FITS, status, reason, verdict.words, now=now)
-    events = (Event("Warning", NOT_FITTING, verdict.words),) if finding == Finding.NOT_FITTING else ()
+    state = state.with_condition(reasons.FITS, status, reason, verdict.words, now=now)
+    events = (Event("Warning", reasons.NOT_FITTING, verdict.words),) if finding == Finding.NOT_FITTING else ()
     return Plan(state=replace(state, reason=reason, message=verdict.words), events=events)
 
 
@@ -120,17 +105,10 @@ def _retry(seen: Observed, cause: Lost, now: float) -> Plan:
     lost = before.lost + 1
     if lost > _MAX_LOST:
         too_often = f"the plan lost its pod {lost} times, the last time to {cause}; nothing else was made"
-        return failed(seen, PREFLIGHT_FAILED, too_often, now)
-    message = f"the plan lost its pod: {cause}"
-    state = _without_pod(seen.state, now + backoff_seconds(seen, lost))
-    state = replace(
-        state,
-        preflight=replace(before, lost=lost),
-        attempts={**state.attempts, PLAN: state.attempts[PLAN] + 1},
-        reason=REPLACED,
-        message=message,
-    )
-    return Plan(state=state, events=(Event("Warning", REPLACED, message),))
+        return failed(seen, reasons.PREFLIGHT_FAILED, too_often, now)
+    state, not_before = seen.state.renewed((PLAN,)), now + backoff_seconds(seen, lost)
+    state = replace(state, preflight=replace(before, lost=lost), not_before=not_before)
+    return Plan.warning(state, reasons.REPLACED, f"the plan lost its pod: {cause}")
 
 
 def _too_late(seen: Observed, pod: Pod, now: float) -> Plan | None:
@@ -138,14 +116,14 @@ def _too_late(seen: Observed, pod: Pod, now: float) -> Plan | None:
     if left is None or left > 0.0:
         return None
     why = next((f": {reason}: {message}" for reason, message in pod_problems([pod])), "")
-    return failed(seen, PREFLIGHT_FAILED, f"the plan's pod {pod.name} did not run within startWithin{why}", now)
+    return failed(seen, reasons.PREFLIGHT_FAILED, f"the plan's pod {pod.name} did not run within startWithin{why}", now)
 
 
 def _without_verdict(seen: Observed, pod: Pod, now: float) -> Plan:
     how = pod.reason or pod.exit_reason or "without a word"
     code = "" if pod.exit_code is None else f", exit code {pod.exit_code}"
     output = f":\n{pod.termination_message.strip()}" if pod.termination_message.strip() else ""
-    return failed(seen, PREFLIGHT_FAILED, f"the plan's pod {pod.name} ended ({how}{code}){output}", now)
+    return failed(seen, reasons.PREFLIGHT_FAILED, f"the plan's pod {pod.name} ended ({how}{code}){output}", now)
 
 
 def _without_pod(state: State, not_before: float) -> State:
@@ -156,4 +134,8 @@ def _without_pod(state: State, not_before: float) -> State:
 def _not_asked(state: State, now: float) -> State:
     """Return the state without a plan: the verdict of an earlier one is about something else."""
     state = replace(state, preflight=None)
-    return state.with_condition(FITS, UNKNOWN, NOT_ASKED, "", now=now) if state.condition(FITS) else state
+    return (
+        state.with_condition(reasons.FITS, UNKNOWN, reasons.NOT_ASKED, "", now=now)
+        if state.condition(reasons.FITS)
+        else state
+    )

@@ -6,8 +6,7 @@ for pods that may replace them. A mark on one pod of the group ends that.
 
 from collections.abc import Iterator
 
-from shardwise_operator.decide.plan import Patch, Plan
-from shardwise_operator.decide.policy import never
+from shardwise_operator.decide.plan import Patch, Plan, never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import UNFOLLOWED, Pod
 from shardwise_operator.observe.state import FINISHED, Phase

@@ -9,11 +9,10 @@ from dataclasses import replace
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.budgets import budget, charge
-from shardwise_operator.decide.plan import Event, Plan
+from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.policies import preflight
-from shardwise_operator.decide.policy import never
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.state import Phase, next_attempts
+from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
 
 wake = never  # a job whose class is missing is woken by the class
@@ -32,31 +31,22 @@ def decide(seen: Observed, now: float) -> Plan | None:
     resumed = state.phase == Phase.SUSPENDED
     reason = RESUMED if resumed else STARTED
     number = 0 if state.round is None else state.round + 1
-    state = replace(
-        state,
-        phase=Phase.PENDING,
+    # All else begins anew with the round.
+    state = State(
         reason=reason,
-        message="",
         round=number,
-        attempts=next_attempts(state.attempts, seen.desired.hosts),
-        pods={},
-        charged={},
-        charged_step=None,
-        last_loss={},
-        lost_at={},
-        avoid={},
-        leaving={},
-        image="",
+        preflight=state.preflight,
+        attempts=state.renewed(seen.desired.hosts).attempts,
+        losses=state.losses,
+        save_asked_at=state.save_asked_at,
         started_at=now,
-        ran_at=None,
-        not_before=None,
-        stop_asked_at=None,
+        conditions=state.conditions,
     )
     if resumed:
         state = state.with_condition(SUSPENDED, FALSE, RESUMED, "", now=now)
     state = preflight.begin(seen, state, now)
     if state.planning:
-        state = replace(state, attempts=next_attempts(state.attempts, (PLAN,)))
+        state = state.renewed((PLAN,))
     events = (Event("Normal", RESUMED, f"round {number}"),) if resumed else ()
     return Plan(state=state.with_condition(READY, FALSE, reason, "", now=now), events=events)
 
@@ -71,18 +61,9 @@ def next_round(
     if charged is None:
         used_up = f"{message}; its budget of {budget(seen, cause)} restarts is used up"
         return endings.failed(seen, reason, used_up, now)
-    state = replace(
-        charged,
-        phase=Phase.PENDING if wait_seconds else Phase.RECOVERING,
-        reason=reason,
-        message=message,
-        round=state.round + 1,
-        attempts=next_attempts(state.attempts, seen.hosts),
-        pods={},
-        image="",
-        stop_asked_at=None,
-    )
-    return Plan(state=state, events=(Event("Warning", reason, message),))
+    phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
+    state = replace(charged.renewed(seen.hosts), phase=phase, round=state.round + 1, image="", stop_asked_at=None)
+    return Plan.warning(state, reason, message)
 
 
 def _invalid(seen: Observed, now: float) -> Plan:

@@ -16,11 +16,10 @@ from hashlib import sha256
 from shardwise_operator.decide.budgets import budget, charge
 from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.pending import waits_for_image
-from shardwise_operator.decide.plan import Event, Plan
-from shardwise_operator.decide.policy import soonest
+from shardwise_operator.decide.plan import Plan, soonest
 from shardwise_operator.decide.relocation import avoid_after_timeout
 from shardwise_operator.observe.observed import LEADER, Observed
-from shardwise_operator.observe.state import Phase, State, next_attempts
+from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import PODS_RELEASED, Lost
 
 _FIRST_WAIT_SECONDS = 10.0
@@ -62,23 +61,14 @@ def look_again_seconds(seen: Observed) -> float | None:
 
 
 def _release_pods(seen: Observed, state: State, why: str, wait: float, now: float) -> Plan:
-    message = f"{why}; all are given back, and tried again in {wait:.0f} s"
-    state = replace(
-        state,
-        phase=Phase.PENDING,
-        reason=PODS_RELEASED,
-        message=message,
-        attempts=next_attempts(seen.state.attempts, seen.hosts),
-        pods={},
-        not_before=now + wait,
-    )
-    return Plan(state=state, events=(Event("Warning", PODS_RELEASED, message),))
+    state = replace(state.renewed(seen.hosts), phase=Phase.PENDING, not_before=now + wait)
+    return Plan.warning(state, PODS_RELEASED, f"{why}; all are given back, and tried again in {wait:.0f} s")
 
 
 def remaining_seconds(seen: Observed, now: float) -> float | None:
     """Return how long the pods may still take until all run; None if the operator does not wait for them."""
-    state, running = seen.state, sum(pod.phase == "Running" for pod in seen.current_pods())
-    if not state.cleared or state.started_at is None or seen.made_of is None or running == len(seen.hosts):
+    state = seen.state
+    if not state.cleared or state.started_at is None or seen.made_of is None or _running(seen) == len(seen.hosts):
         return None
     leader = seen.current(LEADER)
     if state.phase != Phase.PENDING and leader and leader.running:  # its leader waits for the others
@@ -99,13 +89,16 @@ def _named(seen: Observed) -> str:
 
 def _leaderless(seen: Observed) -> bool:
     """Return whether a run has begun, and hosts of it wait for host 0."""
-    return seen.state.phase != Phase.PENDING and any(pod.phase == "Running" for pod in seen.current_pods())
+    return seen.state.phase != Phase.PENDING and _running(seen) > 0
+
+
+def _running(seen: Observed) -> int:
+    return sum(pod.phase == "Running" for pod in seen.current_pods())
 
 
 def _message(seen: Observed) -> str:
-    running = sum(pod.phase == "Running" for pod in seen.current_pods())
     bound = "replaceWithin" if _leaderless(seen) else "startWithin"
-    return f"{running} of {len(seen.hosts)} pods ran within {bound}"
+    return f"{_running(seen)} of {len(seen.hosts)} pods ran within {bound}"
 
 
 def retry_seconds(seen: Observed) -> float:

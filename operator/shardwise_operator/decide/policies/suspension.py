@@ -6,9 +6,8 @@ A stop cannot be taken back once it was asked for: a job that is resumed meanwhi
 from dataclasses import replace
 
 from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS, all_ended, left_behind, stop_steps
-from shardwise_operator.decide.plan import Delete, Event, Plan
+from shardwise_operator.decide.plan import Delete, Event, Plan, never
 from shardwise_operator.decide.policies import queueing
-from shardwise_operator.decide.policy import never
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import FALSE, SAVING, SUSPEND_ASKED, SUSPENDED, TRUE

@@ -12,7 +12,8 @@ from shardwise_operator.decide.policies import preflight
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.snapshot import take_snapshot
-from shardwise_operator.observe.state import Finding, Phase, Preflight, State, read_state, write_state
+from shardwise_operator.observe.state import Finding, Phase, Preflight, State
+from shardwise_operator.observe.state_fields import read_state, write_state
 from shardwise_operator.reasons import FITS, NOT_FITTING, PLANNING, PREFLIGHT_FAILED, REPLACED, UNKNOWN
 from shardwise_operator.runtime.kinds import PODS
 

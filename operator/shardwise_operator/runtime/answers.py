@@ -1,8 +1,9 @@
-"""The events of one watch, as the API server sends them. Another thread may shut it, which ends the reading."""
+"""What the API server answers: an object, or the events of a watch, which another thread may shut."""
 
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from urllib3 import BaseHTTPResponse, HTTPResponse
 from urllib3.exceptions import HTTPError
@@ -11,6 +12,25 @@ from shardwise_operator.runtime.errors import UnreachableError, error_of
 from shardwise_operator.runtime.kinds import Object
 
 _CHUNK_BYTES = 1 << 16
+
+
+def decoded(data: bytes) -> Object:
+    """Return the object that an answer is; UnreachableError if it is none."""
+    try:
+        answer: Any = json.loads(data)
+    except ValueError as error:
+        raise UnreachableError(f"an answer that is not JSON: {data[:200]!r}") from error
+    if not isinstance(answer, dict):
+        raise UnreachableError(f"an answer that is no object: {data[:200]!r}")
+    return answer
+
+
+def read_metadata(answer: Object) -> Object:
+    """Return the metadata without its managedFields, which are often half of an object and of no use here."""
+    try:
+        return {field: value for field, value in answer["metadata"].items() if field != "managedFields"}
+    except (KeyError, AttributeError) as error:
+        raise UnreachableError(f"an answer without metadata: {str(answer)[:200]!r}") from error
 
 
 class EventStream:
