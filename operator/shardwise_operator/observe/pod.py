@@ -1,6 +1,6 @@
 """A pod as the policies see it: the few facts that decisions go by, out of the object of the API server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ UNFOLLOWED = "kueue.x-k8s.io/retriable-in-group"
 
 _ENDED = ("Succeeded", "Failed")
 _READ = ("nodeName", "nodeSelector", "schedulingGates")  # of the spec
+_ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")  # reasons of a container that only waits for its turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,8 @@ class Pod:
         disruption: the reason of its DisruptionTarget condition; "" without one.
         reason: the reason of its end that the kubelet or a controller gives; "" without one.
         exit_reason: how its container ended (OOMKilled, Error); "" before.
-        waiting: why its container has not started; "" if it has, or there is no reason yet.
-        waiting_message: the same for people.
+        waiting: why a container of it cannot start, ours first; "" if none is kept from it.
+        waiting_message: the same for people, with the container's name if it is not ours.
         unschedulable: the scheduler's message if it finds no node; "" otherwise.
         unschedulable_since: since when it finds none.
         exit_code: the exit code of its container; None before it has ended.
@@ -131,7 +132,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     container: Mapping[str, Any] = containers.get(own, {})
     others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
     ended = container.get("state", {}).get("terminated", {})
-    waiting = container.get("state", {}).get("waiting", {})
+    waiting, waiting_message = _kept_waiting([container, *others], own)
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
@@ -155,8 +156,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         disruption=_disruption(conditions),
         reason=status.get("reason", ""),
         exit_reason=ended.get("reason", ""),
-        waiting=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", ""),
+        waiting=waiting,
+        waiting_message=waiting_message,
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
         unschedulable_since=seconds_of(scheduled.get("lastTransitionTime")) if unschedulable else None,
         exit_code=ended.get("exitCode"),
@@ -165,6 +166,16 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         group=labels.get(GROUP, ""),
         unfollowed=metadata.get("annotations", {}).get(UNFOLLOWED) == "false",
     )
+
+
+def _kept_waiting(containers: Sequence[Mapping[str, Any]], own: str) -> tuple[str, str]:
+    """Return why the first of these that cannot start does not: reason and message; both empty if there is none."""
+    for container in containers:
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason", "") not in _ON_THE_WAY:
+            which = "" if container["name"] == own else f"container {container['name']}: "
+            return waiting["reason"], which + waiting.get("message", "")
+    return "", ""
 
 
 def _disruption(conditions: Mapping[str, Mapping[str, Any]]) -> str:
