@@ -5,27 +5,16 @@ A newer checkpoint resets both: a run that makes progress may lose any number of
 
 from dataclasses import replace
 
+from shardwise.job.spec.recovery import backoff_seconds
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
-
-MAX_BACKOFF_SECONDS = 300.0
-_FIELDS = {
-    Lost.EVICTION: "eviction",
-    Lost.NODE_LOST: "node_lost",
-    Lost.MAINTENANCE: "maintenance",
-    Lost.ADMISSION: "admission",
-    Lost.IMAGE: "image",
-    Lost.OUT_OF_MEMORY: "out_of_memory",
-    Lost.UNKNOWN: "unknown",
-    Lost.HOST_LOST: "host_lost",
-}
 
 
 def budget(seen: Observed, cause: Lost) -> int:
     """Return how many losses for `cause` a round may have without a newer checkpoint in between."""
     assert seen.made_of is not None
-    return int(getattr(seen.made_of.job.spec.recovery.restarts, _FIELDS[cause]))
+    return seen.made_of.job.spec.recovery.restarts.of(cause)
 
 
 def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | None:
@@ -41,12 +30,11 @@ def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | Non
         charged=charged,
         charged_step=saved if newer else charged_step,
         losses={**state.losses, cause: state.losses.get(cause, 0) + 1},
-        not_before=max(state.not_before or 0.0, now + backoff_seconds(seen, sum(charged.values()))),
+        not_before=max(state.not_before or 0.0, now + wait_seconds(seen, sum(charged.values()))),
     )
 
 
-def backoff_seconds(seen: Observed, count: int) -> float:
-    """Return the wait after the `count`th loss without a newer checkpoint: none at first, then doubling."""
+def wait_seconds(seen: Observed, count: int) -> float:
+    """Return the wait after the `count`th loss without a newer checkpoint."""
     assert seen.made_of is not None
-    first = seen.made_of.job.spec.recovery.backoff.seconds
-    return 0.0 if count <= 1 else min(MAX_BACKOFF_SECONDS, first * 2.0 ** min(count - 2, 64))
+    return backoff_seconds(seen.made_of.job.spec.recovery.backoff.seconds, count)

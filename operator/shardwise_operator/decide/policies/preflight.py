@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise.protocol.pods import PLAN, Verdict
-from shardwise_operator.decide.budgets import backoff_seconds
+from shardwise_operator.decide.budgets import wait_seconds
 from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.pending import pod_problems
 from shardwise_operator.decide.plan import Event, Plan
@@ -122,7 +122,7 @@ def _retry(seen: Observed, cause: Lost, now: float) -> Plan:
         too_often = f"the plan lost its pod {lost} times, the last time to {cause}; nothing else was made"
         return failed(seen, PREFLIGHT_FAILED, too_often, now)
     message = f"the plan lost its pod: {cause}"
-    state = _without_pod(seen.state, now + backoff_seconds(seen, lost))
+    state = _without_pod(seen.state, now + wait_seconds(seen, lost))
     state = replace(
         state,
         preflight=replace(before, lost=lost),

@@ -68,7 +68,6 @@ class JobSpec(StrictModel):
             description="Time after which the job is saved and stopped, from above 0s to 3650d; "
             "in clusters it counts from when all hosts run."
         ),
-        Unit("duration"),
     ] = None
     suspend: Annotated[bool, Field(description="Saves, then gives the pods back until false; for clusters.")] = False
     preflight: Annotated[
@@ -79,9 +78,7 @@ class JobSpec(StrictModel):
         ),
     ] = None
     ttl_after_finished: Annotated[
-        Duration | None,
-        Field(description="Time after its end at which a cluster removes the job; left out, never."),
-        Unit("duration"),
+        Duration | None, Field(description="Time after its end at which a cluster removes the job; left out, never.")
     ] = None
     managed_by: Annotated[
         str | None,

@@ -118,7 +118,6 @@ class Checkpoint(StrictModel):
     every: Annotated[
         Duration | None,
         Field(description="Time between saves, from above 0s to 3650d."),
-        Unit("duration"),
         FilledFrom("10m if everySteps is left out too"),
     ] = None
     every_steps: Annotated[Count | None, Field(description="Steps between saves."), Unit("steps")] = None
