@@ -25,6 +25,7 @@ RUN_VARIABLE = "SHARDWISE_RUN"
 HOST_VARIABLE = "SHARDWISE_HOST"
 
 _PR_SET_CHILD_SUBREAPER = 36
+_NO_STREAMS = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
 _GONE_WITHIN_SECONDS = 10.0
 _BARE = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
@@ -163,13 +164,16 @@ def become_subreaper() -> None:
 
 
 async def start(*command: str, environment: Mapping[str, str], **options: Any) -> asyncio.subprocess.Process:
-    """Start a child of this process that `reap_orphans` leaves to asyncio; `options` go to `create_subprocess_exec`."""
+    """Start a child of this process that `reap_orphans` leaves to asyncio; `options` go to `create_subprocess_exec`.
+
+    A standard stream that they do not name is /dev/null.
+    """
     global _starting  # noqa: PLW0603 - see the note at its definition
     _starting += 1
     try:
         # A session of its own, so that a Ctrl-C on the terminal reaches the command alone.
         process = await asyncio.create_subprocess_exec(
-            *command, env=dict(environment), start_new_session=True, **options
+            *command, env=dict(environment), start_new_session=True, **_NO_STREAMS | options
         )
         _own[process.pid] = process
     finally:
