@@ -18,13 +18,12 @@ from typing import Any
 
 from benchmarks.gang.leader import CROWD_SOCKET
 
-from shardwise.launcher.agent.client import POLL_PATH, SIGNATURE, poll_seconds
+from shardwise.launcher.agent.client import poll_seconds
 from shardwise.launcher.agent.config import socket_of
-from shardwise.launcher.agent.signature import answer_signature, poll_signature
 from shardwise.launcher.ray import rpc
 from shardwise.protocol.contract import Phase, Progress
 from shardwise.protocol.leader_address import LeaderAddress
-from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.poll import POLL_PATH, SIGNATURE, Poll, PollAnswer, answer_signature, poll_signature
 from shardwise.protocol.report import Report
 
 STEP_SECONDS = 1.0
