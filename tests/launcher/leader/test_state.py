@@ -15,7 +15,7 @@ from shardwise.launcher.leader.state import LeaderState
 def state_in(directory: Path, overrides: tuple[str, ...] = (), **config: Any) -> LeaderState:
     """Return the state of a run of one host, which begins now."""
     (directory / "logs").mkdir(exist_ok=True)
-    facts = {"directory": str(directory), "run": "one", "scratch": "", "listen": "127.0.0.1:1", "num_hosts": 1}
+    facts = {"directory": directory, "run": "one", "scratch": "", "listen": "127.0.0.1:1", "num_hosts": 1}
     given = Mock(**{**facts, "started_at": time.time(), **config})
     return LeaderState(given, load(JOB, overrides), Mock(agent_id="own"))
 

@@ -22,7 +22,8 @@ from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_hosts
 from shardwise.launcher.agent.client import NoLeaderError, read_status, request
 from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
-from shardwise.launcher.agent.trainer import remove_standby_logs, tail
+from shardwise.launcher.agent.standby import remove_standby_logs
+from shardwise.launcher.agent.trainer import tail
 from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
@@ -152,13 +153,13 @@ class _Command:
             run=self._run,
             host=host,
             num_hosts=num_hosts(self._job.spec.hardware),
-            job_file=str(self._scratch / JOB_COPY),
-            directory=str(self._directory),
-            scratch=str(self._scratch),
+            job_file=self._scratch / JOB_COPY,
+            directory=self._directory,
+            scratch=self._scratch,
             listen=self._leader if host == 0 else f"{ADDRESS}:0",
             address=ADDRESS,
-            gang_token_file=str(self._scratch / GANG_TOKEN),
-            status_token_file=str(self._scratch / STATUS_TOKEN),
+            gang_token_file=self._scratch / GANG_TOKEN,
+            status_token_file=self._scratch / STATUS_TOKEN,
             started_at=self._started_at,
             fork=self._fork,
             step=self._step,

@@ -94,13 +94,13 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         host=int(variables[pods.RANK_VARIABLE]),
         pod_attempt=int(variables.get(pods.POD_ATTEMPT_VARIABLE, 0)),  # an earlier operator does not set it
         num_hosts=num_hosts(load(job_file).spec.hardware),
-        job_file=str(job_file),
-        directory=variables[pods.DIRECTORY_VARIABLE],
-        scratch=pods.SCRATCH_MOUNT,
+        job_file=job_file,
+        directory=Path(variables[pods.DIRECTORY_VARIABLE]),
+        scratch=Path(pods.SCRATCH_MOUNT),
         listen=f"{address}:{pods.AGENT_PORT}",
         address=address,
-        gang_token_file=str(tokens / pods.GANG_TOKEN_KEY),
-        status_token_file=str(tokens / pods.STATUS_TOKEN_KEY),
+        gang_token_file=tokens / pods.GANG_TOKEN_KEY,
+        status_token_file=tokens / pods.STATUS_TOKEN_KEY,
         started_at=float(variables[pods.STARTED_VARIABLE]),
         fork=False,
         step=None,
@@ -108,9 +108,8 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
 
 
 def _work(config: AgentConfig) -> int:
-    directory = Path(config.directory)
-    _make(directory / LOGS)
-    with claimed(directory, config.run) if config.host == 0 else nullcontext(), _shown(config):
+    _make(config.directory / LOGS)
+    with claimed(config.directory, config.run) if config.host == 0 else nullcontext(), _shown(config):
         return asyncio.run(_serve(config))
 
 
@@ -134,9 +133,8 @@ async def _serve(config: AgentConfig) -> int:
 @contextmanager
 def _shown(config: AgentConfig) -> Iterator[None]:
     """Have a thread show the events of the run and the output of this host's trainer."""
-    output = Output(
-        Path(config.directory), Console(width=_COLUMNS), Console(width=_COLUMNS, stderr=True), host=config.host
-    )
+    console, errors = Console(width=_COLUMNS), Console(width=_COLUMNS, stderr=True)
+    output = Output(config.directory, console, errors, host=config.host)
     ended = threading.Event()
 
     def show() -> None:

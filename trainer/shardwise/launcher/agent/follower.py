@@ -6,7 +6,6 @@ that the trainer's attempt is over, or if there is another leader than before.
 
 import asyncio
 import time
-from pathlib import Path
 
 from shardwise.launcher.agent.client import LeaderClient, NoLeaderError, poll_seconds
 from shardwise.launcher.agent.config import AgentConfig
@@ -25,7 +24,7 @@ class Follower:
     def __init__(self, config: AgentConfig, host: Host) -> None:
         """Know no leader yet."""
         self._config, self._host = config, host
-        self._client = LeaderClient(Path(config.directory), config.run, config.tokens.gang)
+        self._client = LeaderClient(config.directory, config.run, config.tokens.gang)
         self._answered_at = time.monotonic()
         self._leader_id: str | None = None
         self._session, self._address = 0, ""
@@ -61,7 +60,7 @@ class Follower:
 
     def _code(self) -> int | None:
         """Read the exit code of the run in the leader's record; None until it has ended."""
-        record = LeaderRecord.read(Path(self._config.directory))
+        record = LeaderRecord.read(self._config.directory)
         return record.code if record and record.run == self._config.run else None
 
     async def _take(self, answer: PollAnswer) -> None:

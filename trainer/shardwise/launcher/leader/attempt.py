@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from shardwise.job.accelerators import offered
 from shardwise.launcher.agent.config import stacks_of
@@ -70,10 +69,10 @@ class Attempt:
 
         async def start(rank: int) -> None:
             orders = Orders(
-                job_file=config.job_file,
-                directory=config.directory,
-                progress=str(Path(config.scratch) / progress_name(rank)),
-                stacks=str(stacks_of(Path(config.scratch), rank)),
+                job_file=str(config.job_file),
+                directory=str(config.directory),
+                progress=str(config.scratch / progress_name(rank)),
+                stacks=str(stacks_of(config.scratch, rank)),
                 rank=rank,
                 num_processes=config.num_hosts,
                 coordinator=coordinator,

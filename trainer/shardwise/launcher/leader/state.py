@@ -8,7 +8,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise.job.spec import TrainingJob
@@ -41,7 +40,7 @@ class LeaderState:
     def __init__(self, config: AgentConfig, job: TrainingJob, host: Host) -> None:
         """Take the run over from its last leader, if it had one."""
         self.config, self.job, self.host = config, job, host
-        self.directory = Path(config.directory)
+        self.directory = config.directory
         self.record = _taken_over(config)
         self.stop = asyncio.Event()
         self.events = Events(self.directory)
@@ -126,19 +125,18 @@ class LeaderState:
 
 def _taken_over(config: AgentConfig) -> LeaderRecord:
     """Return the record of a lost predecessor under the same command, or a new one that keeps the run's restarts."""
-    directory = Path(config.directory)
-    before = LeaderRecord.read(directory)
+    before = LeaderRecord.read(config.directory)
     port = int(config.listen.rsplit(":", 1)[1])
     if before and before.run == config.run:
         return before.model_copy(update={"leader_pid": os.getpid(), "port": port, "led": True})
     return LeaderRecord(
         run=config.run,
-        scratch=config.scratch,
+        scratch=str(config.scratch),
         leader_pid=os.getpid(),
         port=port,
         started_at=config.started_at,
         attempt=before.attempt if before else None,
         restarts=before.restarts if before else {},
-        metrics_offset=size_of(directory / METRICS),
+        metrics_offset=size_of(config.directory / METRICS),
         phases={"spawn": time.time() - config.started_at},
     )

@@ -142,11 +142,24 @@ def end(identities: Iterable[Identity]) -> None:
     handles = [handle for identity in identities if (handle := _kill(identity)) is not None]
     deadline = time.monotonic() + _GONE_WITHIN_SECONDS
     for handle in handles:
-        # A pidfd is readable from the end of its process on, whether or not the parent has taken the exit code.
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        readable(handle, max(0.0, deadline - time.monotonic()))
         os.close(handle)
+
+
+def readable(handle: int, within_seconds: float = 0.0) -> bool:
+    """Return whether reading would not wait, or not for longer: there is something, or the other end is closed.
+
+    A pidfd is readable from the end of its process on, whether or not the parent has taken the exit code.
+    """
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(within_seconds * 1000))
+
+
+def send_signal(handle: int, number: signal.Signals) -> None:
+    """Send a signal to the process of a pidfd, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, number)
 
 
 def is_stopped(pid: int) -> bool:
