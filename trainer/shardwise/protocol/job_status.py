@@ -4,7 +4,7 @@ The schema of the CRD is generated from it; the operator builds the data itself.
 texts, because JSON has no such numbers.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,8 +20,13 @@ _Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Word = Annotated[str, Field(max_length=63)]
 _Figure = Annotated[str, Field(max_length=32)]
 _Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
-_Places = dict[Annotated[str, Field(max_length=16)], Annotated[str, Field(max_length=253)]]
 _HostName = Annotated[str, Field(max_length=16)]
+_Node = Annotated[str, Field(max_length=253)]
+
+
+def _map(most: int, description: str) -> Any:
+    """Return the field of a mapping, which is empty at first."""
+    return Field(default_factory=dict, max_length=most, description=description)
 
 
 class Condition(StrictModel):
@@ -101,9 +106,7 @@ class JobStatus(StrictModel):
     ] = None
     progress: Annotated[JobProgress | None, Field(description="How far the training is.")] = None
     checkpoint: Annotated[SavedCheckpoint | None, Field(description="The newest checkpoint.")] = None
-    restarts: Annotated[
-        dict[_Word, _Number], Field(default_factory=dict, max_length=32, description="Restarts by cause.")
-    ]
+    restarts: dict[_Word, _Number] = _map(32, "Restarts by cause.")
     restart_count: Annotated[_Number | None, Field(description="Restarts of all causes.")] = None
     hosts: Annotated[HostCount | None, Field(description="How many hosts are there.")] = None
     goodput: Annotated[_Figure | None, Field(description="The share of the time that went into kept steps.")] = None
@@ -115,42 +118,15 @@ class JobStatus(StrictModel):
     completion_time: Annotated[_Time | None, Field(description="When the job ended.")] = None
     round: Annotated[_Number | None, Field(description="How often the job was resumed.")] = None
     preflight: Annotated[Preflight | None, Field(description="The plan that comes before the pods.")] = None
-    attempts: Annotated[
-        dict[_HostName, _Number],
-        Field(default_factory=dict, max_length=MAX_HOSTS, description="The number of each host's pod, by slice-host."),
-    ]
-    pods: Annotated[
-        dict[_HostName, _Word],
-        Field(default_factory=dict, max_length=MAX_HOSTS, description="The UID of each host's pod, by slice-host."),
-    ]
-    charged: Annotated[
-        dict[_Word, _Number],
-        Field(default_factory=dict, max_length=32, description="Losses of pods since a newer checkpoint, by cause."),
-    ]
+    attempts: dict[_HostName, _Number] = _map(MAX_HOSTS, "The number of each host's pod, by slice-host.")
+    pods: dict[_HostName, _Word] = _map(MAX_HOSTS, "The UID of each host's pod, by slice-host.")
+    charged: dict[_Word, _Number] = _map(32, "Losses of pods since a newer checkpoint, by cause.")
     charged_step: Annotated[_Step | None, Field(description="The newest checkpoint at the last of them.")] = None
-    last_loss: Annotated[
-        dict[_HostName, SliceLoss],
-        Field(
-            default_factory=dict, max_length=MAX_SLICES, description="What each slice has lost with its last charge."
-        ),
-    ]
-    losses: Annotated[
-        dict[_Word, _Number],
-        Field(default_factory=dict, max_length=32, description="Losses of pods in the life of the job, by cause."),
-    ]
-    lost_at: Annotated[
-        _Places, Field(default_factory=dict, max_length=MAX_PLACED, description="Where a host or slice lost a pod.")
-    ]
-    avoid: Annotated[
-        _Places,
-        Field(
-            default_factory=dict, max_length=MAX_PLACED, description="Where that happened twice, so not there again."
-        ),
-    ]
-    leaving: Annotated[
-        _Places,
-        Field(default_factory=dict, max_length=MAX_HOSTS, description="The node of a host that is to be taken down."),
-    ]
+    last_loss: dict[_HostName, SliceLoss] = _map(MAX_SLICES, "What each slice has lost with its last charge.")
+    losses: dict[_Word, _Number] = _map(32, "Losses of pods in the life of the job, by cause.")
+    lost_at: dict[_HostName, _Node] = _map(MAX_PLACED, "Where a host or slice lost a pod.")
+    avoid: dict[_HostName, _Node] = _map(MAX_PLACED, "Where that happened twice, so not there again.")
+    leaving: dict[_HostName, _Node] = _map(MAX_HOSTS, "The node of a host that is to be taken down.")
     save_time: Annotated[_Time | None, Field(description="When a save was last asked for because of that.")] = None
     image: Annotated[
         str | None, Field(max_length=2048, description="The image of this round by its digest, for replaced pods.")

@@ -73,6 +73,12 @@ class LeaderRecord(Message):
             return None
         return cls.model_validate(fields)
 
+    @classmethod
+    def code_of(cls, directory: Path, run: str) -> int | None:
+        """Read the exit code of a run; None until it has ended."""
+        record = cls.read(directory)
+        return record.code if record and record.run == run else None
+
     def write(self, directory: Path) -> Self:
         """Replace the record by rename; return it as written.
 

@@ -17,8 +17,8 @@ class Poll(Message):
 
     `run` names one life of the command, or one round of a job; `sees` is the agent that the follower takes for the
     leader. `pod_attempt` counts the agents that the host had before, if that is known. `address` is the host's ip.
-    `leaving` says that the host is about to go away; `stuck` why it can start no trainer, "" if it can. `ray_session`
-    is the session that its Ray node belongs to. `nonce` makes each poll another one, so no answer fits two.
+    `leaving` says that the host is about to go away; `stuck` why it can start no trainer, "" if it can. `nonce` makes
+    each poll another one, so no answer fits two.
     """
 
     run: str
@@ -29,7 +29,6 @@ class Poll(Message):
     pod_attempt: int = 0
     leaving: bool = False
     stuck: str = ""
-    ray_session: int | None = None
     nonce: str = ""
 
 

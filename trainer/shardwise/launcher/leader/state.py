@@ -79,8 +79,7 @@ class LeaderState:
     def stuck(self) -> list[StuckHost]:
         """The hosts that can start no trainer until another agent comes for them."""
         own = [StuckHost(host=0, address=self.config.address, message=self.host.stuck)] if self.host.stuck else []
-        others = self.members.stuck().items()
-        return own + [StuckHost(host=host, address=member.address, message=member.stuck) for host, member in others]
+        return own + self.members.stuck()
 
     @property
     def deadline_seconds(self) -> float | None:
