@@ -42,7 +42,7 @@ def test_time_in_a_queue_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, one_machine: bool, left: float
 ) -> None:
     """The pods of a cluster were asked for a minute ago, and the trainers started ten seconds ago."""
-    config = {"started_monotonic": time.monotonic() - 60, "one_machine": one_machine}
+    config: dict[str, Any] = {"started_monotonic": time.monotonic() - 60, "one_machine": one_machine}
     state = state_in(tmp_path, ("deadline=100s",), **config)
     if not one_machine:
         assert state.deadline_seconds == 100.0
