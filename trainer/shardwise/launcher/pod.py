@@ -56,11 +56,10 @@ def main() -> NoReturn:
         code, record = error.exit_code, refused(host, error)
         if isinstance(error, StorageError):  # this pod ends alone: the next one may find its volume well again
             record = record.model_copy(update={"code": None})
-    except SystemExit:
-        _leave(termination_record(directory, host, None, "this host goes away, before it began"))
-        raise
     except BaseException as error:
-        _leave(termination_record(directory, host, None, "".join(traceback.format_exception_only(error)).strip()))
+        end = "".join(traceback.format_exception_only(error)).strip()
+        message = "this host goes away, before it began" if isinstance(error, SystemExit) else end
+        _leave(termination_record(directory, host, None, message))
         raise
     _leave(record)
     sys.exit(code)

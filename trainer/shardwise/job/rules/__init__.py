@@ -12,10 +12,10 @@ from shardwise.protocol.errors import Problem
 
 RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
     *hardware.RULES,
-    *conflicts.RULES,
+    conflicts.values_go_together,
     *model.RULES,
     *training.RULES,
-    *pod.RULES,
+    pod.pods_are_sound,
 )
 
 

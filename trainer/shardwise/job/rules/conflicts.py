@@ -108,6 +108,3 @@ def values_go_together(job: TrainingJob) -> Iterator[Problem]:
         if all(fact.holds(job.spec) for fact in conflict.facts):
             ((path, given),) = values_at(job.spec, conflict.facts[0].path)
             yield wrong(f"spec.{path}", given, conflict.expected, conflict.hint)
-
-
-RULES = (values_go_together,)

@@ -235,4 +235,3 @@ _RULES = (
     checkpoints_are_shared,
     selectors_keep_to_the_class,
 )
-RULES = (pods_are_sound,)

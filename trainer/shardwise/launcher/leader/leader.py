@@ -27,7 +27,7 @@ from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import LEFT, Cause, ExitCode
 from shardwise.protocol.leader_address import LeaderAddress
-from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunPhase
 from shardwise.protocol.takeover import next_attempt
 

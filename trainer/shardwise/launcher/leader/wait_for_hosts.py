@@ -7,7 +7,7 @@ from shardwise.launcher.leader.members import host_names
 from shardwise.launcher.leader.publisher import LOOK_SECONDS
 from shardwise.launcher.leader.result import given_back, host_lost, saved
 from shardwise.launcher.leader.state import LeaderState
-from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.leader_record import RunResult
 
 UNHEARD_SECONDS = 120.0  # network file systems keep for up to a minute that a file is not there
 
