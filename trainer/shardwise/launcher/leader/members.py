@@ -85,8 +85,7 @@ class Members:
 
     def silent(self, now: float, for_seconds: float) -> list[int]:
         """Return the hosts from which nothing came for so many seconds, or ever."""
-        recent = {host for host, member in self._members.items() if now - member.seen_at < for_seconds}
-        return [host for host in range(1, self._num_hosts) if host not in recent]
+        return self.silent_since(now - for_seconds)
 
     def missing(self, now: float) -> list[int]:
         """Return the hosts that have missed their polls and have not answered either."""
