@@ -101,8 +101,6 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         gang_token_file=tokens / pods.GANG_TOKEN_KEY,
         status_token_file=tokens / pods.STATUS_TOKEN_KEY,
         started_at=float(variables[pods.STARTED_VARIABLE]),
-        fork=False,
-        step=None,
     )
 
 

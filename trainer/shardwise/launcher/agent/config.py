@@ -48,8 +48,8 @@ class AgentConfig(Message):
     gang_token_file: Path
     status_token_file: Path
     started_at: float
-    fork: bool
-    step: int | None
+    fork: bool = False
+    step: int | None = None
     pod_attempt: int = 0
     one_machine: bool = False
     started_monotonic: float = 0.0
