@@ -18,7 +18,6 @@ from shardwise.cli.app import app
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Recovery
-from shardwise.launcher.leader.budgets import limit
 from shardwise.launcher.leader.causes import Ending
 from shardwise.launcher.leader.goodput import CATEGORIES
 from shardwise.protocol.contract import (
@@ -159,7 +158,7 @@ def test_causes_are_described() -> None:
     assert set(Cause) <= set(causes)
     for cause in set(Cause) - {Cause.BAD_INPUT}:
         code = Ending(cause=cause, rank=None, exit=None, message="").exit_code
-        assert causes[cause] == [f"{cause}: {limit(restarts, cause)}", str(int(code))]
+        assert causes[cause] == [f"{cause}: {restarts.of(cause)}", str(int(code))]
     assert set(CATEGORIES) <= {name.strip(" `") for row in rows if len(row) == 2 for name in row[0].split(",")}
 
 

@@ -18,13 +18,12 @@ from typing import Any
 
 from benchmarks.gang.leader import CROWD_SOCKET
 
-from shardwise.launcher.agent.client import POLL_PATH, SIGNATURE, poll_seconds
+from shardwise.launcher.agent.client import poll_seconds
 from shardwise.launcher.agent.config import socket_of
-from shardwise.launcher.agent.signature import answer_signature, poll_signature
 from shardwise.launcher.ray import rpc
 from shardwise.protocol.contract import Phase, Progress
 from shardwise.protocol.leader_address import LeaderAddress
-from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.poll import POLL_PATH, SIGNATURE, Poll, PollAnswer, answer_signature, poll_signature
 from shardwise.protocol.report import Report
 
 STEP_SECONDS = 1.0
@@ -54,7 +53,7 @@ class StandIn:
         self._idle = _report(host, self.agent_id, None)
         self._running = _report(host, self.agent_id, _progress(host))
 
-    def poll(self, gang: Gang, leader: LeaderAddress, session: int | None) -> Poll:
+    def poll(self, gang: Gang, leader: LeaderAddress) -> Poll:
         """Return what the host sends to the leader."""
         return Poll(
             run=gang.run,
@@ -62,7 +61,6 @@ class StandIn:
             agent_id=self.agent_id,
             address=f"127.0.{self.host // 250}.{1 + self.host % 250}",
             sees=leader.agent_id,
-            ray_session=session,
             nonce=secrets.token_hex(16),
         )
 
@@ -177,7 +175,7 @@ class Crowd:
             try:
                 leader = LeaderAddress.read(Path(self._gang.directory))
                 async with asyncio.timeout(2.0):
-                    answer = await self._poll(leader.address, host.poll(self._gang, leader, session))
+                    answer = await self._poll(leader.address, host.poll(self._gang, leader))
             except (OSError, TimeoutError, ValueError):
                 answer = None
             if answer:

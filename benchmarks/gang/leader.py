@@ -23,7 +23,6 @@ from shardwise.launcher import serve
 from shardwise.launcher.leader import attempt, channel, watchdog
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.publisher import StatusPublisher
-from shardwise.launcher.ray.node import RayAddress
 from shardwise.launcher.ray.session import RaySession
 
 CROWD_SOCKET, FIGURES = "crowd.sock", "figures.json"
@@ -38,7 +37,7 @@ class WireSession(RaySession):
     async def _start(self) -> None:
         wire = self._place.scratch / CROWD_SOCKET
         self._output, self._input = await asyncio.open_unix_connection(wire, limit=_LINE_LIMIT_BYTES)
-        self._address = RayAddress(gcs="stand-in", cluster=str(self._number))
+        self.address = f"stand-in/{self._number}"
         self._tasks = [asyncio.create_task(self._receive())]
 
 

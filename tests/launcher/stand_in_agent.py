@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from shardwise.launcher import serve
-from shardwise.launcher.agent import follower, trainer
+from shardwise.launcher.agent import follower, standby, trainer
 from shardwise.launcher.agent.config import socket_of
 from shardwise.launcher.leader import channel
 from shardwise.launcher.ray import rpc
@@ -99,7 +99,7 @@ def stand_in() -> None:
         (channel, "RaySession", StandInSession),
         (channel, "RayNode", StandInNode),
         (follower, "RayNode", StandInNode),
-        (trainer, "Trainer", StandInTrainer),
+        (standby, "Trainer", StandInTrainer),
     ):
         setattr(module, name, other)
 

@@ -10,8 +10,7 @@ from shardwise.launcher import claim
 from shardwise.launcher.claim import claimed
 from shardwise.protocol.contract import LOCK, LOGS
 from shardwise.protocol.errors import RunDirectoryError, StorageError
-from shardwise.protocol.leader_record import LeaderRecord
-from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.leader_record import LeaderRecord, RunResult
 from shardwise.protocol.takeover import hold
 
 

@@ -10,8 +10,7 @@ import pytest
 from shardwise.launcher.leader.events import Events
 from shardwise.protocol import leader_record
 from shardwise.protocol.contract import LEADER_RECORD, LOGS, Cause
-from shardwise.protocol.leader_record import LeaderRecord, Used
-from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.leader_record import LeaderRecord, RunResult, Used
 
 RECORD = LeaderRecord(run="uid-0", scratch="/sw", leader_pid=1, port=8490, started_at=1.0)
 

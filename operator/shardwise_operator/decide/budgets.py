@@ -5,17 +5,15 @@ A newer checkpoint resets both: a run that makes progress may lose any number of
 
 from dataclasses import replace
 
+from shardwise.job.spec.recovery import backoff_seconds
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 
-MAX_BACKOFF_SECONDS = 300.0
-
 
 def budget(seen: Observed, cause: Lost) -> int:
     """Return how many losses for `cause` a round may have without a newer checkpoint in between."""
-    # Each cause has a field of its name.
-    return int(getattr(seen.round_snapshot.job.spec.recovery.restarts, cause.name.lower()))
+    return seen.round_snapshot.job.spec.recovery.restarts.of(cause)
 
 
 def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | None:
@@ -31,11 +29,10 @@ def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | Non
         charged=charged,
         charged_step=saved if newer else charged_step,
         losses={**state.losses, cause: state.losses.get(cause, 0) + 1},
-        not_before=max(state.not_before or 0.0, now + backoff_seconds(seen, sum(charged.values()))),
+        not_before=max(state.not_before or 0.0, now + wait_seconds(seen, sum(charged.values()))),
     )
 
 
-def backoff_seconds(seen: Observed, count: int) -> float:
-    """Return the wait after the `count`th loss without a newer checkpoint: none at first, then doubling."""
-    first = seen.round_snapshot.job.spec.recovery.backoff.seconds
-    return 0.0 if count <= 1 else min(MAX_BACKOFF_SECONDS, first * 2.0 ** min(count - 2, 64))
+def wait_seconds(seen: Observed, count: int) -> float:
+    """Return the wait after the `count`th loss without a newer checkpoint."""
+    return backoff_seconds(seen.round_snapshot.job.spec.recovery.backoff.seconds, count)

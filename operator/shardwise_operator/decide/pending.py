@@ -7,11 +7,10 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
-_PASSING = ("", "ContainerCreating", "PodInitializing")
 
 
 def waits_for_image(pod: Pod) -> bool:
-    """Return whether the pod's image cannot be pulled."""
+    """Return whether an image of the pod cannot be pulled."""
     return pod.waiting in _IMAGE_REASONS
 
 
@@ -25,7 +24,7 @@ def pod_problems(pods: Sequence[Pod]) -> Iterator[tuple[str, str]]:
     for pod in pods:
         if waits_for_image(pod):
             yield reasons.IMAGE, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
-        elif pod.waiting not in _PASSING:
+        elif pod.waiting:
             yield reasons.CONTAINER, f"{pod.name}: {pod.waiting}: {pod.waiting_message}"
     for pod in pods:
         if pod.unschedulable:

@@ -1,6 +1,6 @@
 """A pod as the policies see it: the few facts that decisions go by, out of the object of the API server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ UNFOLLOWED = "kueue.x-k8s.io/retriable-in-group"
 
 _ENDED = ("Succeeded", "Failed")
 _READ = ("nodeName", "nodeSelector", "schedulingGates")  # of the spec
+_ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")  # reasons of a container that only waits for its turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,8 @@ class Pod:
         disruption: the reason of its DisruptionTarget condition; "" without one.
         reason: the reason of its end that the kubelet or a controller gives; "" without one.
         exit_reason: how its container ended (OOMKilled, Error); "" before.
-        waiting: why its container has not started; "" if it has, or there is no reason yet.
-        waiting_message: the same for people.
+        waiting: why a container of it cannot start, ours first; "" if none is kept from it.
+        waiting_message: the same for people, with the container's name if it is not ours.
         unschedulable: the scheduler's message if it finds no node; "" otherwise.
         unschedulable_since: since when it finds none.
         exit_code: the exit code of its container; None before it has ended.
@@ -134,7 +135,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
     container: Mapping[str, Any] = containers.get(own, {})
     others = [each for each in (*containers.values(), *status.get("initContainerStatuses", [])) if each["name"] != own]
     ended = container.get("state", {}).get("terminated", {})
-    waiting = container.get("state", {}).get("waiting", {})
+    waiting, waiting_message = _kept_waiting([container, *others], own)
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
     hold = {name: condition for name, condition in conditions.items() if condition.get("status") == "True"}
@@ -159,8 +160,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         disruption=hold.get("DisruptionTarget", {}).get("reason", ""),
         reason=status.get("reason", ""),
         exit_reason=ended.get("reason", ""),
-        waiting=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", ""),
+        waiting=waiting,
+        waiting_message=waiting_message,
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
         unschedulable_since=_time(scheduled.get("lastTransitionTime")) if unschedulable else None,
         exit_code=ended.get("exitCode"),
@@ -173,3 +174,13 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
 
 def _time(written: str | None) -> float | None:
     return None if written is None else seconds_of(written)
+
+
+def _kept_waiting(containers: Sequence[Mapping[str, Any]], own: str) -> tuple[str, str]:
+    """Return why the first of these that cannot start does not: reason and message; both empty if there is none."""
+    for container in containers:
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason", "") not in _ON_THE_WAY:
+            which = "" if container["name"] == own else f"container {container['name']}: "
+            return waiting["reason"], which + waiting.get("message", "")
+    return "", ""

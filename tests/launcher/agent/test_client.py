@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from shardwise.launcher.agent.client import SIGNATURE, LeaderClient, NoLeaderError, poll, request
+from shardwise.launcher.agent.client import LeaderClient, NoLeaderError, poll, request
 from shardwise.launcher.agent.config import Tokens
 from shardwise.launcher.agent.server import Server
-from shardwise.launcher.agent.signature import answer_signature, poll_signature
 from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.contract import LOGS
 from shardwise.protocol.leader_address import LeaderAddress
-from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.poll import SIGNATURE, Poll, PollAnswer, answer_signature, poll_signature
 from shardwise.protocol.run_status import RunStatus
 
 TOKENS = Tokens(gang="gang-secret", status="status-secret")

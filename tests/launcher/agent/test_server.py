@@ -15,12 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shardwise.launcher.agent import server as served
-from shardwise.launcher.agent.client import SIGNATURE
 from shardwise.launcher.agent.config import Tokens
 from shardwise.launcher.agent.server import Server
-from shardwise.launcher.agent.signature import poll_signature
 from shardwise.launcher.system.ports import free_port
-from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.poll import SIGNATURE, Poll, PollAnswer, poll_signature
 from shardwise.protocol.run_status import RunStatus
 
 TOKENS = Tokens(gang="gang-secret", status="status-secret")

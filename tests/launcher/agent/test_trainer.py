@@ -10,8 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shardwise.launcher.agent import standby as standbys
 from shardwise.launcher.agent import trainer as module
-from shardwise.launcher.agent.trainer import Standby, StuckError, Trainer
+from shardwise.launcher.agent.standby import Standby
+from shardwise.launcher.agent.trainer import StuckError, Trainer
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.processes import clean_environment
 from shardwise.protocol.contract import LOGS, log_path
@@ -244,13 +246,13 @@ def test_an_agent_that_leaves_touches_no_other_s_log(tmp_path: Path, monkeypatch
     """Its host may have another pod by then; one that begins removes what those before it have left."""
     (tmp_path / LOGS).mkdir()
     own = Standby(tmp_path, 0)
-    monkeypatch.setattr(module, "_AGENT", "another")
+    monkeypatch.setattr(standbys, "_AGENT", "another")
     other = Standby(tmp_path, 0)
     left = [*(tmp_path / LOGS).iterdir()]
 
-    module.remove_standby_logs(tmp_path, 0, of_others=False)
+    standbys.remove_standby_logs(tmp_path, 0, of_others=False)
     assert [log for log in left if not log.exists()] == [log for log in left if "another" in log.name]
-    module.remove_standby_logs(tmp_path, 0)
+    standbys.remove_standby_logs(tmp_path, 0)
     assert not [*(tmp_path / LOGS).iterdir()]
     asyncio.run(own.end())
     asyncio.run(other.end())

@@ -3,7 +3,8 @@
 import pytest
 
 from shardwise.job.spec import Restarts
-from shardwise.launcher.leader.budgets import MAX_BACKOFF_SECONDS, STORAGE_BACKOFF_SECONDS, charge, wait_seconds
+from shardwise.job.spec.recovery import MAX_BACKOFF_SECONDS
+from shardwise.launcher.leader.budgets import STORAGE_BACKOFF_SECONDS, charge, wait_seconds
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.leader_record import Used
 

@@ -9,8 +9,8 @@ import pytest
 from shardwise.launcher.leader.causes import Ending
 from shardwise.launcher.leader.result import complete_summary, failed, saved
 from shardwise.protocol.contract import SUMMARY, Cause
+from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.report import Exit
-from shardwise.protocol.run_result import RunResult
 
 KILLED = Exit(attempt=2, code=None, signal=9, asked=False, out_of_memory=False, log_tail="the end")
 FAILED = failed(Ending(cause=Cause.FAILURE, rank=1, exit=KILLED, message="rank 1 was killed"))

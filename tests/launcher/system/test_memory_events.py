@@ -24,7 +24,7 @@ from pathlib import Path
 group, directory, taken = sys.argv[1:]
 Path(group, "cgroup.procs").write_text(str(os.getpid()))
 from shardwise.protocol.orders import Orders
-from shardwise.launcher.agent.trainer import Standby
+from shardwise.launcher.agent.standby import Standby
 from shardwise.launcher.system.processes import clean_environment
 async def end():
     command = [sys.executable, "-c", f"import os; os.read(0, 1000); b'x' * int({taken})"]

@@ -13,6 +13,7 @@ from shardwise.cli.arguments import RunDir
 from shardwise.cli.extras import trainer_imports
 from shardwise.cli.run_files import RunOverview, read_overview
 from shardwise.protocol.run_status import HostStatus, RunStatus
+from shardwise.protocol.text import clock
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead; null is what is not known.")]
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
@@ -82,7 +83,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     if known["tokensPerSecond"] is not None:
         yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s, MFU {known['mfu']:.1%}"
     if known["etaSeconds"] is not None:
-        yield "time left", _clock(known["etaSeconds"])
+        yield "time left", clock(known["etaSeconds"])
     yield "checkpoints", escape(_checkpoints(run))
     yield from _saves(run.live)
     if known["phases"]:
@@ -102,7 +103,7 @@ def _hosts(live: RunStatus | None) -> Iterator[tuple[str, str]]:
 
 def _saves(live: RunStatus | None) -> Iterator[tuple[str, str]]:
     if live and live.checkpoint and live.checkpoint.age_seconds is not None:
-        yield "newest saved", f"{_clock(live.checkpoint.age_seconds)} ago"
+        yield "newest saved", f"{clock(live.checkpoint.age_seconds)} ago"
     if live and live.failed_saves:
         yield "failed saves", escape(f"{live.failed_saves.in_a_row} since then: {live.failed_saves.reason}")
 
@@ -121,9 +122,3 @@ def _checkpoints(run: RunOverview) -> str:
         return f"none yet in {run.root}"
     steps = ", ".join(map(str, run.checkpoints))
     return f"step {run.checkpoints[-1]} is the newest of {steps} in {run.root}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"

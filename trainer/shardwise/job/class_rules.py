@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from shardwise.job.document import shown
+from shardwise.job.document import wrong
 from shardwise.job.fields import values_at
 from shardwise.job.flags import refusals, repeated
 from shardwise.job.spec.accelerator import AcceleratorClass
@@ -47,11 +47,9 @@ def _grids_are_whole_machines(accelerator: AcceleratorClass) -> Iterator[Problem
             path = f"spec.machines.{index}.topologies.{place}"
             chips = math.prod(int(side) for side in grid.split("x"))
             if chips % machine.chips:
-                yield Problem(
-                    path=path, given=shown(grid), expected=f"whole machines of {machine.chips} chips, not {chips} chips"
-                )
+                yield wrong(path, grid, f"whole machines of {machine.chips} chips, not {chips} chips")
             if grid in seen:
-                yield Problem(path=path, given=shown(grid), expected=f"each grid once, and {seen[grid]} has it")
+                yield wrong(path, grid, f"each grid once, and {seen[grid]} has it")
             seen[grid] = machine.name
 
 
@@ -59,31 +57,23 @@ def _host_range_is_a_range(accelerator: AcceleratorClass) -> Iterator[Problem]:
     """The fewest devices of a host are no more than the most."""
     hosts = accelerator.spec.hosts
     if hosts is not None and hosts.min_devices > hosts.max_devices:
-        yield Problem(
-            path="spec.hosts.minDevices", given=shown(hosts.min_devices), expected=f"at most {hosts.max_devices}"
-        )
+        yield wrong("spec.hosts.minDevices", hosts.min_devices, f"at most {hosts.max_devices}")
 
 
 def _host_paths_are_privileged(accelerator: AcceleratorClass) -> Iterator[Problem]:
     """Kubernetes lets no other level mount folders of the machine."""
     spec = accelerator.spec
     if spec.host_paths and spec.pod_security != "privileged":
-        yield Problem(
-            path="spec.podSecurity", given=shown(spec.pod_security), expected="privileged, which hostPaths need"
-        )
+        yield wrong("spec.podSecurity", spec.pod_security, "privileged, which hostPaths need")
 
 
 def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
     """Only {topology} and {machine} can be filled in, and only a grid has a machine."""
     known = PLACEHOLDERS if accelerator.spec.machines else PLACEHOLDERS[:1]
     for key, value in accelerator.spec.node_selector.items():
-        unknown = [name for name in re.findall(r"{(.*?)}", value) if name not in known]
-        if unknown:
-            yield Problem(
-                path=f"spec.nodeSelector.{key}",
-                given=shown(value),
-                expected=f"no placeholder but {' and '.join(f'{{{name}}}' for name in known)}",
-            )
+        if not set(re.findall(r"{(.*?)}", value)) <= set(known):
+            expected = f"no placeholder but {' and '.join(f'{{{name}}}' for name in known)}"
+            yield wrong(f"spec.nodeSelector.{key}", value, expected)
 
 
 def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
@@ -91,7 +81,7 @@ def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
     path, compiler = "spec.compiler.flags", accelerator.spec.compiler
     flags = [one.flag for one in compiler.flags] if compiler else []
     for flag, reason in refusals(flags):
-        yield Problem(path=path, given=shown(flag), expected="options without it", hint=reason)
+        yield wrong(path, flag, "options without it", reason)
     for name in repeated(flags):
         yield Problem(path=path, given=f"{name} more than once", expected="each option once")
 
@@ -101,7 +91,7 @@ def _figures_are_above_zero(accelerator: AcceleratorClass) -> Iterator[Problem]:
     for field in FIGURES:
         for path, figure in values_at(accelerator.spec, field):
             if figure is not None and not figure.value:
-                yield Problem(path=f"spec.{path}", given=shown(str(figure)), expected="a quantity above 0")
+                yield wrong(f"spec.{path}", str(figure), "a quantity above 0")
 
 
 _RULES = (

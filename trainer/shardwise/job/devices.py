@@ -25,9 +25,5 @@ def one_host_words(accelerator: AcceleratorClass) -> str:
     if hosts is not None:
         fewest, most = (f"1x{number}" for number in (hosts.min_devices, hosts.max_devices))
         return fewest if fewest == most else f"{fewest} to {most}"
-    return any_of(grid for grid in topologies(accelerator) if _is_one_host(accelerator, grid))
-
-
-def _is_one_host(accelerator: AcceleratorClass, grid: str) -> bool:
-    topology = parse_topology(accelerator, grid)
-    return topology is not None and topology.hosts == 1
+    parsed = ((grid, parse_topology(accelerator, grid)) for grid in topologies(accelerator))
+    return any_of(grid for grid, topology in parsed if topology and topology.hosts == 1)

@@ -20,9 +20,11 @@ from shardwise.protocol.errors import JobError, Problem
 MAX_BYTES = 262_144
 MAX_DEPTH = 32
 
-_NULL = re.compile(r"~|null|Null|NULL|")
-_TRUE = re.compile(r"true|True|TRUE")
-_FALSE = re.compile(r"false|False|FALSE")
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("~", "null", "Null", "NULL", "")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,39})")
 _BASED = re.compile(r"0o[0-7]{1,40}|0x[0-9a-fA-F]{1,40}")
 _FLOAT = re.compile(
@@ -120,6 +122,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
+def wrong(path: str, value: object, expected: str, hint: str = "") -> Problem:
+    """Return the problem that the value at `path` is not what is expected."""
+    return Problem(path=path, given=shown(value), expected=expected, hint=hint)
+
+
 def located(problem: Problem, document: Document) -> Problem:
     """Return `problem` with the place in `document` of what it is about."""
     path: Path = tuple(int(part) if part.isdecimal() else part for part in problem.path.split("."))
@@ -194,12 +201,8 @@ def _scalar(text: str, path: Path, where: str) -> Any:
         plain = "true or false" if text.isalpha() else "the number in plain digits"
         hint = f'write {plain}, or quote it ("{text}") if text is meant'
         raise _refusal(where, "a value that every YAML reader takes for the same", given=text, path=path, hint=hint)
-    if _NULL.fullmatch(text):
-        return None
-    if _TRUE.fullmatch(text):
-        return True
-    if _FALSE.fullmatch(text):
-        return False
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):
         return int(text)
     if _BASED.fullmatch(text):

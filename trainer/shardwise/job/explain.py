@@ -30,7 +30,7 @@ def _row(leaf: Leaf) -> FieldRow:
         path=leaf.name,
         type=leaf.kind.name,
         default=_default(leaf),
-        unit=units[0] if units else "",
+        unit=units[0] if units else "duration" if leaf.kind.name == "duration" else "",
         range=leaf.kind.range,
         description=leaf.info.description or "",
     )

@@ -28,7 +28,7 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """Devices along each mesh axis, in the order of the mesh; `data` is all of its two axes."""
+    """Devices along each mesh axis; `data` is all of its two axes."""
 
     replica: int
     data: int
@@ -36,6 +36,11 @@ class MeshShape:
     context: int
     tensor: int
     pipeline: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the devices along replica, outer data, inner data, context, pipeline and tensor: as the mesh lies."""
+        return self.replica, self.data // self.data_inner, self.data_inner, self.context, self.pipeline, self.tensor
 
     @property
     def words(self) -> str:

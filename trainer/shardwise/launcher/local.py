@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +23,8 @@ from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_hosts
 from shardwise.launcher.agent.client import NoLeaderError, read_status, request
 from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
-from shardwise.launcher.agent.trainer import remove_standby_logs, tail
+from shardwise.launcher.agent.standby import remove_standby_logs
+from shardwise.launcher.agent.trainer import tail
 from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
@@ -67,33 +69,32 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         processes.end_marked(directory, None)
         remove_scratch_of(LeaderRecord.read(directory))
         with scratch_folder() as scratch:
-            command = _Command(job, directory, scratch, console, errors, fork=fork, step=step)
+            command = _Command(
+                job=job, directory=directory, scratch=scratch, console=console, errors=errors, fork=fork, step=step
+            )
             return asyncio.run(command.run())
 
 
+@dataclass(kw_only=True)
 class _Command:
     """The life of one `shardwise run`."""
 
-    def __init__(
-        self,
-        job: TrainingJob,
-        directory: Path,
-        scratch: Path,
-        console: Console,
-        errors: Console,
-        *,
-        fork: bool,
-        step: int | None,
-    ) -> None:
-        self._job, self._directory, self._scratch = job, directory, scratch
-        self._console, self._errors = console, errors
-        self._fork, self._step = fork, step
+    job: TrainingJob
+    directory: Path
+    scratch: Path
+    console: Console
+    errors: Console
+    fork: bool
+    step: int | None
+
+    def __post_init__(self) -> None:
+        """Start nothing yet."""
         self._run = secrets.token_hex(8)
         self._started_at, self._started_monotonic = time.time(), time.monotonic()
         self._leader = f"{ADDRESS}:{free_port(ADDRESS)}"
         self._tokens = Tokens(gang=secrets.token_urlsafe(32), status=secrets.token_urlsafe(32))
         self._agents: dict[int, asyncio.subprocess.Process] = {}
-        self._output = Output(directory, console, errors, host=0)
+        self._output = Output(self.directory, self.console, self.errors, host=0)
         self._interrupted = 0
         self._given_up: str | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -104,7 +105,7 @@ class _Command:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        keeping = [asyncio.create_task(self._keep(host)) for host in range(num_hosts(self._job.spec.hardware))]
+        keeping = [asyncio.create_task(self._keep(host)) for host in range(num_hosts(self.job.spec.hardware))]
         showing = asyncio.create_task(self._show_status())
         try:
             while (code := self._code()) is None and self._given_up is None and self._interrupted < 2:
@@ -118,17 +119,17 @@ class _Command:
             await self._end_agents()
         self._output.end()
         if code is None and self._given_up:
-            self._errors.print(self._given_up, markup=False, highlight=False, soft_wrap=True)
+            self.errors.print(self._given_up, markup=False, highlight=False, soft_wrap=True)
         return ExitCode.FAILURE if code is None else code
 
     def _write_files(self) -> None:
-        (self._scratch / JOB_COPY).write_text(dump(self._job), encoding="utf-8")
+        (self.scratch / JOB_COPY).write_text(dump(self.job), encoding="utf-8")
         for name, token in ((GANG_TOKEN, self._tokens.gang), (STATUS_TOKEN, self._tokens.status)):
-            file = self._scratch / name
+            file = self.scratch / name
             file.touch(mode=0o600)
             file.write_text(token, encoding="utf-8")
-        where = {"url": f"http://{self._leader}", "tokenFile": str(self._scratch / STATUS_TOKEN)}
-        replace_file(self._directory / LOGS / STATUS, json.dumps(where) + "\n", durable=False)
+        where = {"url": f"http://{self._leader}", "tokenFile": str(self.scratch / STATUS_TOKEN)}
+        replace_file(self.directory / LOGS / STATUS, json.dumps(where) + "\n", durable=False)
 
     async def _keep(self, host: int) -> None:
         """Keep an agent on this host, a new one whenever it dies, until the run is over."""
@@ -151,24 +152,24 @@ class _Command:
         config = AgentConfig(
             run=self._run,
             host=host,
-            num_hosts=num_hosts(self._job.spec.hardware),
-            job_file=str(self._scratch / JOB_COPY),
-            directory=str(self._directory),
-            scratch=str(self._scratch),
+            num_hosts=num_hosts(self.job.spec.hardware),
+            job_file=self.scratch / JOB_COPY,
+            directory=self.directory,
+            scratch=self.scratch,
             listen=self._leader if host == 0 else f"{ADDRESS}:0",
             address=ADDRESS,
-            gang_token_file=str(self._scratch / GANG_TOKEN),
-            status_token_file=str(self._scratch / STATUS_TOKEN),
+            gang_token_file=self.scratch / GANG_TOKEN,
+            status_token_file=self.scratch / STATUS_TOKEN,
             started_at=self._started_at,
-            fork=self._fork,
-            step=self._step,
+            fork=self.fork,
+            step=self.step,
             one_machine=True,
             started_monotonic=self._started_monotonic,
         )
         with self._agent_log(host).open("ab") as log:
             agent = await processes.start(
                 *AGENT,
-                environment={**os.environ, **processes.mark(self._directory, host)},
+                environment={**os.environ, **processes.mark(self.directory, host)},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -179,12 +180,11 @@ class _Command:
         return agent
 
     def _agent_log(self, host: int) -> Path:
-        return self._directory / LOGS / f"agent-{host}.log"
+        return self.directory / LOGS / f"agent-{host}.log"
 
     def _code(self) -> int | None:
         """Return the run's exit code; None until it has ended."""
-        record = LeaderRecord.read(self._directory)
-        return record.code if record and record.run == self._run else None
+        return LeaderRecord.code_of(self.directory, self._run)
 
     def _interrupt(self) -> None:
         self._interrupted += 1
@@ -203,9 +203,9 @@ class _Command:
 
     async def _show_status(self) -> None:
         """Show the status of the run as a line, on a terminal."""
-        if not self._console.is_terminal:
+        if not self.console.is_terminal:
             return
-        with Live(console=self._console, refresh_per_second=4, transient=True) as live:
+        with Live(console=self.console, refresh_per_second=4, transient=True) as live:
             while True:
                 with suppress(NoLeaderError):
                     status = await asyncio.to_thread(read_status, self._leader, self._tokens.status)
@@ -223,11 +223,11 @@ class _Command:
             assert agent.stdin is not None
             agent.stdin.close()
         await self._wait_for_agents()
-        await asyncio.to_thread(processes.end_marked, self._directory, None)
+        await asyncio.to_thread(processes.end_marked, self.directory, None)
         processes.reap_orphans()
-        for host in range(num_hosts(self._job.spec.hardware)):
-            remove_standby_logs(self._directory, host)
-        (self._directory / LOGS / STATUS).unlink(missing_ok=True)
+        for host in range(num_hosts(self.job.spec.hardware)):
+            remove_standby_logs(self.directory, host)
+        (self.directory / LOGS / STATUS).unlink(missing_ok=True)
 
 
 async def _end_of(agent: asyncio.subprocess.Process) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from shardwise.launcher.system.lines import GrowingFile, size_of
 from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path
-from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunStatus
 
 # The library that joins simulated devices of several processes logs each connection, and not in whole lines.

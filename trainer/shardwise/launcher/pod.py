@@ -56,11 +56,10 @@ def main() -> NoReturn:
         code, record = error.exit_code, refused(host, error)
         if isinstance(error, StorageError):  # this pod ends alone: the next one may find its volume well again
             record = record.model_copy(update={"code": None})
-    except SystemExit:
-        _leave(termination_record(directory, host, None, "this host goes away, before it began"))
-        raise
     except BaseException as error:
-        _leave(termination_record(directory, host, None, "".join(traceback.format_exception_only(error)).strip()))
+        end = "".join(traceback.format_exception_only(error)).strip()
+        message = "this host goes away, before it began" if isinstance(error, SystemExit) else end
+        _leave(termination_record(directory, host, None, message))
         raise
     _leave(record)
     sys.exit(code)
@@ -94,23 +93,20 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         host=int(variables[pods.RANK_VARIABLE]),
         pod_attempt=int(variables.get(pods.POD_ATTEMPT_VARIABLE, 0)),  # an earlier operator does not set it
         num_hosts=num_hosts(load(job_file).spec.hardware),
-        job_file=str(job_file),
-        directory=variables[pods.DIRECTORY_VARIABLE],
-        scratch=pods.SCRATCH_MOUNT,
+        job_file=job_file,
+        directory=Path(variables[pods.DIRECTORY_VARIABLE]),
+        scratch=Path(pods.SCRATCH_MOUNT),
         listen=f"{address}:{pods.AGENT_PORT}",
         address=address,
-        gang_token_file=str(tokens / pods.GANG_TOKEN_KEY),
-        status_token_file=str(tokens / pods.STATUS_TOKEN_KEY),
+        gang_token_file=tokens / pods.GANG_TOKEN_KEY,
+        status_token_file=tokens / pods.STATUS_TOKEN_KEY,
         started_at=float(variables[pods.STARTED_VARIABLE]),
-        fork=False,
-        step=None,
     )
 
 
 def _work(config: AgentConfig) -> int:
-    directory = Path(config.directory)
-    _make(directory / LOGS)
-    with claimed(directory, config.run) if config.host == 0 else nullcontext(), _shown(config):
+    _make(config.directory / LOGS)
+    with claimed(config.directory, config.run) if config.host == 0 else nullcontext(), _shown(config):
         return asyncio.run(_serve(config))
 
 
@@ -134,9 +130,8 @@ async def _serve(config: AgentConfig) -> int:
 @contextmanager
 def _shown(config: AgentConfig) -> Iterator[None]:
     """Have a thread show the events of the run and the output of this host's trainer."""
-    output = Output(
-        Path(config.directory), Console(width=_COLUMNS), Console(width=_COLUMNS, stderr=True), host=config.host
-    )
+    console, errors = Console(width=_COLUMNS), Console(width=_COLUMNS, stderr=True)
+    output = Output(config.directory, console, errors, host=config.host)
     ended = threading.Event()
 
     def show() -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from shardwise.job.load import load
@@ -20,6 +20,7 @@ from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.follower import Follower
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.agent.server import Server
+from shardwise.launcher.agent.standby import remove_standby_logs
 from shardwise.launcher.leader.leader import Leader
 from shardwise.launcher.ray import rpc
 from shardwise.launcher.system import processes
@@ -62,14 +63,15 @@ async def serve(config: AgentConfig, orphaned: "asyncio.Future[Any]", *, asked_t
 
     """
     processes.become_subreaper()
-    processes.end_marked(Path(config.directory), config.host)
-    job = resolve(load(Path(config.job_file)))
+    processes.end_marked(config.directory, config.host)
+    job = resolve(load(config.job_file))
     host = Host(config, job)
-    host.tidy(of_others=True)
+    tidy = partial(remove_standby_logs, config.directory, config.host)
+    tidy()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_end, host)
     async with AsyncExitStack() as stack:
-        stack.callback(host.tidy, of_others=False)
+        stack.callback(tidy, of_others=False)
         stack.push_async_callback(host.close)
         opened = await rpc.serve(config.socket, host.answer)
         stack.callback(opened.close)

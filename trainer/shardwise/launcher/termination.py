@@ -1,11 +1,11 @@
 """The termination record of an agent in a pod, made from the files of the run directory."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from shardwise.launcher.leader.result import read_summary
+from shardwise.launcher.system.lines import GrowingFile, size_of
 from shardwise.protocol.contract import METRICS, Cause
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.leader_record import LeaderRecord
@@ -48,7 +48,8 @@ def _end_of(metrics: Path) -> tuple[dict[str, Any], int | None]:
     """Return the last completed step's record, and the last step that was saved."""
     last: dict[str, Any] = {}
     saved: int | None = None
-    for line in _last_lines(metrics):
+    offset = max(0, size_of(metrics) - _METRICS_BYTES)
+    for line in GrowingFile(metrics, offset).lines()[1 if offset else 0 :]:  # the first may be the end of one
         record = json.loads(line)
         event = record.get("event")
         if event is None:
@@ -56,15 +57,3 @@ def _end_of(metrics: Path) -> tuple[dict[str, Any], int | None]:
         elif event == "saved":
             saved = record["step"]
     return last, saved
-
-
-def _last_lines(path: Path) -> list[bytes]:
-    """Return the whole lines at the end of a file."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _METRICS_BYTES))
-            lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    return lines if size <= _METRICS_BYTES else lines[1:]

@@ -28,6 +28,10 @@ class ShardwiseError(Exception):
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILURE
 
+    def __init_subclass__(cls, exit_code: ExitCode) -> None:
+        """Give each kind of error its own exit code."""
+        cls.exit_code = exit_code
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -54,10 +58,8 @@ class Problem:
         return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-class JobError(ShardwiseError):
+class JobError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):
     """The job file is refused; `problems` holds every mistake found, not only the first."""
-
-    exit_code = ExitCode.BAD_INPUT
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(problems)
@@ -71,61 +73,41 @@ class JobError(ShardwiseError):
         return "\n".join([f"{len(lines)} mistakes in the job:", *(f"  {line}" for line in lines)])
 
 
-class UsageError(ShardwiseError):
+class UsageError(ShardwiseError, exit_code=ExitCode.USAGE):
     """The command was called in a way it cannot serve."""
 
-    exit_code = ExitCode.USAGE
 
-
-class DataError(ShardwiseError):
+class DataError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):
     """Training data, a tokenizer or published weights cannot be read, or do not fit the job."""
 
-    exit_code = ExitCode.BAD_INPUT
 
-
-class CheckpointError(ShardwiseError):
+class CheckpointError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):
     """A checkpoint is damaged, missing, or in a format that this version does not know."""
 
-    exit_code = ExitCode.BAD_INPUT
 
-
-class RunDirectoryError(ShardwiseError):
+class RunDirectoryError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):
     """A run directory is in use by a live run, cannot be written, or holds a different run."""
 
-    exit_code = ExitCode.BAD_INPUT
 
-
-class StorageError(ShardwiseError):
+class StorageError(ShardwiseError, exit_code=ExitCode.STORAGE):
     """Storage does not do what it did before, though the job has not changed: another start may help."""
 
-    exit_code = ExitCode.STORAGE
 
-
-class DeviceError(ShardwiseError):
+class DeviceError(ShardwiseError, exit_code=ExitCode.DEVICE):
     """JAX finds other devices than the job asks for, or one of them has failed: another start may help."""
 
-    exit_code = ExitCode.DEVICE
 
-
-class CompilerError(ShardwiseError):
+class CompilerError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):
     """XLA refuses an option, or a program for the hardware that the job names."""
 
-    exit_code = ExitCode.BAD_INPUT
 
-
-class PeerError(ShardwiseError):
+class PeerError(ShardwiseError, exit_code=ExitCode.PEER):
     """Another process of the run is gone, or did not answer in time."""
 
-    exit_code = ExitCode.PEER
 
-
-class NonFiniteError(ShardwiseError):
+class NonFiniteError(ShardwiseError, exit_code=ExitCode.NONFINITE):
     """The loss or the gradient norm is not a number, or the loss is a spike (`training.badSteps`)."""
 
-    exit_code = ExitCode.NONFINITE
 
-
-class OutOfMemoryError(ShardwiseError):
+class OutOfMemoryError(ShardwiseError, exit_code=ExitCode.OUT_OF_MEMORY):
     """A device or the host has no memory left for the program or its data."""
-
-    exit_code = ExitCode.OUT_OF_MEMORY

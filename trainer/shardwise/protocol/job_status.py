@@ -4,7 +4,7 @@ The schema of the CRD is generated from it; the operator builds the data itself.
 texts, because JSON has no such numbers.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,140 +20,112 @@ _Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Word = Annotated[str, Field(max_length=63)]
 _Figure = Annotated[str, Field(max_length=32)]
 _Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
-_Places = dict[Annotated[str, Field(max_length=16)], Annotated[str, Field(max_length=253)]]
 _HostName = Annotated[str, Field(max_length=16)]
+_Node = Annotated[str, Field(max_length=253)]
+
+
+def _map(most: int, description: str) -> Any:
+    """Return the field of a mapping, which is empty at first."""
+    return Field(default_factory=dict, max_length=most, description=description)
 
 
 class Condition(StrictModel):
     """One statement on the job, as all of Kubernetes writes them."""
 
-    type: Annotated[str, Field(min_length=1, max_length=63, description="What the statement is about.")]
-    status: Annotated[Literal["True", "False", "Unknown"], Field(description="Whether it holds.")]
-    reason: Annotated[str, Field(max_length=63, description="Why, in one word.")] = ""
-    message: Annotated[str, Field(max_length=32768, description="Why, for people.")] = ""
-    last_transition_time: Annotated[_Time, Field(description="When its status last changed.")]
-    observed_generation: Annotated[int, Field(ge=0, le=2**53, description="The generation that it is about.")] = 0
+    type: str = Field(min_length=1, max_length=63, description="What the statement is about.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field("", max_length=63, description="Why, in one word.")
+    message: str = Field("", max_length=32768, description="Why, for people.")
+    last_transition_time: _Time = Field(description="When its status last changed.")
+    observed_generation: int = Field(0, ge=0, le=2**53, description="The generation that it is about.")
 
 
 class JobProgress(StrictModel):
     """How far the training is, by the last status of host 0."""
 
-    step: Annotated[_Step | None, Field(description="The last completed step.")] = None
-    of: Annotated[_Step | None, Field(description="The steps of the whole run.")] = None
-    loss: Annotated[_Figure | None, Field(description="The loss of the last step.")] = None
-    tokens_per_second: Annotated[_Figure | None, Field(description="Tokens per second of the whole job.")] = None
-    mfu: Annotated[_Figure | None, Field(description="The share of the devices' peak in use.")] = None
-    eta: Annotated[_Figure | None, Field(description="Time to the last step at this pace.")] = None
-    slowest_host: Annotated[str | None, Field(max_length=63, description="The host that the others wait for.")] = None
-    observed_at: Annotated[_Time | None, Field(description="When host 0 said so.")] = None
+    step: _Step | None = Field(None, description="The last completed step.")
+    of: _Step | None = Field(None, description="The steps of the whole run.")
+    loss: _Figure | None = Field(None, description="The loss of the last step.")
+    tokens_per_second: _Figure | None = Field(None, description="Tokens per second of the whole job.")
+    mfu: _Figure | None = Field(None, description="The share of the devices' peak in use.")
+    eta: _Figure | None = Field(None, description="Time to the last step at this pace.")
+    slowest_host: str | None = Field(None, max_length=63, description="The host that the others wait for.")
+    observed_at: _Time | None = Field(None, description="When host 0 said so.")
 
 
 class SliceLoss(StrictModel):
     """What a slice has lost at once."""
 
-    time: Annotated[_Time, Field(description="When it was charged.")]
-    hosts: Annotated[
-        tuple[_Number, ...], Field(strict=False, max_length=MAX_HOSTS, description="The hosts whose pods it took.")
-    ]
+    time: _Time = Field(description="When it was charged.")
+    hosts: tuple[_Number, ...] = Field(strict=False, max_length=MAX_HOSTS, description="The hosts whose pods it took.")
 
 
 class SavedCheckpoint(StrictModel):
     """The newest checkpoint that counts."""
 
-    step: Annotated[_Step, Field(description="Its step.")]
-    time: Annotated[_Time | None, Field(description="When it was complete.")] = None
-    seconds: Annotated[_Figure | None, Field(description="How long the save took.")] = None
+    step: _Step = Field(description="Its step.")
+    time: _Time | None = Field(None, description="When it was complete.")
+    seconds: _Figure | None = Field(None, description="How long the save took.")
 
 
 class Preflight(StrictModel):
     """The plan that comes before the pods, where the job asks for one."""
 
-    of: Annotated[_Word, Field(description="What is planned, as a digest; what fits once is not planned again.")]
-    finding: Annotated[
-        Literal["Fits", "NotFitting", "Unknown"] | None,
-        Field(description="What came of it; left out while it is made."),
-    ] = None
-    lost: Annotated[_Number, Field(description="How many of its pods were lost.")] = 0
+    of: _Word = Field(description="What is planned, as a digest; what fits once is not planned again.")
+    finding: Literal["Fits", "NotFitting", "Unknown"] | None = Field(
+        None, description="What came of it; left out while it is made."
+    )
+    lost: _Number = Field(0, description="How many of its pods were lost.")
 
 
 class HostCount(StrictModel):
     """How many hosts of the job are there."""
 
-    ready: Annotated[_Number, Field(description="Hosts whose trainer has joined the run.")]
-    of: Annotated[_Number, Field(description="Hosts that the job asks for.")]
-    summary: Annotated[_Figure | None, Field(description="Both, as the HOSTS column shows them.")] = None
+    ready: _Number = Field(description="Hosts whose trainer has joined the run.")
+    of: _Number = Field(description="Hosts that the job asks for.")
+    summary: _Figure | None = Field(None, description="Both, as the HOSTS column shows them.")
 
 
 class JobStatus(StrictModel):
     """How a job stands; measured, never guessed."""
 
-    phase: Annotated[
-        Literal["Pending", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Complete", "Failed"] | None,
-        Field(description="What the job is doing."),
-    ] = None
-    reason: Annotated[str | None, Field(max_length=63, description="Why, in one word.")] = None
-    message: Annotated[str | None, Field(max_length=32768, description="Why, for people.")] = None
-    conditions: Annotated[
-        tuple[Condition, ...], Field(strict=False, max_length=16, description="Complete, Failed, Suspended, Ready...")
-    ] = ()
-    observed_generation: Annotated[
-        int | None, Field(ge=0, le=2**53, description="The generation that the operator has looked at.")
-    ] = None
-    progress: Annotated[JobProgress | None, Field(description="How far the training is.")] = None
-    checkpoint: Annotated[SavedCheckpoint | None, Field(description="The newest checkpoint.")] = None
-    restarts: Annotated[
-        dict[_Word, _Number], Field(default_factory=dict, max_length=32, description="Restarts by cause.")
-    ]
-    restart_count: Annotated[_Number | None, Field(description="Restarts of all causes.")] = None
-    hosts: Annotated[HostCount | None, Field(description="How many hosts are there.")] = None
-    goodput: Annotated[_Figure | None, Field(description="The share of the time that went into kept steps.")] = None
-    digest: Annotated[str | None, Field(max_length=128, description="The digest of the final weights.")] = None
-    start_time: Annotated[_Time | None, Field(description="When this round began.")] = None
-    run_time: Annotated[
-        _Time | None, Field(description="When all pods of this round first ran; the deadline counts from it.")
-    ] = None
-    completion_time: Annotated[_Time | None, Field(description="When the job ended.")] = None
-    round: Annotated[_Number | None, Field(description="How often the job was resumed.")] = None
-    preflight: Annotated[Preflight | None, Field(description="The plan that comes before the pods.")] = None
-    attempts: Annotated[
-        dict[_HostName, _Number],
-        Field(default_factory=dict, max_length=MAX_HOSTS, description="The number of each host's pod, by slice-host."),
-    ]
-    pods: Annotated[
-        dict[_HostName, _Word],
-        Field(default_factory=dict, max_length=MAX_HOSTS, description="The UID of each host's pod, by slice-host."),
-    ]
-    charged: Annotated[
-        dict[_Word, _Number],
-        Field(default_factory=dict, max_length=32, description="Losses of pods since a newer checkpoint, by cause."),
-    ]
-    charged_step: Annotated[_Step | None, Field(description="The newest checkpoint at the last of them.")] = None
-    last_loss: Annotated[
-        dict[_HostName, SliceLoss],
-        Field(
-            default_factory=dict, max_length=MAX_SLICES, description="What each slice has lost with its last charge."
-        ),
-    ]
-    losses: Annotated[
-        dict[_Word, _Number],
-        Field(default_factory=dict, max_length=32, description="Losses of pods in the life of the job, by cause."),
-    ]
-    lost_at: Annotated[
-        _Places, Field(default_factory=dict, max_length=MAX_PLACED, description="Where a host or slice lost a pod.")
-    ]
-    avoid: Annotated[
-        _Places,
-        Field(
-            default_factory=dict, max_length=MAX_PLACED, description="Where that happened twice, so not there again."
-        ),
-    ]
-    leaving: Annotated[
-        _Places,
-        Field(default_factory=dict, max_length=MAX_HOSTS, description="The node of a host that is to be taken down."),
-    ]
-    save_time: Annotated[_Time | None, Field(description="When a save was last asked for because of that.")] = None
-    image: Annotated[
-        str | None, Field(max_length=2048, description="The image of this round by its digest, for replaced pods.")
-    ] = None
-    not_before: Annotated[_Time | None, Field(description="No pod is made before this.")] = None
-    stop_time: Annotated[_Time | None, Field(description="When a save and a stop were first asked for.")] = None
+    phase: (
+        Literal["Pending", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Complete", "Failed"] | None
+    ) = Field(None, description="What the job is doing.")
+    reason: str | None = Field(None, max_length=63, description="Why, in one word.")
+    message: str | None = Field(None, max_length=32768, description="Why, for people.")
+    conditions: tuple[Condition, ...] = Field(
+        (), strict=False, max_length=16, description="Complete, Failed, Suspended, Ready..."
+    )
+    observed_generation: int | None = Field(
+        None, ge=0, le=2**53, description="The generation that the operator has looked at."
+    )
+    progress: JobProgress | None = Field(None, description="How far the training is.")
+    checkpoint: SavedCheckpoint | None = Field(None, description="The newest checkpoint.")
+    restarts: dict[_Word, _Number] = _map(32, "Restarts by cause.")
+    restart_count: _Number | None = Field(None, description="Restarts of all causes.")
+    hosts: HostCount | None = Field(None, description="How many hosts are there.")
+    goodput: _Figure | None = Field(None, description="The share of the time that went into kept steps.")
+    digest: str | None = Field(None, max_length=128, description="The digest of the final weights.")
+    start_time: _Time | None = Field(None, description="When this round began.")
+    run_time: _Time | None = Field(
+        None, description="When all pods of this round first ran; the deadline counts from it."
+    )
+    completion_time: _Time | None = Field(None, description="When the job ended.")
+    round: _Number | None = Field(None, description="How often the job was resumed.")
+    preflight: Preflight | None = Field(None, description="The plan that comes before the pods.")
+    attempts: dict[_HostName, _Number] = _map(MAX_HOSTS, "The number of each host's pod, by slice-host.")
+    pods: dict[_HostName, _Word] = _map(MAX_HOSTS, "The UID of each host's pod, by slice-host.")
+    charged: dict[_Word, _Number] = _map(32, "Losses of pods since a newer checkpoint, by cause.")
+    charged_step: _Step | None = Field(None, description="The newest checkpoint at the last of them.")
+    last_loss: dict[_HostName, SliceLoss] = _map(MAX_SLICES, "What each slice has lost with its last charge.")
+    losses: dict[_Word, _Number] = _map(32, "Losses of pods in the life of the job, by cause.")
+    lost_at: dict[_HostName, _Node] = _map(MAX_PLACED, "Where a host or slice lost a pod.")
+    avoid: dict[_HostName, _Node] = _map(MAX_PLACED, "Where that happened twice, so not there again.")
+    leaving: dict[_HostName, _Node] = _map(MAX_HOSTS, "The node of a host that is to be taken down.")
+    save_time: _Time | None = Field(None, description="When a save was last asked for because of that.")
+    image: str | None = Field(
+        None, max_length=2048, description="The image of this round by its digest, for replaced pods."
+    )
+    not_before: _Time | None = Field(None, description="No pod is made before this.")
+    stop_time: _Time | None = Field(None, description="When a save and a stop were first asked for.")

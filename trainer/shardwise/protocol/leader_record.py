@@ -14,8 +14,23 @@ from pydantic import Field
 from shardwise.protocol.contract import LEADER_RECORD, LOGS
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.message import Message
-from shardwise.protocol.run_result import RunResult
 from shardwise.protocol.storage import passing_over
+
+
+class RunResult(Message):
+    """The exit code of the run (`ExitCode`), and a message for people.
+
+    The other fields describe a bad end that no restart follows. `cause` is a `Cause`, None for a good end; `rank`,
+    `exit` (how that rank's trainer ended) and `log_tail` (the end of its log) are empty if no single trainer explains
+    the end.
+    """
+
+    code: int
+    message: str
+    cause: str | None = None
+    rank: int | None = None
+    exit: str | None = None
+    log_tail: str = ""
 
 
 class Used(Message):
@@ -72,6 +87,12 @@ class LeaderRecord(Message):
         except (FileNotFoundError, json.JSONDecodeError):
             return None
         return cls.model_validate(fields)
+
+    @classmethod
+    def code_of(cls, directory: Path, run: str) -> int | None:
+        """Read the exit code of a run; None until it has ended."""
+        record = cls.read(directory)
+        return record.code if record and record.run == run else None
 
     def write(self, directory: Path) -> Self:
         """Replace the record by rename; return it as written.

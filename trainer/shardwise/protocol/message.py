@@ -1,8 +1,8 @@
 """The base of all messages that processes exchange as JSON, and the bounds of what is read from another machine."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]  # as in the CRD, which would refuse a status that passes it
@@ -24,3 +24,11 @@ class Message(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
     )
+
+    @classmethod
+    def loads(cls, text: str) -> Self | None:
+        """Return the message in `text`; None if it is another text, such as what a process that was killed leaves."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None

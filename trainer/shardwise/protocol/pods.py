@@ -6,7 +6,7 @@ The operator renders it; the agent in a pod (`launcher/pod.py`) and the plan (`c
 import json
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from shardwise.protocol.message import Count, Message, Seconds, ShortText
 from shardwise.protocol.text import size
@@ -112,14 +112,6 @@ class TerminationRecord(Message):
                 record = record.model_copy(update={"message": record.message[: -max(1, beyond // _MOST_BYTES)]})
         return line
 
-    @classmethod
-    def loads(cls, line: str) -> "TerminationRecord | None":
-        """Read what `dumps` wrote; None for anything else, such as what a container that was killed leaves."""
-        try:
-            return cls.model_validate_json(line)
-        except ValidationError:
-            return None
-
 
 class Verdict(Message):
     """The result of a plan in short, for the termination message of its container.
@@ -150,11 +142,3 @@ class Verdict(Message):
     def dumps(self) -> str:
         """Return one line of JSON, far below what a termination message may hold."""
         return self.model_dump_json()
-
-    @classmethod
-    def loads(cls, line: str) -> "Verdict | None":
-        """Read what `dumps` wrote; None for anything else, such as the last lines of a log."""
-        try:
-            return cls.model_validate_json(line)
-        except ValidationError:
-            return None

@@ -1,9 +1,15 @@
 """What a follower's agent tells the leader's several times a second, and what it is answered.
 
-Both are signed (`launcher/agent/signature.py`): the address of a lost host 0 may be another pod's by now.
+Both are signed with the gang's token, which itself never travels. The address of a host 0 that is gone may be another
+pod's by now: such a pod learns no secret from a poll, and cannot answer one.
 """
 
+import hmac
+
 from shardwise.protocol.message import Message
+
+POLL_PATH = "/poll"
+SIGNATURE = "Shardwise-Signature"  # the header
 
 
 class Poll(Message):
@@ -11,8 +17,8 @@ class Poll(Message):
 
     `run` names one life of the command, or one round of a job; `sees` is the agent that the follower takes for the
     leader. `pod_attempt` counts the agents that the host had before, if that is known. `address` is the host's ip.
-    `leaving` says that the host is about to go away; `stuck` why it can start no trainer, "" if it can. `ray_session`
-    is the session that its Ray node belongs to. `nonce` makes each poll another one, so no answer fits two.
+    `leaving` says that the host is about to go away; `stuck` why it can start no trainer, "" if it can. `nonce` makes
+    each poll another one, so no answer fits two.
     """
 
     run: str
@@ -23,7 +29,6 @@ class Poll(Message):
     pod_attempt: int = 0
     leaving: bool = False
     stuck: str = ""
-    ray_session: int | None = None
     nonce: str = ""
 
 
@@ -42,3 +47,18 @@ class PollAnswer(Message):
     may_go: bool
     superseded: bool
     done: int | None
+
+
+def poll_signature(token: str, poll: bytes) -> str:
+    """Sign a follower's poll; its nonce makes the signature another one each time."""
+    return hmac.new(token.encode(), b"poll\n" + poll, "sha256").hexdigest()
+
+
+def answer_signature(token: str, poll_signature: str, answer: bytes) -> str:
+    """Sign the leader's answer to that poll and no other."""
+    return hmac.new(token.encode(), f"answer\n{poll_signature}\n".encode() + answer, "sha256").hexdigest()
+
+
+def same(given: str, expected: str) -> bool:
+    """Return whether two signatures are the same, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())

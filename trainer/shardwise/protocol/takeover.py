@@ -81,18 +81,6 @@ def _counted_earlier(path: Path) -> int:
     return number
 
 
-def newest_attempt(path: Path) -> int | None:
-    """Return the number of the last start; None before the first."""
-    try:
-        handle = os.open(path / ATTEMPT_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        return _read(handle).get("attempt")
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def commit_of(path: Path, attempt: int) -> Iterator[None]:
     """Hold the newest attempt while the block runs: a newer one is not counted before the block has ended.

@@ -21,6 +21,13 @@ def close_to(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{by_letters[matches[0]]}"?' if matches else ""
 
 
+def clock(seconds: float) -> str:
+    """Return a length of time as hours, minutes and seconds: 0:21:40."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
 def size(number: float) -> str:
     """Return bytes for people: GiB from a tenth of one on, else MiB."""
     gib, mib = 1 << 30, 1 << 20

@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 
 from shardwise.job.spec import Mesh
+from shardwise.job.topology import divided
 
 DATA = ("data_outer", "data_inner")
 """The two mesh axes of `data`. FSDP gathers over the inner one first and scatters over it last."""
@@ -27,13 +28,12 @@ def device_grid(mesh: Mesh, devices: Sequence[jax.Device]) -> Devices:
     whole rows of `replica`, so that only the sum over replicas crosses it. Other devices keep JAX's order, in which
     those of a host are neighbours.
     """
-    replica, inner = mesh.replica or 1, mesh.data_inner or 1
-    data = len(devices) // (replica * mesh.tensor * mesh.context * mesh.pipeline)
-    shape = (replica, data // inner, inner, mesh.context, mesh.pipeline, mesh.tensor)
+    ways = divided(mesh, len(devices))
+    assert ways is not None, "the rules have passed the mesh"
     if devices[0].platform != "tpu":
-        return np.array(devices).reshape(shape)
+        return np.array(devices).reshape(ways.sizes)
     slices = list(_slices(devices))
-    rows = (replica // len(slices), *shape[1:])
+    rows = (ways.replica // len(slices), *ways.sizes[1:])
     return np.concatenate([_along_torus(rows, devices) for devices in slices])
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from shardwise.protocol.pods import PLAN, Verdict
 from shardwise_operator import reasons
-from shardwise_operator.decide.budgets import backoff_seconds
+from shardwise_operator.decide.budgets import wait_seconds
 from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.pending import pod_problems
 from shardwise_operator.decide.plan import Event, Plan
@@ -106,7 +106,7 @@ def _retry(seen: Observed, cause: Lost, now: float) -> Plan:
     if lost > _MAX_LOST:
         too_often = f"the plan lost its pod {lost} times, the last time to {cause}; nothing else was made"
         return failed(seen, reasons.PREFLIGHT_FAILED, too_often, now)
-    state, not_before = seen.state.renewed((PLAN,)), now + backoff_seconds(seen, lost)
+    state, not_before = seen.state.renewed((PLAN,)), now + wait_seconds(seen, lost)
     state = replace(state, preflight=replace(before, lost=lost), not_before=not_before)
     return Plan.warning(state, reasons.REPLACED, f"the plan lost its pod: {cause}")
 

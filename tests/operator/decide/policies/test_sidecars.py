@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
 from tests.operator.building import NOW, SETTINGS, begun, pod, record, seen
 
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.maintain import maintain
+from shardwise_operator.decide.pending import pod_problems
 from shardwise_operator.decide.plan import Delete
 from shardwise_operator.decide.policies import losses
 from shardwise_operator.observe.pod import Pod, read_pod
@@ -13,10 +15,10 @@ from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import Lost
 
 
-def _read(*containers: dict[str, Any]) -> Pod:
+def _read(*containers: dict[str, Any], **more: Any) -> Pod:
     labels = {"shardwise.dev/slice": "0", "shardwise.dev/host": "0"}
     labels |= {"shardwise.dev/attempt": "0", "shardwise.dev/round": "0"}
-    status = {"phase": "Running", "containerStatuses": list(containers)}
+    status = {"phase": "Running", "containerStatuses": list(containers), **more}
     return read_pod({"metadata": {"name": "job-0-0-0", "uid": "u", "labels": labels}, "spec": {}, "status": status})
 
 
@@ -37,6 +39,27 @@ def test_the_agent_is_known_by_its_name() -> None:
     assert not _read(_ended(0)).lingers, "the kubelet says it of the pod in a moment"
     assert not _read(sidecar, {"name": "agent", "state": {"running": {}}}).ended
     assert _read(sidecar).exit_code is None
+
+
+def _waiting(name: str, reason: str, message: str = "") -> dict[str, Any]:
+    return {"name": name, "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("ImagePullBackOff", "ImagePull"), ("CreateContainerConfigError", "ContainerStart")],
+)
+def test_whichever_container_cannot_start_says_why(reason: str, shown: str) -> None:
+    """The agent waits for its pod's init containers, and the pod for those beside the agent; which one is said."""
+    on_its_way, broken = _waiting("agent", "PodInitializing"), _waiting("a-mesh", reason, "no such thing")
+    running = {"name": "agent", "state": {"running": {}}}
+
+    for found in (_read(on_its_way, initContainerStatuses=[broken]), _read(broken, running)):
+        assert list(pod_problems([found])) == [(shown, f"job-0-0-0: {reason}: container a-mesh: no such thing")]
+    own = _read(_waiting("agent", reason, "no such thing"), broken)
+    assert list(pod_problems([own])) == [(shown, f"job-0-0-0: {reason}: no such thing")]
+    none = _read(on_its_way, initContainerStatuses=[_waiting("first", "ContainerCreating")])
+    assert list(pod_problems([none])) == []
 
 
 def test_a_run_is_over_when_its_agents_are() -> None:

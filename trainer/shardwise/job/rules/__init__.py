@@ -6,19 +6,16 @@ because an earlier one failed (no devices known, no sizes) finds nothing. What o
 
 from collections.abc import Callable, Iterator
 
-from shardwise.job.rules import batch, compiler, conflicts, hardware, model, optimizer, pod, run
+from shardwise.job.rules import conflicts, hardware, model, pod, training
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import Problem
 
 RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
     *hardware.RULES,
-    *conflicts.RULES,
+    conflicts.values_go_together,
     *model.RULES,
-    *batch.RULES,
-    *optimizer.RULES,
-    *run.RULES,
-    *compiler.RULES,
-    *pod.RULES,
+    *training.RULES,
+    pod.pods_are_sound,
 )
 
 

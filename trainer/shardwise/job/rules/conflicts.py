@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from shardwise.job.document import shown
+from shardwise.job.document import wrong
 from shardwise.job.fields import values_at
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
 from shardwise.job.spec import TrainingJob
@@ -107,7 +107,4 @@ def values_go_together(job: TrainingJob) -> Iterator[Problem]:
     for conflict in CONFLICTS:
         if all(fact.holds(job.spec) for fact in conflict.facts):
             ((path, given),) = values_at(job.spec, conflict.facts[0].path)
-            yield Problem(path=f"spec.{path}", given=shown(given), expected=conflict.expected, hint=conflict.hint)
-
-
-RULES = (values_go_together,)
+            yield wrong(f"spec.{path}", given, conflict.expected, conflict.hint)

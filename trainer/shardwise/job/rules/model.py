@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from shardwise.job.accelerators import offered
-from shardwise.job.document import shown
-from shardwise.job.fields import named_fields
+from shardwise.job.document import wrong
 from shardwise.job.kernels import objection
 from shardwise.job.presets import SIZES
 from shardwise.job.spec import Model, TrainingJob
@@ -18,9 +17,8 @@ _PATH = "spec.training.model"
 def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
     """Without a preset the four sizes are written out."""
     model = job.spec.training.model
-    aliases = {info.alias: name for name, info in Model.model_fields.items()}
     missing = [
-        alias for alias in named_fields(Model) if aliases[alias] in SIZES and getattr(model, aliases[alias]) is None
+        str(info.alias) for name, info in Model.model_fields.items() if name in SIZES and getattr(model, name) is None
     ]
     if missing:
         yield Problem(
@@ -36,11 +34,7 @@ def heads_divide_embed(job: TrainingJob) -> Iterator[Problem]:
     model = job.spec.training.model
     if model.heads is not None and model.embed is not None and model.embed % model.heads:
         works = [heads for heads in divisors(model.embed) if heads <= 2 * model.heads]
-        yield Problem(
-            path=f"{_PATH}.heads",
-            given=shown(model.heads),
-            expected=f"a number that divides embed {model.embed}: {any_of(works)}",
-        )
+        yield wrong(f"{_PATH}.heads", model.heads, f"a number that divides embed {model.embed}: {any_of(works)}")
 
 
 def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
@@ -50,11 +44,8 @@ def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
         return
     head_size = model.embed // model.heads
     if model.position == "rotary" and (model.rotary_dim > head_size or model.rotary_dim % 2):
-        yield Problem(
-            path=f"{_PATH}.rotaryDim",
-            given=shown(model.rotary_dim),
-            expected=f"an even number up to the head size {head_size} (embed / heads)",
-        )
+        expected = f"an even number up to the head size {head_size} (embed / heads)"
+        yield wrong(f"{_PATH}.rotaryDim", model.rotary_dim, expected)
 
 
 def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
@@ -62,26 +53,18 @@ def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
     kernel = job.spec.training.model.attention
     accelerator = offered().get(job.spec.hardware.accelerator)
     if accelerator and kernel not in ("auto", *accelerator.spec.kernels):
-        yield Problem(
-            path=f"{_PATH}.attention",
-            given=shown(kernel),
-            expected=f"a kernel of {accelerator.name}: auto, {any_of(accelerator.spec.kernels)}",
-        )
+        expected = f"a kernel of {accelerator.name}: auto, {any_of(accelerator.spec.kernels)}"
+        yield wrong(f"{_PATH}.attention", kernel, expected)
 
 
 def kernel_takes_the_shapes(job: TrainingJob) -> Iterator[Problem]:
     """The kernel that is asked for by name can compute this model."""
     training = job.spec.training
-    if training.model.attention == "auto":
-        return
-    if found := objection(training, training.model.attention):
+    kernel = training.model.attention
+    if kernel != "auto" and (found := objection(training, kernel)):
         field, given, expected = found
-        yield Problem(
-            path=f"spec.training.{field}",
-            given=given,
-            expected=expected,
-            hint="or set attention: auto, which takes a kernel that can",
-        )
+        hint = "or set attention: auto, which takes a kernel that can"
+        yield Problem(path=f"spec.training.{field}", given=given, expected=expected, hint=hint)
 
 
 RULES = (

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from shardwise.job.accelerators import offered
-from shardwise.job.document import shown
+from shardwise.job.document import shown, wrong
 from shardwise.job.spec import Pod, TrainingJob
 from shardwise.job.spec.base import ABSOLUTE_PATH_WORDS
 from shardwise.job.spec.pod import TEMPLATE, Schema
@@ -80,16 +80,12 @@ def pods_are_sound(job: TrainingJob) -> Iterator[Problem]:
             yield from rule(job, pod)
 
 
-def _wrong(path: str, value: object, expected: str, hint: str = "") -> Problem:
-    return Problem(path=path, given=shown(value), expected=expected, hint=hint)
-
-
 def _misshapen(schema: Schema, value: Any, path: str) -> Iterator[Problem]:
     """Find what is not of the declared type or size, what a closed group does not know, and names that come twice."""
     kind, expected = _TYPES[schema["type"]]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         is_plain = kind is str and isinstance(value, bool | int | float)
-        yield _wrong(path, value, expected, f'quote it ("{shown(value)}") if text is meant' if is_plain else "")
+        yield wrong(path, value, expected, f'quote it ("{shown(value)}") if text is meant' if is_plain else "")
     elif isinstance(value, dict):
         yield from _misshapen_fields(schema, value, path)
     elif isinstance(value, list):
@@ -101,11 +97,11 @@ def _misshapen(schema: Schema, value: Any, path: str) -> Iterator[Problem]:
             yield from _misshapen(schema["items"], item, f"{path}.{index}")
             if names[index] is not None and names[index] in names[:index]:
                 expected = f"a {key} of {path.rpartition('.')[2]} that is not there yet"
-                yield _wrong(f"{path}.{index}.{key}", names[index], expected)
+                yield wrong(f"{path}.{index}.{key}", names[index], expected)
     elif isinstance(value, str) and len(value) > schema["maxLength"]:
-        yield _wrong(path, value, f"at most {schema['maxLength']} characters")
+        yield wrong(path, value, f"at most {schema['maxLength']} characters")
     elif isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
-        yield _wrong(path, value, ABSOLUTE_PATH_WORDS.words)
+        yield wrong(path, value, ABSOLUTE_PATH_WORDS.words)
 
 
 def _misshapen_fields(schema: Schema, value: dict[str, Any], path: str) -> Iterator[Problem]:
@@ -128,7 +124,7 @@ def nothing_is_refused(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
         for path, found in _at(pod.template, group):
             given = found.get(field)
             if given is not None and (value is None or given == value):
-                yield _wrong(f"{path}.{field}", given, "it left out", reason)
+                yield wrong(f"{path}.{field}", given, "it left out", reason)
 
 
 def our_names_are_ours(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
@@ -136,13 +132,13 @@ def our_names_are_ours(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
     for group, marks in pod.metadata.items():
         for key in marks:
             if key.startswith(OWN_MARKS):
-                yield _wrong(f"{_TEMPLATE}.metadata.{group}", key, f"keys that do not begin with {OWN_MARKS}")
+                yield wrong(f"{_TEMPLATE}.metadata.{group}", key, f"keys that do not begin with {OWN_MARKS}")
     for path, volume in _at(pod.template, "spec.volumes.*"):
         if volume["name"].startswith(OWN_VOLUMES):
-            yield _wrong(f"{path}.name", volume["name"], f"a name that does not begin with {any_of(OWN_VOLUMES)}")
+            yield wrong(f"{path}.name", volume["name"], f"a name that does not begin with {any_of(OWN_VOLUMES)}")
     for path, container in _at(pod.template, "spec.initContainers.*"):
         if container["name"] == AGENT:
-            yield _wrong(f"{path}.name", AGENT, "another name: the trainer's container is one of spec.containers")
+            yield wrong(f"{path}.name", AGENT, "another name: the trainer's container is one of spec.containers")
 
 
 def the_agent_stays_itself(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
@@ -153,16 +149,16 @@ def the_agent_stays_itself(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
         for field in sorted(container.keys() - AGENT_FIELDS):
             hint = "the image is spec.pod.image" if field == "image" else ""
             expected = f"of the container {AGENT} only {', '.join(AGENT_FIELDS)}"
-            yield _wrong(f"{path}.{field}", container[field], expected, hint)
+            yield wrong(f"{path}.{field}", container[field], expected, hint)
         for place, variable in _at(container, "env.*", path):
             if variable["name"].startswith(OWN_VARIABLE_PREFIXES):
                 expected = f"a name that does not begin with {any_of(OWN_VARIABLE_PREFIXES)}"
-                yield _wrong(f"{place}.name", variable["name"], expected, "Shardwise sets these itself")
+                yield wrong(f"{place}.name", variable["name"], expected, "Shardwise sets these itself")
         for place, mount in _at(container, "volumeMounts.*", path):
             folder, owns = PurePosixPath(mount["mountPath"]), map(PurePosixPath, OWN_MOUNTS)
             if ".." in folder.parts or any(folder.is_relative_to(own) or own.is_relative_to(folder) for own in owns):
                 expected = f"a folder apart from {any_of(OWN_MOUNTS)}, without '..'"
-                yield _wrong(f"{place}.mountPath", mount["mountPath"], expected)
+                yield wrong(f"{place}.mountPath", mount["mountPath"], expected)
 
 
 def mounts_name_volumes(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
@@ -172,7 +168,7 @@ def mounts_name_volumes(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
     for group in CONTAINERS:
         for path, mount in _at(pod.template, f"spec.{group}.*.volumeMounts.*"):
             if mount["name"] not in known:
-                yield _wrong(f"{path}.name", mount["name"], expected)
+                yield wrong(f"{path}.name", mount["name"], expected)
 
 
 def directory_is_shared(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
@@ -197,7 +193,7 @@ def selectors_keep_to_the_class(job: TrainingJob, pod: Pod) -> Iterator[Problem]
     for key, value in pod.spec.get("nodeSelector", {}).items():
         if labels.get(key, value) != value:
             expected = f"{shown(labels[key])}, which {hardware.accelerator} asks for, or no such key"
-            yield _wrong(f"{_TEMPLATE}.spec.nodeSelector.{key}", value, expected)
+            yield wrong(f"{_TEMPLATE}.spec.nodeSelector.{key}", value, expected)
 
 
 def _at(group: Any, below: str, path: str = _TEMPLATE) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -223,7 +219,7 @@ def _on_shared_volume(pod: Pod, path: str, folder: str, *, other: str = "") -> I
     if ".." in place.parts or not any(place.is_relative_to(mount) for mount in shared):
         expected = f"a folder below a mount of a volume that all hosts share ({' or '.join(SHARED_SOURCES)})"
         hint = "" if shared else f"the container {AGENT} of {_TEMPLATE} mounts none that may be written to"
-        yield _wrong(path, folder, f"{other}{expected}" + (f": {any_of(shared)}" if shared else ""), hint)
+        yield wrong(path, folder, f"{other}{expected}" + (f": {any_of(shared)}" if shared else ""), hint)
 
 
 def _is_shared(volume: dict[str, Any]) -> bool:
@@ -239,4 +235,3 @@ _RULES = (
     checkpoints_are_shared,
     selectors_keep_to_the_class,
 )
-RULES = (pods_are_sound,)

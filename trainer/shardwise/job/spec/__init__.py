@@ -3,58 +3,31 @@
 They say what a file may contain; `job/rules` says which values go together, and `job/load.py` reads a file.
 """
 
-from shardwise.job.quantity import Duration, Quantity
+from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import FilledFrom, Unit
-from shardwise.job.spec.data import Data, Source
-from shardwise.job.spec.job import Hardware, JobSpec, Metadata, TrainingJob
-from shardwise.job.spec.model import Dropout, Model, PresetName
-from shardwise.job.spec.optimizer import Optimizer, OptimizerName, Schedule
-from shardwise.job.spec.pod import EnvVariable, Pod, Toleration
+from shardwise.job.spec.job import Hardware, JobSpec, TrainingJob
+from shardwise.job.spec.model import Model
+from shardwise.job.spec.optimizer import Optimizer, Schedule
+from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.recovery import Recovery, Restarts
-from shardwise.job.spec.training import (
-    BadSteps,
-    Batch,
-    Checkpoint,
-    Evaluation,
-    Keep,
-    Loss,
-    Mesh,
-    Precision,
-    Profile,
-    Tracking,
-    Training,
-)
+from shardwise.job.spec.training import BadSteps, Checkpoint, Keep, Mesh, Profile, Training
 
 __all__ = [
     "BadSteps",
-    "Batch",
     "Checkpoint",
-    "Data",
-    "Dropout",
     "Duration",
-    "EnvVariable",
-    "Evaluation",
     "FilledFrom",
     "Hardware",
     "JobSpec",
     "Keep",
-    "Loss",
     "Mesh",
-    "Metadata",
     "Model",
     "Optimizer",
-    "OptimizerName",
     "Pod",
-    "Precision",
-    "PresetName",
     "Profile",
-    "Quantity",
     "Recovery",
     "Restarts",
     "Schedule",
-    "Source",
-    "Toleration",
-    "Tracking",
     "Training",
     "TrainingJob",
     "Unit",

@@ -12,7 +12,6 @@ from pydantic import Field
 MAX_INT32 = 2**31 - 1
 MAX_PATH_LENGTH = 1024
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 ABSOLUTE_PATH = r"^(/[^/:]+)+$"
 
 
@@ -38,11 +37,9 @@ class Grammar:
 
 
 DNS_LABEL_WORDS = Grammar("lower-case letters, digits and '-', a letter or digit at both ends")
-DNS_NAME_WORDS = Grammar("lower-case letters, digits, '-' and '.', a letter or digit at both ends")
 ABSOLUTE_PATH_WORDS = Grammar("folders that each follow a '/', without ':'")
 
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL), DNS_LABEL_WORDS]
-ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_NAME), DNS_NAME_WORDS]
 MarkKey = Annotated[str, Field(min_length=1, max_length=317)]
 PathText = Annotated[str, Field(min_length=1, max_length=MAX_PATH_LENGTH)]
 AbsolutePath = Annotated[

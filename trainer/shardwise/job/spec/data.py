@@ -11,36 +11,33 @@ from shardwise.protocol.strict_model import StrictModel
 class Source(StrictModel):
     """Documents from files of one kind, with a share in the mixture."""
 
-    name: Annotated[Label, Field(description="What metrics and messages call the source; unique.")]
-    paths: Annotated[
-        tuple[PathText, ...],
-        Field(strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."),
-    ]
-    weight: Annotated[
-        float, Field(gt=0, le=1e6, description="Share in the mixture, relative to the other sources'."), Unit("ratio")
-    ] = 1.0
-    text_field: Annotated[
-        str, Field(min_length=1, max_length=256, description="The key of the text in each line of a JSONL file.")
-    ] = "text"
+    name: Label = Field(description="What metrics and messages call the source; unique.")
+    paths: tuple[PathText, ...] = Field(
+        strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
+    )
+    weight: Annotated[float, Unit("ratio")] = Field(
+        1.0, gt=0, le=1e6, description="Share in the mixture, relative to the other sources'."
+    )
+    text_field: str = Field(
+        "text", min_length=1, max_length=256, description="The key of the text in each line of a JSONL file."
+    )
 
 
 class Data(StrictModel):
     """The training mixture and its tokenizer."""
 
-    train: Annotated[
-        tuple[Source, ...], Field(strict=False, min_length=1, max_length=64, description="The sources of the mixture.")
-    ]
-    tokenizer: Annotated[
-        PathText, Field(description="byte (256 bytes and end-of-text), or the path of a tokenizer.json.")
-    ] = "byte"
-    attend_across: Annotated[
-        Literal["stream", "document"],
-        Field(description="Whether attention sees the whole sequence, or only the token's own document."),
-    ] = "stream"
-    held_out: Annotated[
-        float, Field(ge=0, le=0.5, description="Documents kept out of training for evaluation."), Unit("share")
-    ] = 0.0
-    leave_out: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...],
-        Field(strict=False, max_length=256, description="Batches, counted from 0, that are not trained on."),
-    ] = ()
+    train: tuple[Source, ...] = Field(
+        strict=False, min_length=1, max_length=64, description="The sources of the mixture."
+    )
+    tokenizer: PathText = Field(
+        "byte", description="byte (256 bytes and end-of-text), or the path of a tokenizer.json."
+    )
+    attend_across: Literal["stream", "document"] = Field(
+        "stream", description="Whether attention sees the whole sequence, or only the token's own document."
+    )
+    held_out: Annotated[float, Unit("share")] = Field(
+        0.0, ge=0, le=0.5, description="Documents kept out of training for evaluation."
+    )
+    leave_out: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field(
+        (), strict=False, max_length=256, description="Batches, counted from 0, that are not trained on."
+    )

@@ -31,28 +31,24 @@ DEFAULT_GRACE_SECONDS = 120
 class Toleration(StrictModel):
     """A taint of nodes that the pods of an accelerator class may run on all the same."""
 
-    key: Annotated[MarkKey | None, Field(description="The taint's key; left out with Exists, every taint.")] = None
-    operator: Annotated[
-        Literal["Exists", "Equal"] | None,
-        Field(description="Whether any value is tolerated or one; left out, Equal."),
-    ] = None
-    value: Annotated[str | None, Field(max_length=63, description="The taint's value; not with Exists.")] = None
-    effect: Annotated[
-        Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
-        Field(description="The taint's effect; left out, all."),
-    ] = None
-    toleration_seconds: Annotated[
-        int | None,
-        Field(ge=0, le=MAX_INT32, description="How long NoExecute is tolerated; left out, for good."),
-        Unit("seconds"),
-    ] = None
+    key: MarkKey | None = Field(None, description="The taint's key; left out with Exists, every taint.")
+    operator: Literal["Exists", "Equal"] | None = Field(
+        None, description="Whether any value is tolerated or one; left out, Equal."
+    )
+    value: str | None = Field(None, max_length=63, description="The taint's value; not with Exists.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="The taint's effect; left out, all."
+    )
+    toleration_seconds: Annotated[int | None, Unit("seconds")] = Field(
+        None, ge=0, le=MAX_INT32, description="How long NoExecute is tolerated; left out, for good."
+    )
 
 
 class EnvVariable(StrictModel):
     """One variable of the training processes of an accelerator class."""
 
-    name: Annotated[VariableName, Field(description="The variable; unique, and none that Shardwise sets itself.")]
-    value: Annotated[str, Field(max_length=32768, description="Its value, as it stands.")]
+    name: VariableName = Field(description="The variable; unique, and none that Shardwise sets itself.")
+    value: str = Field(max_length=32768, description="Its value, as it stands.")
 
 
 def _closed(fields: Mapping[str, Schema], *required: str) -> Schema:
@@ -171,23 +167,18 @@ MOVED = {
 class Pod(StrictModel):
     """The pods of a job, one for each host."""
 
-    directory: Annotated[
-        AbsolutePath,
-        Field(description="The run directory: a folder below a mounted volume that all hosts share."),
-    ]
-    image: Annotated[
-        Image | None, Field(description="The trainer's image; left out, the accelerator class's or the operator's.")
-    ] = None
-    template: Annotated[
-        dict[str, Any],
-        WithJsonSchema(TEMPLATE),
-        Field(
-            default_factory=dict,
-            max_length=2,
-            description="The pods' metadata and spec, as a PodTemplateSpec of Kubernetes; "
-            f"the container {AGENT} is the trainer's.",
-        ),
-    ]
+    directory: AbsolutePath = Field(
+        description="The run directory: a folder below a mounted volume that all hosts share."
+    )
+    image: Image | None = Field(
+        None, description="The trainer's image; left out, the accelerator class's or the operator's."
+    )
+    template: Annotated[dict[str, Any], WithJsonSchema(TEMPLATE)] = Field(
+        default_factory=dict,
+        max_length=2,
+        description="The pods' metadata and spec, as a PodTemplateSpec of Kubernetes; "
+        f"the container {AGENT} is the trainer's.",
+    )
 
     @property
     def metadata(self) -> dict[str, dict[str, str]]:

@@ -8,7 +8,9 @@ from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import Unit
 from shardwise.protocol.strict_model import StrictModel
 
-_Budget = Annotated[int, Field(ge=0, le=1_000_000)]
+MAX_BACKOFF_SECONDS = 300.0
+
+_Budget = Annotated[int, Field(ge=0, le=1_000_000), Unit("times")]
 
 
 class Restarts(StrictModel):
@@ -17,50 +19,47 @@ class Restarts(StrictModel):
     A new checkpoint fills all of these budgets again.
     """
 
-    failure: Annotated[
-        _Budget, Field(description="A trainer that ended with an error or by a signal."), Unit("times")
-    ] = 3
-    nonfinite: Annotated[_Budget, Field(description="A step that training.badSteps ends it for."), Unit("times")] = 0
-    hang: Annotated[_Budget, Field(description="No progress for hangAfter."), Unit("times")] = 3
-    out_of_memory: Annotated[_Budget, Field(description="A trainer without memory."), Unit("times")] = 1
-    storage: Annotated[
-        _Budget, Field(description="Storage that did not answer, was full or lost what was asked of it."), Unit("times")
-    ] = 50
-    device: Annotated[
-        _Budget, Field(description="A device, its driver or the link between hosts that failed."), Unit("times")
-    ] = 10
-    host_lost: Annotated[_Budget, Field(description="A host that went away."), Unit("times")] = 100
-    eviction: Annotated[
-        _Budget, Field(description="Pods that the cluster evicted or preempted at once."), Unit("times")
-    ] = 100
-    node_lost: Annotated[_Budget, Field(description="Pods whose nodes went away at once."), Unit("times")] = 100
-    maintenance: Annotated[
-        _Budget, Field(description="A pod on a node that was taken down for maintenance."), Unit("times")
-    ] = 100
-    admission: Annotated[_Budget, Field(description="A pod that its node refused to start."), Unit("times")] = 100
-    image: Annotated[_Budget, Field(description="A pod whose image could not be fetched."), Unit("times")] = 10
-    unknown: Annotated[_Budget, Field(description="A pod that ended without a word."), Unit("times")] = 100
+    failure: _Budget = Field(3, description="A trainer that ended with an error or by a signal.")
+    nonfinite: _Budget = Field(0, description="A step that training.badSteps ends it for.")
+    hang: _Budget = Field(3, description="No progress for hangAfter.")
+    out_of_memory: _Budget = Field(1, description="A trainer without memory.")
+    storage: _Budget = Field(50, description="Storage that did not answer, was full or lost what was asked of it.")
+    device: _Budget = Field(10, description="A device, its driver or the link between hosts that failed.")
+    host_lost: _Budget = Field(100, description="A host that went away.")
+    eviction: _Budget = Field(100, description="Pods that the cluster evicted or preempted at once.")
+    node_lost: _Budget = Field(100, description="Pods whose nodes went away at once.")
+    maintenance: _Budget = Field(100, description="A pod on a node that was taken down for maintenance.")
+    admission: _Budget = Field(100, description="A pod that its node refused to start.")
+    image: _Budget = Field(10, description="A pod whose image could not be fetched.")
+    unknown: _Budget = Field(100, description="A pod that ended without a word.")
+
+    def of(self, cause: str) -> int:
+        """Return the budget of a cause by its name in YAML; 0 for one without, such as bad input: it stays as bad."""
+        budgets: dict[str, int] = self.model_dump(by_alias=True)
+        return budgets.get(cause, 0)
 
 
 class Recovery(StrictModel):
     """What happens when something ends that should not."""
 
-    restarts: Annotated[Restarts, Field(description="The budget of restarts of each cause.")] = Restarts()
-    backoff: Annotated[
-        Duration,
-        Field(description="Wait before a second restart without a new checkpoint between; doubles up to 5m."),
-        Unit("duration"),
-    ] = Duration("1s")
-    hang_after: Annotated[
-        Duration, Field(description="Time without any progress after which the processes are ended."), Unit("duration")
-    ] = Duration("5m")
-    start_within: Annotated[
-        Duration,
-        Field(
-            description="Time within which all hosts must be there at first; in clusters it counts from the first one."
-        ),
-        Unit("duration"),
-    ] = Duration("30m")
-    replace_within: Annotated[
-        Duration, Field(description="Time within which a lost host must be back."), Unit("duration")
-    ] = Duration("10m")
+    restarts: Restarts = Field(Restarts(), description="The budget of restarts of each cause.")
+    backoff: Duration = Field(
+        Duration("1s"), description="Wait before a second restart without a new checkpoint between; doubles up to 5m."
+    )
+    hang_after: Duration = Field(
+        Duration("5m"), description="Time without any progress after which the processes are ended."
+    )
+    start_within: Duration = Field(
+        Duration("30m"),
+        description="Time within which all hosts must be there at first; in clusters it counts from the first one.",
+    )
+    replace_within: Duration = Field(Duration("10m"), description="Time within which a lost host must be back.")
+
+
+def backoff_seconds(first_seconds: float, count: int) -> float:
+    """Return the wait before the `count`th restart, or the next pod, without a newer checkpoint in between.
+
+    The first one does not wait, the second for `first_seconds` (`recovery.backoff`), each further one twice as long.
+    """
+    # The exponent is bounded, or the float would overflow after a thousand restarts.
+    return 0.0 if count <= 1 else min(MAX_BACKOFF_SECONDS, first_seconds * 2.0 ** min(count - 2, 64))

@@ -19,57 +19,51 @@ _Ways = Annotated[int, Field(ge=1, le=4096)]
 class Mesh(StrictModel):
     """How the devices are divided; the data axis takes what tensor and replica leave."""
 
-    tensor: Annotated[_Ways, Field(description="Ways that heads, mlp and vocabulary are split."), Unit("devices")] = 1
-    fsdp: Annotated[bool, Field(description="Splits weights and optimizer state over the data axis.")] = True
-    replica: Annotated[
-        int | None,
-        Field(ge=1, le=4096, description="Whole copies of the weights; a multiple of slices."),
-        Unit("copies"),
-        FilledFrom("hardware.slices"),
-    ] = None
+    tensor: Annotated[_Ways, Unit("devices")] = Field(1, description="Ways that heads, mlp and vocabulary are split.")
+    fsdp: bool = Field(True, description="Splits weights and optimizer state over the data axis.")
+    replica: Annotated[int | None, Unit("copies"), FilledFrom("hardware.slices")] = Field(
+        None, ge=1, le=4096, description="Whole copies of the weights; a multiple of slices."
+    )
     data_inner: Annotated[
         int | None,
-        Field(ge=1, le=4096, description="Ways of the second of two steps in which FSDP splits data."),
         Unit("devices"),
         FilledFrom("on TPUs data / 16 where data is longer, 2 where it is all chips of several hosts; else 1"),
-    ] = None
-    context: Annotated[_Ways, Field(description="Ways that a sequence is split; only 1 for now."), Unit("devices")] = 1
-    pipeline: Annotated[
-        _Ways, Field(description="Ways that the layers are split; only 1 for now."), Unit("devices")
-    ] = 1
+    ] = Field(None, ge=1, le=4096, description="Ways of the second of two steps in which FSDP splits data.")
+    context: Annotated[_Ways, Unit("devices")] = Field(1, description="Ways that a sequence is split; only 1 for now.")
+    pipeline: Annotated[_Ways, Unit("devices")] = Field(
+        1, description="Ways that the layers are split; only 1 for now."
+    )
 
 
 class Batch(StrictModel):
     """How much one step trains on."""
 
-    sequences: Annotated[Count, Field(description="Sequences of one step, over all devices."), Unit("sequences")]
-    microbatches: Annotated[
-        int, Field(ge=1, le=65536, description="Parts that a step goes through in turn, to save memory."), Unit("parts")
-    ] = 1
+    sequences: Annotated[Count, Unit("sequences")] = Field(description="Sequences of one step, over all devices.")
+    microbatches: Annotated[int, Unit("parts")] = Field(
+        1, ge=1, le=65536, description="Parts that a step goes through in turn, to save memory."
+    )
 
 
 class Precision(StrictModel):
     """Number formats by use."""
 
-    params: Annotated[_FloatType, Field(description="Format of weights and optimizer state.")] = "float32"
-    compute: Annotated[_FloatType, Field(description="Format of activations and matrix products.")] = "float32"
-    output: Annotated[_FloatType, Field(description="Format of what enters the loss.")] = "float32"
-    reduce: Annotated[
-        Literal["compute", "float32"], Field(description="Format in which gradients are summed over devices.")
-    ] = "compute"
+    params: _FloatType = Field("float32", description="Format of weights and optimizer state.")
+    compute: _FloatType = Field("float32", description="Format of activations and matrix products.")
+    output: _FloatType = Field("float32", description="Format of what enters the loss.")
+    reduce: Literal["compute", "float32"] = Field(
+        "compute", description="Format in which gradients are summed over devices."
+    )
 
 
 class Loss(StrictModel):
     """The training objective."""
 
-    z_loss: Annotated[
-        float, Field(ge=0, le=1, description="Weight of the squared log of the softmax's normaliser."), Unit("ratio")
-    ] = 0.0
-    block_tokens: Annotated[
-        int,
-        Field(ge=1, le=16777216, description="Tokens whose logits exist at once; bounds the loss's memory."),
-        Unit("tokens"),
-    ] = 2048
+    z_loss: Annotated[float, Unit("ratio")] = Field(
+        0.0, ge=0, le=1, description="Weight of the squared log of the softmax's normaliser."
+    )
+    block_tokens: Annotated[int, Unit("tokens")] = Field(
+        2048, ge=1, le=16777216, description="Tokens whose logits exist at once; bounds the loss's memory."
+    )
 
 
 _AfterBadStep = Literal["stop", "skip", "rollBack"]
@@ -78,82 +72,70 @@ _AfterBadStep = Literal["stop", "skip", "rollBack"]
 class BadSteps(StrictModel):
     """What becomes of a step whose loss or gradient is not a number, or whose loss is far above those before it."""
 
-    non_finite: Annotated[
-        _AfterBadStep, Field(description="After a loss or gradient that is not a number: end, go on without, or back.")
-    ] = "stop"
-    loss_spike: Annotated[
-        _AfterBadStep | None, Field(description="The same after a spike; left out, none is looked for.")
-    ] = None
-    sigmas: Annotated[
-        float,
-        Field(gt=0, le=1000, description="Standard deviations above the mean at which a loss is a spike."),
-        Unit("ratio"),
-    ] = 6.0
-    window: Annotated[
-        int, Field(ge=4, le=4096, description="Steps that the mean is of; there must be half of them."), Unit("steps")
-    ] = 128
-    max_skips: Annotated[
-        int, Field(ge=1, le=100000, description="Steps that are skipped at most between two saves."), Unit("steps")
-    ] = 10
+    non_finite: _AfterBadStep = Field(
+        "stop", description="After a loss or gradient that is not a number: end, go on without, or back."
+    )
+    loss_spike: _AfterBadStep | None = Field(None, description="The same after a spike; left out, none is looked for.")
+    sigmas: Annotated[float, Unit("ratio")] = Field(
+        6.0, gt=0, le=1000, description="Standard deviations above the mean at which a loss is a spike."
+    )
+    window: Annotated[int, Unit("steps")] = Field(
+        128, ge=4, le=4096, description="Steps that the mean is of; there must be half of them."
+    )
+    max_skips: Annotated[int, Unit("steps")] = Field(
+        10, ge=1, le=100000, description="Steps that are skipped at most between two saves."
+    )
 
 
 class Keep(StrictModel):
     """Which checkpoints stay."""
 
-    last: Annotated[
-        int, Field(ge=1, le=10000, description="Newest checkpoints that are kept."), Unit("checkpoints")
-    ] = 3
-    every_steps: Annotated[
-        Count | None,
-        Field(description="Checkpoints at multiples of this stay for good; a multiple of checkpoint.everySteps."),
-        Unit("steps"),
-    ] = None
+    last: Annotated[int, Unit("checkpoints")] = Field(
+        3, ge=1, le=10000, description="Newest checkpoints that are kept."
+    )
+    every_steps: Annotated[Count | None, Unit("steps")] = Field(
+        None, description="Checkpoints at multiples of this stay for good; a multiple of checkpoint.everySteps."
+    )
 
 
 class Checkpoint(StrictModel):
     """Where and when the run is saved; both cadences may be given, and the last step is always saved."""
 
-    path: Annotated[
-        PathText | None, Field(description="Folder or URL of the checkpoints."), FilledFrom("DIR/checkpoints")
-    ] = None
-    every: Annotated[
-        Duration | None,
-        Field(description="Time between saves, from above 0s to 3650d."),
-        Unit("duration"),
-        FilledFrom("10m if everySteps is left out too"),
-    ] = None
-    every_steps: Annotated[Count | None, Field(description="Steps between saves."), Unit("steps")] = None
-    keep: Annotated[Keep, Field(description="Which checkpoints stay.")] = Keep()
+    path: Annotated[PathText | None, FilledFrom("DIR/checkpoints")] = Field(
+        None, description="Folder or URL of the checkpoints."
+    )
+    every: Annotated[Duration | None, FilledFrom("10m if everySteps is left out too")] = Field(
+        None, description="Time between saves, from above 0s to 3650d."
+    )
+    every_steps: Annotated[Count | None, Unit("steps")] = Field(None, description="Steps between saves.")
+    keep: Keep = Field(Keep(), description="Which checkpoints stay.")
 
 
 class Evaluation(StrictModel):
     """Loss on held-out documents; needs data.heldOut."""
 
-    every_steps: Annotated[Count | None, Field(description="Steps between evaluations."), Unit("steps")] = None
-    batches: Annotated[int, Field(ge=1, le=100000, description="Batches of one evaluation."), Unit("batches")] = 8
+    every_steps: Annotated[Count | None, Unit("steps")] = Field(None, description="Steps between evaluations.")
+    batches: Annotated[int, Unit("batches")] = Field(8, ge=1, le=100000, description="Batches of one evaluation.")
 
 
 class Tracking(StrictModel):
     """Where metrics go besides metrics.jsonl."""
 
-    tensorboard: Annotated[bool, Field(description="Writes TensorBoard events into the run's logs.")] = False
-    wandb_project: Annotated[
-        str | None, Field(min_length=1, max_length=128, description="Weights & Biases project to log to.")
-    ] = None
+    tensorboard: bool = Field(False, description="Writes TensorBoard events into the run's logs.")
+    wandb_project: str | None = Field(
+        None, min_length=1, max_length=128, description="Weights & Biases project to log to."
+    )
 
 
 class Profile(StrictModel):
     """A trace of a few steps, for xprof and Perfetto, in the run directory."""
 
-    steps: Annotated[
-        tuple[Count, ...],
-        Field(strict=False, min_length=2, max_length=2, description="First and last step of the trace."),
-        Unit("steps"),
-    ]
-    ranks: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=MAX_HOSTS)], ...],
-        Field(strict=False, min_length=1, max_length=64, description="Processes that trace, one for each host."),
-    ] = (0,)
+    steps: Annotated[tuple[Count, ...], Unit("steps")] = Field(
+        strict=False, min_length=2, max_length=2, description="First and last step of the trace."
+    )
+    ranks: tuple[Annotated[int, Field(ge=0, lt=MAX_HOSTS)], ...] = Field(
+        (0,), strict=False, min_length=1, max_length=64, description="Processes that trace, one for each host."
+    )
 
 
 class Training(StrictModel):

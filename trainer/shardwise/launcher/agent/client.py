@@ -9,16 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shardwise.launcher.agent.signature import answer_signature, poll_signature, same
 from shardwise.protocol.exchange import Answer, exchange
 from shardwise.protocol.leader_address import LeaderAddress
-from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.poll import POLL_PATH, SIGNATURE, Poll, PollAnswer, answer_signature, poll_signature, same
 from shardwise.protocol.run_status import RunStatus
 
-POLL_PATH = "/poll"
 _POLL_SECONDS = 0.3
 _MOST_POLLS_PER_SECOND = 400.0
-SIGNATURE = "Shardwise-Signature"  # the header
 _SECONDS = 2.0
 _MOST_BYTES = 16 << 20  # the status of the largest gang is a twentieth of it
 

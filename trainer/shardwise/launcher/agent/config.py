@@ -40,16 +40,16 @@ class AgentConfig(Message):
     run: str
     host: int
     num_hosts: int
-    job_file: str
-    directory: str
-    scratch: str
+    job_file: Path
+    directory: Path
+    scratch: Path
     listen: str
     address: str
-    gang_token_file: str
-    status_token_file: str
+    gang_token_file: Path
+    status_token_file: Path
     started_at: float
-    fork: bool
-    step: int | None
+    fork: bool = False
+    step: int | None = None
     pod_attempt: int = 0
     one_machine: bool = False
     started_monotonic: float = 0.0
@@ -58,23 +58,26 @@ class AgentConfig(Message):
     @property
     def tokens(self) -> Tokens:
         """Read the secrets that the run's HTTP asks for."""
-        return Tokens(gang=_read(self.gang_token_file), status=_read(self.status_token_file))
+        gang, status = (
+            file.read_text(encoding="utf-8").strip() for file in (self.gang_token_file, self.status_token_file)
+        )
+        return Tokens(gang=gang, status=status)
 
     @property
     def place(self) -> RayPlace:
         """Return what this host's part of Ray needs to know."""
         return RayPlace(
-            directory=Path(self.directory),
+            directory=self.directory,
             host=self.host,
             address=self.address,
-            scratch=Path(self.scratch),
-            token_file=Path(self.gang_token_file),
+            scratch=self.scratch,
+            token_file=self.gang_token_file,
         )
 
     @property
     def socket(self) -> Path:
         """Return the unix socket at which this host's agent takes requests."""
-        return socket_of(Path(self.scratch), self.host)
+        return socket_of(self.scratch, self.host)
 
 
 def socket_of(scratch: Path, host: int) -> Path:
@@ -85,7 +88,3 @@ def socket_of(scratch: Path, host: int) -> Path:
 def stacks_of(scratch: Path, host: int) -> Path:
     """Return the file that a host's trainer writes its stacks to."""
     return scratch / f"stacks-{host}.txt"
-
-
-def _read(file: str) -> str:
-    return Path(file).read_text(encoding="utf-8").strip()

@@ -6,7 +6,6 @@ that the trainer's attempt is over, or if there is another leader than before.
 
 import asyncio
 import time
-from pathlib import Path
 
 from shardwise.launcher.agent.client import LeaderClient, NoLeaderError, poll_seconds
 from shardwise.launcher.agent.config import AgentConfig
@@ -25,10 +24,10 @@ class Follower:
     def __init__(self, config: AgentConfig, host: Host) -> None:
         """Know no leader yet."""
         self._config, self._host = config, host
-        self._client = LeaderClient(Path(config.directory), config.run, config.tokens.gang)
+        self._client = LeaderClient(config.directory, config.run, config.tokens.gang)
         self._answered_at = time.monotonic()
         self._leader_id: str | None = None
-        self._session, self._address = 0, ""
+        self._address = ""
         self._node: RayNode | None = None
 
     async def run(self) -> int:
@@ -45,7 +44,7 @@ class Follower:
             try:
                 answer = await asyncio.to_thread(self._poll, leaving=leaving)
             except NoLeaderError:  # it is being replaced, has not started yet, or has ended with the run
-                code = await asyncio.to_thread(self._code)
+                code = await asyncio.to_thread(LeaderRecord.code_of, self._config.directory, self._config.run)
                 may_go = time.monotonic() - self._answered_at > _LEADERLESS_SECONDS
             else:
                 self._answered_at, code, may_go = time.monotonic(), answer.done, answer.may_go
@@ -59,11 +58,6 @@ class Follower:
                 await self._take(answer)
             await asyncio.sleep(poll_seconds(self._config.num_hosts))
 
-    def _code(self) -> int | None:
-        """Read the exit code of the run in the leader's record; None until it has ended."""
-        record = LeaderRecord.read(Path(self._config.directory))
-        return record.code if record and record.run == self._config.run else None
-
     async def _take(self, answer: PollAnswer) -> None:
         if answer.leader_id != self._leader_id:
             # The new leader starts an attempt of its own: it does not know the trainer that runs here.
@@ -74,10 +68,10 @@ class Follower:
             await self._host.end_up_to(answer.over)
         if answer.ray_address != self._address:
             await self._leave_session()
-            self._session, self._address = answer.ray_session, answer.ray_address
+            self._address = answer.ray_address
             if self._address:
                 self._node = await RayNode.join(
-                    self._config.place, session=self._session, address=self._address, socket=self._config.socket
+                    self._config.place, session=answer.ray_session, address=self._address, socket=self._config.socket
                 )
 
     async def _leave_session(self) -> None:
@@ -95,6 +89,5 @@ class Follower:
             address=self._config.address,
             leaving=leaving,
             stuck=self._host.stuck,
-            ray_session=self._session if self._node else None,
         )
         return self._client.poll(message)

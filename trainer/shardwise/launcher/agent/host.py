@@ -14,14 +14,12 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from shardwise.job.environment import trainer_environment
 from shardwise.job.spec import TrainingJob
 from shardwise.launcher.agent.config import AgentConfig, stacks_of
-from shardwise.launcher.agent.trainer import Standby, StuckError, Trainer, has_room_for, remove_standby_logs
+from shardwise.launcher.agent.standby import Standbys
+from shardwise.launcher.agent.trainer import StuckError, Trainer
 from shardwise.launcher.ray.rpc import Answer, Request
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.cpu_time import CpuActivity
@@ -32,7 +30,6 @@ from shardwise.protocol.report import Exit, Report
 _LOOK_SECONDS = 0.05
 _REAP_SECONDS = 1.0
 _STEP_NEWS_SECONDS = 0.25
-_STANDBY_BYTES = 400 << 20
 
 
 class Host:
@@ -41,23 +38,17 @@ class Host:
     Args:
         config: the agent's.
         job: determines a trainer's environment.
-        clock: monotonic seconds, the clock of the progress records.
 
     """
 
-    def __init__(self, config: AgentConfig, job: TrainingJob, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: AgentConfig, job: TrainingJob) -> None:
         """Start nothing yet."""
-        self._config, self._clock = config, clock
+        self._config = config
         self.agent_id = secrets.token_hex(8)
-        self._directory = Path(config.directory)
-        self._progress_file = Path(config.scratch) / progress_name(config.host)
-        environment = processes.clean_environment()
-        self._environment = (
-            environment | trainer_environment(job, environment) | processes.mark(self._directory, config.host)
-        )
+        self._progress_file = config.scratch / progress_name(config.host)
         self._trainer: Trainer | None = None
-        self._cpu_activity = CpuActivity(clock())
-        self._standby: Standby | None = None
+        self._cpu_activity = CpuActivity(time.monotonic())
+        self._standbys = Standbys(config, job)
         self._exit: Exit | None = None
         self._ended: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -73,17 +64,17 @@ class Host:
 
     async def run(self) -> None:
         """Have a trainer stand by, and look at the running one until cancelled."""
-        await self._stand_by()
-        reaped_at = self._clock()
+        await self._keep_standby()
+        reaped_at = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if self._trainer and self._exit is None:
                 await self._look()
-            if self._clock() - reaped_at > _REAP_SECONDS:
+            if time.monotonic() - reaped_at > _REAP_SECONDS:
                 if self._trainer:
-                    self._cpu_activity.observe(self._trainer.cpu_seconds, self._clock())
+                    self._cpu_activity.observe(self._trainer.cpu_seconds, time.monotonic())
                 processes.reap_orphans()
-                reaped_at = self._clock()
+                reaped_at = time.monotonic()
 
     async def answer(self, request: Request) -> Answer:
         """Serve a request; KeyError or ValueError if it is none."""
@@ -95,7 +86,8 @@ class Host:
                 await self.end()
                 return {"agentId": self.agent_id, "exit": self._exit.model_dump(mode="json") if self._exit else None}
             case "signal":
-                if self._trainer and self._exit is None and (self._begun or request["word"] == "stop"):
+                # Before its first report a trainer handles no signals, and would be ended by them.
+                if self._trainer and self._exit is None and (self._progress or request["word"] == "stop"):
                     self._trainer.ask(request["word"])
                 return {}
             case "stacks":
@@ -139,14 +131,10 @@ class Host:
     async def close(self) -> None:
         """End all of this host's trainers."""
         await self.end()
-        await self._dismiss_standby()
+        await self._standbys.dismiss()
         if self._trainer:
             self._trainer.close()
             self._trainer = None
-
-    def tidy(self, *, of_others: bool) -> None:
-        """Remove what this agent has left beside the logs; if `of_others`, also what agents that were killed have."""
-        remove_standby_logs(self._directory, self._config.host, of_others=of_others)
 
     def report(self) -> Report:
         """Return the report of this host now."""
@@ -161,11 +149,11 @@ class Host:
             trainer_pid=running.pid if running else None,
             attempt=orders.attempt if orders else None,
             progress=self._progress,
-            age_seconds=max(0.0, self._clock() - since) if orders else 0.0,
-            resting_seconds=self._cpu_activity.resting_seconds(self._clock()) if running else 0.0,
+            age_seconds=max(0.0, time.monotonic() - since) if orders else 0.0,
+            resting_seconds=self._cpu_activity.resting_seconds(time.monotonic()) if running else 0.0,
             process_state=running.state if running else "",
             exit=self._exit,
-            standby=self._standby is not None and self._standby.ready,
+            standby=self._standbys.ready,
             stop_asked=self.stop_asked,
         )
 
@@ -173,10 +161,10 @@ class Host:
         """Return the orders with this host's own files: its folders may have other names than the leader's."""
         config = self._config
         own = {
-            "job_file": config.job_file,
-            "directory": config.directory,
+            "job_file": str(config.job_file),
+            "directory": str(config.directory),
             "progress": str(self._progress_file),
-            "stacks": str(stacks_of(Path(config.scratch), config.host)),
+            "stacks": str(stacks_of(config.scratch, config.host)),
         }
         return orders.model_copy(update=own)
 
@@ -187,11 +175,10 @@ class Host:
                 raise StuckError(self.stuck)
             if self._trainer:
                 self._trainer.close()
-            standby = await self._take_standby()
+            standby, successor = await self._standbys.take()
             self._progress_file.unlink(missing_ok=True)
             self._progress, self._seen, self._exit = None, (0, 0), None
-            self._standby = Standby(self._directory, self._config.host) if has_room_for(_STANDBY_BYTES) else None
-            self._trainer, self._ordered_at = standby.give(orders, self._standby), self._clock()
+            self._trainer, self._ordered_at = standby.give(orders, successor), time.monotonic()
             self._cpu_activity = CpuActivity(self._ordered_at)
             self._ended = asyncio.create_task(self._await_end(self._trainer))
         self._tell()
@@ -211,55 +198,34 @@ class Host:
         self._exit = ended
         self._tell()
 
-    async def _take_standby(self) -> Standby:
-        """Return the standby, or a new one if there is none."""
-        if self._standby is None or not self._standby.alive:
-            await self._dismiss_standby()
-            return await self._start_standby()
-        return self._standby
-
-    async def _stand_by(self) -> None:
-        """Start a standby, if memory allows it."""
+    async def _keep_standby(self) -> None:
         async with self._changing:
-            if (self._standby is None or not self._standby.alive) and has_room_for(_STANDBY_BYTES):
-                await self._dismiss_standby()
-                self._standby = await self._start_standby()
+            await self._standbys.keep()
         self._tell()
 
-    async def _start_standby(self) -> Standby:
-        config = self._config
-        return await Standby(self._directory, config.host).start(config.trainer_command, self._environment)
-
-    async def _dismiss_standby(self) -> None:
-        standby, self._standby = self._standby, None
-        if standby:
-            await standby.end()
-
     async def _look(self) -> None:
-        before = self._progress
-        if not self._read_progress() or self._progress is None:
+        before, now = self._progress, self._read_progress()
+        if now is None:
             return
-        now = self._progress
-        if before is None or before.phase != now.phase or self._clock() - self._told_at >= _STEP_NEWS_SECONDS:
+        if before is None or before.phase != now.phase or time.monotonic() - self._told_at >= _STEP_NEWS_SECONDS:
             self._tell()
-        if now.step_seconds > 0 and not (self._standby and self._standby.alive):
-            await self._stand_by()
+        if now.step_seconds > 0 and not self._standbys.alive:
+            await self._keep_standby()
 
-    def _read_progress(self) -> bool:
-        """Read the progress record; return whether it has changed since the last look."""
+    def _read_progress(self) -> Progress | None:
+        """Read the trainer's progress record if it has changed since the last look."""
         with contextlib.suppress(FileNotFoundError):
             stat = self._progress_file.stat()
             seen = (stat.st_mtime_ns, stat.st_ino)
             read = read_progress(self._progress_file) if seen != self._seen else None
-            orders = self._trainer.orders if self._trainer else None
-            if read and orders and read.attempt == orders.attempt:
+            if read and self._trainer and read.attempt == self._trainer.orders.attempt:
                 self._seen, self._progress = seen, read
-                return True
-        return False
+                return read
+        return None
 
     def _tell(self) -> None:
         self._version += 1
-        self._told_at = self._clock()
+        self._told_at = time.monotonic()
         self._news.set()
         self._news = asyncio.Event()
 
@@ -270,14 +236,9 @@ class Host:
                     await self._news.wait()
         return self.report().model_dump(mode="json")
 
-    @property
-    def _begun(self) -> bool:
-        """Return whether the trainer handles signals: one that still imports would be ended by them."""
-        return self._progress is not None
-
     async def _stacks(self) -> str:
         if self._trainer is None or self._exit is not None:
             return "no trainer runs here\n"
-        if not self._begun:
+        if self._progress is None:
             return f"process {self._trainer.pid}, state {self._trainer.state}: it has its orders and still imports\n"
-        return await self._trainer.stacks(stacks_of(Path(self._config.scratch), self._config.host))
+        return await self._trainer.stacks(stacks_of(self._config.scratch, self._config.host))

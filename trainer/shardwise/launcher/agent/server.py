@@ -5,9 +5,9 @@
     POST /save     save, and go on                   POST /stop     save, then stop
     POST /poll     a follower's `Poll`, and its `PollAnswer`
 
-The last is signed with the gang's token, and so is its answer (`signature.py`); the four before it ask for the status
-token. The server runs in threads of its own, so a slow reader delays nothing; it holds no state, and answers from the
-last status that the leader has made.
+The last is signed with the gang's token, and so is its answer (`protocol/poll.py`); the four before it ask for the
+status token. The server runs in threads of its own, so a slow reader delays nothing; it holds no state, and answers
+from the last status that the leader has made.
 """
 
 import hmac
@@ -24,10 +24,8 @@ from typing import Any, Protocol, Self
 
 from pydantic import ValidationError
 
-from shardwise.launcher.agent.client import POLL_PATH, SIGNATURE
 from shardwise.launcher.agent.config import Tokens
-from shardwise.launcher.agent.signature import answer_signature, poll_signature, same
-from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.poll import POLL_PATH, SIGNATURE, Poll, PollAnswer, answer_signature, poll_signature, same
 from shardwise.protocol.run_status import RunStatus
 
 _MAX_BODY_BYTES = 1 << 16
@@ -52,38 +50,31 @@ class StatusPublisher(Protocol):
         """Answer a follower's poll; None if it looks for another leader."""
 
 
-class Server:
+class Server(ThreadingHTTPServer):
     """The listening server, in threads."""
+
+    request_queue_size = 4096  # the followers of a large run come all at once; one that finds no place waits a second
+    daemon_threads = True
+    block_on_close = False
 
     def __init__(
         self, listen: str, tokens: Tokens, ready: Callable[[], bool], publisher: StatusPublisher | None
     ) -> None:
         """Listen at "ip:port"; OSError if it is taken. Only host 0 has a publisher."""
         address, port = listen.rsplit(":", 1)
-        self._server = _Listener((address, int(port)), tokens, ready, publisher)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
+        super().__init__((address, int(port)), _Handler)
+        self.tokens, self.ready, self.publisher = tokens, ready, publisher
+        self._began: dict[socket, float] = {}
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="http", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
-
-
-class _Listener(ThreadingHTTPServer):
-    request_queue_size = 4096  # the followers of a large run come all at once; one that finds no place waits a second
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(
-        self, where: tuple[str, int], tokens: Tokens, ready: Callable[[], bool], publisher: StatusPublisher | None
-    ) -> None:
-        super().__init__(where, _Handler)
-        self.tokens, self.ready, self.publisher = tokens, ready, publisher
-        self._began: dict[socket, float] = {}
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection, in a thread."""
@@ -109,25 +100,22 @@ class _Listener(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Listener
+    server: Server
     protocol_version = "HTTP/1.1"
     timeout = _TIMEOUT_SECONDS
 
     def do_GET(self) -> None:
         """Answer a reader."""
         if self.path == "/ready":
-            self._ready()
-            return
-        if not self._allowed(self.server.tokens.status):
-            return
-        match self.path, self.server.publisher:
-            case _, None:
-                self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
-            case "/status", publisher:
+            ready = self.server.ready()
+            status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+            self._send(status, "text/plain", b"ready\n" if ready else b"joining\n")
+        elif publisher := self._leader():
+            if self.path == "/status":
                 self._send(HTTPStatus.OK, "application/json", publisher.status().model_dump_json().encode())
-            case "/metrics", publisher:
+            elif self.path == "/metrics":
                 self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", publisher.metrics())
-            case _:
+            else:
                 self._refuse(HTTPStatus.NOT_FOUND, "there are /ready, /status and /metrics")
 
     def do_POST(self) -> None:
@@ -142,26 +130,15 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if self.path == POLL_PATH:
             self._poll(body)
-            return
-        if not self._allowed(self.server.tokens.status):
-            return
-        match self.path, self.server.publisher:
-            case _, None:
-                self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
-            case ("/save" | "/stop") as path, publisher:
-                publisher.request(path[1:])
+        elif publisher := self._leader():
+            if self.path in ("/save", "/stop"):
+                publisher.request(self.path[1:])
                 self._json({}, HTTPStatus.ACCEPTED)
-            case _:
+            else:
                 self._refuse(HTTPStatus.NOT_FOUND, "there are /save and /stop")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the standard library's
         """Log nothing: people read the run's own output."""
-
-    def _ready(self) -> None:
-        if self.server.ready():
-            self._send(HTTPStatus.OK, "text/plain", b"ready\n")
-        else:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"joining\n")
 
     def _poll(self, body: bytes) -> None:
         publisher = self.server.publisher
@@ -186,12 +163,15 @@ class _Handler(BaseHTTPRequestHandler):
         signed = {SIGNATURE: answer_signature(self.server.tokens.gang, signature, raw)}
         self._send(HTTPStatus.OK, "application/json", raw, signed)
 
-    def _allowed(self, token: str) -> bool:
+    def _leader(self) -> StatusPublisher | None:
+        """Return the leader's side if the request has the status token; None if it is refused, and answered."""
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
-        if hmac.compare_digest(given, f"Bearer {token}".encode()):
-            return True
-        self._refuse(HTTPStatus.UNAUTHORIZED, "expected the token of this path: Authorization: Bearer ...")
-        return False
+        if not hmac.compare_digest(given, f"Bearer {self.server.tokens.status}".encode()):
+            self._refuse(HTTPStatus.UNAUTHORIZED, "expected the token of this path: Authorization: Bearer ...")
+            return None
+        if self.server.publisher is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
+        return self.server.publisher
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self._json({"error": reason}, status)

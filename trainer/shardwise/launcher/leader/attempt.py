@@ -7,15 +7,14 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from shardwise.job.accelerators import offered
 from shardwise.launcher.agent.config import stacks_of
 from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
 from shardwise.launcher.leader.channel import ANSWER_SECONDS, ReceivedReport
-from shardwise.launcher.leader.context import Context
 from shardwise.launcher.leader.decision import Action, Observed, decide
 from shardwise.launcher.leader.devices import device_variables
+from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
 from shardwise.launcher.ray.rpc import Answer, CallError, Request
 from shardwise.launcher.system.ports import free_port
@@ -34,11 +33,11 @@ _CHANNEL_SECONDS = 20.0  # a few times what Ray takes to start, and the next att
 class Attempt:
     """The trainers of one attempt; rank N runs on host N. `seconds` is rank 0's time by phase."""
 
-    def __init__(self, number: int, context: Context) -> None:
+    def __init__(self, number: int, state: LeaderState) -> None:
         """Prepare an attempt; no trainer has its orders yet."""
-        self.number, self._context = number, context
-        self._hosts = range(context.config.num_hosts)
-        self._agent_ids = context.channel.agent_ids
+        self.number, self._state = number, state
+        self._hosts = range(state.config.num_hosts)
+        self._agent_ids = state.channel.agent_ids
         self._stop_sent_at: float | None = None
         self._looked_at = time.monotonic()
         self._stall: Stall | None = None
@@ -55,36 +54,36 @@ class Attempt:
     @property
     def stepped(self) -> bool:
         """Whether a step of this attempt was completed."""
-        return self._context.metrics.attempt == self.number and self._context.metrics.stepped
+        return self._state.metrics.attempt == self.number and self._state.metrics.stepped
 
-    async def give_orders(self, *, fork: bool, step: int | None, deadline_seconds: float | None) -> None:
+    async def give_orders(self) -> None:
         """Give every trainer its orders; raise CallError if a host cannot be reached or cannot start its trainer."""
-        config = self._context.config
-        self._context.baseline.restarted()
-        self._context.stragglers.restarted()
+        state, config = self._state, self._state.config
+        state.baseline.restarted()
+        state.stragglers.restarted()
         coordinator = f"{config.address}:{free_port(config.address)}"
-        addresses, hardware = self._context.members.addresses(config.address), self._context.job.spec.hardware
+        addresses, hardware = state.members.addresses(config.address), state.job.spec.hardware
         platform = offered()[hardware.accelerator].spec.platform
-        self._context.metrics.read()  # what the last attempt wrote while it ended
-        committed = self._context.metrics.committed
+        state.metrics.read()  # what the last attempt wrote while it ended
+        committed, fresh = state.metrics.committed, state.record.fresh
 
         async def start(rank: int) -> None:
             orders = Orders(
-                job_file=config.job_file,
-                directory=config.directory,
-                progress=str(Path(config.scratch) / progress_name(rank)),
-                stacks=str(stacks_of(Path(config.scratch), rank)),
+                job_file=str(config.job_file),
+                directory=str(config.directory),
+                progress=str(config.scratch / progress_name(rank)),
+                stacks=str(stacks_of(config.scratch, rank)),
                 rank=rank,
                 num_processes=config.num_hosts,
                 coordinator=coordinator,
                 attempt=self.number,
-                fork=fork,
-                step=step,
-                deadline_seconds=deadline_seconds,
+                fork=config.fork and fresh,
+                step=config.step if fresh else None,
+                deadline_seconds=state.deadline_seconds,
                 committed=committed if committed >= 0 else None,
                 variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank),
             )
-            await self._context.channel.ask(rank, {"op": "start", "orders": orders.model_dump(mode="json")})
+            await state.channel.ask(rank, {"op": "start", "orders": orders.model_dump(mode="json")})
 
         await start(0)  # first, because it serves the coordinator that the others connect to
         await asyncio.gather(*(start(rank) for rank in self._hosts[1:]))
@@ -110,13 +109,13 @@ class Attempt:
         now = time.monotonic()
         for rank, answer in answers.items():
             if answer:
-                self._context.members.answered(rank, answer["agentId"], now)
+                self._state.members.answered(rank, answer["agentId"], now)
                 self._take_exit(rank, Exit.model_validate(answer["exit"]) if answer["exit"] else None)
         return answers
 
     async def explain(self, since: float, answers: Mapping[int, Answer | None]) -> Ending:
         """Return the cause of a bad end at `since` (monotonic seconds)."""
-        members = self._context.members
+        members = self._state.members
         # A trainer whose peer's host is gone fails seconds before that host is missed, and then looks like the cause
         # itself. So wherever a peer's end may be behind it, give every host the time for a sign of life after `since`.
         doubtful = None in answers.values() or any(follows_from_a_peer(ended) for ended in self._exits.values())
@@ -139,14 +138,14 @@ class Attempt:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CHANNEL_SECONDS):
                 while None in answers.values() and not self._lost():
-                    await self._context.channel.ready.wait()
+                    await self._state.channel.ready.wait()
                     answers = {**answers, **{rank: each for rank, each in (await self.end()).items() if each}}
                     await asyncio.sleep(LOOK_SECONDS)
         return answers
 
     async def _wait_for_change(self) -> None:
         """Wait for a new report, but no longer than until the next look is due."""
-        changed = self._context.channel.changed
+        changed = self._state.channel.changed
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
                 await changed.wait()
@@ -157,35 +156,35 @@ class Attempt:
         # After such a gap this process itself did not run (SIGSTOP, a machine without a free core). What the hosts have
         # sent meanwhile is still unread, so their silence proves nothing.
         if now - self._looked_at > 4 * LOOK_SECONDS:
-            self._context.members.discount_pause(now - self._looked_at)
+            self._state.members.discount_pause(now - self._looked_at)
         self._looked_at = now
-        self._context.metrics.read()
+        self._state.metrics.read()
         self._notice_step(now)
-        for rank, received in self._context.channel.reports.items():
+        for rank, received in self._state.channel.reports.items():
             self._take_report(rank, received)
         self._watch_over(now)
         return Observed(
             num_hosts=len(self._hosts),
             exits=self._exits,
-            lost=self._lost() | set(self._context.members.lost(now)),
+            lost=self._lost() | set(self._state.members.lost(now)),
             hung=self._stall is not None and self._stall.hung,
-            stop_asked=self._context.stop.is_set() or bool(self._context.leaving),
+            stop_asked=self._state.stop.is_set() or bool(self._state.leaving),
             stopping_seconds=None if self._stop_sent_at is None else now - self._stop_sent_at,
             stepped=self.stepped,
         )
 
     def _notice_step(self, now: float) -> None:
         """Tell the members of a completed step of this host's trainer."""
-        report = self._context.host.report()
+        report = self._state.host.report()
         if report.attempt == self.number and report.progress and report.progress.step > self._step:
             self._step = report.progress.step
             # Every host took part in it some time after it began, so that is when all of them were surely alive.
-            self._context.members.stepped(now - report.progress.step_seconds)
+            self._state.members.stepped(now - report.progress.step_seconds)
 
     def _take_report(self, rank: int, received: ReceivedReport) -> None:
         report = received.report
         if report.stop_asked:
-            self._context.stop.set()
+            self._state.stop.set()
         if report.attempt != self.number:
             return  # it was sent before the host got these orders
         if rank == 0 and report.progress:
@@ -197,11 +196,11 @@ class Attempt:
             self._exits.setdefault(rank, ended)
 
     def _lost(self) -> set[int]:
-        return set(self._context.members.replaced(self._agent_ids))
+        return set(self._state.members.replaced(self._agent_ids))
 
     def _watch_over(self, now: float) -> None:
         """Let the watchdog judge the running ranks, if there is a fresh report of each."""
-        reports = self._context.channel.reports
+        reports = self._state.channel.reports
         running = [rank for rank in self._hosts if rank not in self._exits]
         fresh = [rank for rank in running if rank in reports and now - reports[rank].at < _FRESH_SECONDS]
         # A missing report is a matter of the channel, not of the trainers: without it a hang cannot be known.
@@ -209,15 +208,15 @@ class Attempt:
             return
         states = [RankState.of(rank, reports[rank].report, now - reports[rank].at) for rank in running]
         for state in states:
-            self._context.baseline.observe(state, now)
+            self._state.baseline.observe(state, now)
         records = [reports[rank].report.progress for rank in running]
-        self._context.stragglers.observe([progress for progress in records if progress])
-        stall = judge(states, self._context.baseline, self._context.job.spec.recovery.hang_after.seconds)
+        self._state.stragglers.observe([progress for progress in records if progress])
+        stall = judge(states, self._state.baseline, self._state.job.spec.recovery.hang_after.seconds)
         if stall and self._stall is None:
-            self._context.events.write("stalled", attempt=self.number, rank=stall.rank, message=stall.message)
+            self._state.events.write("stalled", attempt=self.number, rank=stall.rank, message=stall.message)
             self._writing_stacks = asyncio.create_task(self._write_stacks())
         if self._stall and stall is None:
-            self._context.events.write("goesOn", attempt=self.number)
+            self._state.events.write("goesOn", attempt=self.number)
         self._stall = stall
 
     async def _write_stacks(self) -> None:
@@ -227,8 +226,8 @@ class Attempt:
             for rank, answer in sorted(answers.items())
         ]
         name = f"stacks-{self.number}-{time.strftime('%Y%m%dT%H%M%S')}.txt"
-        (self._context.directory / LOGS / name).write_text("\n".join(parts), encoding="utf-8")
-        self._context.events.write("stacks", attempt=self.number, file=f"{LOGS}/{name}")
+        (self._state.directory / LOGS / name).write_text("\n".join(parts), encoding="utf-8")
+        self._state.events.write("stacks", attempt=self.number, file=f"{LOGS}/{name}")
 
     async def _ask_all(self, request: Request, seconds: float) -> dict[int, Answer | None]:
         """Ask every host; map each to its answer, or None if it gave none. The leader's own host is called directly."""
@@ -236,10 +235,10 @@ class Attempt:
         async def ask(rank: int) -> Answer | None:
             try:
                 if rank == 0:
-                    return await self._context.host.answer(request)
-                return await self._context.channel.ask(rank, request, seconds)
+                    return await self._state.host.answer(request)
+                return await self._state.channel.ask(rank, request, seconds)
             except CallError as error:
-                self._context.events.write("noAnswer", host=rank, op=request["op"], reason=error.reason)
+                self._state.events.write("noAnswer", host=rank, op=request["op"], reason=error.reason)
                 return None
 
         return dict(zip(self._hosts, await asyncio.gather(*map(ask, self._hosts)), strict=True))

@@ -4,26 +4,12 @@ A pure decision on counts. The limits are in the job's `recovery` section.
 """
 
 from shardwise.job.spec import Restarts
+from shardwise.job.spec.recovery import backoff_seconds
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.leader_record import Used
 
-MAX_BACKOFF_SECONDS = 300.0
 STORAGE_BACKOFF_SECONDS = 10.0
 """The least before a restart for storage: the trainer has already tried several times before it ended."""
-
-
-def limit(restarts: Restarts, cause: Cause) -> int:
-    """Return how many restarts a cause has. Bad input has none, because the same input is as bad the next time."""
-    limits = {
-        Cause.FAILURE: restarts.failure,
-        Cause.NONFINITE: restarts.nonfinite,
-        Cause.HANG: restarts.hang,
-        Cause.OUT_OF_MEMORY: restarts.out_of_memory,
-        Cause.STORAGE: restarts.storage,
-        Cause.DEVICE: restarts.device,
-        Cause.HOST_LOST: restarts.host_lost,
-    }
-    return limits.get(cause, 0)
 
 
 def charge(used: Used, cause: Cause, *, restarts: Restarts, committed: int) -> Used | None:
@@ -36,18 +22,15 @@ def charge(used: Used, cause: Cause, *, restarts: Restarts, committed: int) -> U
     if committed > used.committed:
         used = Used(committed=committed)
     count = used.counts.get(cause, 0)
-    if count >= limit(restarts, cause):
+    if count >= restarts.of(cause):
         return None
     return Used(counts={**used.counts, cause: count + 1}, in_a_row=used.in_a_row + 1, committed=used.committed)
 
 
-def wait_seconds(used: Used, cause: Cause, backoff_seconds: float) -> float:
+def wait_seconds(used: Used, cause: Cause, first_seconds: float) -> float:
     """Return how long to wait before the restart that was charged last, which was for `cause`.
 
-    The first restart after a new checkpoint does not wait, except for storage, which needs time to come back. The next
-    one waits for `backoff_seconds`, and each further one twice as long.
+    Each waits as `backoff_seconds` says; one for storage, which needs time to come back, at least for ten seconds.
     """
     least = STORAGE_BACKOFF_SECONDS if cause == Cause.STORAGE else 0.0
-    # The exponent is bounded, or the float would overflow after a thousand restarts.
-    doubled = backoff_seconds * 2.0 ** min(used.in_a_row - 2, 64) if used.in_a_row > 1 else 0.0
-    return max(least, min(MAX_BACKOFF_SECONDS, doubled))
+    return max(least, backoff_seconds(first_seconds, used.in_a_row))

@@ -18,17 +18,6 @@ from signal import SIGABRT, SIGKILL
 from shardwise.protocol.contract import Cause, ExitCode
 from shardwise.protocol.report import Exit
 
-_EXIT_CODES = {
-    Cause.FAILURE: ExitCode.FAILURE,
-    Cause.NONFINITE: ExitCode.NONFINITE,
-    Cause.HANG: ExitCode.FAILURE,
-    Cause.OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
-    Cause.STORAGE: ExitCode.STORAGE,
-    Cause.DEVICE: ExitCode.DEVICE,
-    Cause.HOST_LOST: ExitCode.FAILURE,
-    Cause.BAD_INPUT: ExitCode.BAD_INPUT,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
@@ -44,7 +33,7 @@ class Ending:
         """The exit code of the command if the run ends with this."""
         if self.cause == Cause.BAD_INPUT and self.exit and self.exit.code is not None:
             return self.exit.code
-        return _EXIT_CODES[self.cause]
+        return ExitCode.__members__.get(self.cause.name, ExitCode.FAILURE)  # a hang and a lost host have none
 
 
 def follows_from_a_peer(ended: Exit) -> bool:

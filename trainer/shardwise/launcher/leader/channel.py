@@ -15,7 +15,7 @@ from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.leader.events import Events
 from shardwise.launcher.leader.members import LOST_SECONDS, Members
 from shardwise.launcher.ray.node import RayNode
-from shardwise.launcher.ray.rpc import Answer, Caller, CallError, LocalCaller, Request
+from shardwise.launcher.ray.rpc import Answer, Answering, CallError, Request
 from shardwise.launcher.ray.session import RaySession, RaySessionError
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.report import Report
@@ -52,17 +52,10 @@ class Channel:
     `seconds` is how long all its openings took together.
     """
 
-    def __init__(
-        self,
-        config: AgentConfig,
-        members: Members,
-        events: Events,
-        own: Callable[[Request], Awaitable[Answer]],
-        session: int,
-    ) -> None:
+    def __init__(self, config: AgentConfig, members: Members, events: Events, own: Answering, session: int) -> None:
         """Open nothing yet; `own` answers for the leader's host, `session` is the number of the last session."""
         self._config, self._members, self._events, self._own = config, members, events, own
-        self._caller: Caller | None = None
+        self._ask: Callable[[int, Request, float], Awaitable[Answer]] | None = None
         self._lost: asyncio.Future[str] | None = None
         self.session, self.address, self.seconds = session, "", 0.0
         self.ready, self.changed = asyncio.Event(), asyncio.Event()
@@ -96,12 +89,22 @@ class Channel:
 
     async def ask(self, host: int, request: Request, seconds: float = ANSWER_SECONDS) -> Answer:
         """Return a host's answer within so many seconds; CallError if there is none."""
-        if self._caller is None:
+        if self._ask is None:
             raise CallError(host, "there is no way to it at the moment")
-        answer = await self._caller.ask(host, request, seconds)
+        answer = await self._ask(host, request, seconds)
         if "error" in answer:
             raise CallError(host, answer["error"])
         return answer
+
+    async def _ask_own(self, host: int, request: Request, seconds: float) -> Answer:
+        """Call this host's agent, which is part of this process, as a function."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._own(request)
+        except TimeoutError:
+            raise CallError(host, f"no answer to {request['op']} within {seconds} s") from None
+        except OSError as error:
+            raise CallError(host, str(error)) from error
 
     def look(self) -> None:
         """Close the channel if a host has another agent than the one that it is open to."""
@@ -118,7 +121,7 @@ class Channel:
         self.agent_ids = self._members.agent_ids()
         ends: list[Coroutine[Any, Any, str]] = []
         if self._config.num_hosts == 1:
-            self._caller = LocalCaller(self._own)
+            self._ask = self._ask_own
         else:
             session = await RaySession.open(self._config.place, number=self.session, num_hosts=self._config.num_hosts)
             stack.push_async_callback(session.close)
@@ -129,13 +132,13 @@ class Channel:
             stack.push_async_callback(node.close)
             self.address = session.address
             await self._all_joined(session)
-            self._caller = session
-            ends.append(node.ended())
+            self._ask = session.ask
+            ends += [node.ended(), session.ended()]
         stack.callback(self._closing)
         self.seconds += time.monotonic() - began
         self._events.write("session", session=self.session, seconds=round(time.monotonic() - began, 3))
         self.ready.set()
-        return [*ends, self._caller.ended()]
+        return ends
 
     async def _all_joined(self, session: RaySession) -> None:
         """Wait until all hosts have joined, or one has another agent: the old one would be waited for in vain."""
@@ -152,11 +155,10 @@ class Channel:
 
     def _closing(self) -> None:
         self.ready.clear()
-        self._caller, self.address = None, ""
+        self._ask, self.address = None, ""
         self.reports.clear()
 
     async def _until_lost(self, ends: list[Coroutine[Any, Any, str]]) -> str:
-        assert self._caller is not None
         assert self._lost is not None
         watches = [asyncio.create_task(self._watch(host)) for host in range(self._config.num_hosts)]
         waits = [self._lost, *watches, *(asyncio.ensure_future(end) for end in ends)]

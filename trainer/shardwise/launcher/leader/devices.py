@@ -15,10 +15,8 @@ _SLICES_PORT = 8081  # not 8080, libtpu's default, which Ray's metrics use by de
 
 def device_variables(platform: str, addresses: Sequence[str], *, num_slices: int, rank: int) -> dict[str, str]:
     """Return the variables of one rank's trainer; `addresses` are the ips of all hosts, slice by slice."""
-    return _tpu(addresses, num_slices, rank) if platform == "tpu" else {}
-
-
-def _tpu(addresses: Sequence[str], num_slices: int, rank: int) -> dict[str, str]:
+    if platform != "tpu":
+        return {}
     hosts = len(addresses) // num_slices
     number, worker = divmod(rank, hosts)
     own_slice = addresses[number * hosts : (number + 1) * hosts]

@@ -1,7 +1,6 @@
 """DIR/logs/launcher.jsonl: the events of a run, one JSON object a line."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,5 @@ class Events:
     def write(self, event: str, **more: Any) -> None:
         """Append an event."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **more}) + "\n"
-        with passing_over():
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.write(handle, line.encode())
-            finally:
-                os.close(handle)
+        with passing_over(), self._path.open("ab", buffering=0) as file:
+            file.write(line.encode())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shardwise.launcher.agent.client import poll_seconds
 from shardwise.protocol.poll import Poll
+from shardwise.protocol.run_status import StuckHost
 
 MISSED_SECONDS = 2.0
 LOST_SECONDS = 10.0
@@ -18,22 +19,11 @@ _MISSED_POLLS = 3.0
 
 @dataclass(kw_only=True)
 class Member:
-    """One host's agent.
+    """One host's agent: its last poll, when that came, and when its last poll or answer did (monotonic seconds)."""
 
-    `agent_id` is random, because the pid of an agent in a pod is always 1; `pod_attempt` counts the pods that the host
-    had before, as far as that is known. `polled_at` (its last poll) and `seen_at` (its last poll or answer) are in the
-    leader's monotonic seconds. `address` is its host's ip; `leaving` is set if its host is about to go away; `stuck` is
-    the reason why it can start no trainer, else empty; `session` is the Ray session that its node belongs to.
-    """
-
-    agent_id: str
-    pod_attempt: int = 0
+    poll: Poll
     polled_at: float
     seen_at: float
-    address: str = ""
-    leaving: bool = False
-    stuck: str = ""
-    session: int | None = None
 
 
 class Members:
@@ -49,27 +39,18 @@ class Members:
     def superseded(self, poll: Poll) -> bool:
         """Return whether the poll comes from an agent whose host already has a newer one."""
         # A node that the cluster has lost from sight may still run the old pod beside its replacement.
-        member = self._members.get(poll.host)
-        return member is not None and member.agent_id != poll.agent_id and member.pod_attempt > poll.pod_attempt
+        last = self._members[poll.host].poll if poll.host in self._members else poll
+        return last.agent_id != poll.agent_id and last.pod_attempt > poll.pod_attempt
 
     def polled(self, poll: Poll, now: float) -> None:
         """Take in a follower's poll."""
         if self.superseded(poll):
             return
-        self._members[poll.host] = Member(
-            agent_id=poll.agent_id,
-            pod_attempt=poll.pod_attempt,
-            polled_at=now,
-            seen_at=now,
-            address=poll.address,
-            leaving=poll.leaving,
-            stuck=poll.stuck,
-            session=poll.ray_session,
-        )
+        self._members[poll.host] = Member(poll=poll, polled_at=now, seen_at=now)
 
     def answered(self, host: int, agent_id: str, now: float) -> None:
         """Take in that a host's agent has answered a request."""
-        if host in self._members and self._members[host].agent_id == agent_id:
+        if host in self._members and self._members[host].poll.agent_id == agent_id:
             self._members[host].seen_at = now
 
     def stepped(self, began_at: float) -> None:
@@ -83,11 +64,12 @@ class Members:
 
     def leaving(self) -> list[int]:
         """Return the hosts that are about to go away."""
-        return [host for host, member in sorted(self._members.items()) if member.leaving]
+        return [host for host, member in sorted(self._members.items()) if member.poll.leaving]
 
-    def stuck(self) -> dict[int, Member]:
+    def stuck(self) -> list[StuckHost]:
         """Return the hosts that can start no trainer, because their last one does not end."""
-        return {host: member for host, member in sorted(self._members.items()) if member.stuck}
+        polls = [member.poll for _, member in sorted(self._members.items())]
+        return [StuckHost(host=poll.host, address=poll.address, message=poll.stuck) for poll in polls if poll.stuck]
 
     def never_polled(self) -> list[int]:
         """Return the hosts from which no poll ever came."""
@@ -95,16 +77,15 @@ class Members:
 
     def addresses(self, own: str) -> list[str]:
         """Return the ip of every host in order; only to be called once all hosts have polled."""
-        return [own, *(self._members[host].address for host in range(1, self._num_hosts))]
+        return [own, *(self._members[host].poll.address for host in range(1, self._num_hosts))]
 
     def agent_ids(self) -> dict[int, str]:
         """Return the id of the agent on each host that has ever polled."""
-        return {0: self._own_id} | {host: member.agent_id for host, member in self._members.items()}
+        return {0: self._own_id} | {host: member.poll.agent_id for host, member in self._members.items()}
 
     def silent(self, now: float, for_seconds: float) -> list[int]:
         """Return the hosts from which nothing came for so many seconds, or ever."""
-        recent = {host for host, member in self._members.items() if now - member.seen_at < for_seconds}
-        return [host for host in range(1, self._num_hosts) if host not in recent]
+        return self.silent_since(now - for_seconds)
 
     def missing(self, now: float) -> list[int]:
         """Return the hosts that have missed their polls and have not answered either."""
@@ -117,11 +98,8 @@ class Members:
 
     def silent_since(self, moment: float) -> list[int]:
         """Return the hosts from which nothing came after `moment`."""
-        return [
-            host
-            for host in range(1, self._num_hosts)
-            if host not in self._members or self._members[host].seen_at <= moment
-        ]
+        heard = {host for host, member in self._members.items() if member.seen_at > moment}
+        return [host for host in range(1, self._num_hosts) if host not in heard]
 
     def not_polled_since(self, moment: float, now: float) -> list[int]:
         """Return the live hosts that have not polled, and so got no answer, since `moment`."""

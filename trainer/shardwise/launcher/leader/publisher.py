@@ -7,7 +7,6 @@ import asyncio
 import time
 
 from shardwise.launcher.leader import prometheus
-from shardwise.launcher.leader.context import Context
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.stragglers import Slow
 from shardwise.protocol.eta import eta_seconds
@@ -21,9 +20,9 @@ _RECORD_SECONDS = 2.0
 class StatusPublisher:
     """Keeps the last status, and takes requests and polls."""
 
-    def __init__(self, context: Context, state: LeaderState) -> None:
+    def __init__(self, state: LeaderState) -> None:
         """Make the first status."""
-        self._context, self._state = context, state
+        self._state = state
         self._loop = asyncio.get_running_loop()
         self._noted_at = time.monotonic()
         self._slow: Slow | None = None
@@ -44,18 +43,18 @@ class StatusPublisher:
 
     def polled(self, poll: Poll) -> PollAnswer | None:
         """Answer a follower's poll; None if it looks for another leader. From any thread."""
-        if (poll.run, poll.sees) != (self._context.config.run, self._context.host.agent_id):
+        if (poll.run, poll.sees) != (self._state.config.run, self._state.host.agent_id):
             return None
-        self._loop.call_soon_threadsafe(self._context.members.polled, poll, time.monotonic())
-        channel = self._context.channel
+        self._loop.call_soon_threadsafe(self._state.members.polled, poll, time.monotonic())
+        channel = self._state.channel
         return PollAnswer(
-            leader_id=self._context.host.agent_id,
+            leader_id=self._state.host.agent_id,
             ray_session=channel.session,
             # An agent that has come since belongs to the next session: this one ends with its predecessor.
             ray_address=channel.address if channel.agent_ids.get(poll.host) == poll.agent_id else "",
             over=self._state.over,
             may_go=self._state.running is None,
-            superseded=self._context.members.superseded(poll),
+            superseded=self._state.members.superseded(poll),
             done=self._state.code,
         )
 
@@ -67,25 +66,25 @@ class StatusPublisher:
 
     def look(self) -> None:
         """Notice what has changed, write it to events and record, and make a new status."""
-        self._context.channel.look()
-        if self._context.host.stop_asked:
-            self._context.stop.set()
+        self._state.channel.look()
+        if self._state.host.stop_asked:
+            self._state.stop.set()
         self._notice_progress()
         self._notice_slowness()
         self._notice_stuck()
         self._status = self._make_status()
-        session = self._context.channel.session
+        session = self._state.channel.session
         if time.monotonic() - self._noted_at > _RECORD_SECONDS or session != self._state.record.session:
             self._state.note(session=session)
             self._noted_at = time.monotonic()
 
     def _notice_progress(self) -> None:
-        state, metrics = self._state, self._context.metrics
+        state, metrics = self._state, self._state.metrics
         if state.record.fresh and metrics.committed >= 0:
             state.note(fresh=False)
         if state.running and state.running.stepped and state.phase in (RunPhase.STARTING, RunPhase.RECOVERING):
             state.phase = RunPhase.RUNNING
-            self._context.events.write(
+            self._state.events.write(
                 "running",
                 attempt=state.running.number,
                 fromStep=metrics.first_step,
@@ -93,56 +92,56 @@ class StatusPublisher:
             )
 
     def _notice_slowness(self) -> None:
-        slow = self._context.stragglers.slowest()
+        slow = self._state.stragglers.slowest()
         if slow and (self._slow is None or self._slow.host != slow.host):
-            self._context.events.write("slow", host=slow.host, message=slow.message)
+            self._state.events.write("slow", host=slow.host, message=slow.message)
         self._slow = slow
 
     def _notice_stuck(self) -> None:
-        stuck = self._context.stuck
+        stuck = self._state.stuck
         for each in stuck:
             if each not in self._stuck:
-                self._context.events.write("stuck", host=each.host, message=each.message)
+                self._state.events.write("stuck", host=each.host, message=each.message)
         self._stuck = stuck
 
     async def _requested(self, action: str) -> None:
-        self._context.events.write(action)
+        self._state.events.write(action)
         if action == "stop":
-            self._context.stop.set()
+            self._state.stop.set()
         elif self._state.running:
             # Rank 0 alone: the step carries its request to all ranks. Two ranks that are signalled at different steps
             # would make two saves.
-            await self._context.host.answer({"op": "signal", "word": action})
+            await self._state.host.answer({"op": "signal", "word": action})
 
     def _phase(self) -> RunPhase:
         if self._state.code is not None:
             return RunPhase.DONE
-        if self._context.stop.is_set():
+        if self._state.stop.is_set():
             return RunPhase.STOPPING
         running = self._state.running
         return RunPhase.STALLED if running and running.stalled else self._state.phase
 
     def _make_status(self) -> RunStatus:
-        context, record = self._context, self._state.record
-        metrics, of = context.metrics, context.job.spec.training.steps
-        reports = {host: received.report for host, received in context.channel.reports.items()}
-        reports[0] = context.host.report()
+        state = self._state
+        metrics, of = state.metrics, state.job.spec.training.steps
+        reports = {host: received.report for host, received in state.channel.reports.items()}
+        reports[0] = state.host.report()
         eta = eta_seconds(metrics.last.get("step"), of, metrics.recent_seconds)
         return RunStatus(
-            name=context.job.metadata.name,
+            name=state.job.metadata.name,
             phase=self._phase(),
             reason=self._state.reason,
-            attempt=record.attempt,
-            restarts=record.restarts,
-            ray_session=context.channel.session,
+            attempt=state.record.attempt,
+            restarts=state.record.restarts,
+            ray_session=state.channel.session,
             hosts=tuple(HostStatus.of(reports[host]) for host in sorted(reports)),
             slowest_host=self._slow.host if self._slow else None,
             progress=RunProgress.model_validate({**metrics.last, "of": of, "eta_seconds": eta}),
             checkpoint=_with_age(metrics.checkpoint, time.time()),
             failed_saves=metrics.failed_saves,
-            goodput=self._state.goodput(metrics.lost_seconds),
-            missing=tuple(context.members.missing(time.monotonic())),
-            stuck=tuple(context.stuck),
+            goodput=state.goodput,
+            missing=tuple(state.members.missing(time.monotonic())),
+            stuck=tuple(state.stuck),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.launcher.leader.causes import Ending
 from shardwise.protocol.contract import SUMMARY, Cause, ExitCode
 from shardwise.protocol.files import replace_file
-from shardwise.protocol.run_result import RunResult
+from shardwise.protocol.leader_record import RunResult
 
 _UNFINISHED = (None, "starting", "running", "failed")
 _ENDED_WELL = ("complete", "stopped")

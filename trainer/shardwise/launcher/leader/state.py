@@ -1,34 +1,53 @@
-"""The state of a run: the leader's record, the ledger of its time, and its phase.
+"""What the leader of a run knows and works with, in one place: `leader.py` makes it, and hands it to its parts.
 
-Only `leader.py` changes it; `publisher.py` reads it.
+It has one of each part, the record for a successor, the ledger of the run's time, and the run's phase. Only `leader.py`
+changes the record's run and phase; the others read them.
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shardwise.job.spec import TrainingJob
 from shardwise.launcher.agent.config import AgentConfig
+from shardwise.launcher.agent.host import Host
 from shardwise.launcher.leader import goodput
-from shardwise.launcher.leader.attempt import Attempt
+from shardwise.launcher.leader.channel import Channel
+from shardwise.launcher.leader.events import Events
+from shardwise.launcher.leader.members import Members
+from shardwise.launcher.leader.metrics_tail import MetricsTail
+from shardwise.launcher.leader.stragglers import Stragglers
+from shardwise.launcher.leader.watchdog import Baseline
 from shardwise.launcher.system.lines import size_of
 from shardwise.protocol.contract import METRICS
 from shardwise.protocol.leader_record import LeaderRecord
-from shardwise.protocol.run_status import RunPhase
+from shardwise.protocol.run_status import RunPhase, StuckHost
+
+if TYPE_CHECKING:  # an attempt works with this state
+    from shardwise.launcher.leader.attempt import Attempt
 
 
 class LeaderState:
-    """The leader's record, and what only this leader knows.
+    """The leader's parts, its record, and what only this leader knows.
 
-    `running` is the attempt under way, `over` the newest one that has ended, None before the first; `ended_at` is when
-    an attempt last ended badly, in seconds since the epoch. `code` is the run's exit code once it has ended.
+    `stop` is set once a stop of the run has been asked for. `running` is the attempt under way, `over` the newest one
+    that has ended, None before the first; `ended_at` is when an attempt last ended badly, in seconds since the epoch.
+    `code` is the run's exit code once it has ended.
     """
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, job: TrainingJob, host: Host) -> None:
         """Take the run over from its last leader, if it had one."""
-        self._directory = Path(config.directory)
+        self.config, self.job, self.host = config, job, host
+        self.directory = config.directory
         self.record = _taken_over(config)
+        self.stop = asyncio.Event()
+        self.events = Events(self.directory)
+        self.members = Members(config.num_hosts, host.agent_id)
+        self.channel = Channel(config, self.members, self.events, host.answer, self.record.session)
+        self.metrics = MetricsTail(self.directory, self.record.metrics_offset)
+        self.baseline, self.stragglers = Baseline(), Stragglers()
         self.predecessor_ran = self.record.running
         self._session = time.time() - time.monotonic()
         known = self.record.written_at or config.started_at
@@ -44,7 +63,38 @@ class LeaderState:
         """Return the seconds since the last bad end; None before the first."""
         return None if self.ended_at is None else round(self._now() - self.ended_at, 3)
 
-    def begin(self, attempt: Attempt) -> None:
+    @property
+    def goodput(self) -> dict[str, float]:
+        """Return the wall time by category, to the millisecond."""
+        split = goodput.with_lost(self._ledger.total(self._now(), self._seconds()), self.metrics.lost_seconds)
+        return {name: round(seconds, 3) for name, seconds in split.items()}
+
+    @property
+    def leaving(self) -> list[int]:
+        """The hosts that are about to go away; the run is saved before they do, and goes on with their successors."""
+        own = [0] if self.host.leaving.is_set() else []
+        return own + self.members.leaving()
+
+    @property
+    def stuck(self) -> list[StuckHost]:
+        """The hosts that can start no trainer until another agent comes for them."""
+        own = [StuckHost(host=0, address=self.config.address, message=self.host.stuck)] if self.host.stuck else []
+        return own + self.members.stuck()
+
+    @property
+    def deadline_seconds(self) -> float | None:
+        """Return what is left of the job's deadline; None without one.
+
+        In a cluster, where hosts wait in queues, it counts from the first attempt of the run.
+        """
+        deadline, began_at = self.job.spec.deadline, self.record.began_at
+        if deadline is None:
+            return None
+        if self.config.one_machine:
+            return max(0.0, deadline.seconds - (time.monotonic() - self.config.started_monotonic))
+        return deadline.seconds if began_at is None else max(0.0, deadline.seconds - (time.time() - began_at))
+
+    def begin(self, attempt: "Attempt") -> None:
         """Note that an attempt is about to get its orders."""
         self.running = attempt
         self.phase = RunPhase.STARTING if self.ended_at is None else RunPhase.RECOVERING
@@ -62,12 +112,7 @@ class LeaderState:
     def note(self, **changes: Any) -> None:
         """Change the record, and write it."""
         total = self._ledger.total(self._now(), self._seconds())
-        self.record = self.record.model_copy(update={"goodput": total, **changes}).write(self._directory)
-
-    def goodput(self, lost_seconds: float) -> dict[str, float]:
-        """Return the wall time by category, to the millisecond."""
-        split = goodput.with_lost(self._ledger.total(self._now(), self._seconds()), lost_seconds)
-        return {name: round(seconds, 3) for name, seconds in split.items()}
+        self.record = self.record.model_copy(update={"goodput": total, **changes}).write(self.directory)
 
     def _seconds(self) -> Mapping[str, float]:
         return self.running.seconds if self.running else {}
@@ -79,19 +124,18 @@ class LeaderState:
 
 def _taken_over(config: AgentConfig) -> LeaderRecord:
     """Return the record of a lost predecessor under the same command, or a new one that keeps the run's restarts."""
-    directory = Path(config.directory)
-    before = LeaderRecord.read(directory)
+    before = LeaderRecord.read(config.directory)
     port = int(config.listen.rsplit(":", 1)[1])
     if before and before.run == config.run:
         return before.model_copy(update={"leader_pid": os.getpid(), "port": port, "led": True})
     return LeaderRecord(
         run=config.run,
-        scratch=config.scratch,
+        scratch=str(config.scratch),
         leader_pid=os.getpid(),
         port=port,
         started_at=config.started_at,
         attempt=before.attempt if before else None,
         restarts=before.restarts if before else {},
-        metrics_offset=size_of(directory / METRICS),
+        metrics_offset=size_of(config.directory / METRICS),
         phases={"spawn": time.time() - config.started_at},
     )

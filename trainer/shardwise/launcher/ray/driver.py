@@ -24,6 +24,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from shardwise.launcher.ray import private
 from shardwise.launcher.ray.node import resource_of
 from shardwise.launcher.ray.worker import AgentProxy
+from shardwise.protocol.storage import first_line
 
 _LOOK_AGAIN_SECONDS = 0.02
 _MAX_CONCURRENT = 64  # requests to one host
@@ -113,10 +114,10 @@ def _end_on_error(task: "asyncio.Task[None]") -> None:
         os._exit(1)
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, RayActorError):
         return "its part of Ray has died"
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no answer'}"
+    return f"{type(error).__name__}: {first_line(error) or 'no answer'}"
 
 
 if __name__ == "__main__":

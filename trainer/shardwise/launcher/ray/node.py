@@ -9,7 +9,6 @@ import contextlib
 import re
 import shutil
 import signal
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,23 +20,6 @@ SOCKET_VARIABLE = "SHARDWISE_AGENT_SOCKET"
 
 _MAX_LOG_CHARACTERS = 300  # of Ray's logs in an error of ours
 _ERROR = re.compile(r"\[[^]]* [EC] [^]]*\] (\(\w+\) )?")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RayAddress:
-    """Where a session's head is, and the id it has given the cluster. As text: `host:port/cluster`."""
-
-    gcs: str
-    cluster: str
-
-    @classmethod
-    def parse(cls, text: str) -> "RayAddress":
-        """Return the inverse of `str`."""
-        gcs, cluster = text.rsplit("/", 1)
-        return cls(gcs=gcs, cluster=cluster)
-
-    def __str__(self) -> str:
-        return f"{self.gcs}/{self.cluster}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,21 +52,18 @@ class RayNode:
         part = node_part(place.host, session)
         for name in ("logs", "sockets"):  # `ray start` would make them, the raylet does not
             session_folder(place, part).joinpath(name).mkdir(parents=True)
-        head = RayAddress.parse(address)
+        gcs, cluster = address.rsplit("/", 1)
         raylet = await processes.start(
             *private.raylet_command(
                 folder_of(place, part),
                 ip=place.address,
-                gcs=head.gcs,
-                cluster=head.cluster,
+                gcs=gcs,
+                cluster=cluster,
                 resource=resource_of(place.host),
                 head=place.host == 0,
             ),
             # The worker, and in it the actor, inherits the raylet's environment: so it finds the agent.
             environment={**environment(place, part), SOCKET_VARIABLE: str(socket)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
         )
         return cls(place, part, raylet)
 

@@ -80,9 +80,7 @@ def gcs_server_command(home: Path, *, ip: str, node_id: str) -> list[str]:
         "node-id": node_id,
         "session-name": _SESSION,
         "session-dir": session,
-        "log_dir": session / "logs",
-        "stdout_filepath": session / "logs" / "gcs.out",
-        "stderr_filepath": session / "logs" / "gcs.err",
+        **_logs(session / "logs", "gcs"),
         "config_list": "e30=",  # {} in base64
         "metrics-agent-port": -1,
     }
@@ -125,9 +123,7 @@ def raylet_command(home: Path, *, ip: str, gcs: str, cluster: str, resource: str
         "temp_dir": home,
         "session_dir": session,
         "resource_dir": session,
-        "log_dir": session / "logs",
-        "stdout_filepath": session / "logs" / "raylet.out",
-        "stderr_filepath": session / "logs" / "raylet.err",
+        **_logs(session / "logs", "raylet"),
         "dashboard_agent_command": _UNUSED_AGENT,
         "runtime_env_agent_command": _UNUSED_AGENT,
         "metrics-agent-port": _UNUSED_PORT,
@@ -196,6 +192,10 @@ def connect(*, gcs: str, ip: str, home: str) -> None:
     import ray  # noqa: PLC0415  see the module's docstring
 
     ray.init(address=gcs, _node_ip_address=ip, _temp_dir=home, log_to_driver=False)
+
+
+def _logs(folder: Path, name: str) -> dict[str, Path]:
+    return {"log_dir": folder, "stdout_filepath": folder / f"{name}.out", "stderr_filepath": folder / f"{name}.err"}
 
 
 def _arguments(flags: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Requests to an agent over a unix socket of its host: one JSON object per line, one answer per line.
 
-The actor on each host (`worker.py`) asks; with only one host the leader asks its own agent directly (`LocalCaller`).
-A request that the agent cannot serve is answered with {"error": message}.
+The actor on each host (`worker.py`) asks; with only one host the leader calls its own agent as a function. A request
+that the agent cannot serve is answered with {"error": message}.
 """
 
 import asyncio
@@ -11,13 +11,14 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 LINE_LIMIT_BYTES = 4 << 20  # stacks of all threads are the longest answer
 _PEER = struct.Struct("3i")  # pid, uid, gid
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
+Answering = Callable[[Request], Awaitable[Answer]]
 
 
 class CallError(Exception):
@@ -28,20 +29,7 @@ class CallError(Exception):
         self.host, self.reason = host, reason
 
 
-class Caller(Protocol):
-    """What the leader reaches the agents of all hosts by, until one of them is lost."""
-
-    async def ask(self, host: int, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109  a bound for each
-        """Return a host's answer; raise CallError if there is none within `timeout` seconds."""
-
-    async def ended(self) -> str:
-        """Wait until some host can no longer be reached, and return the reason."""
-
-    async def close(self) -> None:
-        """Release everything it holds."""
-
-
-async def serve(path: Path, answer: Callable[[Request], Awaitable[Answer]]) -> asyncio.Server:
+async def serve(path: Path, answer: Answering) -> asyncio.Server:
     """Answer requests at `path` until the server is closed. Processes of other users get no answer."""
 
     async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,32 +66,7 @@ async def ask(path: Path, request: Request) -> Answer:
     return answer
 
 
-class LocalCaller:
-    """The Caller of a leader whose host is the only one: it calls its own agent as a function."""
-
-    def __init__(self, answer: Callable[[Request], Awaitable[Answer]]) -> None:
-        self._answer = answer
-
-    async def ask(self, host: int, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109  as in Caller
-        """Return the agent's answer."""
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._answer(request)
-        except TimeoutError:
-            raise CallError(host, f"no answer to {request['op']} within {timeout} s") from None
-        except OSError as error:
-            raise CallError(host, str(error)) from error
-
-    async def ended(self) -> str:
-        """Never return: the agent and the leader are one process."""
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def close(self) -> None:
-        """Do nothing, for nothing is held."""
-
-
-async def _answer_line(answer: Callable[[Request], Awaitable[Answer]], line: bytes) -> Answer:
+async def _answer_line(answer: Answering, line: bytes) -> Answer:
     try:
         return await answer(json.loads(line))
     except (ValueError, KeyError, TypeError, OSError) as error:

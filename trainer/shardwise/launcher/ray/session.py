@@ -22,7 +22,6 @@ from typing import Any, cast
 
 from shardwise.launcher.ray import private
 from shardwise.launcher.ray.node import (
-    RayAddress,
     RayPlace,
     describe_exit,
     environment,
@@ -45,14 +44,21 @@ class RaySessionError(RuntimeError):
 
 
 class RaySession:
-    """One life of Ray, from `open` to `close`. `joined` are the hosts whose actor answers."""
+    """One life of Ray, from `open` to `close`.
+
+    `joined` are the hosts whose actor answers; `address` is what a host needs to know in order to join: where the head
+    is, and the id that it has given the cluster, as "host:port/cluster".
+    """
 
     def __init__(self, place: RayPlace, number: int, num_hosts: int) -> None:
         """Start nothing; use `open`."""
         self._place, self._number, self._num_hosts = place, number, num_hosts
         self._part = f"head-{number}"
         self._home = folder_of(place, self._part)
+        self._logs = private.session_folder(self._home) / "logs"
+        self._driver_log = self._logs / "driver.log"
         self.joined: set[int] = set()
+        self.address = ""
         self._changed = asyncio.Condition()
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # the reason
         self._ids = itertools.count()
@@ -78,11 +84,6 @@ class RaySession:
             await session.close()
             raise
         return session
-
-    @property
-    def address(self) -> str:
-        """What a host needs to know in order to join."""
-        return str(self._address)
 
     async def all_joined(self, timeout: float) -> None:  # noqa: ASYNC109  the leader's bound, named in the error
         """Wait until every host's actor answers.
@@ -147,7 +148,7 @@ class RaySession:
             asyncio.create_task(self._watch("Ray's driver", driver, self._driver_log)),
         ]
         gcs = f"{self._place.address}:{await self._port(node_id)}"
-        self._address = RayAddress(gcs=gcs, cluster=await self._register(gcs))
+        self.address = f"{gcs}/{await self._register(gcs)}"
         self._tasks.append(asyncio.create_task(self._receive()))
 
     async def _register(self, gcs: str) -> str:
@@ -181,18 +182,7 @@ class RaySession:
         return await processes.start(
             *private.gcs_server_command(self._home, ip=self._place.address, node_id=node_id),
             environment=environment(self._place, self._part),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
         )
-
-    @property
-    def _logs(self) -> Path:
-        return private.session_folder(self._home) / "logs"
-
-    @property
-    def _driver_log(self) -> Path:
-        return self._logs / "driver.log"
 
     async def _port(self, node_id: str) -> int:
         """Wait for the port that the kernel has given the head, which it writes to a file and nowhere else."""
@@ -209,18 +199,16 @@ class RaySession:
 
     async def _receive(self) -> None:
         while line := await self._output.readline():
-            await self._handle(json.loads(line))
-
-    async def _handle(self, message: dict[str, Any]) -> None:
-        if "joined" in message:
-            async with self._changed:
-                self.joined.add(message["joined"])
-                self._changed.notify_all()
-        elif "lost" in message:
-            await self._lose(f"host {message['lost']}: {message['reason']}")
-        # A request that has timed out is no longer pending, and its answer may still come.
-        elif (answered := self._pending.get(message["id"])) and not answered.done():
-            answered.set_result(message)
+            message = json.loads(line)
+            if "joined" in message:
+                async with self._changed:
+                    self.joined.add(message["joined"])
+                    self._changed.notify_all()
+            elif "lost" in message:
+                await self._lose(f"host {message['lost']}: {message['reason']}")
+            # A request that has timed out is no longer pending, and its answer may still come.
+            elif (answered := self._pending.get(message["id"])) and not answered.done():
+                answered.set_result(message)
 
     async def _lose(self, reason: str) -> None:
         """End the session: nothing is asked through it any more, and pending requests fail with the reason."""

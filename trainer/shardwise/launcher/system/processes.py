@@ -25,6 +25,7 @@ RUN_VARIABLE = "SHARDWISE_RUN"
 HOST_VARIABLE = "SHARDWISE_HOST"
 
 _PR_SET_CHILD_SUBREAPER = 36
+_NO_STREAMS = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
 _GONE_WITHIN_SECONDS = 10.0
 _BARE = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
@@ -141,11 +142,24 @@ def end(identities: Iterable[Identity]) -> None:
     handles = [handle for identity in identities if (handle := _kill(identity)) is not None]
     deadline = time.monotonic() + _GONE_WITHIN_SECONDS
     for handle in handles:
-        # A pidfd is readable from the end of its process on, whether or not the parent has taken the exit code.
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        readable(handle, max(0.0, deadline - time.monotonic()))
         os.close(handle)
+
+
+def readable(handle: int, within_seconds: float = 0.0) -> bool:
+    """Return whether reading would not wait, or not for longer: there is something, or the other end is closed.
+
+    A pidfd is readable from the end of its process on, whether or not the parent has taken the exit code.
+    """
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(within_seconds * 1000))
+
+
+def send_signal(handle: int, number: signal.Signals) -> None:
+    """Send a signal to the process of a pidfd, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, number)
 
 
 def is_stopped(pid: int) -> bool:
@@ -163,13 +177,16 @@ def become_subreaper() -> None:
 
 
 async def start(*command: str, environment: Mapping[str, str], **options: Any) -> asyncio.subprocess.Process:
-    """Start a child of this process that `reap_orphans` leaves to asyncio; `options` go to `create_subprocess_exec`."""
+    """Start a child of this process that `reap_orphans` leaves to asyncio; `options` go to `create_subprocess_exec`.
+
+    A standard stream that they do not name is /dev/null.
+    """
     global _starting  # noqa: PLW0603 - see the note at its definition
     _starting += 1
     try:
         # A session of its own, so that a Ctrl-C on the terminal reaches the command alone.
         process = await asyncio.create_subprocess_exec(
-            *command, env=dict(environment), start_new_session=True, **options
+            *command, env=dict(environment), start_new_session=True, **_NO_STREAMS | options
         )
         _own[process.pid] = process
     finally:
