@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from shardwise.cli.arguments import Overrides
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import Overrides, trainer_imports
 from shardwise.cli.run_files import root_of
 from shardwise.job import environment
 from shardwise.job.document import Document, write_document
@@ -39,12 +38,7 @@ Heads = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("import", epilog="Example: shardwise import gpt2/model.safetensors runs/gpt2")(_import)
-
-
-def _import(model_file: Weights, directory: NewDir, overrides: Overrides = None, *, heads: Heads = None) -> None:
+def command(model_file: Weights, directory: NewDir, overrides: Overrides = None, *, heads: Heads = None) -> None:
     """Make a run directory from published GPT-2 or GPT-J weights.
 
     It gets the weights as the checkpoint of step 0 and a job file to train on from there.
@@ -53,7 +47,7 @@ def _import(model_file: Weights, directory: NewDir, overrides: Overrides = None,
     console = Console(highlight=False, soft_wrap=True)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
     with trainer_imports():
-        from shardwise.cli.importing import save_weights
+        from shardwise.cli.model import save_weights
         from shardwise.train import weights
 
     console.print(f"reading {model_file} ...")

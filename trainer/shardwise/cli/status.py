@@ -9,33 +9,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from shardwise.cli.arguments import RunDir
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import Json, RunDir, trainer_imports
 from shardwise.cli.run_files import RunOverview, read_overview
+from shardwise.protocol.eta import clock
 from shardwise.protocol.run_status import HostStatus, RunStatus
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead; null is what is not known.")]
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
 
-_COLOURS = {"running": "green", "complete": "green", "failed": "red", "nonfinite": "red", "dead": "red"}
-_MEANING = {
-    "starting": "on its way to the first step",
-    "running": "training",
-    "stopped": "saved on request; the same command goes on",
-    "complete": "",
-    "failed": "the same command goes on from the last checkpoint, once the cause is gone",
-    "nonfinite": "the loss or a gradient was not a number",
-    "dead": "its process ended without a word; the same command goes on from the last checkpoint",
-    "ready": "never started",
+_STATUSES = {
+    "starting": ("yellow", "on its way to the first step"),
+    "running": ("green", "training"),
+    "stopped": ("yellow", "saved on request; the same command goes on"),
+    "complete": ("green", ""),
+    "failed": ("red", "the same command goes on from the last checkpoint, once the cause is gone"),
+    "nonfinite": ("red", "the loss or a gradient was not a number"),
+    "dead": ("red", "its process ended without a word; the same command goes on from the last checkpoint"),
+    "ready": ("yellow", "never started"),
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("status", epilog="Example: shardwise status runs/first --plot")(_status)
-
-
-def _status(directory: RunDir, *, as_json: Json = False, plot: Plot = False) -> None:
+def command(directory: RunDir, *, as_json: Json = False, plot: Plot = False) -> None:
     """Show how a run stands: step, loss, speed, checkpoints, time left.
 
     A run whose process is gone though it never ended is called dead: the same `run` command goes on with it.
@@ -68,7 +61,7 @@ def _table(run: RunOverview) -> Table:
 def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     """Return what a person wants to know, the first things first; text is rich markup."""
     known = run.as_json()
-    colour, meaning = _COLOURS.get(run.status, "yellow"), _MEANING.get(run.status, "")
+    colour, meaning = _STATUSES.get(run.status, ("yellow", ""))
     yield "run", f"{escape(str(known['name'] or ''))} in {escape(str(run.directory))}"
     yield "status", f"[{colour}]{escape(run.status)}[/]{f' ({meaning})' if meaning else ''}"
     if known["error"]:
@@ -82,7 +75,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     if known["tokensPerSecond"] is not None:
         yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s, MFU {known['mfu']:.1%}"
     if known["etaSeconds"] is not None:
-        yield "time left", _clock(known["etaSeconds"])
+        yield "time left", clock(known["etaSeconds"])
     yield "checkpoints", escape(_checkpoints(run))
     yield from _saves(run.live)
     if known["phases"]:
@@ -102,7 +95,7 @@ def _hosts(live: RunStatus | None) -> Iterator[tuple[str, str]]:
 
 def _saves(live: RunStatus | None) -> Iterator[tuple[str, str]]:
     if live and live.checkpoint and live.checkpoint.age_seconds is not None:
-        yield "newest saved", f"{_clock(live.checkpoint.age_seconds)} ago"
+        yield "newest saved", f"{clock(live.checkpoint.age_seconds)} ago"
     if live and live.failed_saves:
         yield "failed saves", escape(f"{live.failed_saves.in_a_row} since then: {live.failed_saves.reason}")
 
@@ -121,9 +114,3 @@ def _checkpoints(run: RunOverview) -> str:
         return f"none yet in {run.root}"
     steps = ", ".join(map(str, run.checkpoints))
     return f"step {run.checkpoints[-1]} is the newest of {steps} in {run.root}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
+from shardwise.protocol.eta import RECENT_STEPS, clock, eta_seconds
 from shardwise.train.memory import DeviceMemory
 
 _LOG_EVERY_SECONDS = 10.0
@@ -75,7 +75,7 @@ class View:
             f"grad {record['gradNorm']:.3f}",
             f"{record['tokensPerSecond']:,.0f} tokens/s",
             f"MFU {record['mfu']:.1%}",
-            f"ETA {_clock(left)}",
+            f"ETA {clock(left, hours=False)}",
         ]
         if self._held_out is not None:
             parts.append(f"held-out {self._held_out:.4f}")
@@ -93,9 +93,3 @@ def memory_table(rows: list[DeviceMemory]) -> Table:
         sizes = (row.params_bytes, row.optimizer_bytes, row.batch_bytes, row.temporary_bytes, row.total_bytes)
         table.add_row(row.device, *(f"{size / 2**20:.2f}" for size in sizes))
     return table
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
