@@ -98,7 +98,7 @@ def passing_over() -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """Return the first line of an error, without the description of the whole store that TensorStore appends."""
-    text = str(error).partition("\n")[0]
+    text = str(error).strip().partition("\n")[0]
     for appended in (" [tensorstore_spec=", " [source locations=", " [http_response_body=", " [os_error_code="):
         text = text.partition(appended)[0]
     return text

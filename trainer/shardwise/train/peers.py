@@ -18,6 +18,7 @@ import jax
 
 from shardwise.protocol.errors import PeerError
 from shardwise.protocol.orders import Orders
+from shardwise.protocol.storage import first_line
 from shardwise.train.jax_private import key_value_store
 
 Settle = Callable[[list[str]], str]
@@ -137,11 +138,6 @@ class Peers:
                 f"{first_line(error)}"
             ) from error
         return text
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, without what JAX and XLA append to it."""
-    return str(error).strip().split("\n", 1)[0]
 
 
 def _wait_until_served(host: str, port: int, until: float) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
+from shardwise.protocol.storage import first_line
 from shardwise.train.metrics import Tracker
 from shardwise.train.run_directory import RunDirectory
 
@@ -78,7 +79,7 @@ class WeightsAndBiases:
         try:
             self._run = begin()
         except (wandb.errors.UsageError, wandb.errors.CommError) as error:
-            why = str(error).partition("\n")[0]
+            why = first_line(error)
             refused = isinstance(error, wandb.errors.UsageError | wandb.errors.AuthenticationError)
             if refused or REFUSED.search(why):
                 raise UsageError(

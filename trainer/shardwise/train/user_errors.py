@@ -17,8 +17,7 @@ import jaxlib.version
 from shardwise.job.flags import options
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import CompilerError, DeviceError, OutOfMemoryError, PeerError, RunDirectoryError
-from shardwise.protocol.storage import in_words, may_pass
-from shardwise.train.peers import first_line
+from shardwise.protocol.storage import first_line, in_words, may_pass
 
 _REFUSED = (errno.EFBIG, errno.EROFS)
 _PEER_IS_GONE = ("Gloo", "closed by peer", "NCCL", "nccl")

@@ -70,10 +70,10 @@ class CheckpointWriter:
         `listener` is called right after a commit, and after failures. `processes` all have such a writer, and save the
         same steps. `restored`: the run began from a checkpoint.
         """
-        self._store = Store(root)
-        self._keep, self._listener = keep, listener
-        self._fence, self._processes = fence, processes
+        self._store, self._keep = Store(root), keep
+        self._processes, self._listener = processes, listener
         self._manifest = partial(Manifest, run=run, attempt=attempt)
+        self._save = partial(Save, store=self._store, processes=processes, fence=fence, moved=self._moved)
         self._has_older, self._num_failed = restored, 0
         self._failing_since: float | None = None
         self._copiers = ThreadPoolExecutor(_NUM_COPY_THREADS, thread_name_prefix="checkpoint-copy")
@@ -105,12 +105,8 @@ class CheckpointWriter:
         parts = stage(arrays, layouts, self._copiers)
         num_bytes = sum(part.bits.nbytes for part in parts)
         ticket = SaveTicket(step=step, bytes=num_bytes, blocked_seconds=time.monotonic() - started)
-        save = Save(
+        save = self._save(
             step=step,
-            store=self._store,
-            processes=self._processes,
-            fence=self._fence,
-            moved=self._moved,
             manifest=partial(self._manifest, kind=kind, step=step, identity=dict(identity), history=history),
             overwrite=overwrite,
             started=started,
