@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shardwise.job.spec import Keep
 from shardwise.protocol import storage
 from shardwise.protocol.errors import CheckpointError, ShardwiseError, StorageError
-from shardwise.train.checkpoint import load_numpy, put, read_manifest, steps
+from shardwise.train.checkpoint import SaveTicket, load_numpy, put, read_manifest, steps
 from shardwise.train.checkpoint import writer as writing
 from shardwise.train.checkpoint.retention import set_aside
 from shardwise.train.checkpoint.store import Store
@@ -39,7 +39,7 @@ class Heard:
         self.saved_steps: list[int] = []
         self.events: list[dict[str, Any]] = []
 
-    def saved(self, ticket: writing.SaveTicket) -> None:
+    def saved(self, ticket: SaveTicket) -> None:
         """Keep the step."""
         self.saved_steps.append(ticket.step)
 

@@ -34,7 +34,7 @@ def least_wire(program: Program) -> dict[str, float]:
     return {axis: moved[axis] * (number - 1) / number for axis, number in ways.items() if number > 1}
 
 
-def stream_moves(layers: int, block: str, remat: str, *, split: bool = True) -> int:
+def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True) -> int:
     """Return the gathers and scatters of one stream of activations; `split` is whether it is, by position."""
     branches = 2 if block == "sequential" else 1
     again = {"none": 0, "dots": branches, "full": 2 * branches - 1}[remat]

@@ -54,8 +54,8 @@ def roofline(step: Step, rows: Iterable[Collective], memory: MemoryUse, flops: F
     for row in rows:
         link = link_of(step, row.axes)
         seconds = row.wire_bytes / _bandwidth(step, spec, row.axes, link)
-        beside = row.asynchronous_wire_bytes / row.wire_bytes if row.wire_bytes else 0.0
-        for asynchronous, share in ((True, beside), (False, 1 - beside)):
+        hidden = row.asynchronous_wire_bytes / row.wire_bytes if row.wire_bytes else 0.0
+        for asynchronous, share in ((True, hidden), (False, 1 - hidden)):
             if share:
                 times[asynchronous][link] = times[asynchronous].get(link, 0.0) + share * seconds
     beside, alone = times[True], times[False]
