@@ -56,9 +56,9 @@ def command(model_file: Weights, directory: NewDir, overrides: Overrides = None,
     document = apply_overrides(_document(section, _tokenizer(model_file, config.vocab_size)), overrides or [])
     job = resolve(check(document))
     root = root_of(job, directory)
-    saved = save_weights(job, directory, root, config, parameters, console.print)
+    num_parameters, num_bytes = save_weights(job, directory, root, config, parameters, console.print)
     replace_file(directory / JOB_FILE, write_document(document.data), durable=True)
-    console.print(f"{saved.num_parameters:,} parameters ({saved.bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
+    console.print(f"{num_parameters:,} parameters ({num_bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
     _say_what_next(console, job, directory)
 
 

@@ -37,14 +37,6 @@ class Model:
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """What was imported; the padding of the token table counts."""
-
-    num_parameters: int
-    bytes: int
-
-
 def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callable[[int, str], None]) -> Model:
     """Load the model of a resolved job from the newest usable checkpoint below `root`, or from that of `step`.
 
@@ -72,11 +64,12 @@ def save_weights(
     config: GptConfig,
     parameters: Iterable[tuple[str, weights.Stored]],
     tell: Callable[[str], None],
-) -> Saved:
+) -> tuple[int, int]:
     """Write the parameters as the checkpoint of step 0 below `root`, while holding `directory` and `root`.
 
     A fine-tuning run starts from it as it is: its identity names the model alone. One device holds the weights on their
-    way, since a checkpoint reads back on any mesh.
+    way, since a checkpoint reads back on any mesh. Return how many parameters it has, the padding of the token table
+    included, and the bytes that this process wrote.
 
     Raises:
         DataError: the job's model is not the weights' model.
@@ -102,7 +95,7 @@ def save_weights(
         )
         with lease.held(tell), closing(writer):
             ticket = writer.save(0, arrays, digester=digester, identity=_identity(config), kind="weights")
-    return Saved(num_parameters=sum(prod(a.shape) for a in arrays.values()), bytes=ticket.bytes)
+    return sum(prod(a.shape) for a in arrays.values()), ticket.bytes
 
 
 def _identity(config: GptConfig) -> dict[str, str | int | float | bool | None]:
