@@ -21,8 +21,8 @@ from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Pla
 
 from shardwise.launcher.system import processes
 from shardwise.train.checkpoint.manifest import MARKER
+from shardwise.train.checkpoint.save import Save
 from shardwise.train.checkpoint.store import Store
-from shardwise.train.checkpoint.writer import CheckpointWriter
 from shardwise.train.loader import Loader
 from shardwise.train.phases import Phases
 from shardwise.train.probe import Probe
@@ -112,14 +112,14 @@ def _in_phases(here: _Trainer) -> None:
 
 def _in_saves(here: _Trainer) -> None:
     """All ranks come before and after a commit; the one that writes the marker is after it as soon as that is there."""
-    together, write = CheckpointWriter._together, Store.write  # noqa: SLF001  as above
+    together, write = Save._together, Store.write  # noqa: SLF001  as above
 
-    def agreed(writer: CheckpointWriter, save: Any, what: str, act: Callable[[], bool]) -> list[bool]:
+    def agreed(save: Save, what: str, act: Callable[[], bool]) -> list[bool]:
         if what == "commit":
-            here.reached(BEFORE_COMMIT, save.step, writer._moved)  # noqa: SLF001  as above
-        done = together(writer, save, what, act)
+            here.reached(BEFORE_COMMIT, save.step, save.moved)
+        done = together(save, what, act)
         if what == "commit":
-            here.reached(AFTER_COMMIT, save.step, writer._moved)  # noqa: SLF001  as above
+            here.reached(AFTER_COMMIT, save.step, save.moved)
         return done
 
     def written(store: Store, step: int, name: str, content: bytes) -> None:
@@ -127,7 +127,7 @@ def _in_saves(here: _Trainer) -> None:
         if name == MARKER:
             here.reached(AFTER_COMMIT, step, lambda: None)
 
-    setattr(CheckpointWriter, "_together", agreed)  # noqa: B010  as above
+    setattr(Save, "_together", agreed)  # noqa: B010  as above
     setattr(Store, "write", written)  # noqa: B010  as above
 
 

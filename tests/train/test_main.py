@@ -11,7 +11,7 @@ from tests.train.conftest import run_here
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError, StorageError
 from shardwise.train import main, saves
-from shardwise.train.checkpoint import put, read_manifest, steps, writer
+from shardwise.train.checkpoint import put, read_manifest, save, steps
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.metrics import records
 from shardwise.train.phases import Phases
@@ -43,7 +43,7 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
             raise ValueError("UNAVAILABLE: 503")
         start(store, step, *given, **named)
 
-    monkeypatch.setattr(writer, "put", shaky)
+    monkeypatch.setattr(save, "put", shaky)
     monkeypatch.setattr(saves, "_LAST_SAVE_WAITS_SECONDS", (0.0, 0.0))
     directory = tmp_path / "run"
     (directory / "logs").mkdir(parents=True)

@@ -1,7 +1,7 @@
 """What decays, what Muon takes, and how the learning rate runs: all from axis names and the job's words."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from shardwise.job.spec import Optimizer, Schedule
+from shardwise.job.spec.optimizer import OptimizerName
 from shardwise.train.optimizer import (
     falls_to_the_last_step,
     is_matrix,
@@ -17,6 +18,7 @@ from shardwise.train.optimizer import (
     optimizer,
     scale_by_lion,
     schedule,
+    state_bytes_of_a_weight,
 )
 from shardwise.train.state import Program, flat
 
@@ -202,6 +204,21 @@ def test_moments_lie_where_they_lay_when_clipping_is_switched_off(make_program: 
     )
 
     assert list(flat(clipped)) == list(flat(free))
+
+
+@pytest.mark.parametrize("params", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_the_bytes_of_a_weight_are_those_of_the_state(make_program: MakeProgram, name: str, params: str) -> None:
+    """What a search of layouts counts with is what the state of any optimizer has for each weight of a block."""
+    program = make_program(
+        f"optimizer={{name: {name}, learningRate: 1e-5}}", f"precision.params={params}", num_devices=1
+    )
+    path = "blocks.mlp.up.weight"
+    held = {place: leaf for place, leaf in flat(program.abstract()["optimizer"]).items() if place.endswith(path)}
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in held.values())
+
+    weights = program.abstract()["params"][path].size
+    assert state_bytes_of_a_weight(program.training.optimizer, params) * weights == num_bytes > 0
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])

@@ -22,14 +22,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.job.spec import Keep
-from shardwise.train.checkpoint import CheckpointWriter, layout, put, writer
+from shardwise.train.checkpoint import CheckpointWriter, layout, put, retention, save
 from shardwise.train.digest import Digester
 
 BEFORE_MARKER = "before the marker"
 DEATHS = {
     "among the files": (put, "_start_write", 3),
-    "before the manifest": (writer, "encode", 0),
-    "after the marker": (writer, "expired", 0),
+    "before the manifest": (save, "encode", 0),
+    "after the marker": (retention, "expired", 0),
     "in retention": (shutil, "rmtree", 0),
 }
 """{moment: the module and function whose call after so many is the last}."""

@@ -21,8 +21,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shardwise.job.spec import Keep
 from shardwise.protocol import storage
 from shardwise.protocol.errors import CheckpointError, ShardwiseError, StorageError
-from shardwise.train.checkpoint import load_numpy, put, read_manifest, steps
+from shardwise.train.checkpoint import SaveTicket, load_numpy, put, read_manifest, steps
 from shardwise.train.checkpoint import writer as writing
+from shardwise.train.checkpoint.retention import set_aside
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester
 from shardwise.train.peers import ALONE
@@ -38,7 +39,7 @@ class Heard:
         self.saved_steps: list[int] = []
         self.events: list[dict[str, Any]] = []
 
-    def saved(self, ticket: writing.SaveTicket) -> None:
+    def saved(self, ticket: SaveTicket) -> None:
         """Keep the step."""
         self.saved_steps.append(ticket.step)
 
@@ -357,8 +358,8 @@ def test_what_is_set_aside_stays_until_the_run_has_come_so_far(toy: Toy) -> None
     writer = toy.writer(keep=Keep(last=10))
     for step in (1, 2, 4, 6):
         toy.save(writer, step)
-    assert writing.set_aside(str(toy.root), 2) == [4, 6]
-    assert writing.set_aside(str(toy.root), 2) == []
+    assert set_aside(str(toy.root), 2) == [4, 6]
+    assert set_aside(str(toy.root), 2) == []
     assert steps(str(toy.root)) == [1, 2]
     assert toy.restored_step() == 2
 
@@ -366,7 +367,7 @@ def test_what_is_set_aside_stays_until_the_run_has_come_so_far(toy: Toy) -> None
     assert toy.folders() == [1, 2, 3, 4, 6]
     (toy.folder(6) / "SET_ASIDE").rename(toy.folder(6) / "COMMITTED")
     assert toy.restored_step() == 6
-    writing.set_aside(str(toy.root), 3)
+    set_aside(str(toy.root), 3)
     toy.save(writer, 4, seed=99)
     toy.save(writer, 5)
     assert toy.folders() == [1, 2, 3, 4, 5, 6]

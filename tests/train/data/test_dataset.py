@@ -354,5 +354,4 @@ def test_entropies_of_known_text(workspace: Workspace) -> None:
     """Of a repeated pattern of four letters, one token tells log 4 nats, and the token before tells all."""
     data = workspace.prepare(workspace.write("a.txt", "abcd" * 4000))
 
-    assert data.unigram_entropy() == pytest.approx(np.log(4), abs=1e-3)
-    assert data.bigram_entropy() == pytest.approx(0, abs=1e-3)
+    assert data.entropies() == {"unigram": pytest.approx(np.log(4), abs=1e-3), "bigram": pytest.approx(0, abs=1e-3)}

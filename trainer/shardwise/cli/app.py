@@ -23,8 +23,20 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (check, plan, run, status, logs, stop, generate, export, import_weights):
-    command.register(app)
+_COMMANDS = (
+    ("check", "job.yaml --set training.mesh.tensor=4", check),
+    ("plan", "job.yaml --set hardware.topology=4x4x8 --search", plan),
+    ("run", "job.yaml --dir runs/first --set training.steps=500", run),
+    ("status", "runs/first --plot", status),
+    ("logs", "runs/first --host 1 --attempt 0", logs),
+    ("stop", "runs/first", stop),
+    ("generate", 'runs/first --prompt "def " --tokens 100', generate),
+    ("export", "runs/first out/model.safetensors", export),
+    ("import", "gpt2/model.safetensors runs/gpt2", import_weights),
+)
+"""Name, an example of what follows it, and module."""
+for name, example, module in _COMMANDS:
+    app.command(name, epilog=f"Example: shardwise {name} {example}")(module.command)
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)]
 

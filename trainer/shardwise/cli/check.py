@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from shardwise.cli.arguments import Overrides
+from shardwise.cli.command import Overrides
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
@@ -31,12 +31,7 @@ Resolved = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("check", epilog="Example: shardwise check job.yaml --set training.mesh.tensor=4")(_check)
-
-
-def _check(
+def command(
     job_file: JobFile = None, overrides: Overrides = None, *, explain: Explain = False, resolved: Resolved = False
 ) -> None:
     """Check a job file, and say what it asks for.

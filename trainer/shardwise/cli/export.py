@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from shardwise.cli.arguments import RunDir, Step
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import RunDir, Step, trainer_imports
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.cli.stand_in import on_the_processor
 from shardwise.job import environment
@@ -24,12 +23,7 @@ OutFile = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export", epilog="Example: shardwise export runs/first out/model.safetensors")(_export)
-
-
-def _export(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
+def command(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
     """Write a run's model as safetensors in Hugging Face's names.
 
     GPT-2's and GPT-J's kinds of model have such a format; what other models differ in is named.

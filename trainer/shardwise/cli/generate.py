@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.arguments import RunDir, Step
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import RunDir, Step, trainer_imports
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.cli.stand_in import on_this_machine
 from shardwise.job import environment
@@ -35,12 +34,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives th
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("generate", epilog='Example: shardwise generate runs/first --prompt "def " --tokens 100')(_generate)
-
-
-def _generate(
+def command(
     directory: RunDir,
     *,
     prompt: Prompt = "",

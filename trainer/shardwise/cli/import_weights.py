@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from shardwise.cli.arguments import Overrides
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import Overrides, trainer_imports
 from shardwise.cli.run_files import root_of
 from shardwise.job import environment
 from shardwise.job.document import Document, write_document
@@ -39,12 +38,7 @@ Heads = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("import", epilog="Example: shardwise import gpt2/model.safetensors runs/gpt2")(_import)
-
-
-def _import(model_file: Weights, directory: NewDir, overrides: Overrides = None, *, heads: Heads = None) -> None:
+def command(model_file: Weights, directory: NewDir, overrides: Overrides = None, *, heads: Heads = None) -> None:
     """Make a run directory from published GPT-2 or GPT-J weights.
 
     It gets the weights as the checkpoint of step 0 and a job file to train on from there.
@@ -53,7 +47,7 @@ def _import(model_file: Weights, directory: NewDir, overrides: Overrides = None,
     console = Console(highlight=False, soft_wrap=True)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
     with trainer_imports():
-        from shardwise.cli.importing import save_weights
+        from shardwise.cli.model import save_weights
         from shardwise.train import weights
 
     console.print(f"reading {model_file} ...")
@@ -62,9 +56,9 @@ def _import(model_file: Weights, directory: NewDir, overrides: Overrides = None,
     document = apply_overrides(_document(section, _tokenizer(model_file, config.vocab_size)), overrides or [])
     job = resolve(check(document))
     root = root_of(job, directory)
-    saved = save_weights(job, directory, root, config, parameters, console.print)
+    num_parameters, num_bytes = save_weights(job, directory, root, config, parameters, console.print)
     replace_file(directory / JOB_FILE, write_document(document.data), durable=True)
-    console.print(f"{saved.num_parameters:,} parameters ({saved.bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
+    console.print(f"{num_parameters:,} parameters ({num_bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
     _say_what_next(console, job, directory)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.arguments import RunDir
+from shardwise.cli.command import RunDir
 from shardwise.cli.run_files import refuse_other_directory
 from shardwise.protocol.contract import LOGS, log_path
 from shardwise.protocol.errors import UsageError
@@ -20,12 +20,7 @@ AttemptOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("logs", epilog="Example: shardwise logs runs/first --host 1 --attempt 0")(_logs)
-
-
-def _logs(directory: RunDir, *, host: Host = 0, attempt: AttemptOption = None) -> None:
+def command(directory: RunDir, *, host: Host = 0, attempt: AttemptOption = None) -> None:
     """Print the log of one trainer process.
 
     The logs of processes that were killed are kept.

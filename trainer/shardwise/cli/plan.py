@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 from rich.console import Console
 
-from shardwise.cli.arguments import JobFile, Overrides
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import JobFile, Json, Overrides, trainer_imports
 from shardwise.job.accelerators import offered
 from shardwise.job.environment import plan_environment
 from shardwise.job.load import load
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from shardwise.plan.result import Plan
     from shardwise.plan.search import Found
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead; null is what is not known.")]
 Search = Annotated[
     bool, typer.Option("--search", help="Compile up to 8 layouts that change no run, and rank them by the least time.")
 ]
@@ -49,12 +47,7 @@ Summary = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("plan", epilog="Example: shardwise plan job.yaml --set hardware.topology=4x4x8 --search")(_plan)
-
-
-def _plan(
+def command(
     job_file: JobFile,
     overrides: Overrides = None,
     *,

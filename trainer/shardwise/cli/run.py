@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.arguments import JobFile, Overrides
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import JobFile, Overrides, trainer_imports
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 
@@ -32,12 +31,7 @@ StartStep = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("run", epilog="Example: shardwise run job.yaml --dir runs/first --set training.steps=500")(_run)
-
-
-def _run(
+def command(
     job_file: JobFile, directory: Directory, overrides: Overrides = None, *, fork: Fork = False, step: StartStep = None
 ) -> None:
     """Train a job here, or go on with the run that is in --dir.

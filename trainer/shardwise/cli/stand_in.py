@@ -6,7 +6,7 @@ It is chosen before JAX is imported. Weights read back on any devices; what diff
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import trainer_imports
 from shardwise.job.accelerators import offered
 from shardwise.job.devices import hardware_words
 from shardwise.job.resolve import resolve

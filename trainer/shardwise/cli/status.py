@@ -9,34 +9,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from shardwise.cli.arguments import RunDir
-from shardwise.cli.extras import trainer_imports
+from shardwise.cli.command import Json, RunDir, trainer_imports
 from shardwise.cli.run_files import RunOverview, read_overview
+from shardwise.protocol.eta import clock
 from shardwise.protocol.run_status import HostStatus, RunStatus
-from shardwise.protocol.text import clock
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead; null is what is not known.")]
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
 
-_COLOURS = {"running": "green", "complete": "green", "failed": "red", "nonfinite": "red", "dead": "red"}
-_MEANING = {
-    "starting": "on its way to the first step",
-    "running": "training",
-    "stopped": "saved on request; the same command goes on",
-    "complete": "",
-    "failed": "the same command goes on from the last checkpoint, once the cause is gone",
-    "nonfinite": "the loss or a gradient was not a number",
-    "dead": "its process ended without a word; the same command goes on from the last checkpoint",
-    "ready": "never started",
+_STATUSES = {
+    "starting": ("yellow", "on its way to the first step"),
+    "running": ("green", "training"),
+    "stopped": ("yellow", "saved on request; the same command goes on"),
+    "complete": ("green", ""),
+    "failed": ("red", "the same command goes on from the last checkpoint, once the cause is gone"),
+    "nonfinite": ("red", "the loss or a gradient was not a number"),
+    "dead": ("red", "its process ended without a word; the same command goes on from the last checkpoint"),
+    "ready": ("yellow", "never started"),
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("status", epilog="Example: shardwise status runs/first --plot")(_status)
-
-
-def _status(directory: RunDir, *, as_json: Json = False, plot: Plot = False) -> None:
+def command(directory: RunDir, *, as_json: Json = False, plot: Plot = False) -> None:
     """Show how a run stands: step, loss, speed, checkpoints, time left.
 
     A run whose process is gone though it never ended is called dead: the same `run` command goes on with it.
@@ -69,7 +61,7 @@ def _table(run: RunOverview) -> Table:
 def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     """Return what a person wants to know, the first things first; text is rich markup."""
     known = run.as_json()
-    colour, meaning = _COLOURS.get(run.status, "yellow"), _MEANING.get(run.status, "")
+    colour, meaning = _STATUSES.get(run.status, ("yellow", ""))
     yield "run", f"{escape(str(known['name'] or ''))} in {escape(str(run.directory))}"
     yield "status", f"[{colour}]{escape(run.status)}[/]{f' ({meaning})' if meaning else ''}"
     if known["error"]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.arguments import RunDir
+from shardwise.cli.command import RunDir
 from shardwise.cli.live import ask
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.agent.client import NoLeaderError
@@ -17,12 +17,7 @@ _LOOK_SECONDS = 0.1
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has saved and ended.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("stop", epilog="Example: shardwise stop runs/first")(_stop)
-
-
-def _stop(directory: RunDir, *, wait: Wait = True) -> None:
+def command(directory: RunDir, *, wait: Wait = True) -> None:
     """Save a live run, then stop it.
 
     The same `run` command goes on from there.

@@ -10,54 +10,39 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 
+from shardwise.train.memory import local_bytes
 from shardwise.train.mesh import DATA
-from shardwise.train.state import Program, flat
-from shardwise.train.step import abstract_batch
+from shardwise.train.state import Abstract, Program, flat
 
 _FLOAT32 = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """Bytes on one device, of what is known before anything is compiled."""
-
-    parameters: int
-    optimizer: int
-    gradients: int
-    batch: int
-
-
-def held(program: Program) -> Held:
-    """Return what one device holds of the state, its gradients in float32, and its part of a batch."""
-    state = program.abstract()
-    params = _local_bytes(flat(state["params"]))
-    elements = sum(math.prod(_shard(leaf)) for leaf in flat(state["params"]).values())
-    return Held(
-        parameters=params,
-        optimizer=_local_bytes(flat(state["optimizer"])),
-        gradients=elements * _FLOAT32,
-        batch=_local_bytes(abstract_batch(program)._asdict()),
-    )
+def gradient_bytes(program: Program) -> int:
+    """Return what one device holds of the gradients, in float32."""
+    params = flat(program.abstract()["params"])
+    return local_bytes({path: Abstract(x.shape, jnp.float32, sharding=x.sharding) for path, x in params.items()})
 
 
 def least_wire(program: Program) -> dict[str, float]:
     """Return the least bytes on the wire by axis: `data`, `tensor`, `replica`; axes of one device are left out."""
     mesh = program.layout.mesh.shape
     ways = {"data": mesh[DATA[0]] * mesh[DATA[1]], "tensor": mesh["tensor"], "replica": mesh["replica"]}
-    moved = {"data": _over_data(program), "tensor": _over_tensor(program), "replica": _over_replicas(program)}
+    moved = {"data": _over_data(program), "tensor": _over_tensor(program), "replica": 2.0 * gradient_bytes(program)}
     return {axis: moved[axis] * (number - 1) / number for axis, number in ways.items() if number > 1}
 
 
-def saved_positions(program: Program) -> int:
-    """Return the positions of the residual stream that one device keeps of a sequence."""
-    tensor: int = program.layout.mesh.shape["tensor"]
-    return program.config.seq_len // (tensor if program.layout.splits_positions(program.config.seq_len) else 1)
+def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True) -> int:
+    """Return the gathers and scatters of one stream of activations; `split` is whether it is, by position."""
+    branches = 2 if block == "sequential" else 1
+    again = {"none": 0, "dots": branches, "full": 2 * branches - 1}[remat]
+    if not split:
+        # A sum is there whole; computing a layer again sums again what its second branch starts from.
+        again = 2 * (branches - 1) if remat == "full" else 0
+    ends = 4  # the embedding and the head, forward and backward
+    return layers * (4 * branches + again) + ends
 
 
 def _over_data(program: Program) -> float:
@@ -84,17 +69,7 @@ def _over_tensor(program: Program) -> float:
     rows = batch.sequences // (mesh["replica"] * mesh[DATA[0]] * mesh[DATA[1]])
     stream: int = rows * config.seq_len * config.embed_size * program.layout.dtype.itemsize
     split = program.layout.splits_positions(config.seq_len)
-    branches = 2 if config.block == "sequential" else 1
-    again = {"none": 0, "dots": branches, "full": 2 * branches - 1}[config.remat]
-    if not split:
-        # A sum is there whole; computing a layer again sums again what its second branch starts from.
-        again = 2 * (branches - 1) if config.remat == "full" else 0
-    ends = 4  # the embedding and the head, forward and backward
-    return stream * (config.num_layers * (4 * branches + again) + ends)
-
-
-def _over_replicas(program: Program) -> float:
-    return 2.0 * held(program).gradients
+    return stream * stream_moves(config.num_layers, config.block, config.remat, split=split)
 
 
 def _is_matrix(names: tuple[str, ...]) -> bool:
@@ -105,13 +80,3 @@ def _is_matrix(names: tuple[str, ...]) -> bool:
 def _ways_over_tensor(program: Program, names: tuple[str, ...]) -> int:
     tensor: int = program.layout.mesh.shape["tensor"]
     return tensor if any(program.layout.compute.get(name) == "tensor" for name in names) else 1
-
-
-def _local_bytes(leaves: Mapping[str, jax.ShapeDtypeStruct]) -> int:
-    return sum(math.prod(_shard(leaf)) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves.values())
-
-
-def _shard(leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
-    assert leaf.sharding is not None
-    shape: tuple[int, ...] = leaf.sharding.shard_shape(leaf.shape)
-    return shape

@@ -7,8 +7,8 @@ cut into asynchronous pieces are below, each beside the code that needs it.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,6 +18,7 @@ from shardwise.plan.hlo import Executed, Instruction, Module, arrays, members
 Kind = Literal["all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 _START = "-start"
+_SUMMED = ("count", "payload_bytes", "wire_bytes", "asynchronous", "asynchronous_wire_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,8 @@ class Collective:
     kind: Kind
     axes: tuple[str, ...]
     """The mesh axes that a group spans, outermost first."""
-    group: int
-    """Devices that talk with each other."""
+    devices: int
+    """Those that talk with each other."""
     dtype: str
     count: int
     """How many run in a step."""
@@ -43,57 +44,41 @@ class Collective:
     """Payload of the largest one."""
 
 
-@dataclass(frozen=True)
-class _One:
-    """One collective instruction, as it runs."""
-
-    kind: Kind
-    axes: tuple[str, ...]
-    group: int
-    dtype: str
-    times: int
-    whole: int
-    asynchronous: bool
-
-    @property
-    def wire(self) -> float:
-        if self.kind == "collective-permute":
-            return self.whole
-        share = (self.group - 1) / self.group
-        return self.whole * share * (2 if self.kind == "all-reduce" else 1)
-
-
 def collectives(module: Module, mesh: Mapping[str, int]) -> list[Collective]:
     """Return a program's collectives over a mesh of these axes and sizes (outermost first), the most bytes first."""
-    groups: dict[tuple[str, tuple[str, ...], str], list[_One]] = {}
+    groups: dict[tuple[str, tuple[str, ...], str], list[Collective]] = {}
     for one in _found(module, mesh):
         groups.setdefault((one.kind, one.axes, one.dtype), []).append(one)
     rows = [_together(alike) for alike in groups.values()]
     return sorted(rows, key=lambda row: -row.wire_bytes)
 
 
-def wire_bytes(rows: Iterable[Collective]) -> float:
-    """Return the bytes that each device sends in a step."""
-    return sum(row.wire_bytes for row in rows)
+def _together(alike: list[Collective]) -> Collective:
+    sums = {name: sum(getattr(one, name) for one in alike) for name in _SUMMED}
+    return replace(alike[0], **sums, largest_bytes=max(one.largest_bytes for one in alike))
 
 
-def _together(alike: list[_One]) -> Collective:
-    first = alike[0]
+def _collective(
+    kind: Kind, axes: tuple[str, ...], devices: int, dtype: str, times: int, whole: int, *, asynchronous: bool
+) -> Collective:
+    """Return what one instruction moves in all its runs, of `whole` bytes each time."""
+    share = 1.0 if kind == "collective-permute" else (devices - 1) / devices * (2 if kind == "all-reduce" else 1)
+    wire_bytes = times * (whole * share)
     return Collective(
-        kind=first.kind,
-        axes=first.axes,
-        group=first.group,
-        dtype=first.dtype,
-        count=sum(one.times for one in alike),
-        payload_bytes=sum(one.times * one.whole for one in alike),
-        wire_bytes=sum(one.times * one.wire for one in alike),
-        asynchronous=sum(one.times for one in alike if one.asynchronous),
-        asynchronous_wire_bytes=sum(one.times * one.wire for one in alike if one.asynchronous),
-        largest_bytes=max(one.whole for one in alike),
+        kind=kind,
+        axes=axes,
+        devices=devices,
+        dtype=dtype,
+        count=times,
+        payload_bytes=times * whole,
+        wire_bytes=wire_bytes,
+        asynchronous=times * asynchronous,
+        asynchronous_wire_bytes=wire_bytes * asynchronous,
+        largest_bytes=whole,
     )
 
 
-def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[_One]:
+def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[Collective]:
     chains: set[tuple[str, str]] = set()
     for executed in module.executed():
         if "_xla_megascale_transfer_type" in executed.instruction.attributes:
@@ -112,7 +97,7 @@ def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[_One]:
         yield from _arrays_of(executed, kind, mesh, asynchronous=asynchronous)
 
 
-def _between_slices(module: Module, executed: Executed) -> _One:
+def _between_slices(module: Module, executed: Executed) -> Collective:
     """Yield what TPUs hand to their hosts to sum with other slices: sends and receives that name a collective.
 
     A slice is a row of `replica`. A step has next to nothing to compute but products and loops, so one that runs beside
@@ -132,15 +117,9 @@ def _between_slices(module: Module, executed: Executed) -> _One:
     received = next(one.name for one in line if one.op == "recv" and f'"{rendezvous[1]}"' in one.attributes)
     awaited = next(at for at, one in enumerate(line) if one.op == "recv-done" and received in one.operand_names)
     meanwhile = line[line.index(executed.instruction) : awaited]
-    return _One(
-        kind=kind,
-        axes=("replica",),
-        group=sum(_length(part) for part in slices[1].split(",")),
-        dtype=array.dtype,
-        times=executed.times,
-        whole=array.bytes,
-        asynchronous=any(module.is_heavy(one) for one in meanwhile),
-    )
+    devices = sum(_length(part) for part in slices[1].split(","))
+    beside = any(module.is_heavy(one) for one in meanwhile)
+    return _collective(kind, ("replica",), devices, array.dtype, executed.times, array.bytes, asynchronous=beside)
 
 
 def _length(part: str) -> int:
@@ -172,30 +151,27 @@ def _runs_beside(module: Module, executed: Executed) -> bool:
     return any('"is_sync":true' not in one.instruction.attributes and module.overlaps(one) for one in starts)
 
 
-def _arrays_of(executed: Executed, kind: Kind, mesh: Mapping[str, int], *, asynchronous: bool) -> Iterator[_One]:
+def _arrays_of(executed: Executed, kind: Kind, mesh: Mapping[str, int], *, asynchronous: bool) -> Iterator[Collective]:
     """Yield one collective for each array, since compilers combine collectives of several."""
     instruction = executed.instruction
     of_type = instruction.type
     if instruction.op.endswith(_START) and kind != "all-reduce":  # (operands, results, contexts)
         parts = members(of_type)
         of_type = parts[1] if len(parts) > 1 else parts[0]
-    members_of_group = _group(instruction, kind)
-    axes = _axes(members_of_group, mesh)
+    group = _group(instruction, kind)
+    if len(group) == 1:
+        return
+    # A device's result is one part of what it scatters.
+    parts_of_whole = len(group) if kind == "reduce-scatter" else 1
     # An all-reduce in a fusion of this name is what a TPU's compiler makes of a reduce-scatter.
     fused = (executed.computation, *(one.instruction.name for one in executed.callers))
-    scatters = any("all-reduce-scatter" in name for name in fused)
+    if kind == "all-reduce" and any("all-reduce-scatter" in name for name in fused):
+        kind = "reduce-scatter"
     for array in arrays(of_type):
-        whole = array.bytes * (len(members_of_group) if kind == "reduce-scatter" else 1)
-        if len(members_of_group) > 1:
-            yield _One(
-                kind="reduce-scatter" if scatters and kind == "all-reduce" else kind,
-                axes=axes,
-                group=len(members_of_group),
-                dtype=array.dtype,
-                times=executed.times,
-                whole=whole,
-                asynchronous=asynchronous,
-            )
+        whole = array.bytes * parts_of_whole
+        yield _collective(
+            kind, _axes(group, mesh), len(group), array.dtype, executed.times, whole, asynchronous=asynchronous
+        )
 
 
 def _axes(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:

@@ -13,12 +13,14 @@ import jax
 import psutil
 
 from shardwise.job.accelerators import offered
+from shardwise.job.load import dump, loads
 from shardwise.job.presets import published_vocab_size
 from shardwise.job.spec import TrainingJob
-from shardwise.job.topology import num_devices, num_hosts
+from shardwise.job.topology import Topology, num_devices, num_hosts, topology_of
 from shardwise.plan.hlo import Module, parse
 from shardwise.plan.targets import NoCompilerError, devices_for
 from shardwise.protocol.errors import CompilerError, DataError, OutOfMemoryError
+from shardwise.protocol.storage import first_line
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.start import build
 from shardwise.train.state import COMPILED_QUICKLY, Program
@@ -32,15 +34,13 @@ class Step:
     job: TrainingJob
     program: Program
     text: str
-    argument_bytes: int
-    """On one device: the state and its part of the batch."""
     peak_bytes: int
     """The most that the program holds on one device at once, its arguments included."""
     code_bytes: int
     resident_bytes: int
     """Of this process with the compiled program in it, and none of its data."""
-    lower_seconds: float
     compile_seconds: float
+    """Lowering included."""
     stand_in: str | None
     """The platform whose compiler is missing, so that this machine's own stood in for it."""
     assumed_vocab_size: int | None
@@ -50,6 +50,13 @@ class Step:
     def module(self) -> Module:
         """Return the instructions."""
         return parse(self.text)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """Return the devices of one slice of its hardware."""
+        topology = topology_of(self.job.spec.hardware)
+        assert topology is not None, "the rules have passed the topology"
+        return topology
 
     @cached_property
     def mesh(self) -> dict[str, int]:
@@ -74,7 +81,6 @@ def compile_step(job: TrainingJob) -> Step:
         program = replace(program, xla_options={**COMPILED_QUICKLY, **program.xla_options})
     began = time.perf_counter()
     lowered = lower_step(program)
-    lowered_at = time.perf_counter()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -88,12 +94,10 @@ def compile_step(job: TrainingJob) -> Step:
         job=job,
         program=program,
         text=text,
-        argument_bytes=memory.argument_size_in_bytes,
         peak_bytes=_peak(memory, devices[0].platform),
         code_bytes=memory.generated_code_size_in_bytes,
         resident_bytes=psutil.Process().memory_info().rss,
-        lower_seconds=lowered_at - began,
-        compile_seconds=ended - lowered_at,
+        compile_seconds=ended - began,
         stand_in=stand_in,
         assumed_vocab_size=assumed,
     )
@@ -109,10 +113,7 @@ def _devices(job: TrainingJob) -> tuple[list[jax.Device], str | None]:
 
 def _for_cpus(job: TrainingJob) -> TrainingJob:
     """Return the job with attention that any platform has."""
-    training = job.spec.training
-    model = training.model.model_copy(update={"attention": "auto"})
-    spec = job.spec.model_copy(update={"training": training.model_copy(update={"model": model})})
-    return job.model_copy(update={"spec": spec})
+    return loads(dump(job), ["training.model.attention=auto"])
 
 
 def _peak(memory: Any, platform: str) -> int:
@@ -134,8 +135,6 @@ def _vocabulary(job: TrainingJob) -> tuple[int, int | None]:
 
 
 def _in_words(error: jax.errors.JaxRuntimeError) -> CompilerError | OutOfMemoryError:
-    text = str(error).strip()
-    first = text.split("\n", 1)[0]
-    if "RESOURCE_EXHAUSTED" in text:
-        return OutOfMemoryError(first)
-    return CompilerError(f"XLA cannot compile the step for this hardware: {first}")
+    if "RESOURCE_EXHAUSTED" in str(error):
+        return OutOfMemoryError(first_line(error))
+    return CompilerError(f"XLA cannot compile the step for this hardware: {first_line(error)}")

@@ -12,15 +12,9 @@ from typing import Any
 from jax.extend import core
 
 from shardwise.train.config import GptConfig
-from shardwise.train.flops import flops_per_token
 
 _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
 _KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper")
-
-
-def model_flops(config: GptConfig, tokens: int) -> int:
-    """Return the model's formula for so many tokens: no recomputation, causal attention counted half."""
-    return flops_per_token(config) * tokens
 
 
 def traced_flops(jaxpr: core.Jaxpr, mesh: Mapping[str, int]) -> int:
@@ -72,5 +66,4 @@ def _flops(equation: Any, ways: int) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left = equation.invars[0].aval
     depth = math.prod(left.shape[axis] for axis in contracted)
-    flops: int = 2 * ways * depth * math.prod(equation.outvars[0].aval.shape)
-    return flops
+    return int(2 * ways * depth * math.prod(equation.outvars[0].aval.shape))

@@ -125,7 +125,8 @@ class Module:
             return int(known[1])
         parts = dict(loop.called())
         condition, body = self.computations[parts["condition"]], self.computations[parts["body"]]
-        constants = {one.name: int(one.operands) for one in (*condition, *body) if _is_whole(one)}
+        whole = (one for one in (*condition, *body) if one.op == "constant" and one.operands.isdigit())
+        constants = {one.name: int(one.operands) for one in whole}
         places = {one.name: _index(one) for one in condition if one.op == "get-tuple-element"}
         # The loops of a step count up to a constant; among what the condition computes is `counter < bound`.
         for compared in condition:
@@ -204,10 +205,6 @@ def _close(text: str, start: int, mark: str) -> int:
             return at
         depth += (letter in "([{") - (letter in ")]}")
     return len(text)
-
-
-def _is_whole(instruction: Instruction) -> bool:
-    return instruction.op == "constant" and instruction.operands.isdigit()
 
 
 def _index(instruction: Instruction) -> int:

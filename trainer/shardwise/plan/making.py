@@ -7,16 +7,17 @@ from typing import Any
 from shardwise.job.accelerators import offered, xla_flags
 from shardwise.job.kernels import kernel_of
 from shardwise.job.spec import TrainingJob
-from shardwise.job.topology import mesh_shape, num_devices, topology_of
+from shardwise.job.topology import mesh_shape, num_devices
 from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
 from shardwise.plan.compiled import Step, compile_step
-from shardwise.plan.flops import kernel_flops, model_flops, traced_flops
-from shardwise.plan.memory import Memory, memory, usable_bytes
-from shardwise.plan.result import Bound, Flops, MemoryUse, Moved, Plan, Wire
-from shardwise.plan.roofline import Roofline, link_of, roofline
+from shardwise.plan.flops import kernel_flops, traced_flops
+from shardwise.plan.memory import memory, usable_bytes
+from shardwise.plan.result import Flops, MemoryUse, Moved, Plan, Wire
+from shardwise.plan.roofline import link_of, roofline
 from shardwise.plan.targets import WHEELS
 from shardwise.protocol.errors import OutOfMemoryError
+from shardwise.train.flops import flops_per_token
 from shardwise.train.mesh import DATA
 from shardwise.train.step import trace_step
 
@@ -36,32 +37,29 @@ def plan(job: TrainingJob) -> Plan:
         step = compile_step(job)
     except OutOfMemoryError as error:
         return _refused(job, str(error))
-    held, limit = memory(step), usable_bytes(job)
+    held = memory(step)
     rows = collectives(step.module, step.mesh)
+    moved = [_moved(step, row) for row in rows]
     tokens = job.spec.training.batch.sequences * step.program.config.seq_len
     traced = traced_flops(trace_step(step.program), step.mesh)
-    flops = Flops(
-        model=model_flops(step.program.config, tokens), program=traced + kernel_flops(step.program.config, tokens)
-    )
-    bound = None if step.stand_in else roofline(step, rows, held, flops.program, flops.model)
+    program = traced + kernel_flops(step.program.config, tokens)
+    flops = Flops(model=flops_per_token(step.program.config) * tokens, program=program)
     return Plan(
         **_about(job, step.program.config.attention),
         compiled_for="cpu" if step.stand_in else "hardware",
         notes=list(_notes(step)),
-        compile_seconds=step.lower_seconds + step.compile_seconds,
-        fits=None if limit is None else held.total <= limit,
+        compile_seconds=step.compile_seconds,
+        fits=None if held.limit is None else held.total <= held.limit,
         needed_bytes=held.total,
-        limit_bytes=limit,
-        refusal=None,
-        change=None,
-        memory=MemoryUse(**{**vars(held), "total": held.total, "limit": limit}),
-        collectives=[_moved(step, row) for row in rows],
-        wire=_wire(step, rows),
+        limit_bytes=held.limit,
+        memory=held,
+        collectives=moved,
+        wire=_wire(step, moved),
         synchronous_gathers=sum(row.count - row.asynchronous for row in rows if _is_gather_of_weights(row)),
         rematerialised=sum(".remat" in one.name for line in step.module.computations.values() for one in line),
         resident_bytes=_resident(step, held),
         flops=flops,
-        bound=None if bound is None else _bound(bound),
+        bound=None if step.stand_in else roofline(step, rows, held, flops),
     )
 
 
@@ -71,21 +69,10 @@ def _refused(job: TrainingJob, text: str) -> Plan:
     return Plan(
         **_about(job, kernel_of(job.spec.training, platform)),
         compiled_for="hardware",
-        notes=[],
-        compile_seconds=0.0,
         fits=False,
         needed_bytes=_needed(text),
         limit_bytes=usable_bytes(job),
         refusal=text,
-        change=None,
-        memory=None,
-        collectives=[],
-        wire={},
-        synchronous_gathers=None,
-        rematerialised=None,
-        resident_bytes=None,
-        flops=None,
-        bound=None,
     )
 
 
@@ -137,38 +124,24 @@ def _needed(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]]) if found else 0
 
 
-def _resident(step: Step, held: Memory) -> int | None:
+def _resident(step: Step, held: MemoryUse) -> int | None:
     """Return the most that a trainer of simulated devices holds: process, arrays, and what neither counts."""
-    hardware = step.job.spec.hardware
-    topology = topology_of(hardware)
-    assert topology is not None
-    if offered()[hardware.accelerator].spec.platform != "cpu":
+    if offered()[step.job.spec.hardware.accelerator].spec.platform != "cpu":
         return None
     saved = _SAVED * (held.parameters + held.optimizer)
-    return int(step.resident_bytes + _LOOP_BYTES + topology.devices_per_host * (_MALLOC * held.total + saved))
+    return int(step.resident_bytes + _LOOP_BYTES + step.topology.devices_per_host * (_MALLOC * held.total + saved))
 
 
 def _moved(step: Step, row: Collective) -> Moved:
-    return Moved(
-        kind=row.kind,
-        axes=list(row.axes),
-        link=link_of(step, row.axes),
-        devices=row.group,
-        dtype=row.dtype,
-        count=row.count,
-        payload_bytes=row.payload_bytes,
-        wire_bytes=row.wire_bytes,
-        asynchronous=row.asynchronous,
-    )
+    shown = {name: value for name, value in vars(row).items() if name in Moved.model_fields}
+    return Moved(link=link_of(step, row.axes), **shown)
 
 
-def _wire(step: Step, rows: Iterable[Collective]) -> dict[str, Wire]:
-    """Return the rows by axis: `data` is both of its mesh axes; a few sums over several axes have their own row."""
+def _wire(step: Step, rows: Iterable[Moved]) -> dict[str, Wire]:
+    """Return the rows by axis; a few sums over several axes have their own row."""
     moved: dict[str, float] = {}
     for row in rows:
-        names = list(dict.fromkeys("data" if axis in DATA else axis for axis in row.axes))
-        axis = "+".join(names)
-        moved[axis] = moved.get(axis, 0.0) + row.wire_bytes
+        moved[row.axis] = moved.get(row.axis, 0.0) + row.wire_bytes
     least = least_wire(step.program)
     return {
         axis: Wire(
@@ -182,15 +155,3 @@ def _wire(step: Step, rows: Iterable[Collective]) -> dict[str, Wire]:
 
 def _is_gather_of_weights(row: Collective) -> bool:
     return row.kind == "all-gather" and set(row.axes) <= set(DATA)
-
-
-def _bound(bound: Roofline) -> Bound:
-    return Bound(
-        seconds=bound.seconds,
-        mfu=bound.mfu,
-        binds=bound.binds,
-        compute_seconds=bound.compute,
-        memory_seconds=bound.memory,
-        asynchronous_seconds=bound.asynchronous,
-        synchronous_seconds=bound.synchronous,
-    )

@@ -6,62 +6,38 @@ leaves.
 """
 
 import math
-from dataclasses import dataclass
 
 from shardwise.job.accelerators import offered
 from shardwise.job.spec import TrainingJob
-from shardwise.plan.arithmetic import held
+from shardwise.plan.arithmetic import gradient_bytes
 from shardwise.plan.compiled import Step
+from shardwise.plan.result import MemoryUse
+from shardwise.train.memory import local_bytes
 from shardwise.train.state import Program, flat
+from shardwise.train.step import abstract_batch
 
 _GPU_SHARE_VARIABLE, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.75
 """The share of a GPU's memory that JAX takes for programs: https://docs.jax.dev/en/latest/gpu_memory_allocation.html."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes on one device at the peak of a step."""
-
-    parameters: int
-    optimizer: int
-    gradients: int
-    """Of all parameters, in float32, as the update takes them."""
-    activations: int
-    """What the backward pass keeps of the layers."""
-    temporaries: int
-    """All else that the compiler's peak holds: gathered weights, the loss's blocks, what a layer works with."""
-    batch: int
-    program: int
-
-    @property
-    def total(self) -> int:
-        """Return the compiler's peak, and the program itself."""
-        return (
-            self.parameters
-            + self.optimizer
-            + self.gradients
-            + self.activations
-            + self.temporaries
-            + self.batch
-            + self.program
-        )
-
-
-def memory(step: Step) -> Memory:
-    """Return the kinds of a compiled step."""
-    known = held(step.program)
-    state = known.parameters + known.optimizer + known.batch
-    rest = max(0, step.peak_bytes - state)
+def memory(step: Step) -> MemoryUse:
+    """Return the kinds of a compiled step; their total is the compiler's peak, and the program itself."""
+    state = step.program.abstract()
+    parameters, optimizer = local_bytes(flat(state["params"])), local_bytes(flat(state["optimizer"]))
+    batch = local_bytes(abstract_batch(step.program)._asdict())
+    rest = max(0, step.peak_bytes - parameters - optimizer - batch)
     kept = min(saved_activations(step), rest)
-    gradients = min(known.gradients, rest - kept)
-    return Memory(
-        parameters=known.parameters,
-        optimizer=known.optimizer,
+    gradients = min(gradient_bytes(step.program), rest - kept)
+    return MemoryUse(
+        parameters=parameters,
+        optimizer=optimizer,
         gradients=gradients,
         activations=kept,
         temporaries=rest - kept - gradients,
-        batch=known.batch,
+        batch=batch,
         program=step.code_bytes,
+        total=parameters + optimizer + batch + rest + step.code_bytes,
+        limit=usable_bytes(step.job),
     )
 
 

@@ -6,43 +6,28 @@ from typing import Any
 import numpy as np
 
 from shardwise.plan.result import Plan
-from shardwise.plan.show import size_of
+from shardwise.plan.show import KINDS
+from shardwise.protocol.text import size
+from shardwise.train.plot import picture
 
 _GIB = 1 << 30
-_COLOURS = {
-    "parameters": "#4477aa",
-    "optimizer": "#66ccee",
-    "gradients": "#aa3377",
-    "activations": "#ccbb44",
-    "temporaries": "#ee6677",
-    "batch": "#228833",
-    "program": "#bbbbbb",
-}
 _MOST_DEVICES = 1024
 _MOST_LABELS = 32
 
 
 def draw(plan: Plan, folder: Path) -> list[Path]:
     """Write `memory.png`, `wire.png` and `mesh.png` as far as the plan has the data; make the folder."""
-    import matplotlib as mpl  # noqa: PLC0415  half a second that only pictures need
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for name, painter, size, is_known in (
+    for name, painter, inches, is_known in (
         ("memory.png", _memory, (8, 2.4), plan.memory is not None),
         ("wire.png", _wire, (8, 3.2), bool(plan.wire) and plan.compiled_for == "hardware"),
         ("mesh.png", _mesh, (8, 4.6), plan.devices <= _MOST_DEVICES),
     ):
-        if not is_known:
-            continue
-        figure, axes = plt.subplots(figsize=size, layout="constrained")
-        painter(plan, axes)
-        figure.savefig(folder / name, dpi=110)
-        plt.close(figure)
-        drawn.append(folder / name)
+        if is_known:
+            with picture(folder / name, inches, dpi=110) as axes:
+                painter(plan, axes)
+            drawn.append(folder / name)
     return drawn
 
 
@@ -54,7 +39,7 @@ def _title(plan: Plan) -> str:
 def _memory(plan: Plan, axes: Any) -> None:
     assert plan.memory is not None
     left = 0.0
-    for kind, colour in _COLOURS.items():
+    for kind, (_, colour) in KINDS.items():
         size = getattr(plan.memory, kind) / _GIB
         axes.barh(0, size, left=left, color=colour, label=f"{kind} {size:,.2f}")
         left += size
@@ -69,9 +54,8 @@ def _wire(plan: Plan, axes: Any) -> None:
     names = [name for name, wire in plan.wire.items() if wire.least]
     beside = dict.fromkeys(names, 0.0)
     for row in plan.collectives:
-        name = "+".join(dict.fromkeys("data" if axis.startswith("data") else axis for axis in row.axes))
-        if name in beside and row.count:
-            beside[name] += row.wire_bytes * row.asynchronous / row.count
+        if row.axis in beside and row.count:
+            beside[row.axis] += row.wire_bytes * row.asynchronous / row.count
     at = np.arange(len(names))
     whole = np.array([plan.wire[name].bytes for name in names]) / _GIB
     asynchronous = np.array([beside[name] for name in names]) / _GIB
@@ -104,7 +88,7 @@ def _mesh(plan: Plan, axes: Any) -> None:
             axis.set_ticks([])
     held = f"\na device: 1/{replica * data} of a batch"
     if plan.memory is not None:
-        weights, optimizer = size_of(plan.memory.parameters), size_of(plan.memory.optimizer)
+        weights, optimizer = size(plan.memory.parameters, 2), size(plan.memory.optimizer, 2)
         held = f"\na colour: 1/{data * tensor} of the weights ({weights}) and of the optimizer ({optimizer}){held}"
     second = f"FSDP's second step over {inner}" if inner > 1 else ""
     split = f"tensor over {tensor}" if tensor > 1 else ""

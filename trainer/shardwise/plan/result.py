@@ -5,8 +5,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from shardwise.plan.roofline import Link
 from shardwise.protocol.pods import Verdict
+
+Link = Literal["ici", "nvlink", "network", "memory"]
 
 
 class _Result(BaseModel):
@@ -19,8 +20,11 @@ class MemoryUse(_Result):
     parameters: int
     optimizer: int
     gradients: int
+    """Of all parameters, in float32, as the update takes them."""
     activations: int
+    """What the backward pass keeps of the layers."""
     temporaries: int
+    """All else that the compiler's peak holds: gathered weights, the loss's blocks, what a layer works with."""
     batch: int
     program: int
     total: int
@@ -41,6 +45,11 @@ class Moved(_Result):
     wire_bytes: float
     asynchronous: int
     """How many of them run beside computation."""
+
+    @property
+    def axis(self) -> str:
+        """Return the name of its axes together; `data` is both of its mesh axes."""
+        return "+".join(dict.fromkeys("data" if axis.startswith("data") else axis for axis in self.axes))
 
 
 class Wire(_Result):
@@ -64,11 +73,15 @@ class Bound(_Result):
 
     seconds: float
     mfu: float
+    """The share of the peak that the model's own FLOPs can reach."""
     binds: str
+    """The largest term."""
     compute_seconds: float
     memory_seconds: float
     asynchronous_seconds: dict[Link, float]
+    """On each link, of what runs beside computation."""
     synchronous_seconds: dict[Link, float]
+    """On each link, of what computation waits for."""
 
 
 class Layout(_Result):
@@ -79,14 +92,14 @@ class Layout(_Result):
     is_own: bool
     fits: bool | None
     needed_bytes: int
-    seconds: float | None
+    seconds: float | None = None
     """The least of a step; None if XLA refused it."""
-    mfu: float | None
-    binds: str | None
+    mfu: float | None = None
+    binds: str | None = None
 
 
 class Plan(_Result):
-    """A job's plan. What follows `refusal` is None if XLA refused the program for want of memory."""
+    """A job's plan. What has a default is not known if XLA refused the program for want of memory."""
 
     job: str
     accelerator: str
@@ -100,29 +113,29 @@ class Plan(_Result):
     xla_flags: list[str]
     compiled_for: Literal["hardware", "cpu"]
     """cpu: the compiler for the hardware is not installed, and this machine's stood in: its memory, no link."""
-    notes: list[str]
+    notes: list[str] = []
     """What was assumed, and what the figures leave out."""
-    compile_seconds: float
+    compile_seconds: float = 0.0
     fits: bool | None
     """None if the class does not give the memory of a device."""
     needed_bytes: int
     """On one device, the program included."""
     limit_bytes: int | None
-    refusal: str | None
+    refusal: str | None = None
     """XLA's message if it refused the program."""
-    change: str | None
+    change: str | None = None
     """For a job that does not fit: a change with which it does."""
-    memory: MemoryUse | None
-    collectives: list[Moved]
-    wire: dict[str, Wire]
-    synchronous_gathers: int | None
+    memory: MemoryUse | None = None
+    collectives: list[Moved] = []
+    wire: dict[str, Wire] = {}
+    synchronous_gathers: int | None = None
     """Gathers of weights that computation waits for."""
-    rematerialised: int | None
+    rematerialised: int | None = None
     """Instructions that XLA computes again of its own accord, because memory is short."""
-    resident_bytes: int | None
+    resident_bytes: int | None = None
     """For simulated devices: what the process of one host holds while it trains, all devices and Python included."""
-    flops: Flops | None
-    bound: Bound | None
+    flops: Flops | None = None
+    bound: Bound | None = None
     layouts: list[Layout] = []
     """Of a search, best first; the plan is the first one's."""
 

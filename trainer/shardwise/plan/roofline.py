@@ -5,55 +5,16 @@ computation take the time of the slowest of both; those that do not come on top.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
 from shardwise.job.accelerators import offered
 from shardwise.job.spec.accelerator import AcceleratorSpec
-from shardwise.job.topology import topology_of
 from shardwise.plan.collectives import Collective
 from shardwise.plan.compiled import Step
-from shardwise.plan.memory import Memory
-
-Link = Literal["ici", "nvlink", "network", "memory"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Roofline:
-    """Seconds of one step."""
-
-    compute: float
-    memory: float
-    asynchronous: dict[Link, float]
-    """On each link, of what runs beside computation."""
-    synchronous: dict[Link, float]
-    """On each link, of what computation waits for."""
-    model_flops: float
-    peak_flops: float
-    """FLOP/s of all devices."""
-
-    @property
-    def seconds(self) -> float:
-        """Return the least time of a step."""
-        # What runs side by side takes the time of the slowest; what computation waits for comes on top.
-        return max(self.compute, self.memory, *self.asynchronous.values(), 0.0) + sum(self.synchronous.values())
-
-    @property
-    def mfu(self) -> float:
-        """Return the share of the peak that the model's own FLOPs can reach."""
-        return self.model_flops / self.peak_flops / self.seconds
-
-    @property
-    def binds(self) -> str:
-        """Return the name of the largest term."""
-        terms = {"arithmetic": self.compute, "memory": self.memory}
-        for link in {*self.asynchronous, *self.synchronous}:
-            terms[_WORDS[link]] = self.asynchronous.get(link, 0.0) + self.synchronous.get(link, 0.0)
-        return max(terms, key=lambda name: terms[name])
-
+from shardwise.plan.result import Bound, Flops, Link, MemoryUse
 
 _WORDS: dict[Link, str] = {
     "ici": "the links between chips",
@@ -74,15 +35,14 @@ def link_of(step: Step, axes: Sequence[str]) -> Link:
     return "network" if len({_host(step, device) for device in group}) > 1 else "nvlink"
 
 
-def roofline(step: Step, rows: Iterable[Collective], memory: Memory, flops: float, model: float) -> Roofline | None:
+def roofline(step: Step, rows: Iterable[Collective], memory: MemoryUse, flops: Flops) -> Bound | None:
     """Return the bound of a step, or None if the class gives too little of its devices.
 
     Args:
         step: compiled.
         rows: its collectives.
         memory: what it holds.
-        flops: of the whole program, recomputation included, over all devices.
-        model: of the model's formula.
+        flops: its arithmetic.
     """
     spec = offered()[step.job.spec.hardware.accelerator].spec
     if spec.peak_flops is None or spec.memory_bandwidth is None or spec.interconnect is None:
@@ -94,23 +54,26 @@ def roofline(step: Step, rows: Iterable[Collective], memory: Memory, flops: floa
     for row in rows:
         link = link_of(step, row.axes)
         seconds = row.wire_bytes / _bandwidth(step, spec, row.axes, link)
-        beside = row.asynchronous_wire_bytes / row.wire_bytes if row.wire_bytes else 0.0
-        for asynchronous, share in ((True, beside), (False, 1 - beside)):
+        hidden = row.asynchronous_wire_bytes / row.wire_bytes if row.wire_bytes else 0.0
+        for asynchronous, share in ((True, hidden), (False, 1 - hidden)):
             if share:
                 times[asynchronous][link] = times[asynchronous].get(link, 0.0) + share * seconds
-    return Roofline(
-        compute=flops / peak,
-        memory=_least_traffic(memory) / float(spec.memory_bandwidth.value),
-        asynchronous=times[True],
-        synchronous=times[False],
-        model_flops=model,
-        peak_flops=peak,
+    beside, alone = times[True], times[False]
+    # The state is once read and once written, gradients and kept activations likewise.
+    traffic = 2.0 * (memory.parameters + memory.optimizer + memory.gradients + memory.activations)
+    terms = {"arithmetic": flops.program / peak, "memory": traffic / float(spec.memory_bandwidth.value)}
+    # What runs side by side takes the time of the slowest; what computation waits for comes on top.
+    least = max(*terms.values(), *beside.values()) + sum(alone.values())
+    by_link = {_WORDS[link]: beside.get(link, 0.0) + alone.get(link, 0.0) for link in {*beside, *alone}}
+    return Bound(
+        seconds=least,
+        mfu=flops.model / peak / least,
+        binds=max(terms | by_link, key=lambda name: (terms | by_link)[name]),
+        compute_seconds=terms["arithmetic"],
+        memory_seconds=terms["memory"],
+        asynchronous_seconds=beside,
+        synchronous_seconds=alone,
     )
-
-
-def _least_traffic(memory: Memory) -> float:
-    """Return the bytes: the state once read and once written, gradients and kept activations likewise."""
-    return 2.0 * (memory.parameters + memory.optimizer + memory.gradients + memory.activations)
 
 
 def _bandwidth(step: Step, spec: AcceleratorSpec, axes: Sequence[str], link: Link) -> float:
@@ -123,14 +86,12 @@ def _bandwidth(step: Step, spec: AcceleratorSpec, axes: Sequence[str], link: Lin
     if link == "ici":
         return one * _links(step, spec, group)
     # Each device of a host that has a group of its own shares the host's network with the others.
-    topology = topology_of(step.job.spec.hardware)
-    assert topology is not None
-    network = _network(spec, topology.machine)
+    network = _network(spec, step.topology.machine)
     at_home = sum(_host(step, device) == _host(step, group[0]) for device in group)
-    return network * at_home / topology.devices_per_host
+    return network * at_home / step.topology.devices_per_host
 
 
-def _links(step: Step, spec: AcceleratorSpec, group: Sequence[jax.Device]) -> int:
+def _links(step: Step, spec: AcceleratorSpec, group: Sequence[Any]) -> int:
     """Return over how many links a device of this group sends at once: two a side that closes to a ring, else one."""
     assert spec.interconnect is not None
     sides = [int(side) for side in step.job.spec.hardware.topology.split("x")]
@@ -138,7 +99,7 @@ def _links(step: Step, spec: AcceleratorSpec, group: Sequence[jax.Device]) -> in
     closed = [least is not None and side >= least for side in sides]
     if spec.interconnect.axes == 3:  # the sides close together or not at all: see `ringFrom`
         closed = [all(closed)] * len(sides)
-    coords = np.array([_coords(device) for device in group])[:, : len(sides)]
+    coords = np.array([device.coords for device in group])[:, : len(sides)]
     spanned = [len(set(column)) for column in coords.T]
     # A group that covers only part of a ring cannot send around it.
     links = sum(
@@ -166,10 +127,4 @@ def _host(step: Step, device: jax.Device) -> int:
     """Return the host of a device; GPUs are counted, since a description of them knows no hosts."""
     if device.platform == "tpu":
         return int(device.process_index)
-    topology = topology_of(step.job.spec.hardware)
-    assert topology is not None
-    return int(device.id) // topology.devices_per_host
-
-
-def _coords(device: Any) -> tuple[int, ...]:
-    return tuple(device.coords)
+    return int(device.id) // step.topology.devices_per_host

@@ -4,15 +4,15 @@ What may change is what changes no run: how many ways tensor and FSDP's second s
 backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from shardwise.job.accelerators import offered
 from shardwise.job.load import dump, loads
-from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
+from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.making import plan
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
@@ -26,7 +26,6 @@ _MOST_OF_MEMORY = 0.95
 _MOST_TRIED = 3
 _MOST_TENSOR, _MOST_MICROBATCHES = 64, 64
 _REMATS = ("none", "dots", "full")
-_MOMENT_BYTES = {"adamw": 8, "adam": 8, "lion": 4, "muon": 4}
 Report = Callable[[str], None]
 
 
@@ -57,11 +56,12 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """By arithmetic alone, of one step on one device."""
+class _Candidate:
+    """A layout that the rules accept, with its resolved job."""
 
-    bytes: float
-    seconds: float
+    choice: Choice
+    job: TrainingJob
+    estimate: Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +76,13 @@ class Found:
     @property
     def layout(self) -> Layout:
         """Return the layout, for programs."""
-        bound = self.plan.bound
+        bound, plan = self.plan.bound, self.plan
         return Layout(
             changes=self.choice.changes,
             is_own=self.is_own,
-            fits=self.plan.fits,
-            needed_bytes=self.plan.needed_bytes,
-            seconds=bound.seconds if bound else None,
-            mfu=bound.mfu if bound else None,
-            binds=bound.binds if bound else None,
+            fits=plan.fits,
+            needed_bytes=plan.needed_bytes,
+            **(bound.model_dump(include={"seconds", "mfu", "binds"}) if bound else {}),
         )
 
     @property
@@ -105,18 +103,17 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
             the compiler for them is not installed.
     """
     _refuse_unknown(job)
-    own = _choice_of(resolve(job))
-    fitting = [(choice, estimate(candidate)) for choice, candidate in _candidates(job)]
-    limit = usable_bytes(resolve(job)) or 0
-    likely = [pair for pair in fitting if pair[1].bytes <= limit * _MOST_OF_MEMORY and pair[0] != own]
-    likely.sort(key=lambda pair: pair[1].seconds)
-    report(f"{len(fitting)} layouts fit the devices, {len(likely)} of them by arithmetic also the memory")
-    best = [choice for choice, _ in likely[: MOST_COMPILED - 2]]
+    own, candidates = _choice_of(resolve(job)), list(_candidates(job))
+    likely = sorted(_likely(job, candidates), key=lambda one: one.estimate.seconds)
+    report(f"{len(candidates)} layouts fit the devices, {len(likely)} of them by arithmetic also the memory")
+    best = [one.choice for one in likely[: MOST_COMPILED - 2]]
     chosen = [own, *best, *_other_steps(job, best[:1])]
     found = []
     for number, choice in enumerate(chosen, 1):
         report(f"compiling {number} of {len(chosen)}: {choice.words}{' (the job as it is)' if choice == own else ''}")
-        found.append(Found(choice=choice, plan=plan(_with(job, choice)), is_own=choice == own))
+        candidate = _changed(job, choice.changes)
+        assert candidate is not None, "the candidates are those that the rules accept"
+        found.append(Found(choice=choice, plan=plan(candidate), is_own=choice == own))
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -125,26 +122,16 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
 
     What costs least comes first: the same devices with another layout, then more of them.
     """
-    limit, own = usable_bytes(resolve(job)), _choice_of(resolve(job))
+    limit = usable_bytes(resolve(job))
     spec = offered()[job.spec.hardware.accelerator].spec
     if limit is None or spec.peak_flops is None or spec.interconnect is None:
         return None
-    pairs = [(choice, estimate(candidate)) for choice, candidate in _candidates(job)]
-    likely = [pair for pair in pairs if pair[1].bytes <= limit * _MOST_OF_MEMORY and pair[0] != own]
-    likely.sort(key=lambda pair: (pair[1].seconds, pair[1].bytes))
-    for choice, _ in likely[:_MOST_TRIED]:
-        report(f"does it fit with {choice.words}?")
-        made = plan(_with(job, choice))
-        if made.fits:
-            changed = ", ".join(f"{path}={value}" for path, value in _differing(own, choice).items())
+    for where, changes, candidate in _may_fit(job, limit):
+        report(f"does it fit {where}?")
+        made = plan(candidate) if candidate else None
+        if made and made.fits:
+            changed = ", ".join(f"{path}={value}" for path, value in changes.items())
             return f"{changed}: {size(made.needed_bytes)} of {size(limit)}"
-    for topology in _larger(job):
-        report(f"does it fit on {topology}?")
-        bigger = _changed(job, [f"hardware.topology={topology}"])
-        if bigger is not None and estimate(bigger).bytes <= limit * _MOST_OF_MEMORY:
-            made = plan(bigger)
-            if made.fits:
-                return f"hardware.topology={topology}: {size(made.needed_bytes)} of {size(limit)}"
     return None
 
 
@@ -153,59 +140,8 @@ def changes_to_write(job: TrainingJob, choice: Choice) -> dict[str, int | str]:
     changes = _differing(_choice_of(resolve(job)), choice)
     inner = "training.mesh.dataInner"
     without = {path: value for path, value in changes.items() if path != inner}
-    filled = _changed(job, [f"{path}={value}" for path, value in without.items()])
+    filled = _changed(job, without)
     return without if filled is not None and _choice_of(filled) == choice else changes
-
-
-def estimate(job: TrainingJob) -> Estimate:
-    """Return memory and time of a resolved job's step, by arithmetic: good enough to choose what to compile."""
-    training, shape = job.spec.training, mesh_shape(job)
-    model, spec = training.model, offered()[job.spec.hardware.accelerator].spec
-    assert shape is not None
-    assert spec.peak_flops is not None
-    assert spec.interconnect is not None
-    layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
-    vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
-    width = 2 if training.precision.compute == "bfloat16" else 4
-    block, table = 4 * embed * embed + 2 * embed * mlp, vocab * embed * (1 if model.tied_head else 2)
-    ways = shape.tensor * (shape.data if training.mesh.fsdp else 1)
-    kept = 4 + _MOMENT_BYTES[training.optimizer.name] + 4 + (2 if training.precision.params == "bfloat16" else 0)
-    rows = training.batch.sequences // (shape.replica * shape.data * training.batch.microbatches)
-    tokens = rows * length
-    layer = tokens * width * _kept_of_a_layer(model.remat, embed, mlp, shape.tensor)
-    logits = min(training.loss.block_tokens, tokens) * vocab / shape.tensor * (8 + width)
-    whole = (2 * block + table) * width / shape.tensor + vocab * embed * 4 / shape.tensor
-    working = tokens * width * (4 * mlp / shape.tensor + 8 * embed)
-    memory = (layers * block + table) * kept / ways + layers * layer + logits + whole + working
-
-    again = {"none": 1.0, "dots": 1.03, "full": 1.3}[model.remat]
-    total = training.batch.sequences * length
-    matrices = layers * block + vocab * embed
-    flops = total * (6 * matrices + 6 * layers * length * embed) * again
-    peak = float(getattr(spec.peak_flops, training.precision.compute).value)
-    devices = shape.replica * shape.data * shape.tensor
-    link = float(spec.interconnect.bandwidth.value)
-    weights = (layers * block + table) * width / shape.tensor * training.batch.microbatches
-    over_data = weights * (shape.data - 1) / shape.data if training.mesh.fsdp else 0.0
-    branches = 2 if model.block == "sequential" else 1
-    moves = layers * (4 * branches + {"none": 0, "dots": branches, "full": 2 * branches - 1}[model.remat]) + 4
-    over_tensor = tokens * training.batch.microbatches * embed * width * moves * (shape.tensor - 1) / shape.tensor
-    on_gpu = spec.platform == "gpu"
-    beside = 2 * over_data + (over_data + over_tensor / 2 if on_gpu else over_tensor / 2)
-    alone = over_tensor / 2 + (0.0 if on_gpu else over_data)
-    seconds = max(flops / devices / peak, beside / link) + alone / link
-    return Estimate(bytes=memory, seconds=seconds)
-
-
-def _kept_of_a_layer(remat: str, embed: int, mlp: int, tensor: int) -> float:
-    """Return the values of a token that the backward pass keeps of one layer."""
-    match remat:
-        case "full":
-            return embed / tensor
-        case "dots":
-            return (4 * embed + mlp) / tensor + 2 * embed
-        case _:
-            return 13 * embed + (11 * embed + 3.5 * mlp) / tensor
 
 
 def _refuse_unknown(job: TrainingJob) -> None:
@@ -224,8 +160,8 @@ def _refuse_unknown(job: TrainingJob) -> None:
         )
 
 
-def _candidates(job: TrainingJob) -> Iterator[tuple[Choice, TrainingJob]]:
-    """Yield every layout that the rules accept, with its resolved job."""
+def _candidates(job: TrainingJob) -> Iterator[_Candidate]:
+    """Yield every layout that the rules accept."""
     resolved = resolve(job)
     shape = mesh_shape(resolved)
     assert shape is not None
@@ -238,16 +174,38 @@ def _candidates(job: TrainingJob) -> Iterator[tuple[Choice, TrainingJob]]:
         for parts in divisors(max(1, rows)):
             for remat in _REMATS if parts <= _MOST_MICROBATCHES else ():
                 choice = Choice(tensor=tensor, data_inner=inner, microbatches=parts, remat=remat)
-                candidate = _loaded(job, choice)
+                candidate = _changed(job, choice.changes)
                 if candidate is not None:
-                    yield choice, candidate
+                    yield _Candidate(choice=choice, job=candidate, estimate=estimate(candidate))
+
+
+def _likely(job: TrainingJob, candidates: Iterable[_Candidate]) -> list[_Candidate]:
+    """Return the candidates that are not the job's own layout and by arithmetic fit the memory."""
+    own, limit = _choice_of(resolve(job)), usable_bytes(resolve(job)) or 0
+    return [one for one in candidates if _is_small(one.estimate, limit) and one.choice != own]
+
+
+def _is_small(expected: Estimate, limit: int) -> bool:
+    return expected.bytes <= limit * _MOST_OF_MEMORY
+
+
+def _may_fit(job: TrainingJob, limit: int) -> Iterator[tuple[str, dict[str, int | str], TrainingJob | None]]:
+    """Yield what to try: a phrase for people, the changes, and the job with them unless it is sure not to fit."""
+    likely = sorted(_likely(job, _candidates(job)), key=lambda one: (one.estimate.seconds, one.estimate.bytes))
+    own = _choice_of(resolve(job))
+    for one in likely[:_MOST_TRIED]:
+        yield f"with {one.choice.words}", _differing(own, one.choice), one.job
+    for topology in _larger(job):
+        changes: dict[str, int | str] = {"hardware.topology": topology}
+        bigger = _changed(job, changes)
+        yield f"on {topology}", changes, bigger if bigger and _is_small(estimate(bigger), limit) else None
 
 
 def _other_steps(job: TrainingJob, choices: list[Choice]) -> Iterator[Choice]:
     """Yield the same layouts with FSDP's other factors: twice as many ways for its second step."""
     for choice in choices:
         other = replace(choice, data_inner=2 * choice.data_inner)
-        if choice.data_inner > 1 and _loaded(job, other) is not None:
+        if choice.data_inner > 1 and _changed(job, other.changes) is not None:
             yield other
 
 
@@ -263,20 +221,10 @@ def _larger(job: TrainingJob) -> Iterator[str]:
     yield from after[:4]
 
 
-def _with(job: TrainingJob, choice: Choice) -> TrainingJob:
-    made = _loaded(job, choice)
-    assert made is not None, "the candidates are those that the rules accept"
-    return made
-
-
-def _loaded(job: TrainingJob, choice: Choice) -> TrainingJob | None:
-    return _changed(job, [f"{path}={value}" for path, value in choice.changes.items()])
-
-
-def _changed(job: TrainingJob, changes: list[str]) -> TrainingJob | None:
+def _changed(job: TrainingJob, changes: Mapping[str, int | str]) -> TrainingJob | None:
     """Return the resolved job with changes, or None if a rule refuses it."""
     try:
-        return resolve(loads(dump(job), changes))
+        return resolve(loads(dump(job), [f"{path}={value}" for path, value in changes.items()]))
     except JobError:
         return None
 

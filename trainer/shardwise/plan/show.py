@@ -1,27 +1,29 @@
 """A plan for people, in the terminal; `pictures` draws the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.plan.result import Moved, Plan
+from shardwise.plan.result import Bound, Moved, Plan
 from shardwise.plan.search import Found
+from shardwise.protocol.text import size
 
 _BAR = 48
 _MOST_ROWS = 12
-_MIB, _GIB = 1 << 20, 1 << 30
-_KINDS = {
-    "parameters": "cyan",
-    "optimizer": "blue",
-    "gradients": "magenta",
-    "activations": "yellow",
-    "temporaries": "red",
-    "batch": "green",
-    "program": "white",
+_GIB = 1 << 30
+KINDS = {
+    "parameters": ("cyan", "#4477aa"),
+    "optimizer": ("blue", "#66ccee"),
+    "gradients": ("magenta", "#aa3377"),
+    "activations": ("yellow", "#ccbb44"),
+    "temporaries": ("red", "#ee6677"),
+    "batch": ("green", "#228833"),
+    "program": ("white", "#bbbbbb"),
 }
+"""The kinds of memory, with their colours in the terminal and in a picture."""
 
 
 def show(plan: Plan, console: Console) -> None:
@@ -44,9 +46,8 @@ def show(plan: Plan, console: Console) -> None:
 
 def show_search(found: Sequence[Found], console: Console) -> None:
     """Print the candidates of a search, best first, and why the best is best."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Layouts, best first", title_justify="left")
-    for name in ("layout", "fits", "GiB", "least step", "MFU at most", "binds"):
-        table.add_column(name, justify="left" if name in ("layout", "fits", "binds") else "right")
+    columns = ("layout", "fits", "GiB", "least step", "MFU at most", "binds")
+    table = _table("Layouts, best first", columns, left=("layout", "fits", "binds"))
     for one in found:
         bound = one.plan.bound
         table.add_row(
@@ -68,23 +69,28 @@ def why(found: Sequence[Found]) -> str:
         return "The job's own layout is the best of them."
     if own.plan.bound is None:
         return f"The job does not fit as it is; {best.choice.words} does."
-    gains = _gains(best.plan, own.plan)
+    gains = _gains(best.plan.bound, own.plan.bound)
     share = 1 - best.plan.bound.seconds / own.plan.bound.seconds
     return f"{best.choice.words}: the least step is {share:.0%} shorter than the job's own, by {' and '.join(gains)}."
 
 
-def _gains(best: Plan, own: Plan) -> Iterator[str]:
-    assert best.bound is not None
-    assert own.bound is not None
-    if best.bound.compute_seconds < own.bound.compute_seconds * 0.99:
-        seconds = best.bound.compute_seconds, own.bound.compute_seconds
-        yield f"less arithmetic ({seconds[0] * 1000:,.0f} for {seconds[1] * 1000:,.0f} ms)"
-    waits = sum(best.bound.synchronous_seconds.values()), sum(own.bound.synchronous_seconds.values())
-    if waits[0] < waits[1] * 0.99:
-        yield f"less waiting for other devices ({waits[0] * 1000:,.0f} for {waits[1] * 1000:,.0f} ms)"
-    beside = sum(best.bound.asynchronous_seconds.values()), sum(own.bound.asynchronous_seconds.values())
-    if beside[0] < beside[1] * 0.99:
-        yield f"less that moves beside it ({beside[0] * 1000:,.0f} for {beside[1] * 1000:,.0f} ms)"
+def _gains(best: Bound, own: Bound) -> Iterator[str]:
+    terms: dict[str, Callable[[Bound], float]] = {
+        "arithmetic": lambda bound: bound.compute_seconds,
+        "waiting for other devices": lambda bound: sum(bound.synchronous_seconds.values()),
+        "that moves beside it": lambda bound: sum(bound.asynchronous_seconds.values()),
+    }
+    for name, seconds in terms.items():
+        if seconds(best) < seconds(own) * 0.99:
+            yield f"less {name} ({seconds(best) * 1000:,.0f} for {seconds(own) * 1000:,.0f} ms)"
+
+
+def _table(title: str, columns: Iterable[str], left: Container[str]) -> Table:
+    """Return a table of numbers, but for the columns on the left."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right")
+    return table
 
 
 def _head(plan: Plan) -> Table:
@@ -104,16 +110,16 @@ def _head(plan: Plan) -> Table:
 
 
 def _verdict(plan: Plan) -> str:
-    needed = size_of(plan.needed_bytes)
+    needed = size(plan.needed_bytes, 2)
     if plan.limit_bytes is None:
         process = "the class does not say how much there is"
         if plan.resident_bytes is not None:
-            process = f"the process of each host needs {size_of(plan.resident_bytes)}"
+            process = f"the process of each host needs {size(plan.resident_bytes, 2)}"
         return f"\n[bold]needs {needed} a device[/]; {process}"
-    limit = size_of(plan.limit_bytes)
+    limit = size(plan.limit_bytes, 2)
     if plan.fits:
         return f"\n[bold green]fits[/]: {needed} of {limit} a device ({plan.needed_bytes / plan.limit_bytes:.0%})"
-    missing = size_of(plan.needed_bytes - plan.limit_bytes)
+    missing = size(plan.needed_bytes - plan.limit_bytes, 2)
     return f"\n[bold red]does not fit[/]: needs {needed} a device, {missing} more than the {limit} that there are"
 
 
@@ -122,7 +128,7 @@ def _bar(plan: Plan) -> Text:
     assert plan.memory is not None
     whole = max(plan.memory.total, plan.limit_bytes or 0)
     bar = Text("  ")
-    for kind, colour in _KINDS.items():
+    for kind, (colour, _) in KINDS.items():
         bar.append("█" * round(_BAR * getattr(plan.memory, kind) / whole), style=colour)
     return bar.append("░" * max(0, _BAR + 2 - len(bar)), style="dim")
 
@@ -130,39 +136,31 @@ def _bar(plan: Plan) -> Text:
 def _memory(plan: Plan) -> Table:
     assert plan.memory is not None
     table = Table.grid(padding=(0, 2))
-    for kind, colour in _KINDS.items():
-        table.add_row(Text("  ■", style=colour), kind, Text(size_of(getattr(plan.memory, kind)), justify="right"))
+    for kind, (colour, _) in KINDS.items():
+        table.add_row(Text("  ■", style=colour), kind, Text(size(getattr(plan.memory, kind), 2), justify="right"))
     return table
 
 
 def _wire(plan: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="On the wire, a device and step", title_justify="left")
-    for name in ("axis", "moved", "least", "ratio"):
-        table.add_column(name, justify="left" if name == "axis" else "right")
+    table = _table("On the wire, a device and step", ("axis", "moved", "least", "ratio"), left=("axis",))
     for axis, wire in plan.wire.items():
-        least = "" if wire.least is None else size_of(wire.least)
+        least = "" if wire.least is None else size(wire.least, 2)
         ratio = "" if wire.ratio is None else f"{wire.ratio:.3f}"
-        table.add_row(axis, size_of(wire.bytes), least, ratio)
+        table.add_row(axis, size(wire.bytes, 2), least, ratio)
     return table
 
 
 def _collectives(plan: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Collectives", title_justify="left")
-    for name in ("kind", "over", "link", "format", "times", "moved", "asynchronous"):
-        table.add_column(name, justify="right" if name in ("times", "moved", "asynchronous") else "left")
+    left = ("kind", "over", "link", "format")
+    table = _table("Collectives", (*left, "times", "moved", "asynchronous"), left)
     for row in plan.collectives[:_MOST_ROWS]:
-        moved, over = size_of(row.wire_bytes), " + ".join(row.axes)
+        moved, over = size(row.wire_bytes, 2), " + ".join(row.axes)
         table.add_row(row.kind, over, row.link, row.dtype, f"{row.count:,}", moved, _beside(row))
     rest = plan.collectives[_MOST_ROWS:]
     if rest:
-        moved = size_of(sum(row.wire_bytes for row in rest))
+        moved = size(sum(row.wire_bytes for row in rest), 2)
         table.add_row("others", "", "", "", f"{sum(row.count for row in rest):,}", moved, "")
     return table
-
-
-def size_of(number: float) -> str:
-    """Return bytes for people: GiB from a tenth of one on, else MiB."""
-    return f"{number / _GIB:,.2f} GiB" if number >= _GIB / 10 else f"{number / _MIB:,.2f} MiB"
 
 
 def _beside(row: Moved) -> str:
@@ -192,9 +190,10 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 def _terms(plan: Plan) -> str:
     assert plan.bound is not None
-    terms = {"arithmetic": plan.bound.compute_seconds, "memory": plan.bound.memory_seconds}
-    for link, seconds in plan.bound.asynchronous_seconds.items():
-        terms[f"{link} beside"] = seconds
-    for link, seconds in plan.bound.synchronous_seconds.items():
-        terms[f"{link} alone"] = seconds
+    terms = {
+        "arithmetic": plan.bound.compute_seconds,
+        "memory": plan.bound.memory_seconds,
+        **{f"{link} beside": seconds for link, seconds in plan.bound.asynchronous_seconds.items()},
+        **{f"{link} alone": seconds for link, seconds in plan.bound.synchronous_seconds.items()},
+    }
     return ", ".join(f"{name} {seconds * 1000:,.1f} ms" for name, seconds in terms.items())

@@ -18,6 +18,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, topology_of
 from shardwise.protocol.errors import CompilerError
+from shardwise.protocol.storage import first_line
 from shardwise.protocol.text import any_of
 
 _BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
@@ -80,10 +81,8 @@ def _tpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:
     try:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
     except jax.errors.JaxRuntimeError as error:
-        reason = str(error).split("\n", 1)[0]
-        raise CompilerError(
-            f"libtpu knows no {name}, for which the class {accelerator.name} stands: {reason}"
-        ) from error
+        knows = f"libtpu knows no {name}, for which the class {accelerator.name} stands"
+        raise CompilerError(f"{knows}: {first_line(error)}") from error
 
 
 def _gpus(job: TrainingJob, accelerator: AcceleratorClass) -> list[jax.Device]:

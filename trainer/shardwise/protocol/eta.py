@@ -7,6 +7,13 @@ RECENT_STEPS = 20
 """Speed is measured over so many steps: enough to even out a slow one, few enough to follow a change."""
 
 
+def clock(seconds: float, *, hours: bool = True) -> str:
+    """Return a time left or gone by as 1:02:03; without `hours` one that is shorter than an hour as 2:03."""
+    minutes, rest = divmod(int(seconds), 60)
+    whole, minutes = divmod(minutes, 60)
+    return f"{whole}:{minutes:02}:{rest:02}" if hours or whole else f"{minutes}:{rest:02}"
+
+
 def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[float]) -> float | None:
     """Return the time left after `step` of `of` steps at the median of the last steps' seconds; None if not known.
 

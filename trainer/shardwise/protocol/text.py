@@ -21,14 +21,7 @@ def close_to(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{by_letters[matches[0]]}"?' if matches else ""
 
 
-def clock(seconds: float) -> str:
-    """Return a length of time as hours, minutes and seconds: 0:21:40."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
-
-
-def size(number: float) -> str:
+def size(number: float, digits: int = 1) -> str:
     """Return bytes for people: GiB from a tenth of one on, else MiB."""
     gib, mib = 1 << 30, 1 << 20
-    return f"{number / gib:,.1f} GiB" if number >= gib / 10 else f"{number / mib:,.1f} MiB"
+    return f"{number / gib:,.{digits}f} GiB" if number >= gib / 10 else f"{number / mib:,.{digits}f} MiB"

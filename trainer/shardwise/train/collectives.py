@@ -4,6 +4,8 @@ An axis of one device is skipped: XLA's CPU compiler would copy the array twice 
 of `data` a gather and a scatter take two steps (see `train/gather.py`).
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -17,34 +19,22 @@ rows do not fall into pieces that suit it (as 50,304 does not), it sums the whol
 
 def gather_over(axis: str, x: Array, *, dimension: int) -> Array:
     """Join the parts of `x` along this dimension from all devices of a mesh axis, in their order."""
-    if jax.lax.axis_size(axis) == 1:
-        return x
-    whole: Array = jax.lax.all_gather(x, axis, axis=dimension, tiled=True)
-    return whole
+    return _over(axis, x, lambda: jax.lax.all_gather(x, axis, axis=dimension, tiled=True))
 
 
 def sum_over(axis: str, x: Array, wire: jnp.dtype) -> Array:
     """Sum `x` over a mesh axis in the wire's dtype, for every device; over one device return `x` as it is."""
-    if jax.lax.axis_size(axis) == 1:
-        return x
-    summed: Array = jax.lax.psum(x.astype(wire), axis)
-    return summed
+    return _over(axis, x, lambda: jax.lax.psum(x.astype(wire), axis))
 
 
 def scatter_over(axis: str, x: Array, wire: jnp.dtype, *, dimension: int) -> Array:
     """Sum `x` over a mesh axis; each device keeps its own part along this dimension."""
-    if jax.lax.axis_size(axis) == 1:
-        return x
-    summed: Array = jax.lax.psum_scatter(x.astype(wire), axis, scatter_dimension=dimension, tiled=True)
-    return summed
+    return _over(axis, x, lambda: jax.lax.psum_scatter(x.astype(wire), axis, scatter_dimension=dimension, tiled=True))
 
 
 def max_over(axis: str, x: Array) -> Array:
     """Return the largest `x` over a mesh axis, on every device."""
-    if jax.lax.axis_size(axis) == 1:
-        return x
-    largest: Array = jax.lax.pmax(x, axis)
-    return largest
+    return _over(axis, x, lambda: jax.lax.pmax(x, axis))
 
 
 def gather_over_data(x: Array, *, dimension: int) -> Array:
@@ -68,3 +58,7 @@ def sum_over_data(x: Array, wire: jnp.dtype) -> Array:
         return x
     summed: Array = jax.lax.psum(x.astype(wire), axes)
     return summed
+
+
+def _over(axis: str, x: Array, collective: Callable[[], Array]) -> Array:
+    return x if jax.lax.axis_size(axis) == 1 else collective()

@@ -19,7 +19,7 @@ from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
-from shardwise.train.mesh import DATA, unclaimed
+from shardwise.train.mesh import DATA, on_each_device
 
 Array = jax.Array
 _ROWS = 8
@@ -52,9 +52,7 @@ def gather(place: Placement, parameter: Array) -> Array:
         # Cast first: a gather in the compute dtype moves half the bytes.
         return gather_over_data(part.astype(place.compute), dimension=split)
 
-    mapped = jax.shard_map(local, in_specs=place.stored, out_specs=place.whole, axis_names=unclaimed(), check_vma=False)
-    gathered: Array = mapped(parameter)
-    return gathered
+    return on_each_device(local, place.stored, place.whole)(parameter)
 
 
 def scatter(place: Placement, gradient: Array) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.collectives import gather_over, max_over, scatter_over, sum_over, sum_over_data
-from shardwise.train.mesh import DATA, unclaimed
+from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.products import contract
 from shardwise.train.table import COPIES
 
@@ -87,28 +87,14 @@ def head_loss(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
 
     Only `total` is differentiated, with respect to the head and the tokens' hidden states.
     """
-    mapped = jax.shard_map(
-        partial(_evaluate, settings),
-        in_specs=_specs(settings, head),
-        out_specs=P(),
-        axis_names=unclaimed(),
-        check_vma=False,
-    )
-    sums: LossSums = mapped(head, tokens)
-    return sums
+    return on_each_device(partial(_evaluate, settings), _specs(settings, head), P())(head, tokens)
 
 
 def _forward(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, _Slope]:
     # The gradient is computed here, while a block's logits exist; the backward pass only scales it.
     specs = _specs(settings, head)
-    mapped = jax.shard_map(
-        partial(_differentiate, settings),
-        in_specs=specs,
-        out_specs=(P(), (specs[1].hidden, specs[0])),
-        axis_names=unclaimed(),
-        check_vma=False,
-    )
-    sums, (hidden, slope) = mapped(head, tokens)
+    outs = P(), (specs[1].hidden, specs[0])
+    sums, (hidden, slope) = on_each_device(partial(_differentiate, settings), specs, outs)(head, tokens)
     return sums, _Slope(hidden, slope)
 
 

@@ -6,7 +6,7 @@ the result. `shardwise.train.child` runs it.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -32,8 +32,7 @@ from shardwise.train.metrics import records, steps
 from shardwise.train.peers import WRITER, Peers
 from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
-from shardwise.train.report import NoReport, Report, open_report
-from shardwise.train.resume import Options
+from shardwise.train.report import Report, open_report
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Start, start
 from shardwise.train.summary import Summary
@@ -108,14 +107,13 @@ def _run(
         if summary:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    options = Options(fork=orders.fork, step=orders.step, committed=orders.committed)
     with ExitStack() as stack:
         # Before the start reads any checkpoint: another run may be writing to the same folder.
         fence = stack.enter_context(_fence(job, directory, phases, show)) if summary else directory.commit
-        ready = start(job, directory, phases, options, peers, show)
+        ready = start(job, directory, phases, orders, peers, show)
         token_flops = flops_per_token(ready.program.config)
         hardware = _peak(job, directory, ready, peers)
-        report: Report = NoReport()
+        report = Report()
         mfu = 0.0
         if summary:
             directory.write_job(dump(job))
@@ -156,9 +154,11 @@ def _run(
             {"event": "stopped" if outcome.stopped else "complete", "step": outcome.steps, "digest": outcome.digest}
         )
     if summary:
-        floors = {"unigram": ready.data.unigram_entropy(), "bigram": ready.data.bigram_entropy()}
-        summary.ended(outcome, steps(directory.metrics), floors)
-        _plot(job, directory, floors)
+        floors = ready.data.entropies()
+        drawn = steps(directory.metrics)
+        summary.ended(outcome, drawn, floors)
+        if drawn:
+            _plot(job, directory, drawn, floors)
     show(_end_text(ready, outcome))
     return outcome
 
@@ -227,10 +227,8 @@ def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory]) -> dict
     }
 
 
-def _plot(job: TrainingJob, run: RunDirectory, floors: Mapping[str, float]) -> None:
-    drawn = steps(run.metrics)
-    if drawn:
-        events = [record for record in records(run.metrics) if "event" in record]
-        evaluations = [record for record in events if record["event"] == "evaluated"]
-        restarts = [record["step"] for record in events if record["event"] == "restored"]
-        plot_png(drawn, floors, run.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)
+def _plot(job: TrainingJob, run: RunDirectory, drawn: Sequence[dict[str, Any]], floors: Mapping[str, float]) -> None:
+    events = [record for record in records(run.metrics) if "event" in record]
+    evaluations = [record for record in events if record["event"] == "evaluated"]
+    restarts = [record["step"] for record in events if record["event"] == "restored"]
+    plot_png(drawn, floors, run.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)

@@ -4,8 +4,9 @@ Sizes come from the shardings of the compiled program and its own memory analysi
 from the allocator: a CPU has no allocator statistics.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -32,21 +33,20 @@ class DeviceMemory:
 def device_memory(program: Program, compiled: jax.stages.Compiled) -> list[DeviceMemory]:
     """Return one row per device, in mesh order."""
     state, batch = program.abstract(), abstract_batch(program)._asdict()
-    params = _bytes_by_device(flat(state["params"]))
-    moments = _bytes_by_device(flat(state["optimizer"]))
-    rows = _bytes_by_device(batch)
-    platform = program.layout.mesh.devices.flat[0].platform
-    temporary = _temporary_bytes(compiled, platform)
-    return [
-        DeviceMemory(
-            device=str(device),
-            params_bytes=params[device],
-            optimizer_bytes=moments[device],
-            batch_bytes=rows[device],
-            temporary_bytes=temporary,
-        )
-        for device in program.layout.mesh.devices.flat
-    ]
+    devices = list(program.layout.mesh.devices.flat)
+    alike = DeviceMemory(
+        device="",
+        params_bytes=local_bytes(flat(state["params"])),
+        optimizer_bytes=local_bytes(flat(state["optimizer"])),
+        batch_bytes=local_bytes(batch),
+        temporary_bytes=_temporary_bytes(compiled, devices[0].platform),
+    )
+    return [replace(alike, device=str(device)) for device in devices]
+
+
+def local_bytes(leaves: Mapping[str, Abstract]) -> int:
+    """Return what each device holds of these arrays: as much as any other, since the mesh divides them evenly."""
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves.values())
 
 
 def _temporary_bytes(compiled: jax.stages.Compiled, platform: str) -> int:
@@ -61,14 +61,3 @@ def _temporary_bytes(compiled: jax.stages.Compiled, platform: str) -> int:
     if platform == "cpu":
         return int(analysis.temp_size_in_bytes)
     return max(0, int(analysis.peak_memory_in_bytes) - int(analysis.argument_size_in_bytes))
-
-
-def _bytes_by_device(leaves: Mapping[str, Abstract]) -> dict[jax.Device, int]:
-    held: dict[jax.Device, int] = {}
-    for leaf in leaves.values():
-        size = leaf.dtype.itemsize
-        for extent in leaf.sharding.shard_shape(leaf.shape):
-            size *= extent
-        for device in leaf.sharding.device_set:
-            held[device] = held.get(device, 0) + size
-    return held

@@ -3,8 +3,8 @@
 The names of the mesh axes are defined here, once.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ DATA = ("data_outer", "data_inner")
 """The two mesh axes of `data`. FSDP gathers over the inner one first and scatters over it last."""
 MESH_AXES = ("replica", *DATA, "context", "pipeline", "tensor")
 
+T = TypeVar("T")
 Devices = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
@@ -41,6 +42,14 @@ def unclaimed() -> set[str]:
     """Return the mesh axes that no surrounding shard_map has made manual. TPU kernels lower only if all are manual."""
     mesh = jax.sharding.get_abstract_mesh()
     return set(mesh.axis_names) - set(mesh.manual_axes)
+
+
+def on_each_device(local: Callable[..., T], ins: Any, outs: Any) -> Callable[..., T]:
+    """Return a function of whole arrays that runs `local` on each device's part, as these partitions say."""
+    mapped: Callable[..., T] = jax.shard_map(
+        local, in_specs=ins, out_specs=outs, axis_names=unclaimed(), check_vma=False
+    )
+    return mapped
 
 
 def _slices(devices: Sequence[jax.Device]) -> Iterator[list[jax.Device]]:

@@ -177,6 +177,13 @@ def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers
     return optax.contrib.MuonDimensionNumbers(reduction_axis=(axes.index("embed"),), output_axis=features)
 
 
+def state_bytes_of_a_weight(settings: Optimizer, params: str) -> int:
+    """Return the bytes of a job's optimizer for each weight of a block's matrix, which is kept in this dtype."""
+    rule = optimizer(settings, {"weight": ("embed", "mlp")}, steps=1, params=params)
+    state = jax.eval_shape(rule.init, {"weight": jax.ShapeDtypeStruct((1, 1), jnp.float32)})
+    return sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
+
+
 def masters_paths(names: Names) -> dict[str, str]:
     """Return {path of a parameter: path of its float32 weights}, for states of an optimizer that keeps those."""
     return {f"params.{path}": f"optimizer.weights.{path}" for path in names}

@@ -52,11 +52,6 @@ class Peers:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def alone(cls) -> Self:
-        """Return the only process of a run on one host."""
-        return cls(0, 1)
-
-    @classmethod
     def join(cls, orders: Orders, *, limit_seconds: float) -> Self:
         """Meet the other processes at the coordinator. Call it before anything asks JAX for devices.
 
@@ -65,7 +60,7 @@ class Peers:
 
         """
         if orders.num_processes == 1:
-            return cls.alone()
+            return cls(WRITER, 1)
         host, _, port = orders.coordinator.rpartition(":")
         until = time.monotonic() + limit_seconds
         if orders.rank != WRITER:
@@ -154,4 +149,5 @@ def _wait_until_served(host: str, port: int, until: float) -> None:
             break
 
 
-ALONE = Peers.alone()
+ALONE = Peers(WRITER, 1)
+"""The only process of a run on one host."""

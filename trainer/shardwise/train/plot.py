@@ -3,11 +3,26 @@
 It is drawn from the records of metrics.jsonl alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 Records = Sequence[Mapping[str, Any]]
+
+
+@contextmanager
+def picture(path: Path, size: tuple[float, float], dpi: int) -> Iterator[Any]:
+    """Yield the axes of a figure of this size, in inches, and write it as a PNG when the block ends."""
+    import matplotlib as mpl  # noqa: PLC0415  half a second that only pictures need
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    yield axes
+    figure.savefig(path, dpi=dpi)
+    plt.close(figure)
 
 
 def plot_png(
@@ -30,27 +45,19 @@ def plot_png(
         restarts: steps at which the run was resumed.
 
     """
-    import matplotlib as mpl  # noqa: PLC0415  half a second that only the end of a run needs
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    axes.plot([r["step"] for r in records], [r["loss"] for r in records], label="training loss", linewidth=1.2)
     held_out = {r["step"]: r["heldOutLoss"] for r in evaluations}
-    if held_out:
-        points = sorted(held_out.items())
-        axes.plot([step for step, _ in points], [loss for _, loss in points], "o-", label="held-out loss", markersize=3)
-    for (name, value), style in zip(floors.items(), ("--", ":", "-.") * len(floors), strict=False):
-        axes.axhline(value, color="gray", linestyle=style, linewidth=1, label=f"{name} entropy {value:.2f}")
     resumed = ", ".join(map(str, restarts[:4])) + (" ..." if len(restarts) > 4 else "")
-    for number, step in enumerate(restarts):
-        label = f"resumed at step {resumed}" if number == 0 else None
-        axes.axvline(step, color="tab:red", linewidth=0.8, alpha=0.6, label=label)
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
+    with picture(path, (8, 4.5), dpi=100) as axes:
+        axes.plot([r["step"] for r in records], [r["loss"] for r in records], label="training loss", linewidth=1.2)
+        if held_out:
+            axes.plot(*zip(*sorted(held_out.items()), strict=True), "o-", label="held-out loss", markersize=3)
+        for (name, value), style in zip(floors.items(), ("--", ":", "-.") * len(floors), strict=False):
+            axes.axhline(value, color="gray", linestyle=style, linewidth=1, label=f"{name} entropy {value:.2f}")
+        for number, step in enumerate(restarts):
+            label = f"resumed at step {resumed}" if number == 0 else None
+            axes.axvline(step, color="tab:red", linewidth=0.8, alpha=0.6, label=label)
+        axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
+        axes.legend(frameon=False)
 
 
 def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90, height: int = 18) -> str:

@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from shardwise.train.gather import Placement, gather, scatter
-from shardwise.train.mesh import unclaimed
+from shardwise.train.mesh import on_each_device
 
 Array = jax.Array
 Axes = tuple[int, ...]
@@ -90,14 +90,8 @@ def _backward_weighted(how: Weighting, operands: tuple[Array, Array], grad: Arra
     def local(x: Array, grad: Array) -> Array:
         return scatter(how.place, _of_right(x, gathered.ndim, how.dims, grad, how.place.wire))
 
-    mapped = jax.shard_map(
-        local,
-        in_specs=(how.ins, how.outs),
-        out_specs=how.place.stored,
-        axis_names=unclaimed(),
-        check_vma=False,
-    )
-    return _of_left(x, gathered, how.dims, grad), mapped(x, grad)
+    of_weight = on_each_device(local, (how.ins, how.outs), how.place.stored)
+    return _of_left(x, gathered, how.dims, grad), of_weight(x, grad)
 
 
 weighted.defvjp(_forward_weighted, _backward_weighted)

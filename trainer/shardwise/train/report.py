@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
@@ -23,8 +23,8 @@ _MESSAGES = {
 }
 
 
-class Report(Protocol):
-    """Takes what happens in a run, as it happens."""
+class Report:
+    """Takes what happens in a run, as it happens; this one, of every rank but 0, does nothing with it."""
 
     def event(self, record: Mapping[str, Any]) -> None:
         """Take an event."""
@@ -39,23 +39,7 @@ class Report(Protocol):
         """Take a committed checkpoint, from the thread that wrote it."""
 
 
-class NoReport:
-    """The report of every other rank: it does nothing."""
-
-    def event(self, record: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def step(self, number: int, record: Mapping[str, float]) -> None:
-        """Do nothing."""
-
-    def evaluated(self, number: int, values: Mapping[str, float]) -> None:
-        """Do nothing."""
-
-    def saved(self, ticket: SaveTicket) -> None:
-        """Do nothing."""
-
-
-class RunReport:
+class RunReport(Report):
     """The report of rank 0."""
 
     def __init__(self, log: MetricsLog, view: View, others: Sequence[Tracker]) -> None:

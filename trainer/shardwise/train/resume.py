@@ -6,7 +6,6 @@ or still see a removed one.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from shardwise.job.identity import Difference, differences
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError, StorageError
+from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restore, steps
 from shardwise.train.digest import Digester
 from shardwise.train.executables import Executables
@@ -27,18 +27,6 @@ from shardwise.train.state import Program, State, flat, unflat
 
 Show = Callable[[str], None]
 """Takes a line for the person who watches."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line adds to the job."""
-
-    fork: bool = False
-    """Continue from the checkpoint though the run's identity differs."""
-    step: int | None = None
-    """The step of the checkpoint to start from; None: the newest usable one."""
-    committed: int | None = None
-    """The newest step that this run is known to have saved; None if it may have saved none."""
 
 
 def newest_manifest(root: str, peers: Peers) -> Manifest | None:
@@ -60,15 +48,15 @@ def _newest_readable(root: str) -> Manifest | None:
 
 
 def is_fork(
-    run: RunDirectory, root: str, newest: Manifest | None, name: str, identity: dict[str, Any], options: Options
+    run: RunDirectory, root: str, newest: Manifest | None, name: str, identity: dict[str, Any], orders: Orders
 ) -> bool:
     """Return whether this job is another run than the one found here.
 
     Raises:
-        RunDirectoryError: it is another run, and `options.fork` is not set.
+        RunDirectoryError: it is another run, and `orders.fork` is not set.
 
     """
-    if newest and newest.kind == "state" and newest.run != name and not options.fork:
+    if newest and newest.kind == "state" and newest.run != name and not orders.fork:
         raise RunDirectoryError(
             f"{root} holds the checkpoints of the run {newest.run!r}, and this job is {name!r}; give another "
             "checkpoint.path or --dir, or go on from them as a new run with --fork"
@@ -76,7 +64,7 @@ def is_fork(
     held = dict(newest.identity) if newest else run.read_identity()
     # A field that was not recorded with the run is no difference.
     changed = [change for change in differences(held, identity) if change.path in held]
-    if changed and not options.fork:
+    if changed and not orders.fork:
         raise RunDirectoryError(_changed(root if newest else str(run.path), changed))
     return bool(changed)
 
@@ -93,7 +81,7 @@ def _changed(place: str, changed: list[Difference]) -> str:
 def first_state(
     program: Program,
     root: str,
-    options: Options,
+    orders: Orders,
     phases: Phases,
     digester: Digester,
     kept: Executables,
@@ -102,7 +90,7 @@ def first_state(
 ) -> tuple[State, Restored | None]:
     """Return the state to start from, and what was restored for it; None for a fresh state.
 
-    A checkpoint is restored without initialising a state first, which would need the memory twice. With `options.fork`
+    A checkpoint is restored without initialising a state first, which would need the memory twice. With `orders.fork`
     arrays that it lacks are initialised.
     """
     abstract = program.abstract()
@@ -110,18 +98,18 @@ def first_state(
         restored = restore(
             root,
             flat(abstract),
-            step=options.step,
+            step=orders.step,
             digester=digester,
             agree=partial(peers.agree, "restore"),
             report=lambda step, reason: show(f"checkpoint of step {step} refused: {reason}"),
-            partial=options.fork,
+            partial=orders.fork,
             beat=phases.beat,
         )
     if restored is None:
-        if options.committed is not None:
+        if orders.committed is not None:
             # Starting over below an unmounted volume would look like success.
             raise StorageError(
-                f"{root} holds no checkpoint, and this run has saved step {options.committed} there: its volume may "
+                f"{root} holds no checkpoint, and this run has saved step {orders.committed} there: its volume may "
                 "not be mounted. To begin anew where they were deleted, give the command again"
             )
         with phases.entered(Phase.INIT):

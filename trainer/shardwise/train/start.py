@@ -5,7 +5,7 @@ data are prepared and a checkpoint is read, since none of the three needs the ot
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from shardwise.job.identity import identity
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import Phase, cache_directory, checkpoint_root
 from shardwise.protocol.errors import DataError
+from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import Manifest, import_lister, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, prepare
@@ -27,7 +28,7 @@ from shardwise.train.executables import Executables
 from shardwise.train.layout import Layout
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
-from shardwise.train.resume import Options, Show, first_state, is_fork, left_out_batches, newest_manifest
+from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, newest_manifest
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.state import Program, State, flat
 from shardwise.train.step import lower_evaluation, lower_step
@@ -90,7 +91,7 @@ def _check_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int) -> No
         )
 
 
-def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options, peers: Peers, show: Show) -> Start:
+def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, peers: Peers, show: Show) -> Start:
     """Prepare everything up to the first step.
 
     Raises:
@@ -119,12 +120,12 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
         _same_data(data, peers)
         own = identity(job, data_fingerprint=data.fingerprint)
         newest = newest_manifest(root, peers)
-        forked = is_fork(run, root, newest, job.metadata.name, own, options)
+        forked = is_fork(run, root, newest, job.metadata.name, own, orders)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
         # Imported weights come without an optimizer's state, which is initialised as a fork's would be.
         imported = newest is not None and newest.kind == "weights"
-        filled = replace(options, fork=options.fork or imported)
+        filled = orders.model_copy(update={"fork": orders.fork or imported})
         state, restored = first_state(program, root, filled, phases, digest, kept, peers, show)
         with phases.entered(Phase.COMPILE):
             compiled = step.result()
@@ -132,7 +133,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, options: Options,
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
     # Only now that the earlier checkpoint has been restored: a failure before this line leaves the later ones in place.
-    aside = [] if options.step is None or not peers.writes else set_aside(root, options.step)
+    aside = [] if orders.step is None or not peers.writes else set_aside(root, orders.step)
     first_step = restored.step if restored else 0
     if first_step:
         initial_digest = run.read_summary().get("initialDigest")

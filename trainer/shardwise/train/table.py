@@ -15,7 +15,7 @@ from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
-from shardwise.train.mesh import DATA, unclaimed
+from shardwise.train.mesh import DATA, on_each_device
 
 Array = jax.Array
 COPIES = P(*DATA, None, "tensor")
@@ -57,8 +57,7 @@ def copies(how: Table, table: Array) -> Array:
         whole = gather_over_data(table, dimension=0) if how.fsdp else table
         return whole.astype(how.wire)[None, None]
 
-    mapped = jax.shard_map(local, in_specs=how.spec, out_specs=COPIES, axis_names=unclaimed(), check_vma=False)
-    return mapped(table)
+    return on_each_device(local, how.spec, COPIES)(table)
 
 
 def _forward(how: Table, table: Array) -> tuple[Array, None]:
@@ -78,8 +77,7 @@ def _backward(how: Table, _: None, grad: Array) -> tuple[Array]:
             part = jax.lax.optimization_barrier(part)
         return part[:, :num_entries].astype(jnp.float32)
 
-    mapped = jax.shard_map(local, in_specs=COPIES, out_specs=how.spec, axis_names=unclaimed(), check_vma=False)
-    return (mapped(grad),)
+    return (on_each_device(local, COPIES, how.spec)(grad),)
 
 
 copies.defvjp(_forward, _backward)

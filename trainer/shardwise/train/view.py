@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
-from shardwise.protocol.text import clock
+from shardwise.protocol.eta import RECENT_STEPS, clock, eta_seconds
 from shardwise.train.memory import DeviceMemory
 
 _LOG_EVERY_SECONDS = 10.0
@@ -76,7 +75,7 @@ class View:
             f"grad {record['gradNorm']:.3f}",
             f"{record['tokensPerSecond']:,.0f} tokens/s",
             f"MFU {record['mfu']:.1%}",
-            f"ETA {clock(left)}",
+            f"ETA {clock(left, hours=False)}",
         ]
         if self._held_out is not None:
             parts.append(f"held-out {self._held_out:.4f}")

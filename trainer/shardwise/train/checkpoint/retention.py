@@ -1,8 +1,13 @@
-"""Which checkpoints may go. Pure: the writer deletes what this names, after each commit."""
+"""Which checkpoints go after a commit, and which count no more because the run went back to one before them."""
 
 from collections.abc import Collection
+from functools import partial
 
 from shardwise.job.spec import Keep
+from shardwise.protocol.contract import checkpoint_name
+from shardwise.protocol.errors import CheckpointError
+from shardwise.protocol.storage import first_line, in_words, patiently
+from shardwise.train.checkpoint.store import Store
 
 
 def expired(committed: Collection[int], saved: int, keep: Keep) -> list[int]:
@@ -14,3 +19,39 @@ def expired(committed: Collection[int], saved: int, keep: Keep) -> list[int]:
     newest = sorted(committed)[-keep.last :]
     permanent = [step for step in committed if keep.every_steps and step % keep.every_steps == 0]
     return sorted(set(committed) - {saved, *newest, *permanent})
+
+
+def retain(store: Store, saved: int, keep: Keep) -> str:
+    """Delete what `expired` lets go and what interrupted saves left; return why something stayed, or "".
+
+    The next call deletes what stays. What was set aside stays until the run has come so far again.
+    """
+    kept = []
+    try:
+        steps = store.steps()
+        not_committed = [step for step, committed in steps.items() if not committed]
+        cut_short = [step for step in not_committed if step <= saved or not store.is_set_aside(step)]
+        committed = [step for step, is_committed in steps.items() if is_committed]
+        for step in [*cut_short, *expired(committed, saved, keep)]:
+            try:
+                store.delete(step)
+            except (ValueError, OSError) as error:
+                kept.append(f"{checkpoint_name(step)}: {first_line(error)}")
+    except (ValueError, OSError) as error:
+        kept.append(first_line(error))
+    return "; ".join(kept)
+
+
+def set_aside(root: str, after: int) -> list[int]:
+    """Set the committed checkpoints after a step aside, so that the run that goes on from it no longer has them.
+
+    Return their steps, ascending. Raise `StorageError` or `CheckpointError`; then some may still count.
+    """
+    store = Store(root)
+    try:
+        later = [step for step, committed in patiently(store.steps).items() if committed and step > after]
+        for step in later:
+            patiently(partial(store.set_aside, step))
+    except (ValueError, OSError) as error:
+        raise in_words(error, f"{root}: {first_line(error)}", CheckpointError) from error
+    return later

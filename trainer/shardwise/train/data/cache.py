@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardwise.protocol.errors import DataError
+from shardwise.protocol.files import replace_file
 from shardwise.train.data.files import has_changed
 from shardwise.train.data.locks import locked, try_locked
 from shardwise.train.data.store import StreamLayout, TokenStream
@@ -61,7 +62,8 @@ def open_or_build(
             if damage is not None:
                 _remove_rubbish(directory, key, damage, report)
                 _build(corpus, tokenizer, finished, report, beat)
-    return _open(finished)
+    layouts = _layouts(finished)
+    return CachedCorpus(train=TokenStream(finished, layouts[TRAIN]), held_out=TokenStream(finished, layouts[HELD_OUT]))
 
 
 def _follower(building: Path, beat: Callable[[], None]) -> Callable[[], None]:
@@ -114,11 +116,6 @@ def _layouts(finished: Path) -> dict[str, StreamLayout]:
     return {layout["name"]: StreamLayout(**layout) for layout in index["streams"]}
 
 
-def _open(finished: Path) -> CachedCorpus:
-    layouts = _layouts(finished)
-    return CachedCorpus(train=TokenStream(finished, layouts[TRAIN]), held_out=TokenStream(finished, layouts[HELD_OUT]))
-
-
 def _lock_path(directory: Path, key: str) -> Path:
     return directory / f"{key}.lock"
 
@@ -169,19 +166,12 @@ def _refuse_changed(corpus: Corpus) -> None:
 
 
 def _commit(layouts: list[StreamLayout], building: Path, finished: Path) -> None:
-    index = json.dumps({"format": FORMAT_VERSION, "streams": [asdict(layout) for layout in layouts]}, indent=1).encode()
-    _write_synced(building / _INDEX, index)
-    _write_synced(building / _MARKER, hashlib.sha256(index).hexdigest().encode())
+    index = json.dumps({"format": FORMAT_VERSION, "streams": [asdict(layout) for layout in layouts]}, indent=1)
+    replace_file(building / _INDEX, index, durable=True)
+    replace_file(building / _MARKER, hashlib.sha256(index.encode()).hexdigest(), durable=True)
     _sync_directory(building)
     building.rename(finished)
     _sync_directory(finished.parent)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
 
 
 def _sync_directory(path: Path) -> None:

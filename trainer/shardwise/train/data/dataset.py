@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
 from shardwise.train.data.cache import CachedCorpus, open_or_build
 from shardwise.train.data.digests import file_digests
-from shardwise.train.data.entropy import bigram_entropy, unigram_entropy
 from shardwise.train.data.files import find_files
 from shardwise.train.data.order import Order
 from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet
@@ -58,16 +58,15 @@ class Dataset:
     train: TrainSet
     held_out: HeldOutSet | None
 
-    def unigram_entropy(self) -> float:
-        """Nats a token of the best model that knows only how frequent tokens are, over at most 2 Mi tokens."""
-        return unigram_entropy(self._counted()[1])
+    def entropies(self) -> dict[str, float]:
+        """Return the nats a token of two models that know counts alone, over at most 2 Mi tokens.
 
-    def bigram_entropy(self) -> float:
-        """Nats a token of the best model that knows only the token before, over at most 2 Mi tokens.
-
-        An estimate from counts: too low if the vocabulary is large for so many tokens.
+        `unigram` is of the best model that knows only how frequent tokens are, `bigram` of one that knows only the
+        token before. They are estimates: too low if the vocabulary is large for so many tokens.
         """
-        return bigram_entropy(*self._counted())
+        tokens, targets = self._counted()
+        pairs = tokens.astype(np.int64) << 32 | targets
+        return {"unigram": _entropy(targets), "bigram": _entropy(pairs) - _entropy(tokens)}
 
     def _counted(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return tokens [token] and their targets [token] of the first samples: a fair sample of the mixture."""
@@ -177,6 +176,13 @@ def _too_little(summary: SourceSummary, seq_len: int, fraction: float) -> str:
         f"source {summary.name!r} has {summary.num_tokens:,} tokens in {summary.num_documents:,} documents of "
         f"{summary.num_files:,} files; {expected}. Give more text or lower seqLen."
     )
+
+
+def _entropy(values: NDArray[np.integer[Any]]) -> float:
+    """Return H(value) in nats, from the counts of values [token]."""
+    _, counts = np.unique(values, return_counts=True)
+    shares = counts / counts.sum()
+    return float(-np.sum(shares * np.log(shares)))
 
 
 def _fingerprint(corpora: Sequence[Corpus], weights: Sequence[float], tokenizer: Tokenizer) -> str:

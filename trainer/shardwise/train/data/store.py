@@ -130,7 +130,8 @@ class TokenStream:
         self.num_documents = layout.num_documents
         self.document_ends: NDArray[np.int64] = _mapped(directory / _ends_name(layout.name), _ENDS_DTYPE)
         self._tokens_per_file = layout.tokens_per_file
-        self._maps = [_mapped(directory / name, np.dtype(layout.dtype)) for name in sorted(_token_files(layout))]
+        names = sorted(layout.file_sizes_bytes().keys() - {_ends_name(layout.name)})
+        self._maps = [_mapped(directory / name, np.dtype(layout.dtype)) for name in names]
 
     def read(self, start: int, stop: int) -> NDArray[np.int32]:
         """Return the tokens [token] from position `start` up to `stop`; 0 <= start <= stop <= num_tokens."""
@@ -143,10 +144,6 @@ class TokenStream:
             tokens[filled : filled + found.size] = found
             filled += found.size
         return tokens
-
-
-def _token_files(layout: StreamLayout) -> list[str]:
-    return [name for name in layout.file_sizes_bytes() if name != _ends_name(layout.name)]
 
 
 def _file_name(name: str, number: int) -> str:

@@ -31,12 +31,10 @@ class Corpus:
 
     def identity(self) -> dict[str, object]:
         """Return what the content is, wherever it lies: as JSON values, in a fixed order."""
-        kinds = [[digest, file_kind(file), file.suffixes[1]] for file, digest in self._contents()]
+        contents = zip(self.files, self.digests, strict=True)
+        kinds = [[digest, file_kind(file), file.suffixes[1]] for file, digest in contents]
         has_lines = any(kind == "jsonl" for _, kind, _ in kinds)
         return {"files": kinds, "text_field": self.text_field if has_lines else None, "held_out": self.held_out}
-
-    def _contents(self) -> Iterator[tuple[DataFile, str]]:
-        return zip(self.files, self.digests, strict=True)
 
 
 class _Piece(NamedTuple):  # a dataclass takes five times as long to make, and documents may be short

@@ -1,0 +1,44 @@
+"""What commands share: arguments and options, and the boundary to those that train or read weights, which need JAX."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwise.protocol.errors import UsageError
+
+JobFile = Annotated[Path, typer.Argument(help="The job file.", metavar="JOB.YAML")]
+RunDir = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Change a field of the job, e.g. training.steps=500. Give it as often as you like.",
+        metavar="PATH=VALUE",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead; null is what is not known.")]
+Step = Annotated[
+    int | None,
+    typer.Option("--step", min=0, help="The checkpoint of this step instead of the newest usable one.", metavar="N"),
+]
+
+
+@contextmanager
+def trainer_imports() -> Iterator[None]:
+    """Import the trainer inside this block: if its libraries are not installed, raise an error that says so.
+
+    Raises:
+        UsageError: a library of the extra `train` is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "shardwise":
+            raise
+        raise UsageError(
+            f"this command trains or reads weights and needs {error.name}, which is not installed; "
+            'install the trainer: pip install "shardwise[train]"'
+        ) from error

@@ -1,0 +1,106 @@
+"""Memory and time of a step by arithmetic, from the job alone: good enough to choose what is worth compiling."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from shardwise.job.accelerators import offered
+from shardwise.job.presets import padded_vocab_size, published_vocab_size
+from shardwise.job.spec import Training, TrainingJob
+from shardwise.job.spec.accelerator import AcceleratorSpec
+from shardwise.job.topology import MeshShape, mesh_shape
+from shardwise.plan.arithmetic import stream_moves
+from shardwise.train.optimizer import state_bytes_of_a_weight
+
+_state_bytes = cache(state_bytes_of_a_weight)
+_AGAIN = {"none": 1.0, "dots": 1.03, "full": 1.3}
+"""How much arithmetic there is with what a policy of `remat` computes again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Of one step on one device."""
+
+    bytes: float
+    seconds: float
+
+
+class _Sizes(NamedTuple):
+    """What both estimates count with: dimensions, weights of a block and of the tables, bytes of a computed value."""
+
+    shape: MeshShape
+    layers: int
+    embed: int
+    mlp: int
+    length: int
+    vocab: int
+    block: int
+    table: int
+    width: int
+
+
+def estimate(job: TrainingJob) -> Estimate:
+    """Return the estimate of a resolved job; its class says how fast devices and their links are."""
+    training, sizes = job.spec.training, _sizes(job)
+    spec = offered()[job.spec.hardware.accelerator].spec
+    return Estimate(bytes=_bytes(training, sizes), seconds=_seconds(training, sizes, spec))
+
+
+def _sizes(job: TrainingJob) -> _Sizes:
+    model, shape = job.spec.training.model, mesh_shape(job)
+    assert shape is not None
+    layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
+    vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
+    block, table = 4 * embed * embed + 2 * embed * mlp, vocab * embed * (1 if model.tied_head else 2)
+    width = 2 if job.spec.training.precision.compute == "bfloat16" else 4
+    return _Sizes(shape, layers, embed, mlp, length, vocab, block, table, width)
+
+
+def _bytes(training: Training, of: _Sizes) -> float:
+    tensor, width = of.shape.tensor, of.width
+    ways = tensor * (of.shape.data if training.mesh.fsdp else 1)
+    params = training.precision.params
+    kept = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
+    tokens = _tokens_at_once(training, of)
+    layer = tokens * width * _kept_of_a_layer(training.model.remat, of.embed, of.mlp, tensor)
+    logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
+    whole = (2 * of.block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
+    working = tokens * width * (4 * of.mlp / tensor + 8 * of.embed)
+    return (of.layers * of.block + of.table) * kept / ways + of.layers * layer + logits + whole + working
+
+
+def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
+    assert spec.peak_flops is not None
+    assert spec.interconnect is not None
+    model, shape, microbatches = training.model, of.shape, training.batch.microbatches
+    total = training.batch.sequences * of.length
+    matrices = of.layers * of.block + of.vocab * of.embed
+    flops = total * (6 * matrices + 6 * of.layers * of.length * of.embed) * _AGAIN[model.remat]
+    peak = float(getattr(spec.peak_flops, training.precision.compute).value)
+    weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches
+    over_data = weights * (shape.data - 1) / shape.data if training.mesh.fsdp else 0.0
+    moves = stream_moves(of.layers, model.block, model.remat)
+    stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
+    over_tensor = stream * moves * (shape.tensor - 1) / shape.tensor
+    on_gpu = spec.platform == "gpu"
+    beside = 2 * over_data + (over_data + over_tensor / 2 if on_gpu else over_tensor / 2)
+    alone = over_tensor / 2 + (0.0 if on_gpu else over_data)
+    link, devices = float(spec.interconnect.bandwidth.value), shape.replica * shape.data * shape.tensor
+    return max(flops / devices / peak, beside / link) + alone / link
+
+
+def _tokens_at_once(training: Training, of: _Sizes) -> int:
+    """Return a device's tokens in a microbatch."""
+    rows = training.batch.sequences // (of.shape.replica * of.shape.data * training.batch.microbatches)
+    return rows * of.length
+
+
+def _kept_of_a_layer(remat: str, embed: int, mlp: int, tensor: int) -> float:
+    """Return the values of a token that the backward pass keeps of one layer."""
+    match remat:
+        case "full":
+            return embed / tensor
+        case "dots":
+            return (4 * embed + mlp) / tensor + 2 * embed
+        case _:
+            return 13 * embed + (11 * embed + 3.5 * mlp) / tensor
