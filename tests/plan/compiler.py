@@ -39,8 +39,8 @@ _OTHERS: Mapping[str, Lower] = {
     "window": lower_window,
     "token": lower_token,
 }
-_SIZES = ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes")
-_SIZES += ("generated_code_size_in_bytes", "peak_memory_in_bytes")
+_SIZES = tuple(f"{use}_size_in_bytes" for use in ("argument", "output", "alias", "temp", "generated_code"))
+_SIZES += ("peak_memory_in_bytes",)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Lowered:
 def main() -> None:
     """Compile what standard input asks for."""
     folder = Path(sys.argv[1])
-    compiled.lower_step = lambda program: _Lowered(lower_step(program), program, folder)  # type: ignore[assignment,return-value]
+    vars(compiled)["lower_step"] = lambda program: _Lowered(lower_step(program), program, folder)
     for number, asked in enumerate(json.load(sys.stdin)):
         job = resolve(loads(asked["job"]))
         step: Step | None = None
