@@ -42,12 +42,12 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
         "restartCount": min(_MAX_COUNT, sum(restarts.values())),
         "hosts": _hosts(seen, state, old),
     }
-    written = {name: _written(value) for name, value in run.items() if value is not None}
+    written = {
+        name: value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
+        for name, value in run.items()
+        if value is not None
+    }
     return {**_kept(old), **write_state(state, seen.generation), **written}
-
-
-def _written(value: object) -> object:
-    return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
 
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
@@ -159,19 +159,14 @@ def _goodput(seconds: Mapping[str, float]) -> str | None:
 
 def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, int]:
     """Count every restart once, by cause: the run counts a loss of pods too, as a lost host."""
-    reported, before = _reported_restarts(seen), seen.state.losses
+    reported, before = termination_record(seen) or seen.status, seen.state.losses
     if reported is None:
         own = {cause: count - before.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
     else:
-        own = {**reported, Cause.HOST_LOST: max(0, reported.get(Cause.HOST_LOST, 0) - sum(state.losses.values()))}
+        of_hosts = reported.restarts.get(Cause.HOST_LOST, 0) - sum(state.losses.values())
+        own = {**reported.restarts, Cause.HOST_LOST: max(0, of_hosts)}
     counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
     return {cause: min(_MAX_COUNT, count) for cause, count in counts.items() if count}
-
-
-def _reported_restarts(seen: Observed) -> Mapping[str, int] | None:
-    record = termination_record(seen)
-    reported = record or seen.status
-    return reported.restarts if reported else None
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:
