@@ -93,12 +93,10 @@ def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> _Fields:
 
 def _recorded(record: TerminationRecord, old: Mapping[str, Any]) -> _Fields:
     loss = None if record.loss is None else _text(float(record.loss), ".4f")
-    new = record.checkpoint_step not in (None, old.get("checkpoint", {}).get("step"))
+    step, known = record.checkpoint_step, old.get("checkpoint", {}).get("step")
     return {
         "progress": JobProgress(step=record.step, of=record.steps, loss=loss),
-        "checkpoint": SavedCheckpoint(step=record.checkpoint_step)
-        if new and record.checkpoint_step is not None
-        else None,
+        "checkpoint": None if step is None or step == known else SavedCheckpoint(step=step),
         "digest": record.digest or None,
         "goodput": _goodput(record.goodput),
     }
