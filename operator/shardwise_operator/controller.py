@@ -70,7 +70,7 @@ class JobController:
             self.catalog.reconcile()
             return None
         job = self._statuses.newest(key)
-        if job is None or not self._ours(job):
+        if job is None or job["spec"].get("managedBy", "") != self.settings.managed_by:
             for part in (self.poller, self._statuses, self.applier, self.observer):
                 part.forget(key)
             return None
@@ -109,9 +109,6 @@ class JobController:
             self._statuses.wait(key)
         token = self.settings.tokens.status(seen.uid)
         self.poller.follow(key, Target(pod=leader.uid, address=leader.address, token=token))
-
-    def _ours(self, job: Object) -> bool:
-        return bool(job["spec"].get("managedBy", "") == self.settings.managed_by)
 
     def _jobs_of_class(self, accelerator: Object) -> Iterator[Key]:
         """Yield the keys of the catalogue and of the jobs that the class may have kept from starting."""

@@ -10,8 +10,9 @@ Each Job has a role of its own, so that the operator's role needs no rights to C
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
@@ -19,7 +20,7 @@ import yaml
 from shardwise.protocol.pods import AGENT
 from shardwise_operator.runtime.connection import connect
 from shardwise_operator.runtime.errors import ApiError, KubernetesError, NotFoundError
-from shardwise_operator.runtime.kinds import CRDS, POLICIES, POLICY_BINDINGS, TRAINING_JOBS, Object
+from shardwise_operator.runtime.kinds import CRDS, POLICIES, POLICY_BINDINGS, TRAINING_JOBS, Object, condition_of
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.transport import Api
@@ -51,7 +52,7 @@ def install_crds(api: Api, folder: Path) -> list[str]:
         raise HookError(f"{folder} has no *.yaml: expected the CRDs of the chart there")
     names = [api.apply(CRDS, yaml.safe_load(file.read_text(encoding="utf-8")))["metadata"]["name"] for file in files]
     _wait(
-        lambda: all(_established(api.get(CRDS, "", name)) for name in names),
+        lambda: all(condition_of(api.get(CRDS, "", name), "Established").get("status") == "True" for name in names),
         f"not served: one of {', '.join(names)}; `kubectl describe crd` shows the reason in its conditions",
     )
     return names
@@ -60,11 +61,8 @@ def install_crds(api: Api, folder: Path) -> list[str]:
 def remove_policy(api: Api, name: str) -> None:
     """Delete the admission policy of this name, and before it its binding; a missing one is no error."""
     for kind in (POLICY_BINDINGS, POLICIES):
-        try:
-            uid = api.get(kind, "", name)["metadata"]["uid"]
-        except NotFoundError:
-            continue
-        api.delete(kind, "", name, uid=uid)
+        with suppress(NotFoundError):
+            api.delete(kind, "", name, uid=api.get(kind, "", name)["metadata"]["uid"])
 
 
 def try_install(api: Api, namespace: str, *, managed_by: str = "", policy: bool = True) -> None:
@@ -113,24 +111,22 @@ def try_command(
 
 def _waiting_job(namespace: str, managed_by: str) -> Object:
     """Return a suspended job, for which nothing runs."""
+    training = {
+        "model": {"preset": "tiny"},
+        "data": {"train": [{"name": "text", "paths": ["README.md"]}]},
+        "batch": {"sequences": 1},
+        "optimizer": {"name": "adamw", "learningRate": 1e-3},
+        "steps": 1,
+    }
+    containers = [{"name": AGENT, "volumeMounts": [{"name": "runs", "mountPath": "/runs"}]}]
+    volumes = [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}]
     spec: Object = {
         "hardware": {"accelerator": "cpu-sim", "topology": "1x1"},
-        "training": {
-            "model": {"preset": "tiny"},
-            "data": {"train": [{"name": "text", "paths": ["README.md"]}]},
-            "batch": {"sequences": 1},
-            "optimizer": {"name": "adamw", "learningRate": 1e-3},
-            "steps": 1,
-        },
+        "training": training,
         "suspend": True,
         "pod": {
             "directory": f"/runs/{_TEST_JOB}",
-            "template": {
-                "spec": {
-                    "containers": [{"name": AGENT, "volumeMounts": [{"name": "runs", "mountPath": "/runs"}]}],
-                    "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}],
-                }
-            },
+            "template": {"spec": {"containers": containers, "volumes": volumes}},
         },
     } | ({"managedBy": managed_by} if managed_by else {})
     return TRAINING_JOBS.manifest({"name": _TEST_JOB, "namespace": namespace}, spec=spec)
@@ -153,11 +149,6 @@ def _wait(done: Callable[[], bool], otherwise: str) -> None:
         if time.monotonic() > until:
             raise HookError(f"after {_WAIT_SECONDS:g} s: {otherwise}")
         time.sleep(_POLL_SECONDS)
-
-
-def _established(crd: dict[str, Any]) -> bool:
-    conditions = crd.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
 def _api() -> Api:

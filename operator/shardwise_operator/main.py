@@ -14,7 +14,7 @@ from shardwise_operator.controller import JobController
 from shardwise_operator.job_metrics import JobMetrics
 from shardwise_operator.logs import write_logs
 from shardwise_operator.observe.agents import Agents
-from shardwise_operator.observe.node_watch import NodeWatch
+from shardwise_operator.observe.nodes import NodeWatch
 from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.poll import Poller
 from shardwise_operator.runtime.cache import Cache

@@ -18,7 +18,7 @@ from shardwise.protocol.run_status import RunProgress, RunSummary
 from shardwise_operator.config import Settings
 from shardwise_operator.controller import JobController
 from shardwise_operator.observe.agents import AgentError, Agents, Target
-from shardwise_operator.observe.node_watch import NodeWatch
+from shardwise_operator.observe.nodes import NodeWatch
 from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.poll import Poller
 from shardwise_operator.render.secret import Tokens

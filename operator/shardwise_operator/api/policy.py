@@ -164,7 +164,12 @@ _VALIDATIONS = (
 
 def policy() -> dict[str, dict[str, Any]]:
     """Return the policy and its binding, by the name of their file."""
-    return {"policy": _policy(), "binding": _binding()}
+    binding = {
+        "policyName": POLICY_NAME,
+        "paramRef": {"name": CATALOG_NAME, "parameterNotFoundAction": "Allow"},
+        "validationActions": ["Deny"],
+    }
+    return {"policy": _policy(), "binding": POLICY_BINDINGS.manifest({"name": POLICY_NAME}, spec=binding)}
 
 
 def _policy() -> dict[str, Any]:
@@ -187,12 +192,3 @@ def _policy() -> dict[str, Any]:
         "validations": [{"expression": holds, "messageExpression": text} for holds, text in _VALIDATIONS],
     }
     return POLICIES.manifest({"name": POLICY_NAME}, spec=spec)
-
-
-def _binding() -> dict[str, Any]:
-    spec = {
-        "policyName": POLICY_NAME,
-        "paramRef": {"name": CATALOG_NAME, "parameterNotFoundAction": "Allow"},
-        "validationActions": ["Deny"],
-    }
-    return POLICY_BINDINGS.manifest({"name": POLICY_NAME}, spec=spec)

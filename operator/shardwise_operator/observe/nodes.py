@@ -1,20 +1,24 @@
-"""What a pass needs to know of nodes. Those of the classes are in the cache (`node_watch.py`); others are read by name.
+"""What a pass needs to know of nodes. Those of the accelerator classes are watched; others are read by name.
 
-A node or a place never counts as gone by the cache alone.
+A node or a place never counts as gone by the cache alone. The nodes of a class are watched by its labels, and a notice
+on one of them wakes its jobs. A class without labels may have any node, so nothing is watched for it.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from shardwise.protocol.pods import PLAN
+from shardwise.protocol.pods import JOB_LABEL, PLAN
 from shardwise_operator.observe.caches import Caches, Reader
 from shardwise_operator.observe.node import Node, read_node
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.snapshot import Snapshot, numbers_of
 from shardwise_operator.observe.state import State
+from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.errors import NotFoundError
-from shardwise_operator.runtime.kinds import NODES, Object
+from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, NODES, PODS, Object, condition_of
+from shardwise_operator.runtime.manager import Watch
+from shardwise_operator.runtime.queue import Key
 
 _RECENT_SECONDS = 10.0
 _ON_A_NODE_THAT_IS_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
@@ -41,9 +45,7 @@ class Nodes:
             found = self._recent_node(node, now)
             if found is None:
                 gone.add(node)
-                continue
-            conditions = found.get("status", {}).get("conditions", [])
-            if any(each["type"] == "Ready" and each["status"] == "Unknown" for each in conditions):
+            elif condition_of(found, "Ready").get("status") == "Unknown":
                 silent.add(node)
         return frozenset(gone), frozenset(silent)
 
@@ -98,3 +100,32 @@ def _overdue(pod: Pod, now: float) -> bool:
     if pod.deleting_at is None or pod.ended:
         return False
     return pod.disruption in _ON_A_NODE_THAT_IS_GONE or now > pod.deleting_at
+
+
+class NodeWatch:
+    """The watches of nodes, one for each set of labels."""
+
+    def __init__(self, cache: Cache, watch: Callable[[Watch], None]) -> None:
+        """Read classes and pods from `cache`; `watch` starts a watch, unless there is the same one."""
+        self._cache, self._watch = cache, watch
+
+    def reconcile(self) -> None:
+        """Watch the nodes of every class from now on."""
+        for machine in self._cache.list(ACCELERATOR_CLASSES):
+            if labels := selector(machine):
+                self._watch(Watch(kind=NODES, keys=self._jobs_on, labels=labels))
+
+    def _jobs_on(self, node: Object) -> Iterator[Key]:
+        """Yield the jobs with a pod on a node that is about to go; other changes of a node show in its pods."""
+        if not read_node(node).leaving:
+            return
+        for pod in self._cache.list(PODS):
+            metadata = pod["metadata"]
+            if pod["spec"].get("nodeName") == node["metadata"]["name"] and JOB_LABEL in metadata["labels"]:
+                yield metadata["namespace"], metadata["labels"][JOB_LABEL]
+
+
+def selector(machine: Object) -> str:
+    """Return the label selector of a class's nodes, for every topology and machine; "" if the class has no labels."""
+    labels = machine["spec"].get("nodeSelector", {})
+    return ",".join(key if "{" in value else f"{key}={value}" for key, value in sorted(labels.items()))

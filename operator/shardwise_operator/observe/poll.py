@@ -194,17 +194,15 @@ class Poller:
         asked.heard_at, asked.latest = now, status
         new = asked.said_silent or asked.published is None or _weighty(asked.published) != _weighty(status)
         asked.said_silent = False
-        due = asked.published != status and now - asked.published_at >= self._progress_seconds()
+        due = asked.published != status and now - asked.published_at >= self._period_seconds(MAX_PROGRESS_PER_SECOND)
         if new or (due and self._progress.taken()):
             asked.published, asked.published_at = status, now
             return True
         return False
 
-    def _period_seconds(self) -> float:
-        return max(self._poll_seconds, len(self._asked) / _MAX_POLLS_PER_SECOND)
-
-    def _progress_seconds(self) -> float:
-        return max(self._poll_seconds, len(self._asked) / MAX_PROGRESS_PER_SECOND)
+    def _period_seconds(self, most_per_second: float = _MAX_POLLS_PER_SECOND) -> float:
+        """Return the time between two of a job, as there may be no more of all jobs."""
+        return max(self._poll_seconds, len(self._asked) / most_per_second)
 
     def _fresh_seconds(self) -> float:
         return _MISSED_POLLS * self._period_seconds()

@@ -53,8 +53,9 @@ class Rivals:
             metadata = job["metadata"]
             if metadata["uid"] == uid or job.get("status", {}).get("phase") != Phase.PENDING:
                 continue
-            like = [pod for pod in self._caches.by_owner(PODS, metadata["uid"]) if _selector(pod) == selector]
-            part = _part(metadata, [read_pod(pod) for pod in like], selector)
+            pods = self._caches.by_owner(PODS, metadata["uid"])
+            like = [read_pod(pod) for pod in pods if pod["spec"].get("nodeSelector", {}) == selector]
+            part = _part(metadata, like, selector)
             if part is not None:
                 yield part
 
@@ -70,8 +71,3 @@ def _part(job: Mapping[str, Any], pods: Sequence[Pod], selector: Mapping[str, st
 
 def _lacks(pod: Pod) -> bool:
     return bool(pod.unschedulable) and pod.node is None and pod.deleting_at is None
-
-
-def _selector(pod: Mapping[str, Any]) -> Mapping[str, str]:
-    selector: Mapping[str, str] = pod["spec"].get("nodeSelector", {})
-    return selector

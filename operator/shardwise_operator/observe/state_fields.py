@@ -1,6 +1,7 @@
 """A state as fields of a job's status: `write_state` is the inverse of `read_state`."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pydantic.alias_generators import to_camel
@@ -81,11 +82,9 @@ def _preflight(written: Mapping[str, Any] | None) -> Preflight | None:
     return Preflight(of=written["of"], finding=Finding(finding) if finding else None, lost=written.get("lost", 0))
 
 
-def _preflight_written(preflight: Preflight | None) -> dict[str, Any] | None:
-    if preflight is None:
-        return None
-    finding = {"finding": preflight.finding.value} if preflight.finding else {}
-    return {"of": preflight.of, **finding, "lost": preflight.lost}
+def _preflight_written(preflight: Preflight | None) -> dict[str, Any]:
+    fields = asdict(preflight) if preflight else {}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _condition(written: Mapping[str, Any]) -> Condition:
@@ -99,11 +98,6 @@ def _condition(written: Mapping[str, Any]) -> Condition:
 
 
 def _condition_written(condition: Condition, generation: int) -> dict[str, Any]:
-    return {
-        "type": condition.type,
-        "status": condition.status,
-        "reason": condition.reason,
-        "message": condition.message,
-        "lastTransitionTime": timestamp(condition.since),
-        "observedGeneration": generation,
-    }
+    fields = asdict(condition)
+    since = fields.pop("since")
+    return {**fields, "lastTransitionTime": timestamp(since), "observedGeneration": generation}

@@ -32,11 +32,6 @@ def pod_name(job: str, host: str, attempt: int) -> str:
     return f"{job}-{host}-{attempt}"
 
 
-def host_name(job: str, host: str) -> str:
-    """What every pod of a host calls itself."""
-    return f"{job}-{host}"
-
-
 def metadata(seen: Observed, name: str) -> dict[str, Any]:
     """The metadata of an object that belongs to a job and goes with it."""
     return {

@@ -15,7 +15,7 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import GROUP
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.render.container import container, side_container
-from shardwise_operator.render.names import host_name, metadata, pod_name
+from shardwise_operator.render.names import metadata, pod_name
 from shardwise_operator.render.security import pod_security
 from shardwise_operator.render.volumes import volumes
 from shardwise_operator.runtime.kinds import PODS
@@ -64,7 +64,7 @@ def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[s
     asked = snapshot.pod.spec
     sides = [side_container(each) for each in asked.get("containers", []) if each["name"] != pods.AGENT]
     spec: dict[str, Any] = {
-        "hostname": host_name(seen.name, host),
+        "hostname": f"{seen.name}-{host}",
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": int(snapshot.grace_seconds),
         "automountServiceAccountToken": False,

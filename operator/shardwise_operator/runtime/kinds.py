@@ -41,6 +41,10 @@ class Kind:
         place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return "/".join(part for part in (root + place, self.plural, name, subresource) if part)
 
+    def path_of(self, obj: Object, subresource: str = "") -> str:
+        """Return the path of this object."""
+        return self.path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"], subresource)
+
     def manifest(self, metadata: Object, **fields: Any) -> Object:
         """Return an object of this kind, with its `fields` beside the metadata."""
         return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **fields}
@@ -48,6 +52,12 @@ class Kind:
     def reference(self, name: str, uid: str) -> Object:
         """Return how another object names one of this kind."""
         return {"apiVersion": self.api_version, "kind": self.kind, "name": name, "uid": uid}
+
+
+def condition_of(obj: Object, kind: str) -> Object:
+    """Return the condition of this type in the status of an object; {} without one."""
+    conditions: Objects = obj.get("status", {}).get("conditions", [])
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def timestamp(seconds: float) -> str:

@@ -150,10 +150,9 @@ class Manager:
             return list(self._reflectors.values())
 
     def _enqueue(self, watch: Watch, change: Change) -> None:
-        for obj in change:
-            if obj is not None:
-                for key in watch.keys(obj):
-                    self.queue.add(key)
+        for obj in filter(None, change):
+            for key in watch.keys(obj):
+                self.queue.add(key)
 
     def _work(self, controller: Controller, stop: threading.Event) -> None:
         workers = [

@@ -102,8 +102,7 @@ def _place(obj: Object) -> tuple[str, str]:
 
 
 def _uid(obj: Object) -> str:
-    uid: str = obj["metadata"]["uid"]
-    return uid
+    return str(obj["metadata"]["uid"])
 
 
 def _version(obj: Object) -> tuple[str, str]:

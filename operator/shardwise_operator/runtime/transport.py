@@ -21,8 +21,6 @@ from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 
-FIELD_MANAGER = "shardwise"
-
 _PAGE_OBJECTS = 500
 _WATCH_MARGIN_SECONDS = 10.0
 _JSON = "application/json"
@@ -71,7 +69,7 @@ class Api:
     limiter: Limiter
     read_seconds: float = 30.0
     may_write: Callable[[], bool] = lambda: True
-    field_manager: str = FIELD_MANAGER
+    field_manager: str = "shardwise"
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """Return one object; NotFoundError if it does not exist."""
@@ -126,23 +124,23 @@ class Api:
 
         A field that the API server does not know is an InvalidError: a pod has those that a job's author wrote.
         """
-        path, query = kind.path(_namespace(obj)), {"fieldValidation": "Strict"}
+        path, query = kind.path(obj["metadata"].get("namespace", "")), {"fieldValidation": "Strict"}
         made = self._answer("create", kind, path, query, body=obj, accept=_METADATA_ALONE)
         return obj | {"metadata": read_metadata(made)}
 
     def apply(self, kind: Kind, obj: Object, *, force: bool = True) -> Object:
         """Server-side apply as the field manager; a UID in the object's metadata is a precondition."""
-        return self._answer("apply", kind, _path(kind, obj), {"force": str(force).lower()}, body=obj)
+        return self._answer("apply", kind, kind.path_of(obj), {"force": str(force).lower()}, body=obj)
 
     def replace(self, kind: Kind, obj: Object) -> Object:
         """Replace the whole object, if it still has this resourceVersion; else ConflictError."""
-        return self._answer("update", kind, _path(kind, obj), body=obj)
+        return self._answer("update", kind, kind.path_of(obj), body=obj)
 
     def replace_status(self, kind: Kind, obj: Object) -> Object:
         """Replace the status alone, under the same condition; return the object with the server's metadata."""
         # The server ignores the spec in a status write, so it need not travel.
         sent = {field: value for field, value in obj.items() if field != "spec"}
-        written = self._answer("update_status", kind, _path(kind, obj, "status"), body=sent, accept=_METADATA_ALONE)
+        written = self._answer("update_status", kind, kind.path_of(obj, "status"), body=sent, accept=_METADATA_ALONE)
         return obj | {"metadata": read_metadata(written)}
 
     def patch(
@@ -226,12 +224,3 @@ class Api:
 
 def _selecting(labels: str) -> dict[str, str]:
     return {"labelSelector": labels} if labels else {}
-
-
-def _path(kind: Kind, obj: Object, subresource: str = "") -> str:
-    return kind.path(_namespace(obj), obj["metadata"]["name"], subresource)
-
-
-def _namespace(obj: Object) -> str:
-    namespace: str = obj["metadata"].get("namespace", "")
-    return namespace

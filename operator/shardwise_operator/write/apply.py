@@ -79,7 +79,7 @@ class Applier:
         """
         outcome = Outcome()
         # Pods in a row are created in parallel; every other step is carried out alone, as later ones may depend on it.
-        for creates_pods, steps in groupby(plan.steps, _creates_a_pod):
+        for creates_pods, steps in groupby(plan.steps, lambda step: isinstance(step, Create) and step.kind == PODS):
             self._carry_out_all(seen, list(steps), outcome, most=_MAX_AT_ONCE if creates_pods else 1)
             if outcome.reason:
                 break
@@ -160,7 +160,3 @@ class Applier:
         """Send a request; return whether host 0 has taken it, which is known in a later pass at the earliest."""
         target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
         return self._requests.send(seen.key, target, step)
-
-
-def _creates_a_pod(step: Step) -> bool:
-    return isinstance(step, Create) and step.kind == PODS

@@ -7,7 +7,7 @@ changes, or the catalogue itself, which others may edit or delete.
 import logging
 
 from shardwise_operator.api.catalog import catalog_of
-from shardwise_operator.observe.node_watch import NodeWatch
+from shardwise_operator.observe.nodes import NodeWatch
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES
 from shardwise_operator.runtime.transport import Api

@@ -11,6 +11,7 @@ from shardwise_operator import reasons
 from shardwise_operator.decide.plan import Event
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import TRUE, Lost
+from shardwise_operator.runtime.kinds import Object, condition_of
 
 _FAULTS = (reasons.UNSCHEDULABLE, reasons.IMAGE, reasons.CONTAINER, reasons.QUOTA, reasons.REFUSED)
 _WAITS = {reasons.WAITING_FOR_SLICE: "Normal", **dict.fromkeys(_FAULTS, "Warning")}
@@ -57,7 +58,5 @@ def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
             yield Event("Warning", reasons.RESTARTED, f"the trainers ended and start again: {cause} ({count} so far)")
 
 
-def _scheduled(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    conditions = status.get("conditions", [])
-    found: Mapping[str, Any] = next((each for each in conditions if each["type"] == reasons.SCHEDULED), {})
-    return found
+def _scheduled(status: Mapping[str, Any]) -> Object:
+    return condition_of({"status": status}, reasons.SCHEDULED)

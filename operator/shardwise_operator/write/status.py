@@ -42,12 +42,12 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
         "restartCount": min(_MAX_COUNT, sum(restarts.values())),
         "hosts": _hosts(seen, state, old),
     }
-    written = {name: _written(value) for name, value in run.items() if value is not None}
+    written = {
+        name: value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
+        for name, value in run.items()
+        if value is not None
+    }
     return {**_kept(old), **write_state(state, seen.generation), **written}
-
-
-def _written(value: object) -> object:
-    return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
 
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
@@ -93,12 +93,10 @@ def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> _Fields:
 
 def _recorded(record: TerminationRecord, old: Mapping[str, Any]) -> _Fields:
     loss = None if record.loss is None else _text(float(record.loss), ".4f")
-    new = record.checkpoint_step not in (None, old.get("checkpoint", {}).get("step"))
+    step, known = record.checkpoint_step, old.get("checkpoint", {}).get("step")
     return {
         "progress": JobProgress(step=record.step, of=record.steps, loss=loss),
-        "checkpoint": SavedCheckpoint(step=record.checkpoint_step)
-        if new and record.checkpoint_step is not None
-        else None,
+        "checkpoint": None if step is None or step == known else SavedCheckpoint(step=step),
         "digest": record.digest or None,
         "goodput": _goodput(record.goodput),
     }
@@ -159,19 +157,14 @@ def _goodput(seconds: Mapping[str, float]) -> str | None:
 
 def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, int]:
     """Count every restart once, by cause: the run counts a loss of pods too, as a lost host."""
-    reported, before = _reported_restarts(seen), seen.state.losses
+    reported, before = termination_record(seen) or seen.status, seen.state.losses
     if reported is None:
         own = {cause: count - before.get(cause, 0) for cause, count in old.get("restarts", {}).items()}
     else:
-        own = {**reported, Cause.HOST_LOST: max(0, reported.get(Cause.HOST_LOST, 0) - sum(state.losses.values()))}
+        of_hosts = reported.restarts.get(Cause.HOST_LOST, 0) - sum(state.losses.values())
+        own = {**reported.restarts, Cause.HOST_LOST: max(0, of_hosts)}
     counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
     return {cause: min(_MAX_COUNT, count) for cause, count in counts.items() if count}
-
-
-def _reported_restarts(seen: Observed) -> Mapping[str, int] | None:
-    record = termination_record(seen)
-    reported = record or seen.status
-    return reported.restarts if reported else None
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:

@@ -7,7 +7,7 @@ waits for more changes, and the passes meanwhile go on from it. If this process 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from shardwise_operator.observe.caches import Caches
@@ -45,19 +45,25 @@ class _Held:
     status: Object
 
 
+@dataclass
 class StatusWrites:
-    """The statuses of all jobs for which this process is ahead of its cache."""
+    """The statuses of all jobs for which this process is ahead of its cache.
 
-    def __init__(
-        self,
-        cache: Caches,
-        api: Writer,
-        written: Callable[[Object, Object, Object], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start without any; `written` is called after each write, with the job, the status before and the new one."""
-        self._cache, self._api, self._on_written, self._clock = cache, api, written, clock
+    Attributes:
+        cache: has the jobs.
+        api: writes.
+        on_written: is called after each write, with the job, the status before and the new one.
+        clock: in seconds.
+
+    """
+
+    cache: Caches
+    api: Writer
+    on_written: Callable[[Object, Object, Object], None]
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._written: dict[Key, Object] = {}
         self._held: dict[Key, _Held] = {}
         self._calm_since: dict[Key, float] = {}
@@ -97,7 +103,7 @@ class StatusWrites:
 
     def wait(self, key: Key) -> None:
         """Let the next status of the job wait, because more changes follow in a moment."""
-        self._calm_since[key] = self._clock()
+        self._calm_since[key] = self.clock()
 
     def forget(self, key: Key) -> None:
         """Drop what is kept of a job that is gone, or is not this operator's."""
@@ -105,7 +111,7 @@ class StatusWrites:
             known.pop(key, None)
 
     def _newest_written(self, key: Key) -> Object | None:
-        cached, written = self._cache.get(TRAINING_JOBS, *key), self._written.get(key)
+        cached, written = self.cache.get(TRAINING_JOBS, *key), self._written.get(key)
         if cached is None or written is None or _version(cached) >= _version(written):
             self._written.pop(key, None)  # the cache has caught up with our write, or is past it
             return cached
@@ -119,12 +125,12 @@ class StatusWrites:
         calm = _CALM_SECONDS
         if "phase" not in changed or status.get("phase") == Phase.STARTING:
             calm = max(calm, len(self._held) / _MAX_DETAILS_PER_SECOND)
-        return self._calm_since.get(key, float("-inf")) + calm - self._clock()
+        return self._calm_since.get(key, float("-inf")) + calm - self.clock()
 
     def _write(self, key: Key, job: Object, stored: Object, status: Object) -> None:
-        self._written[key] = self._api.replace_status(TRAINING_JOBS, {**job, "status": status})
+        self._written[key] = self.api.replace_status(TRAINING_JOBS, {**job, "status": status})
         self.wait(key)
-        self._on_written(job, stored, status)
+        self.on_written(job, stored, status)
         if (status.get("phase"), status.get("reason")) != (stored.get("phase"), stored.get("reason")):
             _log.info("%s/%s: %s: %s", *key, status.get("phase"), status.get("reason"))
 

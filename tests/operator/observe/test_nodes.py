@@ -13,7 +13,7 @@ from tests.operator.operating import MERGE, Place, StandInAgents, told
 
 from shardwise_operator.observe.agents import AgentError, Target
 from shardwise_operator.observe.node import LEAVING_TAINT
-from shardwise_operator.observe.node_watch import selector
+from shardwise_operator.observe.nodes import selector
 
 pytestmark = pytest.mark.usefixtures("operator")
 

@@ -59,6 +59,5 @@ def _free(seen: Observed, host: str, now: float) -> bool:
 
 def _place(seen: Observed, host: str) -> Place:
     slice_ = host.split("-", maxsplit=1)[0]
-    return Place(
-        pool=seen.pools.get(int(slice_)), avoid=seen.state.avoid.get(host), avoid_pool=seen.state.avoid.get(slice_)
-    )
+    avoid = seen.state.avoid
+    return Place(pool=seen.pools.get(int(slice_)), avoid=avoid.get(host), avoid_pool=avoid.get(slice_))

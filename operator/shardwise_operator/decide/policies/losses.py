@@ -93,10 +93,8 @@ def cause_of(pod: Pod | None, host: str, seen: Observed) -> Lost:
 def _own_cause(pod: Pod, seen: Observed) -> Lost:
     if pod.reason.startswith("OutOf"):  # the kubelet: OutOfcpu, OutOfpods, ...
         return Lost.ADMISSION
-    if pod.reason in _REASONS:
-        return _REASONS[pod.reason]
-    if pod.disruption in _DISRUPTIONS:
-        return _DISRUPTIONS[pod.disruption]
+    if known := _REASONS.get(pod.reason) or _DISRUPTIONS.get(pod.disruption):
+        return known
     if pod.exit_reason == "OOMKilled":
         return Lost.OUT_OF_MEMORY
     return Lost.NODE_LOST if seen.on_a_lost_node(pod) else Lost.UNKNOWN

@@ -24,10 +24,11 @@ from shardwise_operator.reasons import FALSE, TRUE, UNKNOWN, ConditionStatus, Lo
 _MAX_LOST = 5
 # Losses that are no fault of the plan: another pod may come to a verdict.
 _NOT_ITS_OWN = (Lost.EVICTION, Lost.NODE_LOST, Lost.MAINTENANCE, Lost.ADMISSION)
-_CONDITIONS: Mapping[Finding, tuple[ConditionStatus, str]] = {
-    Finding.FITS: (TRUE, reasons.FITTING),
-    Finding.NOT_FITTING: (FALSE, reasons.NOT_FITTING),
-    Finding.UNKNOWN: (UNKNOWN, reasons.MEMORY_UNKNOWN),
+# By whether the job fits, None if that is unknown: the finding, and the condition with its reason.
+_FINDINGS: Mapping[bool | None, tuple[Finding, ConditionStatus, str]] = {
+    True: (Finding.FITS, TRUE, reasons.FITTING),
+    False: (Finding.NOT_FITTING, FALSE, reasons.NOT_FITTING),
+    None: (Finding.UNKNOWN, UNKNOWN, reasons.MEMORY_UNKNOWN),
 }
 _PLANNING = "the job is planned before its pods are made"
 
@@ -90,8 +91,7 @@ def _of_its_pod(seen: Observed, now: float) -> Plan | None:
 
 def _judged(seen: Observed, verdict: Verdict, now: float) -> Plan:
     assert seen.state.preflight is not None
-    finding = Finding.UNKNOWN if verdict.fits is None else Finding.FITS if verdict.fits else Finding.NOT_FITTING
-    status, reason = _CONDITIONS[finding]
+    finding, status, reason = _FINDINGS[verdict.fits]
     state = replace(_without_pod(seen.state, now), preflight=replace(seen.state.preflight, finding=finding))
     state = state.with_condition(reasons.FITS, status, reason, verdict.words, now=now)
     events = (Event("Warning", reasons.NOT_FITTING, verdict.words),) if finding == Finding.NOT_FITTING else ()

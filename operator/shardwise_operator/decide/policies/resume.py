@@ -67,7 +67,6 @@ def next_round(
 
 
 def _invalid(seen: Observed, now: float) -> Plan:
-    state = replace(seen.state, reason=INVALID, message=seen.problem)
-    state = state.with_condition(READY, FALSE, INVALID, seen.problem, now=now)
+    state = seen.state.at(seen.state.phase, FALSE, INVALID, seen.problem, now=now)
     known = seen.state.reason == INVALID and seen.state.message == seen.problem
     return Plan(state=state, events=() if known else (Event("Warning", INVALID, seen.problem),))
