@@ -9,8 +9,8 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 UV := $(BIN)/uv
-# Processes of pytest: one more than the cores of the smallest machine, since those of many hosts wait for each other.
-WORKERS ?= 3
+# Processes of pytest: two more than the cores of the smallest machine, since many tests wait for other processes.
+WORKERS ?= 4
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 # Folders of tests that need neither a cluster nor many processes.

@@ -1,7 +1,7 @@
 """Which small jobs are compiled for which class: each choice of a job at least once, and those together that interact.
 
 Used by the tests beside this. Precision is bfloat16 and the kernel `auto` where a row does not say. A class's first job
-on one slice, and its first on several, compile every program of a run; the others the step.
+compiles every program of a run, and so does the first on several slices of a TPU and of a GPU; the others the step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,12 @@ class Row:
     def request(self) -> Request:
         """What is asked of the compiler."""
         alike = (row for row in ROWS if row.accelerator == self.accelerator and (row.slices > 1) == (self.slices > 1))
-        programs = EVERY_PROGRAM if next(alike) == self else ("step",)
+        wanted = next(alike) == self and (self.slices == 1 or self.accelerator in _EVERY_PROGRAM_ON_SLICES)
+        programs = EVERY_PROGRAM if wanted else ("step",)
         return Request(small(self.accelerator, self.topology, self.slices, *self.words), programs)
 
 
+_EVERY_PROGRAM_ON_SLICES = ("tpu-v5e", "gpu-h100")
 WEIGHTS = 2 * 4 + 1
 """Matrices of the small model: four of each layer, and the token table."""
 FLOAT32 = "precision.compute=float32"
