@@ -18,14 +18,20 @@ from shardwise.job.presets import BYTE_VOCAB_SIZE, NO_PRESET, OPTIMIZERS, OWNERS
 from shardwise.job.rules.conflicts import CONFLICTS, Fact
 from shardwise.job.spec import JobSpec, Model, Optimizer
 from shardwise.protocol.strict_model import StrictModel
-from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, once, quoted, without
+from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, once, preset_or, quoted, without
 
 _MODEL = "spec.training.model"
 _HEADS = of_preset("self", "heads", "heads")
 _EMBED = of_preset("self", "embed", "embed")
 _POSITIONS = of_preset("self", "seq_len", "seqLen")
 _KNOWN = has_size("self", "heads", "embed")
-_HEAD = f"{_EMBED} / {_HEADS}"
+_HEAD = preset_or("self", "head_size", "headSize", f"{_EMBED} / {_HEADS}")
+_KV_HEADS = preset_or("self", "kv_heads", "kvHeads", _HEADS)
+_WINDOWED = quoted(preset for preset, fields in PRESETS.items() if "sliding_window" in fields)
+_HAS_WINDOW = f"has(self.slidingWindow) || self.?preset.orValue('') in {_WINDOWED}"
+
+_SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in fields)
+_SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
 
 _MODEL_RULES = (
     Rule(
@@ -35,16 +41,55 @@ _MODEL_RULES = (
     ),
     Rule(
         at=_MODEL,
-        holds=f"!{_KNOWN} || {_EMBED} % {_HEADS} == 0",
+        holds=f"!{_KNOWN} || {_SIZED_HEADS} || {_EMBED} % {_HEADS} == 0",
         message="'expected a number of heads that divides embed, such as' + " + listed(_EMBED),
         shows=True,
         field=".heads",
     ),
     Rule(
         at=_MODEL,
-        holds=f"!has(self.rotaryDim) || !{_KNOWN} "
-        f"|| (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_EMBED} / {_HEADS})",
-        message="expected an even number up to the head size (embed / heads)",
+        holds=f"!{has_size('self', 'heads')} || {_HEADS} % {_KV_HEADS} == 0",
+        message="'expected a number of kvHeads that divides heads, such as' + " + listed(_HEADS),
+        shows=True,
+        field=".kvHeads",
+    ),
+    *(
+        Rule(
+            at=_MODEL,
+            holds=f"!has(self.{name}) || {_HAS_WINDOW}",
+            message=f"expected no {name} without slidingWindow, the tokens that such a block sees",
+            field=f".{name}",
+        )
+        for name in ("slidingWindowPattern", "localRopeTheta")
+    ),
+    Rule(
+        at=f"{_MODEL}.ropeScaling",
+        holds="self.kind != 'linear' || !has(self.originalSeqLen)",
+        message="expected no originalSeqLen with kind: linear",
+        field=".originalSeqLen",
+    ),
+    Rule(
+        at=f"{_MODEL}.ropeScaling",
+        holds="self.kind == 'yarn' || !has(self.attentionFactor)",
+        message="expected attentionFactor with kind: yarn only",
+        field=".attentionFactor",
+    ),
+    Rule(
+        at=f"{_MODEL}.ropeScaling",
+        holds="self.?highFrequencyFactor.orValue(4.0) > self.?lowFrequencyFactor.orValue(1.0)",
+        message="expected more than lowFrequencyFactor",
+        field=".highFrequencyFactor",
+    ),
+    Rule(
+        at=f"{_MODEL}.ropeScaling",
+        holds="self.?betaFast.orValue(32.0) > self.?betaSlow.orValue(1.0)",
+        message="expected more than betaSlow",
+        field=".betaFast",
+    ),
+    Rule(
+        at=_MODEL,
+        holds=f"!has(self.rotaryDim) || !{_KNOWN} || (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_HEAD})",
+        message="expected an even number up to the head size (headSize, or embed / heads)",
         field=".rotaryDim",
     ),
     Rule(
@@ -68,7 +113,8 @@ _TRAINING = "spec.training"
 _BYTE = "self.data.?tokenizer.orValue('byte') == 'byte'"
 _TENSOR = "self.?mesh.?tensor.orValue(1)"
 _MODEL_HEADS = of_preset("self.model", "heads", "heads")
-_MLP = f"self.model.?mlp.orValue(4 * {of_preset('self.model', 'embed', 'embed')})"
+_MODEL_KV_HEADS = preset_or("self.model", "kv_heads", "kvHeads", _MODEL_HEADS)
+_MLP = preset_or("self.model", "mlp", "mlp", f"4 * {of_preset('self.model', 'embed', 'embed')}")
 _ROWS = (
     f"((self.model.?vocabSize.orValue({BYTE_VOCAB_SIZE}) + {VOCAB_MULTIPLE - 1}) / {VOCAB_MULTIPLE} * {VOCAB_MULTIPLE})"
 )
@@ -82,6 +128,14 @@ _TRAINING_RULES = (
         at=_TRAINING,
         holds=f"!{has_size('self.model', 'heads')} || {_MODEL_HEADS} % {_TENSOR} == 0",
         message="'expected a tensor that divides heads, such as' + " + listed(_MODEL_HEADS),
+        shows=True,
+        field=".mesh.tensor",
+    ),
+    Rule(
+        at=_TRAINING,
+        holds=f"!{has_size('self.model', 'heads')} || {_MODEL_KV_HEADS} == {_MODEL_HEADS} "
+        f"|| {_MODEL_KV_HEADS} % {_TENSOR} == 0",
+        message="'expected a tensor that divides kvHeads, such as' + " + listed(_MODEL_KV_HEADS),
         shows=True,
         field=".mesh.tensor",
     ),

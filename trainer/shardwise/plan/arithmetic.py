@@ -84,11 +84,11 @@ def _over_tensor(program: Program) -> float:
     rows = batch.sequences // (mesh["replica"] * mesh[DATA[0]] * mesh[DATA[1]])
     stream: int = rows * config.seq_len * config.embed_size * program.layout.dtype.itemsize
     split = program.layout.splits_positions(config.seq_len)
-    branches = 2 if config.block == "sequential" else 1
-    again = {"none": 0, "dots": branches, "full": 2 * branches - 1}[config.remat]
+    branches = 1 if config.block == "parallel" else 2
+    sums = 1 if config.block == "sequential" else 0  # computing a layer again sums what its second branch starts from
+    again = {"none": 0, "dots": branches, "full": branches + sums}[config.remat]
     if not split:
-        # A sum is there whole; computing a layer again sums again what its second branch starts from.
-        again = 2 * (branches - 1) if config.remat == "full" else 0
+        again = 2 * sums if config.remat == "full" else 0  # a sum is there whole
     ends = 4  # the embedding and the head, forward and backward
     return stream * (config.num_layers * (4 * branches + again) + ends)
 
@@ -98,7 +98,7 @@ def _over_replicas(program: Program) -> float:
 
 
 def _is_matrix(names: tuple[str, ...]) -> bool:
-    features = [name for name in names if name not in ("layers", "qkv")]
+    features = [name for name in names if name not in ("layers", "qkv", "kv")]
     return len(features) > 1 and "position" not in features
 
 

@@ -11,7 +11,8 @@ from shardwise.job.accelerators import offered
 from shardwise.job.load import dump, loads
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.resolve import resolve
-from shardwise.job.spec import TrainingJob
+from shardwise.job.sizes import block_matrices, is_gated, keys_seen_twice
+from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
 from shardwise.plan.making import plan
 from shardwise.plan.memory import usable_bytes
@@ -167,28 +168,31 @@ def estimate(job: TrainingJob) -> Estimate:
     layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
     vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
     width = 2 if training.precision.compute == "bfloat16" else 4
-    block, table = 4 * embed * embed + 2 * embed * mlp, vocab * embed * (1 if model.tied_head else 2)
+    block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
+    heads = (model.heads or 0) * (model.head_size or 0)
+    seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)
     ways = shape.tensor * (shape.data if training.mesh.fsdp else 1)
     kept = 4 + _MOMENT_BYTES[training.optimizer.name] + 4 + (2 if training.precision.params == "bfloat16" else 0)
     rows = training.batch.sequences // (shape.replica * shape.data * training.batch.microbatches)
     tokens = rows * length
-    layer = tokens * width * _kept_of_a_layer(model.remat, embed, mlp, shape.tensor)
+    layer = tokens * width * _kept_of_a_layer(model, shape.tensor)
     logits = min(training.loss.block_tokens, tokens) * vocab / shape.tensor * (8 + width)
     whole = (2 * block + table) * width / shape.tensor + vocab * embed * 4 / shape.tensor
-    working = tokens * width * (4 * mlp / shape.tensor + 8 * embed)
+    working = tokens * width * (2 * (3 if is_gated(model) else 2) * mlp / shape.tensor + 8 * embed)
     memory = (layers * block + table) * kept / ways + layers * layer + logits + whole + working
 
     again = {"none": 1.0, "dots": 1.03, "full": 1.3}[model.remat]
     total = training.batch.sequences * length
     matrices = layers * block + vocab * embed
-    flops = total * (6 * matrices + 6 * layers * length * embed) * again
+    flops = total * (6 * matrices + 6 * heads * seen) * again
     peak = float(getattr(spec.peak_flops, training.precision.compute).value)
     devices = shape.replica * shape.data * shape.tensor
     link = float(spec.interconnect.bandwidth.value)
     weights = (layers * block + table) * width / shape.tensor * training.batch.microbatches
     over_data = weights * (shape.data - 1) / shape.data if training.mesh.fsdp else 0.0
-    branches = 2 if model.block == "sequential" else 1
-    moves = layers * (4 * branches + {"none": 0, "dots": branches, "full": 2 * branches - 1}[model.remat]) + 4
+    branches = 1 if model.block == "parallel" else 2
+    whole_again = branches + (1 if model.block == "sequential" else 0)
+    moves = layers * (4 * branches + {"none": 0, "dots": branches, "full": whole_again}[model.remat]) + 4
     over_tensor = tokens * training.batch.microbatches * embed * width * moves * (shape.tensor - 1) / shape.tensor
     on_gpu = spec.platform == "gpu"
     beside = 2 * over_data + (over_data + over_tensor / 2 if on_gpu else over_tensor / 2)
@@ -197,15 +201,18 @@ def estimate(job: TrainingJob) -> Estimate:
     return Estimate(bytes=memory, seconds=seconds)
 
 
-def _kept_of_a_layer(remat: str, embed: int, mlp: int, tensor: int) -> float:
+def _kept_of_a_layer(model: Model, tensor: int) -> float:
     """Return the values of a token that the backward pass keeps of one layer."""
-    match remat:
+    embed, mlp = model.embed or 0, model.mlp or 0
+    heads, kv_heads = ((number or 0) * (model.head_size or 0) for number in (model.heads, model.kv_heads))
+    gates = 1 if is_gated(model) else 0
+    match model.remat:
         case "full":
             return embed / tensor
         case "dots":
-            return (4 * embed + mlp) / tensor + 2 * embed
+            return (embed + heads + 2 * kv_heads + (1 + gates) * mlp) / tensor + 2 * embed
         case _:
-            return 13 * embed + (11 * embed + 3.5 * mlp) / tensor
+            return 13 * embed + (5 * heads + 6 * kv_heads + (3.5 + 2 * gates) * mlp) / tensor
 
 
 def _refuse_unknown(job: TrainingJob) -> None:

@@ -94,7 +94,7 @@ def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
 
 
 def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
-    """Heads, mlp and the padded vocabulary split evenly over tensor; embed over data, with fsdp."""
+    """Heads, kvHeads, mlp and the padded vocabulary split evenly over tensor; embed over data, with fsdp."""
     mesh = mesh_shape(job)
     if mesh is None or mesh.context * mesh.pipeline > 1:
         return
@@ -124,7 +124,8 @@ def _uneven(job: TrainingJob, tensor: int, data: int) -> list[str]:
 
 def _tensor_sizes(model: Model) -> dict[str, int]:
     vocab = None if model.vocab_size is None else padded_vocab_size(model.vocab_size)
-    sizes = {"heads": model.heads, "mlp": model.mlp, "vocabulary rows": vocab}
+    kv_heads = None if model.kv_heads == model.heads else model.kv_heads
+    sizes = {"heads": model.heads, "kvHeads": kv_heads, "mlp": model.mlp, "vocabulary rows": vocab}
     return {name: size for name, size in sizes.items() if size is not None}
 
 

@@ -13,6 +13,7 @@ from shardwise.protocol.errors import Problem
 from shardwise.protocol.text import any_of
 
 _PATH = "spec.training.model"
+_WINDOW = "set slidingWindow, the tokens that such a block sees, or take it out"
 
 
 def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
@@ -34,27 +35,68 @@ def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
 def heads_divide_embed(job: TrainingJob) -> Iterator[Problem]:
     """Every head has the same whole size."""
     model = job.spec.training.model
-    if model.heads is not None and model.embed is not None and model.embed % model.heads:
+    if model.head_size is None and model.heads is not None and model.embed is not None:
         works = [heads for heads in divisors(model.embed) if heads <= 2 * model.heads]
         yield Problem(
             path=f"{_PATH}.heads",
             given=shown(model.heads),
             expected=f"a number that divides embed {model.embed}: {any_of(works)}",
+            hint="or give headSize, for heads that are not embed / heads wide",
+        )
+
+
+def kv_heads_divide_heads(job: TrainingJob) -> Iterator[Problem]:
+    """Every head of keys and values is for the same number of query heads."""
+    model = job.spec.training.model
+    if model.kv_heads is not None and model.heads is not None and model.heads % model.kv_heads:
+        yield Problem(
+            path=f"{_PATH}.kvHeads",
+            given=shown(model.kv_heads),
+            expected=f"a number that divides heads {model.heads}: {any_of(divisors(model.heads))}",
         )
 
 
 def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
     """Rotary positions turn pairs of values inside one head."""
     model = job.spec.training.model
-    if model.rotary_dim is None or model.heads is None or model.embed is None or model.embed % model.heads:
+    if model.rotary_dim is None or model.head_size is None or model.position != "rotary":
         return
-    head_size = model.embed // model.heads
-    if model.position == "rotary" and (model.rotary_dim > head_size or model.rotary_dim % 2):
+    if model.rotary_dim > model.head_size or model.rotary_dim % 2:
         yield Problem(
             path=f"{_PATH}.rotaryDim",
             given=shown(model.rotary_dim),
-            expected=f"an even number up to the head size {head_size} (embed / heads)",
+            expected=f"an even number up to the head size {model.head_size} (embed / heads, or headSize)",
         )
+
+
+def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
+    """What is said of blocks with a sliding window needs one."""
+    model = job.spec.training.model
+    of_windows = {"slidingWindowPattern": model.sliding_window_pattern, "localRopeTheta": model.local_rope_theta}
+    for name, value in of_windows.items():
+        if value is not None and model.sliding_window is None:
+            yield Problem(
+                path=f"{_PATH}.{name}", given=shown(value), expected=f"no {name} without slidingWindow", hint=_WINDOW
+            )
+
+
+def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
+    """Each kind of scaling has its own fields, and its upper bound lies above its lower one."""
+    scaling, path = job.spec.training.model.rope_scaling, f"{_PATH}.ropeScaling"
+    if scaling is None:
+        return
+    if scaling.kind == "linear" and scaling.original_seq_len is not None:
+        expected = "no originalSeqLen with kind: linear"
+        yield Problem(path=f"{path}.originalSeqLen", given=shown(scaling.original_seq_len), expected=expected)
+    if scaling.kind != "yarn" and scaling.attention_factor is not None:
+        expected = f"no attentionFactor with kind: {scaling.kind}"
+        yield Problem(path=f"{path}.attentionFactor", given=shown(scaling.attention_factor), expected=expected)
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    if high <= low:
+        yield Problem(path=f"{path}.highFrequencyFactor", given=shown(high), expected=f"more than {low}, the low one")
+    if scaling.beta_fast <= scaling.beta_slow:
+        expected = f"more than {scaling.beta_slow}, betaSlow"
+        yield Problem(path=f"{path}.betaFast", given=shown(scaling.beta_fast), expected=expected)
 
 
 def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
@@ -87,7 +129,10 @@ def kernel_takes_the_shapes(job: TrainingJob) -> Iterator[Problem]:
 RULES = (
     sizes_are_known,
     heads_divide_embed,
+    kv_heads_divide_heads,
     rotary_dim_fits,
+    windows_have_a_size,
+    rope_scaling_has_its_fields,
     kernel_runs_here,
     kernel_takes_the_shapes,
 )

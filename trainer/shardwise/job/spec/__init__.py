@@ -7,7 +7,7 @@ from shardwise.job.quantity import Duration, Quantity
 from shardwise.job.spec.base import FilledFrom, Unit
 from shardwise.job.spec.data import Data, Source
 from shardwise.job.spec.job import Hardware, JobSpec, Metadata, TrainingJob
-from shardwise.job.spec.model import Dropout, Model, PresetName
+from shardwise.job.spec.model import Dropout, Model, PresetName, RopeScaling
 from shardwise.job.spec.optimizer import Optimizer, OptimizerName, Schedule
 from shardwise.job.spec.pod import EnvVariable, Pod, Toleration
 from shardwise.job.spec.recovery import Recovery, Restarts
@@ -49,6 +49,7 @@ __all__ = [
     "Quantity",
     "Recovery",
     "Restarts",
+    "RopeScaling",
     "Schedule",
     "Source",
     "Toleration",
