@@ -32,6 +32,7 @@ INSTALLER := .venv/.uv-$(call fingerprint,requirements/uv.txt)
 READY := .venv/.ready-$(call fingerprint,requirements/uv.txt requirements/dev.txt trainer/pyproject.toml operator/pyproject.toml)
 PLAN_READY := .venv-plan/.ready-$(call fingerprint,requirements/plan.txt trainer/pyproject.toml)
 BENCH_READY := .venv-bench/.ready-$(call fingerprint,requirements/bench.txt)
+HF_READY := .venv-hf/.ready-$(call fingerprint,requirements/hf.txt)
 
 COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
@@ -99,6 +100,15 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 	@$(if $(PREVIOUS),,echo 'Which release is the other one? Say it: make test-skew PREVIOUS=v0.1.0' >&2; exit 2)
 	tree=$$(mktemp -d) && trap 'git worktree remove --force $$tree' EXIT && git worktree add --quiet --detach $$tree $(PREVIOUS) && \
 	  $(BIN)/python -m tests.skew $$tree
+
+.PHONY: test-hf
+test-hf: $(READY) $(HF_READY) ## every family of models against transformers, whose logits are recorded, and our exports in it (3 GB the first time)
+	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder && \
+	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder
+
+.PHONY: record-hf
+record-hf: $(READY) $(HF_READY) ## write the logits of every family anew that transformers computes, for the tests without it
+	.venv-hf/bin/python -m tests.train.weights.hf.record
 
 .PHONY: test-kind
 test-kind: $(READY) ## the tests of jobs and images on the real kind, its control plane killed too; makes all it needs
@@ -183,10 +193,11 @@ lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pi
 	$(COMPILE) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
 	$(COMPILE) $(OPERATOR) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
+	$(COMPILE_TPU) requirements/hf.in -o requirements/hf.txt
 
 .PHONY: clean
 clean: ## remove the environments and the tools' caches (runs and checkpoints stay)
-	rm -rf .venv .venv-bench .venv-plan .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-hf .venv-plan .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------- the environments
@@ -223,4 +234,10 @@ $(BENCH_READY): | $(READY)
 	@echo "==> .venv-bench: the peers that the benchmarks compare with"
 	$(BIN)/python -m venv --clear --without-pip .venv-bench
 	$(UV) pip sync --python .venv-bench/bin/python --compile-bytecode --require-hashes requirements/bench.txt
+	@touch $@
+
+$(HF_READY): | $(READY)
+	@echo "==> .venv-hf: torch and transformers, which imports and exports are compared with (3 GB the first time)"
+	$(BIN)/python -m venv --clear --without-pip .venv-hf
+	$(UV) pip sync --python .venv-hf/bin/python --compile-bytecode --require-hashes requirements/hf.txt
 	@touch $@

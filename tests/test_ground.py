@@ -27,6 +27,7 @@ SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "bench.txt": (["bench.in"], {}),
     "dev.txt": (["dev.in", "uv.in", "override.in"], {TRAINER: EXTRAS, OPERATOR: []}),
     "go.txt": (["go.in"], {}),
+    "hf.txt": (["hf.in"], {}),
     "gpu.txt": (["gpu.in"], {TRAINER: EXTRAS}),
     "image.txt": (["image.in", "uv.in"], {}),
     "operator.txt": (["override.in"], {TRAINER: [], OPERATOR: []}),

@@ -9,10 +9,10 @@ import jax
 import pytest
 from tests.cli.conftest import Command
 
-from shardwise.cli.check import num_parameters
 from shardwise.job.explain import rows
 from shardwise.job.load import load, loads
 from shardwise.job.resolve import resolve
+from shardwise.job.sizes import num_parameters
 from shardwise.train.config import GptConfig
 from shardwise.train.layout import flatten
 from shardwise.train.model import Gpt

@@ -104,3 +104,22 @@ def test_difference_reads_as_a_sentence() -> None:
     """Old and new are shown as YAML would."""
     assert str(Difference(path="spec.training.seed", old=0, new=1)) == "spec.training.seed: was 0, is now 1"
     assert str(Difference(path="a", old=None, new="x")) == 'a: was null, is now "x"'
+
+
+def test_a_run_from_before_the_families_is_the_same_run() -> None:
+    """A model that older releases could train has none of the younger fields in its identity, however it is written."""
+    young = {
+        "kvHeads",
+        "headSize",
+        "norm",
+        "activation",
+        "mlpBias",
+        "ropeTheta",
+        "queryPreAttnScalar",
+        "scaleEmbedding",
+    }
+    for words in ([], ["training.model.position=rotary"], ["training.model={preset: tiny, kvHeads: 4, norm: layer}"]):
+        known = identity(load(QUICKSTART, words), data_fingerprint="f")
+        assert {known[f"spec.training.model.{name}"] for name in young} == {None}
+    assert changed("training.model.kvHeads=2") == ["spec.training.model.kvHeads"]
+    assert changed("training.model.norm=rms") == ["spec.training.model.norm"]

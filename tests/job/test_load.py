@@ -1,5 +1,6 @@
 """shardwise.job.load, resolve, overrides and explain: a right job file, and what becomes of it."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Duration, Mesh, TrainingJob, Unit
 from shardwise.job.topology import MeshShape, mesh_shape, num_devices
+from shardwise.protocol.errors import JobError
 
 Golden = Callable[[str, str], None]
 
@@ -54,6 +56,17 @@ def test_job_is_written_and_read_back(overrides: list[str]) -> None:
     assert resolve(resolved) == resolved
 
 
+# Fields that some models lack, whatever their positions.
+SOME = (
+    "local_rope_theta",
+    "rope_scaling",
+    "attention_softcap",
+    "logit_softcap",
+    "sliding_window",
+    "sliding_window_pattern",
+)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_preset_fills_what_is_left_out(preset: str) -> None:
     """A preset gives every size that the job does not; what the job gives stays."""
@@ -61,10 +74,11 @@ def test_preset_fills_what_is_left_out(preset: str) -> None:
     model = resolve(job).spec.training.model
     assert model.layers == 3
     assert model.embed == PRESETS[preset]["embed"]
-    assert model.mlp == 4 * PRESETS[preset]["embed"]
+    assert model.mlp == PRESETS[preset].get("mlp", 4 * PRESETS[preset]["embed"])
     assert model.vocab_size == 257
     unset = {name for name in type(model).model_fields if getattr(model, name) is None}
-    assert unset == (set() if preset == "gptj-6b" else {"rotary_dim"})
+    always = {"rotary_dim", "rotary_pairs", "rope_theta"} if model.position == "learned" else set()
+    assert unset == always | {name for name in SOME if name not in PRESETS[preset]}
 
 
 def test_rotary_turns_the_whole_head_unless_told() -> None:
@@ -238,7 +252,7 @@ def test_explained_values_are_the_models() -> None:
         "from 1 to 2147483647",
     )
     assert (rate.type, rate.range) == ("number", "above 0, up to 100")
-    assert by_path["spec.training.model.mlp"].default == "4 x embed"
+    assert by_path["spec.training.model.mlp"].default == "the preset, or else 4 x embed"
     assert by_path["spec.training.mesh.fsdp"].default == "true"
     assert by_path["spec.training.data.train.*.paths"].range == "1 to 1024 items"
     assert (
@@ -273,3 +287,54 @@ def test_package_needs_pydantic_and_yaml_only() -> None:
     )
     heavy = {"jax", "numpy", "ray", "kubernetes", "haliax", "fsspec", "typer", "rich", "tensorstore"}
     assert not heavy & set(result.stdout.split())
+
+
+LLAMA = "layers: 2, heads: 8, embed: 64, seqLen: 64, position: rotary"
+APART: list[tuple[str, str, str]] = [
+    ("kvHeads: 3", "model.kvHeads", "a number that divides heads 8: 1, 2, 4"),
+    ("kvHeads: 1", "mesh.tensor", "1 kvHeads over tensor 2"),
+    ("headSize: 7", "model.rotaryDim", "an even number up to the head size 7"),
+    ("slidingWindowPattern: 2", "model.slidingWindowPattern", "no slidingWindowPattern without slidingWindow"),
+    ("localRopeTheta: 100.0", "model.localRopeTheta", "no localRopeTheta without slidingWindow"),
+    ("position: learned, ropeTheta: 100.0", "model.ropeTheta", "no ropeTheta with position: learned"),
+    ("position: learned, rotaryPairs: half", "model.rotaryPairs", "no rotaryPairs with position: learned"),
+    (
+        "ropeScaling: {kind: linear, factor: 2.0, originalSeqLen: 8}",
+        "model.ropeScaling.originalSeqLen",
+        "no originalSeqLen with kind: linear",
+    ),
+    (
+        "ropeScaling: {kind: llama3, factor: 2.0, attentionFactor: 2.0}",
+        "model.ropeScaling.attentionFactor",
+        "no attentionFactor with kind: llama3",
+    ),
+    (
+        "ropeScaling: {kind: llama3, factor: 2.0, highFrequencyFactor: 1.0}",
+        "model.ropeScaling.highFrequencyFactor",
+        "more than 1.0",
+    ),
+    ("ropeScaling: {kind: yarn, factor: 2.0, betaSlow: 40.0}", "model.ropeScaling.betaFast", "more than 40.0"),
+    ("slidingWindow: 8, attention: splash", "model.slidingWindow", "no window shorter than seqLen 64"),
+    ("attentionSoftcap: 8.0, attention: cudnn", "model.attentionSoftcap", "none with attention: cudnn"),
+]
+
+
+@pytest.mark.parametrize(("fields", "path", "words"), APART)
+def test_fields_of_a_model_that_do_not_go_together_are_refused(fields: str, path: str, words: str) -> None:
+    """The field is named, with what it was given and what goes with the others."""
+    given = ", ".join([*(part for part in LLAMA.split(", ") if part.split(":")[0] not in fields), fields])
+    with pytest.raises(JobError, match=re.escape(words)) as error:
+        quickstart(f"training.model={{{given}}}", "training.mesh.tensor=2")
+    assert f"spec.training.{path}" in str(error.value)
+
+
+def test_what_follows_from_other_fields_is_filled_in() -> None:
+    """Sizes of heads and of stretched positions are written out, and a preset's are kept."""
+    yarn = "ropeScaling: {kind: yarn, factor: 4.0}"
+    model = resolve(quickstart(f"training.model={{{LLAMA}, kvHeads: 2, {yarn}}}")).spec.training.model
+    assert (model.head_size, model.rotary_dim, model.query_pre_attn_scalar) == (8, 8, 8.0)
+    assert model.rope_scaling is not None
+    assert model.rope_scaling.original_seq_len == 16
+    assert model.rope_scaling.attention_factor == pytest.approx(1.1386294)
+    gemma = resolve(quickstart("training.model.preset=gemma2-2b", "training.mesh.tensor=1")).spec.training.model
+    assert (gemma.head_size, gemma.kv_heads, gemma.norm_epsilon) == (256, 4, 1e-6)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.train.grids import layout_over
 
-from shardwise.train.attention import attend, blockwise, cudnn, plain, splash
+from shardwise.train.attention import Scores, attend, blockwise, cudnn, plain, splash
 
 Array = jax.Array
 Kernel = Callable[..., Array]
@@ -63,6 +63,49 @@ def test_blockwise_equals_plain(*, documents: bool) -> None:
     arrays = inputs(64, 8, documents=documents)
     blocks = with_gradients(partial(blockwise, block=16), *arrays)
     assert_close(blocks, with_gradients(plain, *arrays), 1e-5)
+
+
+def test_shared_heads_are_repeated_heads() -> None:
+    """Keys and values with a head for every three of queries give what three copies of each would, gradients too."""
+    q, k, v, segments = inputs(64, 8, documents=True)
+    q = jnp.concatenate([q, 2 * q, 3 * q], axis=1)
+
+    def repeated(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+        return plain(q, jnp.repeat(k, 3, axis=1), jnp.repeat(v, 3, axis=1), segments)
+
+    expected = with_gradients(repeated, q, k, v, segments)
+    for kernel in (plain, partial(blockwise, block=16)):
+        assert_close(with_gradients(kernel, q, k, v, segments), expected, 1e-5)
+
+
+@pytest.mark.parametrize("window", [2, 5, 16, 40, 64])
+def test_a_window_hides_what_lies_before_it(window: int) -> None:
+    """A query sees itself and the window's other keys: those before may be anything. Blocks make no difference."""
+    q, k, v, _ = inputs(64, 8, documents=False)
+    scores = Scores(window=window)
+    out = plain(q, k, v, None, scores=scores)
+    for at in (0, 13, 63):
+        first = max(0, at - window + 1)
+        powers = jnp.exp(jnp.einsum("bhd,bhkd->bhk", q[:, :, at], k[:, :, first : at + 1]))
+        mean = jnp.einsum("bhk,bhkd->bhd", powers, v[:, :, first : at + 1]) / powers.sum(-1, keepdims=True)
+        assert np.allclose(out[:, :, at], mean, atol=1e-5)
+    by_blocks = with_gradients(partial(blockwise, block=16, scores=scores), q, k, v, None)
+    assert_close(by_blocks, with_gradients(partial(plain, scores=scores), q, k, v, None), 1e-5)
+
+
+def test_a_cap_bends_the_scores() -> None:
+    """Scores become cap tanh(score / cap): a wide cap changes nothing, and blocks make no difference."""
+    q, k, v, segments = inputs(64, 8, documents=True)
+    q = 5 * q
+    narrow, wide = Scores(softcap=2.0), Scores(softcap=1e4)
+    assert np.allclose(plain(q, k, v, segments, scores=wide), plain(q, k, v, segments), atol=1e-4)
+    bent = plain(q, k, v, segments, scores=narrow)
+    assert not np.allclose(bent, plain(q, k, v, segments), atol=1e-2)
+    scores = 2 * jnp.tanh(jnp.einsum("bhd,bhkd->bhk", q[:, :, 2], k[:, :, :3]) / 2)
+    mean = jnp.einsum("bhk,bhkd->bhd", jax.nn.softmax(scores), v[:, :, :3])
+    assert np.allclose(plain(q, k, v, None, scores=narrow)[:, :, 2], mean, atol=1e-5)
+    by_blocks = with_gradients(partial(blockwise, block=16, scores=narrow), q, k, v, segments)
+    assert_close(by_blocks, with_gradients(partial(plain, scores=narrow), q, k, v, segments), 1e-5)
 
 
 def test_blockwise_takes_any_length() -> None:

@@ -12,6 +12,41 @@ from shardwise.train.step import Batch, lower_step
 
 MakeProgram = Callable[..., Program]
 NUM_STEPS = 20
+LLAMA = (
+    "model.heads=8",
+    "model.kvHeads=4",
+    "model.headSize=8",
+    "model.norm=rms",
+    "model.activation=swiglu",
+    "model.position=rotary",
+    "model.rotaryPairs=half",
+    "model.ropeTheta=1e5",
+    "model.tiedHead=false",
+    "model.attentionBias=false",
+    "model.mlpBias=false",
+)
+GEMMA = (
+    *LLAMA,
+    "model.norm=rms-unit-offset",
+    "model.activation=geglu",
+    "model.tiedHead=true",
+    "model.postNorm=true",
+    "model.qkNorm=true",
+    "model.scaleEmbedding=true",
+    "model.attentionSoftcap=20",
+    "model.logitSoftcap=10",
+    "model.slidingWindow=8",
+    "model.slidingWindowPattern=3",
+    "model.localRopeTheta=1e3",
+)
+NEOX = (
+    "model.block=parallel-two-norms",
+    "model.position=rotary",
+    "model.rotaryPairs=half",
+    "model.rotaryDim=4",
+    "model.activation=gelu-exact",
+    "model.tiedHead=false",
+)
 MESHES = {
     "one device": (1, ()),
     "fsdp 2 x tensor 4": (8, ("mesh.tensor=4",)),
@@ -28,8 +63,12 @@ MESHES = {
         (("optimizer.name=adam", "model.block=parallel", "model.position=rotary", "model.tiedHead=false"), 2e-6),
         (("optimizer.name=lion", "optimizer.learningRate=1e-4", "model.block=parallel", "loss.zLoss=1e-4"), 2e-6),
         (("optimizer.name=muon", "optimizer.learningRate=1e-3", "model.block=sequential"), 1e-4),
+        (LLAMA, 1e-5),
+        ((*LLAMA, "model.attentionBias=true", "model.attentionOutBias=false", "model.qkNorm=true"), 1e-5),
+        (GEMMA, 1e-5),
+        (NEOX, 1e-5),
     ],
-    ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon"],
+    ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon", "llama", "qwen", "gemma", "neox"],
 )
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...], tolerance: float) -> None:
     """Over 20 float32 steps every mesh gives the losses of one device, and starts from the very same bits."""

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardwise.train.rotary import rotate
+from shardwise.job.spec import RopeScaling
+from shardwise.train.rotary import Rope, rotate
 
 
 @pytest.fixture
@@ -16,8 +17,8 @@ def vectors() -> NDArray[np.float32]:
 
 def score(vectors: NDArray[np.float32], query_at: int, key_at: int, rotary_dim: int) -> float:
     """The product of a query and a key at these positions."""
-    query = rotate(jnp.asarray(vectors[:1]), rotary_dim, query_at)
-    key = rotate(jnp.asarray(vectors[1:]), rotary_dim, key_at)
+    query = rotate(jnp.asarray(vectors[:1]), Rope(dim=rotary_dim), query_at)
+    key = rotate(jnp.asarray(vectors[1:]), Rope(dim=rotary_dim), key_at)
     return float(jnp.sum(query * key))
 
 
@@ -32,7 +33,7 @@ def test_scores_depend_on_the_distance_alone(vectors: NDArray[np.float32], rotar
 def test_position_zero_and_the_rest_of_a_head_are_untouched() -> None:
     """Position 0 turns nothing; features beyond the rotary ones never turn; lengths stay."""
     x = np.random.default_rng(1).normal(size=(2, 3, 7, 12)).astype(np.float32)
-    turned = np.asarray(rotate(jnp.asarray(x), 8))
+    turned = np.asarray(rotate(jnp.asarray(x), Rope(dim=8)))
     assert np.array_equal(turned[:, :, 0], x[:, :, 0])
     assert np.array_equal(turned[..., 8:], x[..., 8:])
     assert not np.isclose(turned[:, :, 1:, :2], x[:, :, 1:, :2]).any()
@@ -43,7 +44,7 @@ def test_neighbours_are_the_pairs() -> None:
     """The pair (0, 1) turns by one radian a position and (2, 3) by 1 / 100 of that: GPT-J's order, not GPT-NeoX's."""
     x = np.zeros((1, 1, 3, 4), np.float32)
     x[..., 0] = x[..., 2] = 1
-    turned = np.asarray(rotate(jnp.asarray(x), 4))[0, 0]
+    turned = np.asarray(rotate(jnp.asarray(x), Rope(dim=4)))[0, 0]
     angles = np.arange(3)
     expected = [np.cos(angles), np.sin(angles), np.cos(angles / 100), np.sin(angles / 100)]
     assert np.allclose(turned, np.stack(expected, -1), atol=1e-6)
@@ -52,6 +53,56 @@ def test_neighbours_are_the_pairs() -> None:
 def test_later_rows_start_where_they_are_told() -> None:
     """Rows from `start` on equal the same rows of a whole sequence, in the input's dtype."""
     x = jnp.asarray(np.random.default_rng(2).normal(size=(1, 2, 6, 8)), jnp.bfloat16)
-    part = rotate(x[:, :, 4:], 8, jnp.int32(4))
+    part = rotate(x[:, :, 4:], Rope(dim=8), jnp.int32(4))
     assert part.dtype == jnp.bfloat16
-    assert np.array_equal(np.asarray(part), np.asarray(rotate(x, 8)[:, :, 4:]))
+    assert np.array_equal(np.asarray(part), np.asarray(rotate(x, Rope(dim=8))[:, :, 4:]))
+
+
+def angles(rope: Rope, *, is_local: bool | None = None) -> NDArray[np.float64]:
+    """The angle of each pair at position 1."""
+    half = rope.dim // 2
+    x = np.zeros((1, 1, 2, rope.dim), np.float32)
+    x[..., :half] = 1
+    local = None if is_local is None else jnp.bool_(is_local)
+    turned = np.asarray(rotate(jnp.asarray(x), rope, 0, local), np.float64)[0, 0, 1]
+    return np.arctan2(turned[half:], turned[:half])
+
+
+def test_halves_are_the_pairs_where_asked() -> None:
+    """With pairs: half, GPT-NeoX's order, feature i turns with i + dim / 2, by the same angles."""
+    expected = 1 / 10_000.0 ** (np.arange(4) / 4)
+    assert np.allclose(angles(Rope(dim=8, pairs="half")), expected, rtol=1e-5)
+    assert np.allclose(angles(Rope(dim=8, pairs="half", theta=100.0)), 1 / 100 ** (np.arange(4) / 4), rtol=1e-5)
+
+
+def test_a_linear_scaling_turns_everything_slower() -> None:
+    """Every angle is divided by the factor."""
+    plain = Rope(dim=8, pairs="half")
+    scaled = Rope(dim=8, pairs="half", scaling=RopeScaling(kind="linear", factor=4.0))
+    assert np.allclose(angles(scaled), angles(plain) / 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama3", "yarn"])
+def test_the_other_scalings_spare_the_fast_pairs(kind: str) -> None:
+    """The fastest pair turns as before, the slowest by the factor less, and those between lie between."""
+    scaling = RopeScaling(kind=kind, factor=8.0, original_seq_len=8192, attention_factor=1.0)  # type: ignore[arg-type]
+    plain = angles(Rope(dim=64, pairs="half"))
+    ratio = plain / angles(Rope(dim=64, pairs="half", scaling=scaling))
+    assert np.isclose(ratio[0], 1, rtol=1e-5)
+    assert np.isclose(ratio[-1], 8, rtol=1e-5)
+    assert (np.diff(ratio) > -1e-4).all()
+
+
+def test_yarn_multiplies_what_is_turned() -> None:
+    """Lengths grow by the attention factor."""
+    scaling = RopeScaling(kind="yarn", factor=8.0, original_seq_len=64, attention_factor=1.2)
+    x = np.random.default_rng(1).normal(size=(1, 1, 3, 8)).astype(np.float32)
+    turned = np.asarray(rotate(jnp.asarray(x), Rope(dim=8, pairs="half", scaling=scaling)))
+    assert np.allclose(np.linalg.norm(turned, axis=-1), 1.2 * np.linalg.norm(x, axis=-1), rtol=1e-5)
+
+
+def test_local_blocks_turn_by_their_own_base_unscaled() -> None:
+    """Where the block has a window the local base counts, and no scaling."""
+    rope = Rope(dim=8, pairs="half", theta=1e6, local_theta=100.0, scaling=RopeScaling(kind="linear", factor=4.0))
+    assert np.allclose(angles(rope, is_local=True), angles(Rope(dim=8, pairs="half", theta=100.0)), rtol=1e-5)
+    assert np.allclose(angles(rope, is_local=False), angles(Rope(dim=8, pairs="half", theta=1e6)) / 4, rtol=1e-5)

@@ -37,6 +37,16 @@ def of_preset(model: str, name: str, alias: str) -> str:
     return f"(has({model}.{alias}) ? {model}.{alias} : {{{table}}}[{model}.preset])"
 
 
+def preset_or(model: str, name: str, alias: str, otherwise: str) -> str:
+    """Return the value of a model's field, or else its preset's if that has one, or else what it follows from."""
+    having = {preset: sizes[name] for preset, sizes in PRESETS.items() if name in sizes}
+    table = ", ".join(f"'{preset}': {value}" for preset, value in having.items())
+    asked = f"{model}.?preset.orValue('')"
+    return (
+        f"(has({model}.{alias}) ? {model}.{alias} : {asked} in {quoted(having)} ? {{{table}}}[{asked}] : {otherwise})"
+    )
+
+
 def has_size(model: str, *aliases: str) -> str:
     """Return whether the sizes of a model are known."""
     return f"(has({model}.preset) || ({' && '.join(f'has({model}.{alias})' for alias in aliases)}))"

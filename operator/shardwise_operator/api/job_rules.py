@@ -18,14 +18,21 @@ from shardwise.job.presets import BYTE_VOCAB_SIZE, NO_PRESET, OPTIMIZERS, OWNERS
 from shardwise.job.rules.conflicts import CONFLICTS, Fact
 from shardwise.job.spec import JobSpec, Model, Optimizer
 from shardwise.protocol.strict_model import StrictModel
-from shardwise_operator.api.cel import Rule, flag_rules, has_size, listed, of_preset, quoted
+from shardwise_operator.api.cel import Rule, flag_rules, has_size, listed, of_preset, preset_or, quoted
 
 _of_model = partial(Rule, at="spec.training.model")
+_of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
 _HEADS = of_preset("self", "heads", "heads")
 _EMBED = of_preset("self", "embed", "embed")
 _POSITIONS = of_preset("self", "seq_len", "seqLen")
 _KNOWN = has_size("self", "heads", "embed")
-_HEAD = f"{_EMBED} / {_HEADS}"
+_HEAD = preset_or("self", "head_size", "headSize", f"{_EMBED} / {_HEADS}")
+_KV_HEADS = preset_or("self", "kv_heads", "kvHeads", _HEADS)
+_WINDOWED = quoted(preset for preset, fields in PRESETS.items() if "sliding_window" in fields)
+_HAS_WINDOW = f"has(self.slidingWindow) || self.?preset.orValue('') in {_WINDOWED}"
+
+_SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in fields)
+_SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
 
 _MODEL_RULES = (
     _of_model(
@@ -33,15 +40,48 @@ _MODEL_RULES = (
         message="expected a preset, or layers, heads, embed and seqLen; for a small model write preset: tiny",
     ),
     _of_model(
-        holds=f"!{_KNOWN} || {_EMBED} % {_HEADS} == 0",
+        holds=f"!{_KNOWN} || {_SIZED_HEADS} || {_EMBED} % {_HEADS} == 0",
         message="'expected a number of heads that divides embed, such as' + " + listed(_EMBED),
         shows=True,
         field=".heads",
     ),
     _of_model(
-        holds=f"!has(self.rotaryDim) || !{_KNOWN} "
-        f"|| (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_EMBED} / {_HEADS})",
-        message="expected an even number up to the head size (embed / heads)",
+        holds=f"!{has_size('self', 'heads')} || {_HEADS} % {_KV_HEADS} == 0",
+        message="'expected a number of kvHeads that divides heads, such as' + " + listed(_HEADS),
+        shows=True,
+        field=".kvHeads",
+    ),
+    *(
+        _of_model(
+            holds=f"!has(self.{name}) || {_HAS_WINDOW}",
+            message=f"expected no {name} without slidingWindow, the tokens that such a block sees",
+            field=f".{name}",
+        )
+        for name in ("slidingWindowPattern", "localRopeTheta")
+    ),
+    _of_scaling(
+        holds="self.kind != 'linear' || !has(self.originalSeqLen)",
+        message="expected no originalSeqLen with kind: linear",
+        field=".originalSeqLen",
+    ),
+    _of_scaling(
+        holds="self.kind == 'yarn' || !has(self.attentionFactor)",
+        message="expected attentionFactor with kind: yarn only",
+        field=".attentionFactor",
+    ),
+    _of_scaling(
+        holds="self.?highFrequencyFactor.orValue(4.0) > self.?lowFrequencyFactor.orValue(1.0)",
+        message="expected more than lowFrequencyFactor",
+        field=".highFrequencyFactor",
+    ),
+    _of_scaling(
+        holds="self.?betaFast.orValue(32.0) > self.?betaSlow.orValue(1.0)",
+        message="expected more than betaSlow",
+        field=".betaFast",
+    ),
+    _of_model(
+        holds=f"!has(self.rotaryDim) || !{_KNOWN} || (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_HEAD})",
+        message="expected an even number up to the head size (headSize, or embed / heads)",
         field=".rotaryDim",
     ),
     _of_model(
@@ -64,7 +104,8 @@ _of_training = partial(Rule, at=_TRAINING)
 _BYTE = "self.data.?tokenizer.orValue('byte') == 'byte'"
 _TENSOR = "self.?mesh.?tensor.orValue(1)"
 _MODEL_HEADS = of_preset("self.model", "heads", "heads")
-_MLP = f"self.model.?mlp.orValue(4 * {of_preset('self.model', 'embed', 'embed')})"
+_MODEL_KV_HEADS = preset_or("self.model", "kv_heads", "kvHeads", _MODEL_HEADS)
+_MLP = preset_or("self.model", "mlp", "mlp", f"4 * {of_preset('self.model', 'embed', 'embed')}")
 _ROWS = (
     f"((self.model.?vocabSize.orValue({BYTE_VOCAB_SIZE}) + {VOCAB_MULTIPLE - 1}) / {VOCAB_MULTIPLE} * {VOCAB_MULTIPLE})"
 )
@@ -85,6 +126,9 @@ def _tensor_divides(what: str, known: str, number: str) -> Rule:
 
 _TRAINING_RULES = (
     _tensor_divides("heads", has_size("self.model", "heads"), _MODEL_HEADS),
+    _tensor_divides(
+        "kvHeads", f"({has_size('self.model', 'heads')} && {_MODEL_KV_HEADS} != {_MODEL_HEADS})", _MODEL_KV_HEADS
+    ),
     _tensor_divides("mlp", f"(has(self.model.mlp) || {has_size('self.model', 'embed')})", _MLP),
     _tensor_divides("the vocabulary rows, padded to 128", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS),
     _of_training(

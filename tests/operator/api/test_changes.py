@@ -76,7 +76,7 @@ def test_shape_changes_only_under_suspend(shardwise_api: Client, url: str, spec:
         {"preflight": "plan"},
         {"suspend": True},
         {"training": {"seed": 0}},
-        {"training": {"model": {"normEpsilon": 1e-5}}},
+        {"training": {"model": {"initStd": 0.02}}},
     ],
 )
 def test_the_rest_changes_at_any_time(shardwise_api: Client, url: str, spec: dict[str, object]) -> None:

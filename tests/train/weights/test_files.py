@@ -260,7 +260,7 @@ def test_a_folder_of_another_model_is_not_written_to(small: Mapping[str, GptConf
 UNPUBLISHED = [
     ({"position": "rotary", "rotary_dim": 4}, r"not GPT-2: position is rotary, not learned"),
     ({"tied_head": False}, r"not GPT-2: tiedHead is False, not True"),
-    ({"block": "parallel"}, r"not GPT-J: position is learned, not rotary, tiedHead is True"),
+    ({"block": "parallel"}, r"not GPT-J: position is learned, not rotary, headBias is False"),
 ]
 
 

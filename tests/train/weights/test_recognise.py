@@ -9,8 +9,9 @@ from tests.train.small_gpt import gpt2_config, training_of
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights import model_section, recognise
-from shardwise.train.weights.families import family_of, tensors
-from shardwise.train.weights.recognise import published_config
+from shardwise.train.weights.config_file import published_config
+from shardwise.train.weights.families import family_of
+from shardwise.train.weights.tensors import tensors
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -26,7 +27,7 @@ def shapes_of(config: GptConfig) -> Shapes:
     """The published shapes of a model."""
     family = family_of(config)
     assert family is not None
-    return {name: tensor.shape for name, tensor in tensors(family, config).items()}
+    return {name: tensor.shape for name, tensor in tensors(family.rows, config).items()}
 
 
 PRESETS = [
@@ -104,6 +105,70 @@ def test_a_config_of_something_else_is_refused(
     """A config.json that says what this trainer does not compute, or contradicts the tensors, is refused by field."""
     with pytest.raises(DataError, match=words):
         recognise(shapes_of(small[family]), {**hf_configs[family], **fields}, None)
+
+
+PUBLISHED = {
+    "llama2-7b": ("llama", 32000),
+    "llama3.1-8b": ("llama", 128256),
+    "llama3.2-1b": ("llama", 128256),
+    "mistral-7b": ("mistral", 32000),
+    "qwen2.5-0.5b": ("qwen2", 151936),
+    "qwen2.5-7b": ("qwen2", 152064),
+    "qwen3-0.6b": ("qwen3", 151936),
+    "qwen3-8b": ("qwen3", 151936),
+    "gemma2-2b": ("gemma2", 256000),
+    "gemma3-1b": ("gemma3_text", 262144),
+    "pythia-410m": ("gpt_neox", 50304),
+}
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_a_preset_is_of_its_family(preset: str) -> None:
+    """It is exported as its family, and read back as the same config with the same section."""
+    name, vocab_size = PUBLISHED[preset]
+    config = config_of({"preset": preset}, vocab_size)
+    family = family_of(config)
+    assert family is not None
+    assert family.name == name
+    again = recognise(shapes_of(config), published_config(family, config, "float32"), None)
+    assert again == config
+    assert config_of(model_section(again), vocab_size) == config
+
+
+LLAMA_LIKE: list[tuple[str, dict[str, Any], str]] = [
+    ("llama3.2-1b", {"model_type": "phi3"}, r"model_type is phi3, expected .*llama.*mistral.*qwen2"),
+    ("llama3.2-1b", {"model_type": None}, r"may be those of Llama, Mistral.*put the model's config\.json"),
+    ("llama3.2-1b", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_scaling.rope_type is longrope"),
+    ("llama3.2-1b", {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "rope_scaling.mscale is 1.0"),
+    ("llama3.2-1b", {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
+    ("llama3.2-1b", {"hidden_act": "relu"}, "hidden_act is relu, expected silu .* Llama's"),
+    ("llama3.2-1b", {"quantization_config": {"bits": 4}}, "quantization_config is .* expected None"),
+    ("qwen2.5-0.5b", {"use_sliding_window": True}, "use_sliding_window is true, expected false for Qwen 2.5"),
+    ("gemma2-2b", {"attn_logit_softcapping": -1}, "attn_logit_softcapping is -1, expected a number above 0"),
+    ("gemma3-1b", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types is irregular"),
+    ("pythia-410m", {"hidden_act": "relu"}, "hidden_act is relu, expected gelu or gelu_new"),
+]
+
+
+@pytest.mark.parametrize(("preset", "fields", "words"), LLAMA_LIKE)
+def test_a_config_that_is_not_computed_is_refused_by_key(preset: str, fields: dict[str, Any], words: str) -> None:
+    """The error names the key, what it is, what can be computed, and the family."""
+    config = config_of({"preset": preset}, PUBLISHED[preset][1])
+    family = family_of(config)
+    assert family is not None
+    with pytest.raises(DataError, match=words):
+        recognise(shapes_of(config), {**published_config(family, config, "float32"), **fields}, None)
+
+
+def test_both_forms_of_rotary_keys_mean_the_same() -> None:
+    """What version 5 of transformers keeps in rope_parameters is read as what was in rope_theta and rope_scaling."""
+    config = config_of({"preset": "llama3.1-8b"}, 128256)
+    family = family_of(config)
+    assert family is not None
+    older = published_config(family, config, "float32")
+    newer = {name: value for name, value in older.items() if not name.startswith("rope_")}
+    newer["rope_parameters"] = {**older["rope_scaling"], "rope_theta": older["rope_theta"]}
+    assert recognise(shapes_of(config), newer, None) == recognise(shapes_of(config), older, None) == config
 
 
 def test_recognition_reads_every_size() -> None:

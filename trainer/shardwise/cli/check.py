@@ -16,6 +16,7 @@ from shardwise.cli.command import Overrides
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
+from shardwise.job.sizes import num_parameters
 from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices
 from shardwise.protocol.errors import UsageError
@@ -49,22 +50,6 @@ def command(
     elif job is not None:
         console.print("[bold green]ok[/]")
         console.print(_summary(job))
-
-
-def num_parameters(model: Model, vocab_size: int) -> int:
-    """Return the weights and biases of a resolved model with so many tokens, without the table's padding."""
-    assert model.layers is not None
-    assert model.embed is not None
-    assert model.mlp is not None
-    assert model.seq_len is not None
-    embed, mlp = model.embed, model.mlp
-    norms = 1 if model.block == "parallel" else 2
-    attention = 4 * embed * embed + (4 * embed if model.attention_bias else 0)
-    block = attention + 2 * embed * mlp + mlp + embed + norms * 2 * embed
-    head = 0 if model.tied_head else vocab_size * embed
-    bias = vocab_size if model.head_bias else 0
-    positions = model.seq_len * embed if model.position == "learned" else 0
-    return vocab_size * embed + positions + model.layers * block + 2 * embed + head + bias
 
 
 def _summary(job: TrainingJob) -> Table:

@@ -26,7 +26,7 @@ OutFile = Annotated[
 def command(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
     """Write a run's model as safetensors in Hugging Face's names.
 
-    GPT-2's and GPT-J's kinds of model have such a format; what other models differ in is named.
+    GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Qwen and Gemma have such a format; what other models differ in is named.
     """
     _prepare_folder(out)
     job = on_the_processor(job_of(directory))

@@ -39,7 +39,7 @@ Heads = Annotated[
 
 
 def command(model_file: Weights, directory: NewDir, overrides: Overrides = None, *, heads: Heads = None) -> None:
-    """Make a run directory from published GPT-2 or GPT-J weights.
+    """Make a run directory from published weights of GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Qwen or Gemma.
 
     It gets the weights as the checkpoint of step 0 and a job file to train on from there.
     """

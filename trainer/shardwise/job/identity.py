@@ -30,6 +30,7 @@ Json = None | bool | int | float | str
 FINGERPRINT = "dataFingerprint"
 
 _TOKENIZER = "spec.training.data.tokenizer"
+_MODEL = "spec.training.model"
 _XLA_FLAGS = "spec.training.xlaFlags"
 _LEAVE_OUT = "spec.training.data.leaveOut"
 
@@ -48,9 +49,15 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.hardware": ("", "accelerator topology slices"),
     "spec.training": ("seed xlaFlags", "steps"),
     "spec.training.model": (
-        """layers heads embed mlp seqLen vocabSize block position rotaryDim tiedHead headBias attentionBias
+        """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm postNorm qkNorm activation position
+        rotaryDim rotaryPairs ropeTheta localRopeTheta tiedHead headBias attentionBias attentionOutBias mlpBias
+        queryPreAttnScalar attentionSoftcap logitSoftcap slidingWindow slidingWindowPattern scaleEmbedding
         scaleByInverseLayer normEpsilon initStd""",
         "preset remat attention",
+    ),
+    "spec.training.model.ropeScaling": (
+        "kind factor originalSeqLen lowFrequencyFactor highFrequencyFactor betaSlow betaFast attentionFactor",
+        "",
     ),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer attendAcross heldOut leaveOut", ""),
@@ -110,6 +117,7 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     if result[_TOKENIZER] != BYTE_TOKENIZER:
         result[_TOKENIZER] = "file"
     result[_XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
+    result |= {path: None for path, value in _before(result).items() if result[path] == value}
     result[_LEAVE_OUT] = " ".join(map(str, sorted(job.spec.training.data.leave_out))) or None
     return {**result, FINGERPRINT: data_fingerprint}
 
@@ -120,6 +128,28 @@ def differences(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[Differ
     return [
         Difference(path=path, old=old.get(path), new=new.get(path)) for path in paths if old.get(path) != new.get(path)
     ]
+
+
+def _before(known: Mapping[str, Json]) -> dict[str, Json]:
+    """Return what younger fields of the model are in a run from before they were there, which has none of them."""
+    heads, embed, rotary = (known[f"{_MODEL}.{name}"] for name in ("heads", "embed", "position"))
+    assert isinstance(heads, int)
+    assert isinstance(embed, int)
+    values: dict[str, Json] = {
+        "kvHeads": heads,
+        "headSize": embed // heads,
+        "norm": "layer",
+        "postNorm": False,
+        "qkNorm": False,
+        "activation": "gelu",
+        "rotaryPairs": "interleaved" if rotary == "rotary" else None,
+        "ropeTheta": 10_000.0 if rotary == "rotary" else None,
+        "attentionOutBias": known[f"{_MODEL}.attentionBias"],
+        "mlpBias": True,
+        "queryPreAttnScalar": float(embed // heads),
+        "scaleEmbedding": False,
+    }
+    return {f"{_MODEL}.{name}": value for name, value in values.items()}
 
 
 def _general(path: Path) -> str:

@@ -1,12 +1,12 @@
 """The attention kernels: what each can take, and which one `auto` means on a platform.
 
-`plain` and `blockwise` take everything. The limits of the others are those of the versions that are locked: JAX's
-Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
+`plain` and `blockwise` take everything; sliding windows and caps they alone. The limits of the others are those of the
+versions that are locked: JAX's Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
 """
 
 from typing import Literal
 
-from shardwise.job.spec import Training
+from shardwise.job.spec import Model, Training
 
 Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
 
@@ -30,13 +30,30 @@ def kernel_of(training: Training, platform: str) -> Kernel:
 def objection(training: Training, kernel: Kernel) -> tuple[str, str, str] | None:
     """Say why a kernel cannot take a resolved job's shapes: the field, given, expected; None if it can."""
     model = training.model
-    if kernel == "splash" and (model.seq_len or 0) % SPLASH_POSITIONS:
-        return "model.seqLen", str(model.seq_len), f"a multiple of {SPLASH_POSITIONS} with attention: splash"
-    if kernel != "cudnn":
+    if kernel not in ("splash", "cudnn"):
         return None
+    if found := _of_scores(model, kernel):
+        return found
+    if kernel == "splash":
+        expected = f"a multiple of {SPLASH_POSITIONS} with attention: splash"
+        return ("model.seqLen", str(model.seq_len), expected) if (model.seq_len or 0) % SPLASH_POSITIONS else None
+    return _of_cudnn(training)
+
+
+def _of_scores(model: Model, kernel: Kernel) -> tuple[str, str, str] | None:
+    if model.sliding_window is not None and model.sliding_window < (model.seq_len or 0):
+        expected = f"no window shorter than seqLen {model.seq_len} with attention: {kernel}"
+        return "model.slidingWindow", str(model.sliding_window), expected
+    if model.attention_softcap is not None:
+        return "model.attentionSoftcap", str(model.attention_softcap), f"none with attention: {kernel}"
+    return None
+
+
+def _of_cudnn(training: Training) -> tuple[str, str, str] | None:
+    model = training.model
     if training.precision.compute == "float32":
         return "precision.compute", "float32", "bfloat16 with attention: cudnn"
-    size = (model.embed or 0) // (model.heads or 1)
+    size = model.head_size or 0
     if size % CUDNN_HEAD_STEP or size > CUDNN_HEAD_MOST:
         expected = f"heads of a multiple of {CUDNN_HEAD_STEP} up to {CUDNN_HEAD_MOST} values with attention: cudnn"
         return "model.heads", f"{model.heads}, which makes heads of {size} values", expected

@@ -6,12 +6,17 @@ Keys are attribute names of the models in `job/spec`.
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.job.spec import RopeScaling
+
 BYTE_TOKENIZER = "byte"
 BYTE_VOCAB_SIZE = 257
 VOCAB_MULTIPLE = 128
-_GPT2_VOCAB_SIZE, _GPTJ_VOCAB_SIZE = 50257, 50400
 
 SIZES = ("layers", "heads", "embed", "seq_len")
+ROTARY = ("rotary_dim", "rotary_pairs", "rope_theta", "local_rope_theta", "rope_scaling")
+"""The fields that only a model with rotary positions has."""
+
+# A family of models is the values that its members share.
 
 _GPT2 = {
     "block": "sequential",
@@ -19,13 +24,62 @@ _GPT2 = {
     "tied_head": True,
     "head_bias": False,
     "attention_bias": True,
+    "norm": "layer",
+    "post_norm": False,
+    "qk_norm": False,
+    "activation": "gelu",
+    "rotary_pairs": "interleaved",
+    "rope_theta": 10_000.0,
+    "mlp_bias": True,
+    "scale_embedding": False,
+    "norm_epsilon": 1e-5,
 }
-_GPTJ = {
+_GPTJ = _GPT2 | {
     "block": "parallel",
     "position": "rotary",
     "tied_head": False,
     "head_bias": True,
     "attention_bias": False,
+    "attention_out_bias": False,
+}
+_NEOX = _GPT2 | {
+    "block": "parallel-two-norms",
+    "position": "rotary",
+    "rotary_pairs": "half",
+    "tied_head": False,
+    "activation": "gelu-exact",
+}
+_LLAMA = _GPT2 | {
+    "norm": "rms",
+    "activation": "swiglu",
+    "position": "rotary",
+    "rotary_pairs": "half",
+    "tied_head": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+_LLAMA3 = _LLAMA | {"rope_theta": 500_000.0}
+_MISTRAL = _LLAMA | {"sliding_window": 4096}
+_QWEN2 = _LLAMA | {"attention_bias": True, "attention_out_bias": False, "rope_theta": 1e6, "norm_epsilon": 1e-6}
+_QWEN3 = _LLAMA | {"qk_norm": True, "head_size": 128, "rope_theta": 1e6, "norm_epsilon": 1e-6}
+_GEMMA2 = _LLAMA | {
+    "norm": "rms-unit-offset",
+    "post_norm": True,
+    "activation": "geglu",
+    "tied_head": True,
+    "scale_embedding": True,
+    "norm_epsilon": 1e-6,
+    "attention_softcap": 50.0,
+    "logit_softcap": 30.0,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 2,
+}
+_GEMMA3 = {name: value for name, value in _GEMMA2.items() if not name.endswith("softcap")} | {
+    "qk_norm": True,
+    "rope_theta": 1e6,
+    "local_rope_theta": 10_000.0,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
 }
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -35,6 +89,113 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "gpt2-large": {"layers": 36, "heads": 20, "embed": 1280, "seq_len": 1024, **_GPT2},
     "gpt2-xl": {"layers": 48, "heads": 25, "embed": 1600, "seq_len": 1024, **_GPT2},
     "gptj-6b": {"layers": 28, "heads": 16, "embed": 4096, "seq_len": 2048, "rotary_dim": 64, **_GPTJ},
+    # The positions are those of the long first part of their training, where their authors tell.
+    "llama2-7b": {"layers": 32, "heads": 32, "embed": 4096, "mlp": 11008, "seq_len": 4096, **_LLAMA},
+    "llama3.1-8b": {
+        "layers": 32,
+        "heads": 32,
+        "kv_heads": 8,
+        "embed": 4096,
+        "mlp": 14336,
+        "seq_len": 8192,
+        **_LLAMA3,
+        "rope_scaling": RopeScaling(kind="llama3", factor=8.0, original_seq_len=8192),
+    },
+    "llama3.2-1b": {
+        "layers": 16,
+        "heads": 32,
+        "kv_heads": 8,
+        "embed": 2048,
+        "mlp": 8192,
+        "seq_len": 8192,
+        **_LLAMA3,
+        "rope_scaling": RopeScaling(kind="llama3", factor=32.0, original_seq_len=8192),
+        "tied_head": True,
+    },
+    "mistral-7b": {
+        "layers": 32,
+        "heads": 32,
+        "kv_heads": 8,
+        "embed": 4096,
+        "mlp": 14336,
+        "seq_len": 8192,
+        **_MISTRAL,
+    },
+    "qwen2.5-0.5b": {
+        "layers": 24,
+        "heads": 14,
+        "kv_heads": 2,
+        "embed": 896,
+        "mlp": 4864,
+        "seq_len": 4096,
+        **_QWEN2,
+        "tied_head": True,
+    },
+    "qwen2.5-7b": {
+        "layers": 28,
+        "heads": 28,
+        "kv_heads": 4,
+        "embed": 3584,
+        "mlp": 18944,
+        "seq_len": 4096,
+        **_QWEN2,
+    },
+    "qwen3-0.6b": {
+        "layers": 28,
+        "heads": 16,
+        "kv_heads": 8,
+        "embed": 1024,
+        "mlp": 3072,
+        "seq_len": 4096,
+        **_QWEN3,
+        "tied_head": True,
+    },
+    "qwen3-8b": {
+        "layers": 36,
+        "heads": 32,
+        "kv_heads": 8,
+        "embed": 4096,
+        "mlp": 12288,
+        "seq_len": 4096,
+        **_QWEN3,
+    },
+    "gemma2-2b": {
+        "layers": 26,
+        "heads": 8,
+        "kv_heads": 4,
+        "head_size": 256,
+        "embed": 2304,
+        "mlp": 9216,
+        "seq_len": 8192,
+        **_GEMMA2,
+    },
+    "gemma3-1b": {
+        "layers": 26,
+        "heads": 4,
+        "kv_heads": 1,
+        "head_size": 256,
+        "embed": 1152,
+        "mlp": 6912,
+        "seq_len": 32768,
+        **_GEMMA3,
+    },
+    "pythia-410m": {"layers": 24, "heads": 16, "embed": 1024, "seq_len": 2048, "rotary_dim": 16, **_NEOX},
+}
+
+_GPT2_VOCAB_SIZE = 50257
+_VOCAB_SIZES: Mapping[str, int] = {
+    "gptj-6b": 50400,
+    "llama2-7b": 32000,
+    "llama3.1-8b": 128256,
+    "llama3.2-1b": 128256,
+    "mistral-7b": 32000,
+    "qwen2.5-0.5b": 151936,
+    "qwen2.5-7b": 152064,
+    "qwen3-0.6b": 151936,
+    "qwen3-8b": 151936,
+    "gemma2-2b": 256000,
+    "gemma3-1b": 262144,
+    "pythia-410m": 50304,
 }
 
 # A model without a preset is GPT-2's kind of block, at its own sizes.
@@ -67,4 +228,4 @@ def padded_vocab_size(vocab_size: int) -> int:
 
 def published_vocab_size(preset: str | None) -> int:
     """Return the tokens that a preset's published model knows; without a preset GPT-2's."""
-    return _GPTJ_VOCAB_SIZE if preset == "gptj-6b" else _GPT2_VOCAB_SIZE
+    return _VOCAB_SIZES.get(preset or "", _GPT2_VOCAB_SIZE)

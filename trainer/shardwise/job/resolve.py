@@ -1,10 +1,12 @@
 """Make every field of a job explicit, so that a run records what it does and a later default cannot change it.
 
 Pure and idempotent. What stays None has no value in this job: fields that the optimizer or the position kind does not
-have, cadences that are off, a vocabulary that the tokenizer's file decides, checkpoints in the run's own folder.
+have, windows and caps that the model lacks, cadences that are off, a vocabulary that the tokenizer's file decides,
+checkpoints in the run's own folder.
 """
 
 from collections.abc import Mapping
+from math import log
 from typing import Any, TypeVar
 
 from shardwise.job.presets import (
@@ -14,9 +16,10 @@ from shardwise.job.presets import (
     NO_PRESET,
     OPTIMIZERS,
     PRESETS,
+    ROTARY,
 )
 from shardwise.job.quantity import Duration
-from shardwise.job.spec import Checkpoint, Mesh, Model, Optimizer, TrainingJob
+from shardwise.job.spec import Checkpoint, Mesh, Model, Optimizer, RopeScaling, TrainingJob
 from shardwise.job.topology import inner_ways, mesh_shape
 from shardwise.protocol.strict_model import StrictModel
 
@@ -47,13 +50,32 @@ def _mesh(job: TrainingJob) -> Mesh:
 
 def _model(model: Model, tokenizer: str) -> Model:
     preset = NO_PRESET if model.preset is None else PRESETS[model.preset]
-    rotary_dim = preset.get("rotary_dim")
-    model = _fill(model, {name: value for name, value in preset.items() if name != "rotary_dim"})
+    model = _fill(model, {name: value for name, value in preset.items() if name not in ROTARY})
     if model.embed is not None:
         model = _fill(model, {"mlp": 4 * model.embed})
-    if model.position == "rotary" and model.embed is not None and model.heads is not None:
-        model = _fill(model, {"rotary_dim": rotary_dim or model.embed // model.heads})
+        if model.heads is not None and model.embed % model.heads == 0:
+            model = _fill(model, {"head_size": model.embed // model.heads})
+    scalar = None if model.head_size is None else float(model.head_size)
+    beside = {"kv_heads": model.heads, "attention_out_bias": model.attention_bias, "query_pre_attn_scalar": scalar}
+    model = _fill(model, beside)
+    if model.position == "rotary":
+        model = _fill(model, {name: preset[name] for name in ROTARY if name in preset})
+        scaling = model.rope_scaling and _rope_scaling(model.rope_scaling, model.seq_len)
+        model = _fill(model, {"rotary_dim": model.head_size}).model_copy(update={"rope_scaling": scaling})
     return _fill(model, {"vocab_size": BYTE_VOCAB_SIZE}) if tokenizer == BYTE_TOKENIZER else model
+
+
+def _rope_scaling(scaling: RopeScaling, seq_len: int | None) -> RopeScaling:
+    if scaling.kind == "yarn":
+        scaling = _fill(scaling, {"attention_factor": yarn_attention_factor(scaling.factor)})
+    if scaling.kind == "linear" or seq_len is None:
+        return scaling
+    return _fill(scaling, {"original_seq_len": max(1, int(seq_len / scaling.factor))})
+
+
+def yarn_attention_factor(factor: float) -> float:
+    """Return what YaRN's authors multiply queries and keys by, for positions stretched by so much."""
+    return 0.1 * log(factor) + 1
 
 
 def _optimizer(optimizer: Optimizer) -> Optimizer:

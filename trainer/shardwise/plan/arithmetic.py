@@ -36,11 +36,11 @@ def least_wire(program: Program) -> dict[str, float]:
 
 def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True) -> int:
     """Return the gathers and scatters of one stream of activations; `split` is whether it is, by position."""
-    branches = 2 if block == "sequential" else 1
-    again = {"none": 0, "dots": branches, "full": 2 * branches - 1}[remat]
+    branches = 1 if block == "parallel" else 2
+    sums = 1 if block == "sequential" else 0  # computing a layer again sums what its second branch starts from
+    again = {"none": 0, "dots": branches, "full": branches + sums}[remat]
     if not split:
-        # A sum is there whole; computing a layer again sums again what its second branch starts from.
-        again = 2 * (branches - 1) if remat == "full" else 0
+        again = 2 * sums if remat == "full" else 0  # a sum is there whole
     ends = 4  # the embedding and the head, forward and backward
     return layers * (4 * branches + again) + ends
 
@@ -73,7 +73,7 @@ def _over_tensor(program: Program) -> float:
 
 
 def _is_matrix(names: tuple[str, ...]) -> bool:
-    features = [name for name in names if name not in ("layers", "qkv")]
+    features = [name for name in names if name not in ("layers", "qkv", "kv")]
     return len(features) > 1 and "position" not in features
 
 

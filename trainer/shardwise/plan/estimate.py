@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from shardwise.job.accelerators import offered
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
-from shardwise.job.spec import Training, TrainingJob
+from shardwise.job.sizes import block_matrices, is_gated, keys_seen_twice
+from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.topology import MeshShape, mesh_shape
 from shardwise.plan.arithmetic import stream_moves
@@ -26,13 +27,18 @@ class Estimate:
 
 
 class _Sizes(NamedTuple):
-    """What both estimates count with: dimensions, weights of a block and of the tables, bytes of a computed value."""
+    """What both estimates count with: dimensions, weights of a block and of the tables, bytes of a computed value.
+
+    `seen` is twice the keys that a token sees on average, summed over the layers; `heads` the values of all heads.
+    """
 
     shape: MeshShape
     layers: int
     embed: int
     mlp: int
     length: int
+    heads: int
+    seen: int
     vocab: int
     block: int
     table: int
@@ -51,9 +57,11 @@ def _sizes(job: TrainingJob) -> _Sizes:
     assert shape is not None
     layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
     vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
-    block, table = 4 * embed * embed + 2 * embed * mlp, vocab * embed * (1 if model.tied_head else 2)
+    block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
+    heads = (model.heads or 0) * (model.head_size or 0)
+    seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)
     width = 2 if job.spec.training.precision.compute == "bfloat16" else 4
-    return _Sizes(shape, layers, embed, mlp, length, vocab, block, table, width)
+    return _Sizes(shape, layers, embed, mlp, length, heads, seen, vocab, block, table, width)
 
 
 def _bytes(training: Training, of: _Sizes) -> float:
@@ -62,10 +70,11 @@ def _bytes(training: Training, of: _Sizes) -> float:
     params = training.precision.params
     kept = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
     tokens = _tokens_at_once(training, of)
-    layer = tokens * width * _kept_of_a_layer(training.model.remat, of.embed, of.mlp, tensor)
+    layer = tokens * width * _kept_of_a_layer(training.model, tensor)
     logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
     whole = (2 * of.block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
-    working = tokens * width * (4 * of.mlp / tensor + 8 * of.embed)
+    ups = 3 if is_gated(training.model) else 2
+    working = tokens * width * (2 * ups * of.mlp / tensor + 8 * of.embed)
     return (of.layers * of.block + of.table) * kept / ways + of.layers * layer + logits + whole + working
 
 
@@ -75,7 +84,7 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
     matrices = of.layers * of.block + of.vocab * of.embed
-    flops = total * (6 * matrices + 6 * of.layers * of.length * of.embed) * _AGAIN[model.remat]
+    flops = total * (6 * matrices + 6 * of.heads * of.seen) * _AGAIN[model.remat]
     peak = float(getattr(spec.peak_flops, training.precision.compute).value)
     weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches
     over_data = weights * (shape.data - 1) / shape.data if training.mesh.fsdp else 0.0
@@ -95,12 +104,15 @@ def _tokens_at_once(training: Training, of: _Sizes) -> int:
     return rows * of.length
 
 
-def _kept_of_a_layer(remat: str, embed: int, mlp: int, tensor: int) -> float:
+def _kept_of_a_layer(model: Model, tensor: int) -> float:
     """Return the values of a token that the backward pass keeps of one layer."""
-    match remat:
+    embed, mlp = model.embed or 0, model.mlp or 0
+    heads, kv_heads = ((number or 0) * (model.head_size or 0) for number in (model.heads, model.kv_heads))
+    gates = 1 if is_gated(model) else 0
+    match model.remat:
         case "full":
             return embed / tensor
         case "dots":
-            return (4 * embed + mlp) / tensor + 2 * embed
+            return (embed + heads + 2 * kv_heads + (1 + gates) * mlp) / tensor + 2 * embed
         case _:
-            return 13 * embed + (11 * embed + 3.5 * mlp) / tensor
+            return 13 * embed + (5 * heads + 6 * kv_heads + (3.5 + 2 * gates) * mlp) / tensor

@@ -26,7 +26,9 @@ def kernel_flops(config: GptConfig, tokens: int) -> int:
     """Return the FLOPs of a step's fused attention: forward, again if a layer is recomputed, and backward."""
     if config.attention not in ("splash", "cudnn"):
         return 0
-    one = config.seq_len * config.embed_size  # of a token and a product, 2 x half of the positions x embed
+    one = (
+        config.seq_len * config.num_heads * config.head_size
+    )  # of a token and a product, 2 x half of the positions x all heads
     forwards = _FORWARD_PRODUCTS * (1 if config.remat == "none" else 2)
     return config.num_layers * tokens * one * (forwards + _BACKWARD_PRODUCTS)
 

@@ -7,7 +7,7 @@ batch and heads. Attention weights have no dropout, since the kernels have none;
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,28 @@ BLOCK = 512  # positions: scores are held for one block of queries against one o
 MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
 
 
-def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel) -> Array:
+class Scores(NamedTuple):
+    """What becomes of the scores before the softmax; the kernels `plain` and `blockwise` alone do either."""
+
+    window: Array | int | None = None
+    """A query sees itself and so many less one before it; None: all of them."""
+    softcap: float | None = None
+    """They are bent into this range by tanh; None: they are not."""
+
+
+_PLAINLY = Scores()
+
+
+def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel, scores: Scores = _PLAINLY) -> Array:
     """Return softmax(q k^T, causal, within a segment) v.
 
     Args:
         q: [batch, heads, position, head_size], already scaled.
-        k: the same shape.
-        v: the same shape.
+        k: [batch, kv_heads, position, head_size]; each of its heads is for heads / kv_heads neighbouring ones of q.
+        v: the same shape as k.
         segments: int32 [batch, position] or None; a query sees only keys of its own segment.
         kernel: which implementation.
+        scores: the window, and the bound of scores.
 
     Returns:
         [batch, heads, position, head_size] in the inputs' dtype.
@@ -38,24 +51,28 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
     """
     match kernel:
         case "plain":
-            return plain(q, k, v, segments)
+            return plain(q, k, v, segments, scores=scores)
         case "blockwise":
-            return blockwise(q, k, v, segments)
+            return blockwise(q, k, v, segments, scores=scores)
         case "splash":
             return splash(q, k, v, segments)
         case "cudnn":
             return cudnn(q, k, v, segments)
 
 
-def plain(q: Array, k: Array, v: Array, segments: Array | None, *, start: Array | int = 0) -> Array:
+def plain(
+    q: Array, k: Array, v: Array, segments: Array | None, *, start: Array | int = 0, scores: Scores = _PLAINLY
+) -> Array:
     """Compute all scores at once: the reference, and the fastest for short sequences. Queries start at key `start`."""
-    scores = _scores(q, k)
-    mask = _mask(q.shape[2], k.shape[2], start, 0, segments)
-    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+    found = _scores(q, k, scores.softcap)
+    mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.window)
+    weights = jax.nn.softmax(jnp.where(mask, found, MASKED), axis=-1)
     return _mixed(weights, v, v.dtype)
 
 
-def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, block: int = BLOCK) -> Array:
+def blockwise(
+    q: Array, k: Array, v: Array, segments: Array | None, *, block: int = BLOCK, scores: Scores = _PLAINLY
+) -> Array:
     """Compute block by block with a running maximum and sum: memory grows with the positions, not with their square.
 
     Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021). A block of queries visits only the blocks of
@@ -63,9 +80,17 @@ def blockwise(q: Array, k: Array, v: Array, segments: Array | None, *, block: in
     """
     length = q.shape[2]
     if length <= block or length % block:
-        return plain(q, k, v, segments)
+        return plain(q, k, v, segments, scores=scores)
     rows = [
-        _attend_row(i, q[:, :, i : i + block], k[:, :, : i + block], v[:, :, : i + block], segments)
+        _attend_row(
+            i,
+            scores.softcap,
+            q[:, :, i : i + block],
+            k[:, :, : i + block],
+            v[:, :, : i + block],
+            segments,
+            scores.window,
+        )
         for i in range(0, length, block)
     ]
     return jnp.concatenate(rows, axis=2)
@@ -93,6 +118,8 @@ def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: b
     def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
         mask = masks.MultiHeadMask([masks.CausalMask((length, length))] * q.shape[1])
         kernel = kernels.make_splash_mha(mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret)
+        if k.shape[1] != q.shape[1]:
+            k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
         if segments is None:
             return jax.vmap(kernel)(q, k, v)
         return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))(q, k, v, segments)
@@ -123,22 +150,42 @@ def _on_each_device(local: Callable[..., Array], q: Array, k: Array, v: Array, s
     return mapped(q, k, v, segments)
 
 
-def _scores(q: Array, k: Array) -> Array:
+def _scores(q: Array, k: Array, softcap: float | None) -> Array:
     """Return float32 [batch, heads, query, key]."""
-    return product(q, k, (((3,), (3,)), ((0, 1), (0, 1))), jnp.dtype(jnp.float32))
+    scores = _over_heads(q, k, 3, jnp.dtype(jnp.float32))
+    return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
 
 
 def _mixed(weights: Array, v: Array, dtype: jnp.dtype) -> Array:
     """Sum the values by weights of [batch, heads, query, key]: [batch, heads, query, head_size] in this dtype."""
-    return product(weights.astype(v.dtype), v, (((3,), (2,)), ((0, 1), (0, 1))), dtype)
+    return _over_heads(weights.astype(v.dtype), v, 2, dtype)
+
+
+def _over_heads(x: Array, other: Array, axis: int, dtype: jnp.dtype) -> Array:
+    """Contract the last axis of [batch, heads, query, ...] with an axis of [batch, kv_heads, ...], head by head."""
+    batch, heads, *rest = x.shape
+    kv_heads = other.shape[1]
+    if kv_heads == heads:
+        return product(x, other, (((3,), (axis,)), ((0, 1), (0, 1))), dtype)
+    # Grouped, so that no head of keys or values is copied.
+    grouped = x.reshape(batch, kv_heads, heads // kv_heads, *rest)
+    out = product(grouped, other, (((4,), (axis,)), ((0, 1), (0, 1))), dtype)
+    return out.reshape(batch, heads, *out.shape[3:])
 
 
 def _mask(
-    num_queries: int, num_keys: int, query_start: Array | int, key_start: Array | int, segments: Array | None
+    num_queries: int,
+    num_keys: int,
+    query_start: Array | int,
+    key_start: Array | int,
+    segments: Array | None,
+    window: Array | int | None = None,
 ) -> Array:
     """Return which keys a query sees: [1 or batch, 1, query, key]."""
     at, to = query_start + jnp.arange(num_queries), key_start + jnp.arange(num_keys)
     causal = (at[:, None] >= to[None, :])[None, None]
+    if window is not None:
+        causal &= (at[:, None] - to[None, :] < window)[None, None]
     if segments is None:
         return causal
     of_query = jax.lax.dynamic_slice_in_dim(segments, query_start, num_queries, 1)
@@ -146,16 +193,24 @@ def _mask(
     return causal & (of_query[:, None, :, None] == of_key[:, None, None, :])
 
 
-@partial(jax.checkpoint, static_argnums=0)
-def _attend_row(start: int, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+@partial(jax.checkpoint, static_argnums=(0, 1))
+def _attend_row(
+    start: int,
+    softcap: float | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    window: Array | int | None,
+) -> Array:
     """Attend from one block of queries, starting at position `start`, to every block of keys up to its own."""
     batch, heads, block, size = q.shape
 
     def visit(carry: tuple[Array, Array, Array], key_start: Array) -> tuple[tuple[Array, Array, Array], None]:
         top, total, out = carry
         keys, values = (jax.lax.dynamic_slice_in_dim(x, key_start, block, 2) for x in (k, v))
-        scores = _scores(q, keys)
-        scores = jnp.where(_mask(block, block, start, key_start, segments), scores, MASKED)
+        scores = _scores(q, keys, softcap)
+        scores = jnp.where(_mask(block, block, start, key_start, segments, window), scores, MASKED)
         new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
         weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
         out = out * shrink + _mixed(weights, values, jnp.dtype(jnp.float32))

@@ -1,17 +1,21 @@
-"""The layers of the GPT: linear, attention, MLP, and the block that joins them around the residual stream.
+"""The layers of the model: linear, attention, MLP, and the block that joins them around the residual stream.
 
-    sequential block:  x + attention(norm(x)),  then  x + mlp(norm(x))
-    parallel block:    x + attention(norm(x)) + mlp(norm(x))           (one norm)
+    sequential:          x + attention(norm(x)),  then  x + mlp(norm(x))
+    parallel:            x + attention(norm(x)) + mlp(norm(x))           (one norm)
+    parallel-two-norms:  x + attention(norm(x)) + mlp(norm(x))           (each its own)
 
+With `post_norm` what attention and MLP add is normed too. The norms are in `shardwise.train.norm`, and
 `shardwise.train.model` stacks the blocks. Capitals are axes, and the config owns them; no mesh axis is named here:
 `Layout` lays activations out. Sources: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019);
 Karamcheti et al., "Mistral" (2021) for the two attention tweaks; Wang and Komatsuzaki, "GPT-J-6B" (2021); Su et al.,
-"RoFormer" (2021) for rotary positions.
+"RoFormer" (2021) for rotary positions; Ainslie et al., "GQA" (2023) for shared heads of keys and values; Shazeer, "GLU
+Variants" (2020) for gated MLPs; Gemma Team, "Gemma 2" (2024) for windows in turn, bounded scores and norms after.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Self
 
 import equinox as eqx
@@ -21,21 +25,28 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, AxisSpec, NamedArray
 
-from shardwise.train.attention import attend, plain
+from shardwise.train.attention import Scores, attend, plain
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.layout import Layout
+from shardwise.train.norm import Norm, normed
 from shardwise.train.products import Weighting, weighted
-from shardwise.train.rotary import rotate
+from shardwise.train.rotary import Rope, rotate
 
 Array = jax.Array
-CACHE_AXES = ("layers", "batch", "heads", "position", "head_size")
+CACHE_AXES = ("layers", "batch", "kv_heads", "position", "head_size")
+_ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
+    "gelu": partial(hnn.gelu, approximate=True),
+    "gelu-exact": partial(hnn.gelu, approximate=False),
+    "swiglu": hnn.silu,
+    "geglu": partial(hnn.gelu, approximate=True),
+}
 
 
 class Cache(NamedTuple):
     """The keys and values of the positions before, of every layer, in the compute dtype; for generation.
 
-    Both are [layers, batch, heads, position, head_size] over all positions of the config, or one layer of that.
+    Both are [layers, batch, kv_heads, position, head_size] over all positions of the config, or one layer of that.
     """
 
     keys: Array
@@ -78,10 +89,14 @@ class Linear(eqx.Module):
 
 
 class Attention(eqx.Module):
-    """Causal self-attention with one projection for query, key and value."""
+    """Causal self-attention: one projection for query, key and value, or one for queries and one for shared heads."""
 
     config: GptConfig = eqx.field(static=True)
-    qkv: Linear
+    qkv: Linear | None
+    q: Linear | None
+    kv: Linear | None
+    q_norm: Norm | None
+    k_norm: Norm | None
     out: Linear
 
     @classmethod
@@ -89,20 +104,26 @@ class Attention(eqx.Module):
         """Return normal weights; `out`, which adds to the residual stream, is smaller by 1 / sqrt(2 layers)."""
         in_key, out_key = jax.random.split(key)
         std, bias = config.init_std, config.attention_bias
-        heads = (config.Heads, config.HeadSize)
-        return cls(
-            config,
-            Linear.init(config.Embed, (config.Qkv, *heads), std, bias=bias, key=in_key),
-            Linear.init(heads, config.Embed, std / math.sqrt(2 * config.num_layers), bias=bias, key=out_key),
-        )
+        heads, kv_heads = (config.Heads, config.HeadSize), (config.KvHeads, config.HeadSize)
+        qkv = q = kv = None
+        if config.is_grouped:
+            q_key, kv_key = jax.random.split(in_key)
+            q = Linear.init(config.Embed, heads, std, bias=bias, key=q_key)
+            kv = Linear.init(config.Embed, (config.Kv, *kv_heads), std, bias=bias, key=kv_key)
+        else:
+            qkv = Linear.init(config.Embed, (config.Qkv, *heads), std, bias=bias, key=in_key)
+        q_norm, k_norm = (Norm.init(config, config.HeadSize) if config.qk_norm else None for _ in range(2))
+        small = std / math.sqrt(2 * config.num_layers)
+        out = Linear.init(heads, config.Embed, small, bias=config.attention_out_bias, key=out_key)
+        return cls(config, qkv, q, kv, q_norm, k_norm, out)
 
     def __call__(self, x: NamedArray, segments: NamedArray | None, layer: Array, layout: Layout) -> NamedArray:
         """Map {batch, position, embed} to the same; `layer` counts from 0."""
         config = self.config
         q, k, v = self._project(x, 0, layer, layout)
         rows = None if segments is None else segments.array
-        mixed = attend(q, k, v, rows, kernel=config.attention)
-        return self.out(hax.named(mixed, self._inside(x)), layout, layout.leave)
+        mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
+        return self.out(hax.named(mixed, self._inside(x, config.Heads)), layout, layout.leave)
 
     def cached(
         self, x: NamedArray, cache: Cache, start: Array, layer: Array, layout: Layout
@@ -111,41 +132,84 @@ class Attention(eqx.Module):
         q, k, v = self._project(x, start, layer, layout)
         new = zip(cache, (k, v), strict=True)
         cache = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, start, 2) for old, part in new))
-        mixed = plain(q, cache.keys, cache.values, None, start=start)
-        return self.out(hax.named(mixed, self._inside(x)), layout, layout.leave), cache
+        mixed = plain(q, cache.keys, cache.values, None, start=start, scores=self._scores(layer))
+        return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), cache
 
     def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
         """Return scaled queries, keys and values from position `start` on: [batch, heads, position, head_size] each."""
-        config, inside = self.config, self._inside(x)
-        # Rearranged before the split: the other way round the gradient would be assembled by three copies.
-        q, k, v = self._qkv()(x, layout, layout.put).rearrange((config.Qkv, *inside)).unbind(config.Qkv)
+        config = self.config
+        q, k, v = self._split(x, layout)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = normed(self.q_norm, q, layout), normed(self.k_norm, k, layout)
         if config.position == "rotary":
-            q, k = (hax.named(rotate(part.array, config.rotary_dim, start), inside) for part in (q, k))
-        scale = 1 / math.sqrt(config.HeadSize.size)
+            rope = Rope(
+                dim=config.rotary_dim,
+                pairs=config.rotary_pairs,
+                theta=config.rope_theta,
+                local_theta=config.local_rope_theta,
+                scaling=config.rope_scaling,
+            )
+            is_local = self._is_local(layer)
+            q, k = (hax.named(rotate(part.array, rope, start, is_local), part.axes) for part in (q, k))
+        scale = 1 / math.sqrt(config.query_pre_attn_scalar)
         q = q * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
         q, k, v = (layout.put(part.astype(x.dtype)).array for part in (q, k, v))
         return q, k, v
 
-    def _qkv(self) -> Linear:
-        """Return the projection, without a gradient for the key's bias if that is exactly zero.
+    def _split(self, x: NamedArray, layout: Layout) -> tuple[NamedArray, NamedArray, NamedArray]:
+        """Return queries, keys and values: {batch, heads or kv_heads, position, head_size}."""
+        config, inside = self.config, self._inside(x, self.config.KvHeads)
+        # Rearranged before the split: the other way round the gradient would be assembled by three copies.
+        if self.qkv is not None:
+            inside = self._inside(x, config.Heads)
+            qkv = self._without_key_bias(self.qkv, config.Qkv, 1)(x, layout, layout.put)
+            q, k, v = qkv.rearrange((config.Qkv, *inside)).unbind(config.Qkv)
+            return q, k, v
+        assert self.q is not None
+        assert self.kv is not None
+        kv = self._without_key_bias(self.kv, config.Kv, 0)(x, layout, layout.put)
+        k, v = kv.rearrange((config.Kv, *inside)).unbind(config.Kv)
+        return self.q(x, layout, layout.put).rearrange(self._inside(x, config.Heads)), k, v
+
+    def _without_key_bias(self, projection: Linear, Parts: Axis, key: int) -> Linear:
+        """Return a projection whose part `key` is the keys, without a gradient for their bias if that is exactly zero.
 
         The bias adds the same to all scores of a query, which softmax ignores. What rounding leaves of its gradient is
         noise, of which an optimizer that uses signs makes full steps, different on every mesh. Rotary positions rotate
-        the bias from key to key, so there it counts.
+        the bias from key to key, so there it counts; and it does where norms or a bound change what it adds.
         """
-        bias = self.qkv.bias
-        if bias is None or self.config.position == "rotary":
-            return self.qkv
-        is_key = hax.arange(self.config.Qkv) == 1
-        return replace(self.qkv, bias=hax.where(is_key, jax.lax.stop_gradient(bias), bias))
+        config, bias = self.config, projection.bias
+        counts = config.position == "rotary" or config.qk_norm or config.attention_softcap is not None
+        if bias is None or counts:
+            return projection
+        is_key = hax.arange(Parts) == key
+        return replace(projection, bias=hax.where(is_key, jax.lax.stop_gradient(bias), bias))
 
-    def _inside(self, x: NamedArray) -> tuple[Axis, ...]:
-        return (x.resolve_axis("batch"), self.config.Heads, x.resolve_axis("position"), self.config.HeadSize)
+    def _scores(self, layer: Array) -> Scores:
+        """Return what becomes of this layer's scores."""
+        config = self.config
+        window: Array | int | None = config.sliding_window
+        if window is not None and config.sliding_window_pattern is not None:
+            window = jnp.where(self._is_local(layer), window, config.seq_len)
+        return Scores(window, config.attention_softcap)
+
+    def _is_local(self, layer: Array) -> Array:
+        """Return whether the layer has a sliding window."""
+        config = self.config
+        if config.sliding_window is None or config.sliding_window_pattern is None:
+            return jnp.bool_(config.sliding_window is not None)
+        is_local: Array = (layer + 1) % config.sliding_window_pattern != 0
+        return is_local
+
+    def _inside(self, x: NamedArray, Heads: Axis) -> tuple[Axis, ...]:
+        return (x.resolve_axis("batch"), Heads, x.resolve_axis("position"), self.config.HeadSize)
 
 
 class Mlp(eqx.Module):
-    """Two products with a tanh GELU between."""
+    """Two products with an activation between, which a third product may gate."""
 
+    config: GptConfig = eqx.field(static=True)
+    gate: Linear | None
     up: Linear
     down: Linear
 
@@ -153,34 +217,50 @@ class Mlp(eqx.Module):
     def init(cls, config: GptConfig, *, key: Array) -> Self:
         """Return normal weights; `down`, which adds to the residual stream, is smaller by 1 / sqrt(2 layers)."""
         up_key, down_key = jax.random.split(key)
-        std = config.init_std
+        std, bias = config.init_std, config.mlp_bias
+        gate = None
+        if config.is_gated:
+            gate_key, up_key = jax.random.split(up_key)
+            gate = Linear.init(config.Embed, config.Mlp, std, bias=bias, key=gate_key)
+        small = std / math.sqrt(2 * config.num_layers)
         return cls(
-            Linear.init(config.Embed, config.Mlp, std, bias=True, key=up_key),
-            Linear.init(config.Mlp, config.Embed, std / math.sqrt(2 * config.num_layers), bias=True, key=down_key),
+            config,
+            gate,
+            Linear.init(config.Embed, config.Mlp, std, bias=bias, key=up_key),
+            Linear.init(config.Mlp, config.Embed, small, bias=bias, key=down_key),
         )
 
     def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
         """Map {batch, position, embed} to the same."""
-        return self.down(hnn.gelu(self.up(x, layout, layout.put), approximate=True), layout, layout.leave)
+        activate = _ACTIVATIONS[self.config.activation]
+        up = self.up(x, layout, layout.put)
+        hidden = activate(up) if self.gate is None else activate(self.gate(x, layout, layout.put)) * up
+        return self.down(hidden, layout, layout.leave)
 
 
 class Block(eqx.Module):
     """One layer: attention and MLP around the residual stream."""
 
-    norm: hnn.LayerNorm
+    kind: str = eqx.field(static=True)
+    norm: Norm
     attention: Attention
-    mlp_norm: hnn.LayerNorm | None
+    attention_post_norm: Norm | None
+    mlp_norm: Norm | None
     mlp: Mlp
+    mlp_post_norm: Norm | None
 
     @classmethod
     def init(cls, config: GptConfig, *, key: Array) -> Self:
-        """Return a block; only the sequential one has a second norm."""
+        """Return a block; the parallel one has a single norm before."""
         attention_key, mlp_key = jax.random.split(key)
         return cls(
-            layer_norm(config),
+            config.block,
+            Norm.init(config, config.Embed),
             Attention.init(config, key=attention_key),
-            layer_norm(config) if config.block == "sequential" else None,
+            Norm.init(config, config.Embed) if config.post_norm else None,
+            None if config.block == "parallel" else Norm.init(config, config.Embed),
             Mlp.init(config, key=mlp_key),
+            Norm.init(config, config.Embed) if config.post_norm else None,
         )
 
     def __call__(
@@ -203,26 +283,24 @@ class Block(eqx.Module):
         self, x: NamedArray, x_normed: NamedArray, attended: NamedArray, layer: Array, dropout: Dropout, layout: Layout
     ) -> NamedArray:
         """Return the residual stream after attention and MLP, sequential or parallel."""
+        if self.attention_post_norm is not None:
+            attended = normed(self.attention_post_norm, attended, layout)
         attended = dropped(dropout, attended, layer, "attention")
         if self.mlp_norm is None:
-            return x + attended + dropped(dropout, self.mlp(x_normed, layout), layer, "mlp")
-        x = x + attended
-        x_normed = layout.enter(normed(self.mlp_norm, x, layout))
-        return x + dropped(dropout, self.mlp(x_normed, layout), layer, "mlp")
+            return x + attended + self._mlp(x_normed, layer, dropout, layout)
+        joined = x + attended
+        x_normed = layout.enter(normed(self.mlp_norm, joined if self.kind == "sequential" else x, layout))
+        return joined + self._mlp(x_normed, layer, dropout, layout)
 
-
-def layer_norm(config: GptConfig) -> hnn.LayerNorm:
-    """Return a layer norm with gains of 1 and biases of 0."""
-    return hnn.LayerNorm.init(config.Embed, eps=config.norm_epsilon)
+    def _mlp(self, x_normed: NamedArray, layer: Array, dropout: Dropout, layout: Layout) -> NamedArray:
+        """Return what the MLP adds to the stream."""
+        out = self.mlp(x_normed, layout)
+        if self.mlp_post_norm is not None:
+            out = normed(self.mlp_post_norm, out, layout)
+        return dropped(dropout, out, layer, "mlp")
 
 
 def dropped(dropout: Dropout, x: NamedArray, layer: Array, place: Place) -> NamedArray:
     """Apply dropout to {batch, position, embed}."""
     x = x.rearrange(("batch", "position", "embed"))
     return hax.named(dropout.drop(x.array, layer, place), x.axes)
-
-
-def normed(norm: hnn.LayerNorm, x: NamedArray, layout: Layout) -> NamedArray:
-    """Apply layer norm in float32: a mean over thousands of bfloat16 values is too inexact."""
-    out: NamedArray = layout.whole(norm)(x.astype(jnp.float32)).astype(x.dtype)
-    return out

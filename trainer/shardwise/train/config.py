@@ -3,24 +3,24 @@
 It knows nothing of meshes: `train/layout.py` maps its axes to them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self, TypeVar
 
 from haliax import Axis
 
 from shardwise.job.kernels import Kernel, kernel_of
 from shardwise.job.presets import padded_vocab_size
-from shardwise.job.spec import Training
+from shardwise.job.spec import RopeScaling, Training
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GptConfig:
-    """A GPT's sizes and choices; a capital property is a named axis.
+    """A model's sizes and choices; a capital property is a named axis. A family is a set of these values.
 
     `vocab_size` counts the real entries; the `Vocab` axis is padded (`padded_vocab_size`), and the padding is masked
-    wherever logits are made.
+    wherever logits are made. Of the sizes that follow from others, None takes what follows.
     """
 
     num_layers: int
@@ -29,12 +29,30 @@ class GptConfig:
     mlp_size: int
     seq_len: int
     vocab_size: int
-    block: Literal["sequential", "parallel"] = "sequential"
+    num_kv_heads: int = field(default=None)  # type: ignore[assignment]  # filled below: the heads
+    head_size: int = field(default=None)  # type: ignore[assignment]  # filled below: embed over heads
+    block: Literal["sequential", "parallel", "parallel-two-norms"] = "sequential"
+    norm: Literal["layer", "rms", "rms-unit-offset"] = "layer"
+    post_norm: bool = False
+    qk_norm: bool = False
+    activation: Literal["gelu", "gelu-exact", "swiglu", "geglu"] = "gelu"
     position: Literal["learned", "rotary"] = "learned"
     rotary_dim: int = 0
+    rotary_pairs: Literal["interleaved", "half"] = "interleaved"
+    rope_theta: float = 10_000.0
+    local_rope_theta: float | None = None
+    rope_scaling: RopeScaling | None = None
     tied_head: bool = True
     head_bias: bool = False
     attention_bias: bool = True
+    attention_out_bias: bool = field(default=None)  # type: ignore[assignment]  # filled below: attention_bias
+    mlp_bias: bool = True
+    query_pre_attn_scalar: float = field(default=None)  # type: ignore[assignment]  # filled below: the head size
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    sliding_window: int | None = None
+    sliding_window_pattern: int | None = None
+    scale_embedding: bool = False
     scale_by_inverse_layer: bool = False
     norm_epsilon: float = 1e-5
     init_std: float = 0.02
@@ -42,6 +60,19 @@ class GptConfig:
     residual_dropout: float = 0.0
     remat: Literal["full", "dots", "none"] = "full"
     attention: Kernel = "blockwise"
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from other fields."""
+        head_size = self.embed_over_heads if self.head_size is None else self.head_size
+        follow = {
+            "num_kv_heads": self.num_heads,
+            "head_size": head_size,
+            "attention_out_bias": self.attention_bias,
+            "query_pre_attn_scalar": float(head_size),
+        }
+        for name, value in follow.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, training: Training, *, tokenizer_size: int, platform: str) -> Self:
@@ -54,14 +85,32 @@ class GptConfig:
             mlp_size=_filled(model.mlp),
             seq_len=_filled(model.seq_len),
             vocab_size=model.vocab_size or tokenizer_size,
+            num_kv_heads=_filled(model.kv_heads),
+            head_size=_filled(model.head_size),
             block=_filled(model.block),
+            norm=_filled(model.norm),
+            post_norm=_filled(model.post_norm),
+            qk_norm=_filled(model.qk_norm),
+            activation=_filled(model.activation),
             position=_filled(model.position),
             rotary_dim=model.rotary_dim or 0,
+            rotary_pairs=model.rotary_pairs or "interleaved",
+            rope_theta=model.rope_theta or 10_000.0,
+            local_rope_theta=model.local_rope_theta,
+            rope_scaling=model.rope_scaling,
             tied_head=_filled(model.tied_head),
             head_bias=_filled(model.head_bias),
             attention_bias=_filled(model.attention_bias),
+            attention_out_bias=_filled(model.attention_out_bias),
+            mlp_bias=_filled(model.mlp_bias),
+            query_pre_attn_scalar=_filled(model.query_pre_attn_scalar),
+            attention_softcap=model.attention_softcap,
+            logit_softcap=model.logit_softcap,
+            sliding_window=model.sliding_window,
+            sliding_window_pattern=model.sliding_window_pattern,
+            scale_embedding=_filled(model.scale_embedding),
             scale_by_inverse_layer=model.scale_by_inverse_layer,
-            norm_epsilon=model.norm_epsilon,
+            norm_epsilon=_filled(model.norm_epsilon),
             init_std=model.init_std,
             embed_dropout=model.dropout.embed,
             residual_dropout=model.dropout.residual,
@@ -81,18 +130,43 @@ class GptConfig:
 
     @property
     def Heads(self) -> Axis:
-        """The attention heads."""
+        """The attention heads, of queries."""
         return Axis("heads", self.num_heads)
+
+    @property
+    def KvHeads(self) -> Axis:
+        """The heads of keys and values, each for as many neighbouring heads of queries."""
+        return Axis("kv_heads", self.num_kv_heads)
 
     @property
     def HeadSize(self) -> Axis:
         """One head's features."""
-        return Axis("head_size", self.embed_size // self.num_heads)
+        return Axis("head_size", self.head_size)
 
     @property
     def Qkv(self) -> Axis:
         """Query, key and value, in this order."""
         return Axis("qkv", 3)
+
+    @property
+    def Kv(self) -> Axis:
+        """Key and value, in this order."""
+        return Axis("kv", 2)
+
+    @property
+    def embed_over_heads(self) -> int:
+        """The usual size of a head."""
+        return self.embed_size // self.num_heads
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether several heads of queries share one of keys and values."""
+        return self.num_kv_heads != self.num_heads
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the MLP multiplies its activation by a second product."""
+        return self.activation in ("swiglu", "geglu")
 
     @property
     def Mlp(self) -> Axis:

@@ -1,9 +1,10 @@
 """How much arithmetic a token costs, and how much this machine can do: the two sides of MFU.
 
-Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with) + 6 x layers x position x embed.
-The 6 is 2 for a multiply and add, times 3 for the forward and the backward pass; the last term is causal attention,
-which uses half of the score matrix (12 x layers x position x embed without causality). Recomputation in the backward
-pass is not counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "PaLM" (2022), appendix B.
+Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with) + 12 x heads x head size x (keys
+that a token sees on average, summed over the layers). The 6 is 2 for a multiply and add, times 3 for the forward and
+the backward pass, and attention has two products for each key. A causal token sees half of the positions on average,
+and within a sliding window the window less what it lacks at the start. Recomputation in the backward pass is not
+counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "PaLM" (2022), appendix B.
 """
 
 import time
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.job.accelerators import offered
+from shardwise.job.sizes import block_matrix_parameters, keys_seen_twice
 from shardwise.job.spec import TrainingJob
 from shardwise.train.config import GptConfig
 
@@ -31,13 +33,21 @@ class Peak:
 
 def num_matrix_parameters(config: GptConfig) -> int:
     """Count the parameters in the matrices of all blocks and of the head; no padding, biases, gains or lookups."""
-    embed, mlp = config.embed_size, config.mlp_size
-    return config.num_layers * (4 * embed * embed + 2 * embed * mlp) + config.vocab_size * embed
+    block = block_matrix_parameters(
+        embed=config.embed_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        mlp=config.mlp_size,
+        is_gated=config.is_gated,
+    )
+    return config.num_layers * block + config.vocab_size * config.embed_size
 
 
 def flops_per_token(config: GptConfig) -> int:
     """Return the model FLOPs of one trained token, forward and backward."""
-    return 6 * num_matrix_parameters(config) + 6 * config.num_layers * config.seq_len * config.embed_size
+    seen = keys_seen_twice(config.num_layers, config.seq_len, config.sliding_window, config.sliding_window_pattern)
+    return 6 * num_matrix_parameters(config) + 6 * config.num_heads * config.head_size * seen
 
 
 def peak(job: TrainingJob, devices: int, machines: int, measured: Callable[[str], float]) -> Peak:

@@ -203,7 +203,7 @@ def _next(
 
 def _empty(program: Program) -> Cache:
     config = program.config
-    shape = (config.num_layers, _num_rows(program), config.num_heads, config.seq_len, config.HeadSize.size)
+    shape = (config.num_layers, _num_rows(program), config.num_kv_heads, config.seq_len, config.HeadSize.size)
     return Cache(*(jnp.zeros(shape, program.policy.compute_dtype) for _ in Cache._fields))
 
 

@@ -1,7 +1,7 @@
 """Where every array lives: the mesh, the tables from axis names to mesh axes, and named arrays as plain ones.
 
-Only this file, the config, the block and the model know haliax; the rest of the trainer sees arrays in a flat dict with
-their axis names beside them.
+Only this file, the config, and the model with its blocks and norms know haliax; the rest of the trainer sees arrays in
+a flat dict with their axis names beside them.
 
 Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions;
 size 1 for now), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab; and positions between its regions).
@@ -38,8 +38,9 @@ Table = Mapping[str, Axes]
 # (with FSDP); activations inside of attention and MLP; and activations between them, where the residual stream and the
 # norms are split by position instead of being copied over tensor (Korthikanti et al., "Reducing Activation
 # Recomputation in Large Transformer Models", 2022).
-PARAMETERS: Table = MappingProxyType({"heads": "tensor", "mlp": "tensor", "vocab": "tensor", "embed": DATA})
-COMPUTE: Table = MappingProxyType({"batch": DATA, "heads": "tensor", "mlp": "tensor", "vocab": "tensor"})
+_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "vocab"), "tensor")
+PARAMETERS: Table = MappingProxyType({**_TENSOR, "embed": DATA})
+COMPUTE: Table = MappingProxyType({"batch": DATA, **_TENSOR})
 STREAM: Table = MappingProxyType({"batch": DATA, "position": "tensor"})
 
 

@@ -52,6 +52,8 @@ class HeadLoss(NamedTuple):
     """The dtype in which gradients are summed over devices."""
     logits: jnp.dtype
     """The dtype that logits are rounded to; everything after them is float32."""
+    softcap: float | None = None
+    """Logits are bent into this range by tanh; None: they are not."""
 
 
 class Head(NamedTuple):
@@ -189,6 +191,10 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
     logits = logits.astype(jnp.float32)
     if head.bias is not None:
         logits = logits + head.bias
+    bent = None
+    if settings.softcap is not None:
+        bent = jnp.tanh(logits / settings.softcap)
+        logits = settings.softcap * bent
     if settings.vocab_size < num_entries * jax.lax.axis_size(
         "tensor"
     ):  # XLA would copy them even if no entry is masked
@@ -211,4 +217,6 @@ def _block(settings: HeadLoss, head: Head, block: Tokens) -> tuple[LossSums, Arr
     )
     # d total / d logits: the softmax times (1 + 2 z_loss log_z), less one at the target.
     slope = powers * ((1 + 2 * settings.z_loss * log_z) / denominator)[:, None] - hot
+    if bent is not None:
+        slope = slope * (1 - bent * bent)
     return sums, (slope * block.weights[:, None]).astype(block.hidden.dtype)

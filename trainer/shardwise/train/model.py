@@ -1,4 +1,4 @@
-"""The GPT: GPT-2 with the Mistral tweaks, and GPT-J's parallel block. The file reads as the diagram, bottom to top.
+"""The model: GPT-2, GPT-J, Llama and their kind, as the config says. The file reads as the diagram, bottom to top.
 
     tokens -> embedding (+ positions) -> block x layers -> norm -> head -> loss or logits
 
@@ -6,6 +6,7 @@ The blocks are in `shardwise.train.block`. Capitals are axes, and the config own
 `Layout` does.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -16,12 +17,13 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from shardwise.train.block import CACHE_AXES, Block, Cache, dropped, layer_norm, normed
+from shardwise.train.block import CACHE_AXES, Block, Cache, dropped
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
 from shardwise.train.layout import Layout
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
+from shardwise.train.norm import Norm, normed
 from shardwise.train.products import GATHERED
 from shardwise.train.table import Table, copies
 
@@ -57,7 +59,7 @@ class Gpt(eqx.Module):
     token_embedding: NamedArray
     position_embedding: NamedArray | None
     blocks: hnn.Stacked[Block]
-    norm: hnn.LayerNorm
+    norm: Norm
     head: NamedArray | None
     head_bias: NamedArray | None
 
@@ -73,7 +75,7 @@ class Gpt(eqx.Module):
             hax.random.normal(token_key, table) * std,
             hax.random.normal(position_key, positions) * std if config.position == "learned" else None,
             blocks(config, key=jax.random.split(block_key, config.num_layers)),
-            layer_norm(config),
+            Norm.init(config, config.Embed),
             None if config.tied_head else hax.random.normal(head_key, table) * std,
             hax.zeros(config.Vocab) if config.head_bias else None,
         )
@@ -145,6 +147,8 @@ class Gpt(eqx.Module):
             wire=layout.wire,
         )
         x = hax.named(lookup(how, table, tokens), (Batch, Position, config.Embed))
+        if config.scale_embedding:
+            x = x * jnp.asarray(math.sqrt(config.embed_size), x.dtype)  # rounded, as in the published models
         if self.position_embedding is not None:
             x = (x + layout.whole(self.position_embedding)["position", positions]).astype(x.dtype)
         return x
@@ -173,6 +177,8 @@ class Gpt(eqx.Module):
         logits = hax.dot(hidden, head, axis="embed", preferred_element_type=jnp.float32)
         if self.head_bias is not None:
             logits = logits + self.head_bias
+        if (cap := self.config.logit_softcap) is not None:
+            logits = cap * hax.tanh(logits / cap)
         return hax.where(hax.arange(self.config.Vocab) < self.config.vocab_size, logits, -jnp.inf)
 
 

@@ -17,7 +17,7 @@ from shardwise.job.spec import Optimizer, Schedule
 Names = Mapping[str, tuple[str, ...]]
 Params = Mapping[str, jax.Array]
 # Axes that stack matrices, and axes whose tables are looked up by a token or a position.
-_STACKED = ("layers", "qkv")
+_STACKED = ("layers", "qkv", "kv")
 _LOOKED_UP = ("vocab", "position")
 
 

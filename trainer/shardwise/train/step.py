@@ -113,6 +113,7 @@ def head_settings(program: Program) -> HeadLoss:
         compute=program.layout.dtype,
         wire=program.layout.wire,
         logits=jnp.dtype(program.policy.output_dtype),
+        softcap=program.config.logit_softcap,
     )
 
 

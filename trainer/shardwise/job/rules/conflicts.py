@@ -56,10 +56,13 @@ CONFLICTS = (
         expected="1 with fsdp: false, which gathers nothing",
         hint="leave it out for what suits the accelerator",
     ),
-    Conflict(
-        facts=(Fact("training.model.rotaryDim", "set"), Fact("training.model.position", "==", "learned")),
-        expected="no rotaryDim with position: learned",
-        hint="take it out, or set position: rotary",
+    *(
+        Conflict(
+            facts=(Fact(f"training.model.{name}", "set"), Fact("training.model.position", "==", "learned")),
+            expected=f"no {name} with position: learned",
+            hint="take it out, or set position: rotary",
+        )
+        for name in ("rotaryDim", "rotaryPairs", "ropeTheta", "localRopeTheta", "ropeScaling")
     ),
     Conflict(
         facts=(Fact("training.model.headBias", "==", True), Fact("training.model.tiedHead", "==", True)),

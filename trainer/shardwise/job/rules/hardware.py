@@ -87,7 +87,7 @@ def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
 
 
 def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
-    """Heads, mlp and the padded vocabulary split evenly over tensor; embed over data, with fsdp."""
+    """Heads, kvHeads, mlp and the padded vocabulary split evenly over tensor; embed over data, with fsdp."""
     mesh = _supported_mesh(job)
     if not mesh or not (uneven := _uneven(job, mesh.tensor, mesh.data)):
         return
@@ -111,7 +111,8 @@ def _uneven(job: TrainingJob, tensor: int, data: int) -> list[str]:
     """Return the parts of the model that do not split evenly, as text."""
     model = job.spec.training.model
     vocab = None if model.vocab_size is None else padded_vocab_size(model.vocab_size)
-    sizes = {"heads": model.heads, "mlp": model.mlp, "vocabulary rows": vocab}
+    kv_heads = None if model.kv_heads == model.heads else model.kv_heads
+    sizes = {"heads": model.heads, "kvHeads": kv_heads, "mlp": model.mlp, "vocabulary rows": vocab}
     parts = [
         f"{size} {name} over tensor {tensor}" for name, size in sizes.items() if size is not None and size % tensor
     ]

@@ -12,6 +12,7 @@ from shardwise.protocol.errors import Problem
 from shardwise.protocol.text import any_of
 
 _PATH = "spec.training.model"
+_WINDOW = "set slidingWindow, the tokens that such a block sees, or take it out"
 
 
 def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
@@ -32,20 +33,57 @@ def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
 def heads_divide_embed(job: TrainingJob) -> Iterator[Problem]:
     """Every head has the same whole size."""
     model = job.spec.training.model
-    if model.heads is not None and model.embed is not None and model.embed % model.heads:
+    if model.head_size is None and model.heads is not None and model.embed is not None:
         works = [heads for heads in divisors(model.embed) if heads <= 2 * model.heads]
-        yield wrong(f"{_PATH}.heads", model.heads, f"a number that divides embed {model.embed}: {any_of(works)}")
+        expected = f"a number that divides embed {model.embed}: {any_of(works)}"
+        hint = "or give headSize, for heads that are not embed / heads wide"
+        yield wrong(f"{_PATH}.heads", model.heads, expected, hint)
+
+
+def kv_heads_divide_heads(job: TrainingJob) -> Iterator[Problem]:
+    """Every head of keys and values is for the same number of query heads."""
+    model = job.spec.training.model
+    if model.kv_heads is not None and model.heads is not None and model.heads % model.kv_heads:
+        expected = f"a number that divides heads {model.heads}: {any_of(divisors(model.heads))}"
+        yield wrong(f"{_PATH}.kvHeads", model.kv_heads, expected)
 
 
 def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
     """Rotary positions turn pairs of values inside one head."""
     model = job.spec.training.model
-    if model.rotary_dim is None or model.heads is None or model.embed is None or model.embed % model.heads:
+    if model.rotary_dim is None or model.head_size is None or model.position != "rotary":
         return
-    head_size = model.embed // model.heads
-    if model.position == "rotary" and (model.rotary_dim > head_size or model.rotary_dim % 2):
-        expected = f"an even number up to the head size {head_size} (embed / heads)"
+    if model.rotary_dim > model.head_size or model.rotary_dim % 2:
+        expected = f"an even number up to the head size {model.head_size} (embed / heads, or headSize)"
         yield wrong(f"{_PATH}.rotaryDim", model.rotary_dim, expected)
+
+
+def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
+    """What is said of blocks with a sliding window needs one."""
+    model = job.spec.training.model
+    of_windows = {"slidingWindowPattern": model.sliding_window_pattern, "localRopeTheta": model.local_rope_theta}
+    for name, value in of_windows.items():
+        if value is not None and model.sliding_window is None:
+            yield wrong(f"{_PATH}.{name}", value, f"no {name} without slidingWindow", _WINDOW)
+
+
+def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
+    """Each kind of scaling has its own fields, and its upper bound lies above its lower one."""
+    scaling, path = job.spec.training.model.rope_scaling, f"{_PATH}.ropeScaling"
+    if scaling is None:
+        return
+    if scaling.kind == "linear" and scaling.original_seq_len is not None:
+        expected = "no originalSeqLen with kind: linear"
+        yield wrong(f"{path}.originalSeqLen", scaling.original_seq_len, expected)
+    if scaling.kind != "yarn" and scaling.attention_factor is not None:
+        expected = f"no attentionFactor with kind: {scaling.kind}"
+        yield wrong(f"{path}.attentionFactor", scaling.attention_factor, expected)
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    if high <= low:
+        yield wrong(f"{path}.highFrequencyFactor", high, f"more than {low}, the low one")
+    if scaling.beta_fast <= scaling.beta_slow:
+        expected = f"more than {scaling.beta_slow}, betaSlow"
+        yield wrong(f"{path}.betaFast", scaling.beta_fast, expected)
 
 
 def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
@@ -70,7 +108,10 @@ def kernel_takes_the_shapes(job: TrainingJob) -> Iterator[Problem]:
 RULES = (
     sizes_are_known,
     heads_divide_embed,
+    kv_heads_divide_heads,
     rotary_dim_fits,
+    windows_have_a_size,
+    rope_scaling_has_its_fields,
     kernel_runs_here,
     kernel_takes_the_shapes,
 )

@@ -1,11 +1,19 @@
-"""Published weights: GPT-2 and GPT-J as safetensors files with Hugging Face's names and layouts, in and out.
+"""Published weights: safetensors files with Hugging Face's names and layouts of several families, in and out.
 
 `read` opens a file, `place` puts it on a mesh, `write` makes one from a model's parameters, `model_section` is the
 job section that it fits. Not here: downloading, tokenizers, and any other format.
 
     safetensors_file.py   the format: names, dtypes, shapes and bytes
-    families.py           which tensor is which parameter, and how its axes lie
-    recognise.py          from shapes and a config.json to a GptConfig, and back to a config.json
+    tensors.py            a published tensor as a part of a parameter
+    family.py             what a family is: rows of tensors, keys of config.json, and what its models share
+    parts.py              what the families' values are made of
+    gpt_families.py       GPT-2, GPT-J, GPT-NeoX
+    llama_families.py     Llama, Mistral, Qwen, Gemma
+    families.py           all of them
+    config_file.py        a config.json as fields of a GptConfig, and back
+    rope_keys.py          those of rotary positions
+    window_keys.py        those of sliding windows
+    recognise.py          from shapes and a config.json to a GptConfig
     fit.py                from a GptConfig to a job's model section
     reading.py            files to parameters, slice by slice
     writing.py            parameters to a file and its config.json

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
+from shardwise.job.load import as_data
+from shardwise.job.presets import ROTARY
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 
@@ -10,25 +14,48 @@ from shardwise.train.config import GptConfig
 MODEL_KEYS: Mapping[str, str] = {
     "num_layers": "layers",
     "num_heads": "heads",
+    "num_kv_heads": "kvHeads",
+    "head_size": "headSize",
     "embed_size": "embed",
     "mlp_size": "mlp",
     "seq_len": "seqLen",
     "vocab_size": "vocabSize",
     "block": "block",
+    "norm": "norm",
+    "post_norm": "postNorm",
+    "qk_norm": "qkNorm",
+    "activation": "activation",
     "position": "position",
     "rotary_dim": "rotaryDim",
+    "rotary_pairs": "rotaryPairs",
+    "rope_theta": "ropeTheta",
+    "local_rope_theta": "localRopeTheta",
+    "rope_scaling": "ropeScaling",
     "tied_head": "tiedHead",
     "head_bias": "headBias",
     "attention_bias": "attentionBias",
+    "attention_out_bias": "attentionOutBias",
+    "mlp_bias": "mlpBias",
+    "query_pre_attn_scalar": "queryPreAttnScalar",
+    "attention_softcap": "attentionSoftcap",
+    "logit_softcap": "logitSoftcap",
+    "sliding_window": "slidingWindow",
+    "sliding_window_pattern": "slidingWindowPattern",
+    "scale_embedding": "scaleEmbedding",
     "scale_by_inverse_layer": "scaleByInverseLayer",
     "norm_epsilon": "normEpsilon",
 }
+_ROTARY_KEYS = frozenset(to_camel(name) for name in ROTARY)
 
 
 def model_section(config: GptConfig) -> dict[str, Any]:
     """Return the `model` section of a job file that weights of this config fit."""
-    section = {key: getattr(config, field) for field, key in MODEL_KEYS.items()}
-    return {key: value for key, value in section.items() if key != "rotaryDim" or config.position == "rotary"}
+    left_out = _ROTARY_KEYS if config.position != "rotary" else frozenset()
+    section = {key: getattr(config, field) for field, key in MODEL_KEYS.items() if key not in left_out}
+    scaling = config.rope_scaling
+    if scaling is not None:
+        section["ropeScaling"] = as_data(scaling)
+    return {key: value for key, value in section.items() if value is not None}
 
 
 def free_keys(config: GptConfig) -> frozenset[str]:

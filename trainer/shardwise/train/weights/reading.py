@@ -17,24 +17,18 @@ import numpy as np
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.state import Program
-from shardwise.train.weights.families import (
-    HEAD,
-    PREFIX,
-    Array,
-    Family,
-    Shape,
-    Tensor,
-    axis_sizes,
-    parameter_axes,
-    tensors,
-)
+from shardwise.train.weights.families import FAMILIES
+from shardwise.train.weights.family import Family
 from shardwise.train.weights.fit import check_fits
 from shardwise.train.weights.recognise import recognise, recognise_family
 from shardwise.train.weights.safetensors_file import TensorEntry, entries
+from shardwise.train.weights.tensors import Array, Shape, Tensor, axis_sizes, parameter_axes, tensors
 
 CONFIG_FILE = "config.json"
 MODEL_FILES = ("model.safetensors.index.json", "model.safetensors")
-_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")  # causal masks, not weights
+# Causal masks and frequencies, not weights.
+_BUFFER = re.compile(r"(h|layers)\.\d+\.(attn|attention|self_attn)\.(bias|masked_bias|rotary_emb\.inv_freq)")
+_PREFIXES = tuple(dict.fromkeys(family.prefix for family in FAMILIES))
 _MAX_PROBLEMS = 5
 
 
@@ -76,11 +70,13 @@ def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[t
     file = _model_file(path)
     found = _without_prefix(_index(file) if file.suffix == ".json" else entries(file), file)
     shapes = {name: entry.shape for name, entry in found.items()}
-    config = recognise(shapes, _published(file.parent / CONFIG_FILE), heads)
-    family = recognise_family(shapes)
-    expected = tensors(family, config)
-    _check_tied(family, found)
-    _check(expected, {name: shape for name, shape in shapes.items() if name in expected or not _ignored(family, name)})
+    published = _published(file.parent / CONFIG_FILE) or {}
+    family, config = recognise_family(shapes, published), recognise(shapes, published, heads)
+    expected = tensors(family.rows, config)
+    if config.tied_head:
+        _check_tied(family, found)
+    ignored = {name for name in shapes if _BUFFER.fullmatch(name) or (config.tied_head and name == family.head)}
+    _check(expected, {name: shape for name, shape in shapes.items() if name in expected or name not in ignored})
     return config, _parameters(config, expected, found)
 
 
@@ -146,16 +142,15 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _without_prefix(found: Mapping[str, TensorEntry], file: Path) -> dict[str, TensorEntry]:
-    plain = {name.removeprefix(PREFIX): entry for name, entry in found.items()}
-    if len(plain) < len(found):
-        twice = next(name for name in found if name.startswith(PREFIX) and name.removeprefix(PREFIX) in found)
-        raise DataError(f"{file}: has both {twice} and {twice.removeprefix(PREFIX)}; expected one: get the file anew")
+    plain: dict[str, TensorEntry] = {}
+    for name, entry in found.items():
+        prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), "")
+        short = name.removeprefix(prefix)
+        if short in plain:
+            full, bare = sorted((name, plain[short].name), key=len, reverse=True)
+            raise DataError(f"{file}: has both {full} and {bare}; expected one: get the file anew")
+        plain[short] = entry
     return plain
-
-
-def _ignored(family: Family, name: str) -> bool:
-    """Return whether a tensor is a mask, or the second name of a tied head."""
-    return bool(_BUFFER.fullmatch(name)) or (name == f"{HEAD}weight" and family.choices["tied_head"] is True)
 
 
 def _check(expected: Mapping[str, Tensor], given: Mapping[str, Shape]) -> None:
@@ -181,14 +176,13 @@ def _check(expected: Mapping[str, Tensor], given: Mapping[str, Shape]) -> None:
 
 
 def _check_tied(family: Family, found: Mapping[str, TensorEntry]) -> None:
-    head = found.get(f"{HEAD}weight")
-    if head is None or family.choices["tied_head"] is not True:
+    head, table = found.get(family.head), found[family.table]
+    if head is None:
         return
-    table = found["wte.weight"]
     if head.shape != table.shape or head.dtype != table.dtype or not _same_bytes(head.array(), table.array()):
         raise DataError(
-            f"{HEAD}weight: given shape {head.shape}, expected the same values as wte.weight {table.shape}: "
-            f"{family.title}'s head is its token table; a model with a head of its own cannot be imported"
+            f"{family.head}: given shape {head.shape}, expected the same values as {family.table} {table.shape}: "
+            f"this {family.title}'s head is its token table; if it has one of its own, its config.json is wrong"
         )
 
 

@@ -13,21 +13,15 @@ from typing import Any
 
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
-from shardwise.train.weights.families import (
-    FAMILIES,
-    HEAD,
-    PREFIX,
-    Array,
-    Family,
-    Tensor,
-    differences,
-    family_of,
-    tensors,
-)
+from shardwise.train.weights.config_file import published_config
+from shardwise.train.weights.families import FAMILIES, family_of
+from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.fit import MODEL_KEYS
 from shardwise.train.weights.reading import CONFIG_FILE
-from shardwise.train.weights.recognise import published_config
 from shardwise.train.weights.safetensors_file import DTYPES, Writer, replacing
+from shardwise.train.weights.tensors import Array, Tensor, tensors
+
+_MOST_NAMED = 3
 
 
 def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]) -> None:
@@ -44,7 +38,7 @@ def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]
 
     """
     family = check_exportable(config)
-    waiting = tensors(family, config)
+    waiting = tensors(family.rows, config)
     iterator = iter(parameters)
     first = next(iterator)
     dtype = first[1].dtype
@@ -52,29 +46,32 @@ def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]
         raise DataError(f"the parameters are {dtype}, expected float32, float16 or bfloat16")
     _write_config(path.parent / CONFIG_FILE, published_config(family, config, str(dtype)))
     with replacing(path) as file:
-        writer = Writer(file, {_published_name(name): tensor.shape for name, tensor in waiting.items()}, dtype)
+        shapes = {_published_name(family, name): tensor.shape for name, tensor in waiting.items()}
+        writer = Writer(file, shapes, dtype)
         for parameter, array in chain([first], iterator):
             for tensor in _of(parameter, waiting):
-                writer.put(_published_name(tensor.name), tensor.published(array))
+                writer.put(_published_name(family, tensor.name), tensor.published(array))
                 del waiting[tensor.name]
         assert not waiting, sorted(waiting)
 
 
 def check_exportable(config: GptConfig) -> Family:
-    """Return the published family of a model; DataError naming the fields that make it neither."""
+    """Return the published family of a model; DataError naming the fields that make it none of the nearest."""
     family = family_of(config)
     if family is not None:
         return family
     reasons = [
         f"not {family.title}: "
         + ", ".join(f"{MODEL_KEYS[field]} is {getattr(config, field)}, not {value}" for field, value in wrong.items())
-        for family, wrong in ((family, differences(family, config)) for family in FAMILIES)
+        for family, wrong in sorted(
+            ((family, differences(family, config)) for family in FAMILIES), key=lambda pair: len(pair[1])
+        )[:_MOST_NAMED]
     ]
     raise DataError("\n  ".join(["no published format holds this model; its checkpoints do:", *reasons]))
 
 
-def _published_name(name: str) -> str:
-    return name if name.startswith(HEAD) else PREFIX + name
+def _published_name(family: Family, name: str) -> str:
+    return name if name.split(".", maxsplit=1)[0] == family.head.split(".")[0] else family.prefix + name
 
 
 def _of(path: str, waiting: Mapping[str, Tensor]) -> list[Tensor]:

@@ -1,0 +1,159 @@
+"""Record what transformers computes with small models of every family: `make record-hf`, and `make test-hf` to check.
+
+    python -m tests.train.weights.hf.record                   write the recordings anew
+    python -m tests.train.weights.hf.record --check FOLDER    compute again, also from our exports in FOLDER
+
+It needs torch and transformers, which are in .venv-hf and nowhere else. A recording is a model's config.json, the
+shapes of its tensors, tokens, their logits and the tokens that greedy generation adds; the weights are drawn from a
+seed by `drawn`, so they need no place.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from tests.train.weights.hf.drawn import drawn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+HERE = Path(__file__).parent
+ROWS, POSITIONS, PROMPT, VOCAB = 2, 24, 6, 90
+FLOAT32_ROUNDING = 1e-5
+LLAMA: Mapping[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": POSITIONS,
+}
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+GEMMA = {**LLAMA, "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24}
+MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "gpt2": ("gpt2", {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": POSITIONS}),
+    "gptj": (
+        "gptj",
+        {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": POSITIONS, "rotary_dim": 4},
+    ),
+    "llama2": ("llama", {**LLAMA, "num_key_value_heads": 6, "rms_norm_eps": 1e-5}),
+    "llama3": (
+        "llama",
+        {**LLAMA, "rope_theta": 5e5, "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 12}},
+    ),
+    "llama-tied-linear": (
+        "llama",
+        {**LLAMA, "tie_word_embeddings": True, "rope_scaling": {"rope_type": "linear", "factor": 2.5}},
+    ),
+    "llama-biases": ("llama", {**LLAMA, "attention_bias": True, "mlp_bias": True, "head_dim": 12}),
+    "llama-yarn": (
+        "llama",
+        {
+            **LLAMA,
+            "rope_scaling": {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8},
+        },
+    ),
+    "mistral": ("mistral", {**LLAMA, "sliding_window": 7}),
+    "mistral-no-window": ("mistral", {**LLAMA, "sliding_window": None, "head_dim": 16}),
+    "qwen2": ("qwen2", {**LLAMA, "rope_theta": 1e6}),
+    "qwen2-tied": ("qwen2", {**LLAMA, "num_key_value_heads": 6, "tie_word_embeddings": True}),
+    "qwen3": ("qwen3", {**LLAMA, "head_dim": 16, "rope_theta": 1e6}),
+    "gemma2": ("gemma2", GEMMA),
+    "gemma3": (
+        "gemma3_text",
+        {
+            **GEMMA,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "gpt-neox": (
+        "gpt_neox",
+        {
+            **{name: value for name, value in LLAMA.items() if name != "num_key_value_heads"},
+            "rotary_pct": 0.5,
+            "hidden_act": "gelu",
+        },
+    ),
+    "gpt-neox-sequential": (
+        "gpt_neox",
+        {
+            **{name: value for name, value in LLAMA.items() if name != "num_key_value_heads"},
+            "rotary_pct": 0.25,
+            "hidden_act": "gelu_new",
+            "use_parallel_residual": False,
+        },
+    ),
+}
+
+
+def main() -> None:
+    """Record every model, or compare with what was recorded."""
+    exports = Path(sys.argv[2]) if sys.argv[1:2] == ["--check"] else None
+    torch.set_grad_enabled(False)
+    for name, (family, fields) in MODELS.items():
+        described, made = _made(family, fields)
+        arrays = _computed(made)
+        if exports is None:
+            text = json.dumps(described, indent=1, sort_keys=True) + "\n"
+            (HERE / f"{name}.json").write_text(text, encoding="utf-8")
+            np.savez_compressed(HERE / f"{name}.npz", **arrays)
+            print(name, f"logits up to {np.abs(arrays['logits']).max():.2f}")  # noqa: T201  the command's output
+        else:
+            again, ours = _difference(name, arrays), _difference(name, _computed(_loaded(exports / name)))
+            print(name, f"differs by {again:.1e} from its recording, its export by {ours:.1e}")  # noqa: T201  as above
+
+
+def _made(family: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return what a recording says of a model, with the shapes of its tensors, and the model."""
+    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **fields, **ids))
+    gains = 0.0 if family.startswith("gemma") else 1.0  # Gemma's are counted from 1
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        file = Path(folder) / "model.safetensors"
+        with safe_open(file, "numpy") as tensors:
+            shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118  no mapping
+        save_file(drawn(shapes, gains), file, {"format": "pt"})
+        saved = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        return {"config": saved, "gains": gains, "shapes": shapes}, _loaded(Path(folder))
+
+
+def _loaded(folder: Path) -> Any:
+    """Return the model in a folder; none of its tensors may be unknown or missing."""
+    options = {"attn_implementation": "eager", "output_loading_info": True}
+    model, found = AutoModelForCausalLM.from_pretrained(folder, **options)
+    assert not any(found[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys")), found
+    return model.eval()
+
+
+def _computed(model: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Return tokens, their logits, and the tokens that greedy generation adds to the first of each row."""
+    tokens = np.random.default_rng(3).integers(0, VOCAB, (ROWS, POSITIONS)).astype(np.int64)
+    logits = model(torch.tensor(tokens)).logits.numpy()
+    count = POSITIONS - PROMPT
+    greedy = model.generate(torch.tensor(tokens[:, :PROMPT]), max_new_tokens=count, do_sample=False).numpy()
+    return {"tokens": tokens, "logits": logits, "greedy": greedy}
+
+
+def _difference(name: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> float:
+    """Return the largest difference of a logit from the recorded one; none may be above rounding."""
+    with np.load(HERE / f"{name}.npz") as recorded:
+        worst = float(np.abs(recorded["logits"] - arrays["logits"]).max())
+        assert worst < FLOAT32_ROUNDING, (name, worst)
+        assert (recorded["greedy"] == arrays["greedy"]).all(), name
+    return worst
+
+
+if __name__ == "__main__":
+    main()

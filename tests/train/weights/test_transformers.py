@@ -1,0 +1,89 @@
+"""Every family against transformers: what it computed with these weights is recorded in `hf/`, by `hf/record.py`."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from tests.train.small_gpt import forward_of, program_of
+from tests.train.weights.hf.drawn import drawn
+
+from shardwise.train.generate import generate
+from shardwise.train.weights import place, read, write
+
+Weights = dict[str, NDArray[np.float32]]
+RECORDINGS = sorted(path.stem for path in (Path(__file__).parent / "hf").glob("*.npz"))
+FLOAT32_ROUNDING = 1e-5
+LAYOUTS = {"one device": (1, {}), "fsdp 2 x tensor 2": (4, {"tensor": 2})}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A published model, and what transformers computed with it."""
+
+    folder: Path
+    weights: Weights
+    tokens: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    greedy: NDArray[np.int64]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Callable[[str], Recording]:
+    """Makes a recorded model's folder."""
+
+    def make(name: str) -> Recording:
+        source = Path(__file__).parent / "hf" / name
+        described = json.loads(source.with_suffix(".json").read_text(encoding="utf-8"))
+        folder, weights = tmp_path / name, drawn(described["shapes"], described["gains"])
+        folder.mkdir()
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(described["config"]), encoding="utf-8")
+        with np.load(source.with_suffix(".npz")) as arrays:
+            return Recording(folder, weights, arrays["tokens"], arrays["logits"], arrays["greedy"])
+
+    return make
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_logits_are_those_of_transformers(name: str, layout: str, recording: Callable[[str], Recording]) -> None:
+    """Within 1e-5 in float32 at every position, on one device and split over four."""
+    made = recording(name)
+    devices, mesh = LAYOUTS[layout]
+    config, parameters = read(made.folder)
+    program = program_of(config, devices=devices, mesh=mesh)
+    params = place(program, config, parameters)
+    logits = forward_of(program)(params, made.tokens.astype(np.int32))
+    assert np.abs(logits[..., : config.vocab_size] - made.logits).max() < FLOAT32_ROUNDING
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_greedy_generation_is_that_of_transformers(name: str, recording: Callable[[str], Recording]) -> None:
+    """Token by token, with a cache, to the end of the positions."""
+    made = recording(name)
+    config, parameters = read(made.folder)
+    program = program_of(config, devices=1)
+    params = place(program, config, parameters)
+    prompt = [int(token) for token in made.tokens[0, :6]]
+    count = made.greedy.shape[1] - len(prompt)
+    assert list(generate(program, params, prompt, num_tokens=count, temperature=0)) == made.greedy[0, 6:].tolist()
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_an_import_is_exported_byte_by_byte(name: str, recording: Callable[[str], Recording], tmp_path: Path) -> None:
+    """The export has the names and the bytes of what was imported, and reads as the same config."""
+    made = recording(name)
+    config, parameters = read(made.folder)
+    target = tmp_path / "again" / "model.safetensors"
+    target.parent.mkdir()
+    whole = {path: stored[tuple(slice(None) for _ in stored.shape)] for path, stored in parameters}
+    write(target, config, whole.items())
+    again = load_file(target)
+    assert again.keys() == made.weights.keys()
+    assert all(again[tensor].tobytes() == array.tobytes() for tensor, array in made.weights.items())
+    assert read(target)[0] == config

@@ -1,0 +1,51 @@
+"""How large a model is, from its sizes alone: parameters, and the keys that a token is compared with."""
+
+from shardwise.job.spec import Model
+
+
+def block_matrix_parameters(*, embed: int, heads: int, kv_heads: int, head_size: int, mlp: int, is_gated: bool) -> int:
+    """Count the parameters in the matrices of one block; no biases and gains."""
+    attention = 2 * embed * head_size * (heads + kv_heads)  # queries and the way out, keys and values
+    return attention + (3 if is_gated else 2) * embed * mlp
+
+
+def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int | None) -> int:
+    """Return twice the keys that a token sees on average, summed over the layers."""
+    if window is None or window >= seq_len:
+        return layers * seq_len
+    num_global = 0 if pattern is None else layers // pattern
+    local = 2 * window - window * window // seq_len
+    return num_global * seq_len + (layers - num_global) * local
+
+
+def block_matrices(model: Model) -> int:
+    """Count the parameters in the matrices of one block of a resolved model."""
+    embed, heads, kv_heads, head_size, mlp = (
+        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
+    )
+    return block_matrix_parameters(
+        embed=embed, heads=heads, kv_heads=kv_heads, head_size=head_size, mlp=mlp, is_gated=is_gated(model)
+    )
+
+
+def is_gated(model: Model) -> bool:
+    """Return whether the feed-forward layer multiplies its activation by a second product."""
+    return model.activation in ("swiglu", "geglu")
+
+
+def num_parameters(model: Model, vocab_size: int) -> int:
+    """Return the weights and biases of a resolved model with so many tokens, without the table's padding."""
+    embed, heads, kv_heads, head_size, mlp = (
+        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
+    )
+    norm = 2 if model.norm == "layer" else 1  # gains, and the biases of a layer norm
+    norms = (1 if model.block == "parallel" else 2) + (2 if model.post_norm else 0)
+    ups = 2 if is_gated(model) else 1
+    block = block_matrices(model) + norms * norm * embed
+    block += 2 * norm * head_size if model.qk_norm else 0
+    block += head_size * (heads + 2 * kv_heads) if model.attention_bias else 0
+    block += embed if model.attention_out_bias else 0
+    block += ups * mlp + embed if model.mlp_bias else 0
+    head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
+    positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
+    return vocab_size * embed + positions + (model.layers or 0) * block + norm * embed + head

@@ -1,0 +1,141 @@
+"""A family's config.json: its keys as fields of `GptConfig`, and a config as its keys. It opens no file.
+
+Every error names the model type and the key. Keys that no family has, such as those of tokenizers, are passed over.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.protocol.errors import DataError
+from shardwise.train.config import GptConfig
+from shardwise.train.weights.family import Family, Key
+from shardwise.train.weights.rope_keys import read_rope, rope_keys
+from shardwise.train.weights.tensors import Shape
+from shardwise.train.weights.window_keys import read_windows, window_keys
+
+# What no model here has: a format of the weights that this trainer does not read.
+_ABSENT = ("quantization_config",)
+
+
+def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
+    """Return the fields of the model's config but the heads and, of rotary positions, the share of a head.
+
+    Raises:
+        DataError: a key of a model that this trainer does not compute, or one that contradicts the tensors.
+    """
+    _check_fixed(family, published)
+    fields = {}
+    for key in family.keys:
+        value = None if key.kind == "written" else _value(family, key, published, shapes)
+        if value is not None:
+            fields[key.field] = value
+    if family.rope:
+        fields |= read_rope(family, published, fields["seq_len"])
+    return fields | read_windows(family, published, fields["num_layers"])
+
+
+def published_config(family: Family, config: GptConfig, dtype: str) -> dict[str, Any]:
+    """Return the config.json of a model of this family, in Hugging Face's keys."""
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.name,
+        **{key.name: _published(key, getattr(config, key.field)) for key in family.keys},
+        family.heads_key: config.num_heads,
+        **{name: values[0] for name, values in family.fixed.items()},
+        **family.written,
+        **rope_keys(family, config),
+        **window_keys(family, config),
+        "torch_dtype": dtype,
+        "bos_token_id": None,  # the defaults need not be tokens of this model
+        "eos_token_id": None,
+    }
+
+
+def number(family: Family, published: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a key that is a whole number; null counts as left out."""
+    value = published.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _wrong(family, name, repr(value), "a whole number from 1")
+    return value
+
+
+def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Any:
+    """Return our value of a key, or None for what follows from other fields."""
+    name = key.name
+    match key.kind:
+        case "count":
+            return _count(family, key, published, shapes)
+        case "choice":
+            value = published.get(name, key.default)
+            if value not in key.values:
+                raise _wrong(family, name, str(value), " or ".join(map(str, key.values)))
+            return key.values[value]
+        case "flag":
+            value = published.get(name, key.default)
+            if not isinstance(value, bool):
+                raise _wrong(family, name, repr(value), "true or false")
+            return value
+        case "cap":
+            value = published.get(name, key.default)
+            return None if value is None else _real(family, name, value, None)
+        case "positive":
+            value = published.get(name)
+            return _real(family, name, key.default if value is None else value, None)
+        case _:
+            return _real(family, name, published.get(name, key.default), 1)
+
+
+def _count(family: Family, key: Key, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> int | None:
+    size = None
+    if key.shape is not None:
+        tensor, axis = key.shape
+        size = _matrix(shapes, tensor)[axis]
+    elif key.field == "num_layers":
+        start = family.mark.split(".")[0]
+        size = len({name.split(".")[1] for name in shapes if name.startswith(f"{start}.")})
+    if size is None:
+        return number(family, published, key.name, key.default or 0) or None
+    if number(family, published, key.name, size) != size:
+        raise DataError(
+            f"config.json: {key.name} is {published[key.name]}, but the tensors have {size}; "
+            "put the weights in a folder with their own config.json"
+        )
+    return size
+
+
+def _matrix(shapes: Mapping[str, Shape], name: str) -> Shape:
+    shape = shapes.get(name)
+    if shape is None:
+        raise DataError(f"{name}: missing; expected a matrix: get the whole file")
+    if len(shape) != 2 or 0 in shape:
+        raise DataError(f"{name}: given shape {shape}, expected a matrix: get the file anew")
+    return shape
+
+
+def _real(family: Family, name: str, value: Any, most: float | None) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= (most or float("inf")):
+        bounds = "a number above 0" + ("" if most is None else f", at most {most}")
+        raise _wrong(family, name, str(value), bounds)
+    return float(value)
+
+
+def _check_fixed(family: Family, published: Mapping[str, Any]) -> None:
+    """Refuse a config.json of a model that this trainer does not compute."""
+    expected = {"model_type": (family.name,), **dict.fromkeys(_ABSENT, (None,)), **family.fixed}
+    for name, values in expected.items():
+        if name in published and published[name] not in values:
+            raise _wrong(family, name, str(published[name]), " or ".join(map(str, values)))
+
+
+def _wrong(family: Family, name: str, given: str, expected: str) -> DataError:
+    return DataError(
+        f"config.json: {name} is {given}, expected {expected} for these tensors, which are {family.title}'s; a model "
+        "that differs in it cannot be imported"
+    )
+
+
+def _published(key: Key, value: Any) -> Any:
+    """Return their value of a field."""
+    return next((theirs for theirs, ours in key.values.items() if ours == value), value)

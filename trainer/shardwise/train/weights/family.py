@@ -1,0 +1,91 @@
+"""What a published family is, as a value: names and layouts of its tensors, keys of its config.json, what it shares.
+
+Nothing in the code asks which family it has. A new one that computes what `GptConfig` can say is another value, in
+`gpt_families.py` or `llama_families.py`; what those are made of is in `parts.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shardwise.train.config import GptConfig
+from shardwise.train.weights.tensors import Row
+
+Kind = Literal["count", "share", "positive", "cap", "flag", "choice", "written"]
+"""A whole number; one above 0 up to 1; one above 0; the same or null, which is none; true or false; one of a few; and
+what makes no difference to what a model computes, which is written and never read."""
+RopeKey = Literal["theta", "scaling", "local", "share"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A key of config.json that is a field of `GptConfig`."""
+
+    name: str
+    field: str
+    kind: Kind
+    default: Any = None
+    """What it counts as if it is left out; None: what follows from other fields."""
+    shape: tuple[str, int] | None = None
+    """The tensor and the axis whose size it is: the key may then be left out, and must agree."""
+    values: Mapping[Any, Any] = field(default_factory=dict)
+    """Of a choice: ours by theirs; of those with the same meaning the first is written."""
+
+
+@dataclass(frozen=True)
+class Same:
+    """A field that equals another one, or a property, in every model of a family."""
+
+    field: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Models that share names, layouts and choices."""
+
+    name: str
+    """`model_type` in config.json."""
+    title: str
+    architecture: str
+    prefix: str
+    """Of all names but the head's."""
+    mark: str
+    """A tensor that all its models have."""
+    table: str
+    head: str
+    """The names of the token table, and of a head of its own."""
+    choices: Mapping[str, Any]
+    """The fields of `GptConfig` that every model of the family shares; `Same` for those that follow another."""
+    keys: tuple[Key, ...]
+    heads_key: str = "num_attention_heads"
+    head_counts: Mapping[int, int] = field(default_factory=dict)
+    """The heads of the published models by width, for files without a config.json."""
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Keys whose values are the same in all models that can be computed; the first is written."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that make no difference to what a model computes, and are never read."""
+    rope: Mapping[RopeKey, str] = field(default_factory=dict)
+    """The keys of rotary positions."""
+    rope_share: float = 1.0
+    """How much of a head is turned where config.json does not say."""
+    windows: Literal["none", "every", "pattern"] = "none"
+    """Which blocks have a sliding window."""
+    window_pattern: int = 0
+    """Every so many-th block sees all, where config.json does not say."""
+    rows: tuple[Row, ...]
+
+
+def differences(family: Family, config: GptConfig) -> dict[str, Any]:
+    """Return the fields in which a model is not of this family, with the family's values."""
+    expected = {name: required(value, config) for name, value in family.choices.items()}
+    wrong = {name: value for name, value in expected.items() if getattr(config, name) != value}
+    for key in family.keys:
+        ours = list(key.values.values())
+        if ours and getattr(config, key.field) not in ours:
+            wrong[key.field] = " or ".join(map(str, dict.fromkeys(ours)))
+    return wrong
+
+
+def required(value: Any, config: GptConfig) -> Any:
+    """Return what a choice asks of this model."""
+    return getattr(config, value.field) if isinstance(value, Same) else value

@@ -1,0 +1,124 @@
+"""One published tensor as a part of one of our parameters: its name, its place, and how its axes lie.
+
+A row is (name, parameter, axes): the axes are ours, in the published order, brackets around those that the published
+tensor has joined into one. `layers.{}` stands for every layer. A row whose parameter a model lacks does not count for
+it, so a tensor that is of one parameter in some models and of another in others has two rows.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.train.config import GptConfig
+from shardwise.train.layout import axis_names
+from shardwise.train.model import Gpt
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a family's table."""
+
+    name: str
+    path: str
+    axes: str
+    part: int = 0
+    """Which of query, key and value, or of key and value, the tensor is, if it is one of them alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One tensor of one model: what it is called, and where in which of our parameters it belongs."""
+
+    name: str
+    path: str
+    layer: int
+    part: int
+    groups: tuple[tuple[str, ...], ...]
+    sizes: Mapping[str, int]
+    names: tuple[str, ...]
+    """Our parameter's axes; those that the tensor lacks are `layers` and perhaps `qkv` or `kv`."""
+
+    @property
+    def shape(self) -> Shape:
+        """Return the published shape."""
+        return tuple(math.prod(self.sizes[name] for name in group) for group in self.groups)
+
+    @property
+    def offset(self) -> Shape:
+        """Return where the tensor starts in our parameter."""
+        places = {"layers": self.layer, "qkv": self.part, "kv": self.part}
+        return tuple(0 if name in self._flat else places[name] for name in self.names)
+
+    def ours(self, published: Array) -> Array:
+        """Return the tensor with our parameter's axes, those it lacks of size 1; a view, nothing is copied."""
+        flat = published.reshape([self.sizes[name] for name in self._flat])
+        turned = flat.transpose([self._flat.index(name) for name in self.names if name in self._flat])
+        return np.expand_dims(turned, tuple(i for i, name in enumerate(self.names) if name not in self._flat))
+
+    def published(self, parameter: Array) -> Array:
+        """Return the tensor out of our parameter, without the vocabulary's padding."""
+        index = [
+            slice(self.sizes[name]) if name in self._flat else start
+            for name, start in zip(self.names, self.offset, strict=True)
+        ]
+        kept = [name for name in self.names if name in self._flat]
+        return parameter[tuple(index)].transpose([kept.index(name) for name in self._flat]).reshape(self.shape)
+
+    @property
+    def _flat(self) -> tuple[str, ...]:
+        return tuple(name for group in self.groups for name in group)
+
+
+def tensors(rows: Iterable[Row], config: GptConfig) -> dict[str, Tensor]:
+    """Return all tensors of a model by published name, without the prefix."""
+    parameters = parameter_axes(config)
+    held = [row for row in rows if row.path in parameters]
+    assert {row.path for row in held} == parameters.keys(), "every parameter has its rows"
+    return {tensor.name: tensor for row in held for tensor in _expand(row, config, parameters[row.path])}
+
+
+def parameter_axes(config: GptConfig) -> dict[str, tuple[str, ...]]:
+    """Return the axis names of our parameters, by path."""
+    return axis_names(eqx.filter_eval_shape(Gpt.init, config, key=jax.random.key(0)))
+
+
+def axis_sizes(config: GptConfig) -> dict[str, int]:
+    """Return the size of every axis by name; `vocab` is padded, as our parameters are."""
+    axes = (
+        config.Layers,
+        config.Vocab,
+        config.Position,
+        config.Embed,
+        config.Qkv,
+        config.Kv,
+        config.Heads,
+        config.KvHeads,
+        config.HeadSize,
+        config.Mlp,
+    )
+    return {axis.name: axis.size for axis in axes}
+
+
+def _expand(row: Row, config: GptConfig, names: tuple[str, ...]) -> Iterator[Tensor]:
+    groups = tuple(tuple(group.strip("()").split()) for group in re.findall(r"\([^)]*\)|\S+", row.axes))
+    sizes = axis_sizes(config) | {"vocab": config.vocab_size}
+    for layer in range(config.num_layers) if "{}" in row.name else (0,):
+        yield Tensor(
+            name=row.name.format(layer),
+            path=row.path,
+            layer=layer,
+            part=row.part,
+            groups=groups,
+            sizes=sizes,
+            names=names,
+        )

@@ -1,0 +1,61 @@
+"""The keys of sliding windows in a config.json: how wide they are, and which blocks have one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.protocol.errors import DataError
+from shardwise.train.config import GptConfig
+from shardwise.train.weights.family import Family
+
+_LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+_TYPES, _PATTERN, _WINDOW, _USED = "layer_types", "sliding_window_pattern", "sliding_window", "use_sliding_window"
+
+
+def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
+    """Return the fields of the sliding windows.
+
+    Raises:
+        DataError: windows in other blocks than this trainer computes.
+    """
+    if family.windows == "none":
+        if published.get(_USED) or _LOCAL in (published.get(_TYPES) or ()):
+            raise _wrong(family, _USED, "true", "false")
+        return {}
+    window = published.get(_WINDOW)
+    if family.windows == "every":
+        return {"sliding_window": window}
+    if window is None:
+        raise _wrong(family, _WINDOW, "missing", "a whole number")
+    usual = published.get(_PATTERN) or family.window_pattern
+    pattern = _pattern_of(published.get(_TYPES) or _types(usual, num_layers), usual, num_layers)
+    if pattern is None:
+        raise _wrong(family, _TYPES, "irregular", f"{_GLOBAL} in every so many-th block")
+    return {"sliding_window": window, "sliding_window_pattern": pattern}
+
+
+def window_keys(family: Family, config: GptConfig) -> dict[str, Any]:
+    """Return the keys of a model's sliding windows."""
+    if family.windows == "none":
+        return {}
+    if family.windows == "every" or config.sliding_window_pattern is None:
+        types = {} if family.windows == "every" else {_TYPES: [_LOCAL] * config.num_layers}
+        return {_WINDOW: config.sliding_window, **types}
+    pattern = config.sliding_window_pattern
+    return {_WINDOW: config.sliding_window, _PATTERN: pattern, _TYPES: _types(pattern, config.num_layers)}
+
+
+def _types(pattern: int, num_layers: int) -> list[str]:
+    return [_LOCAL if (layer + 1) % pattern else _GLOBAL for layer in range(num_layers)]
+
+
+def _pattern_of(types: Sequence[str], usual: int, num_layers: int) -> int | None:
+    """Return every so many-th of these blocks sees all, the usual number if several would say the same."""
+    candidates = (usual, *range(2, num_layers + 2))
+    return next((pattern for pattern in candidates if _types(pattern, num_layers) == list(types)), None)
+
+
+def _wrong(family: Family, name: str, given: str, expected: str) -> DataError:
+    return DataError(
+        f"config.json: {name} is {given}, expected {expected} for {family.title}; a model that differs in it cannot be "
+        "imported"
+    )
