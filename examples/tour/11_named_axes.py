@@ -61,6 +61,7 @@ def linear(x: NamedArray, of: Linear) -> NamedArray:
 
 
 def layer(x: NamedArray, block: Block) -> NamedArray:
+    assert block.attention.qkv is not None, "no heads share keys and values"
     q, k, v = linear(block.norm(x), block.attention.qkv).unbind(CONFIG.Qkv)
     k, v = k.rename({"position": "key"}), v.rename({"position": "key"})  # no name may stand twice in one array
     scores = hax.dot(q, k, axis=CONFIG.HeadSize) / math.sqrt(CONFIG.HeadSize.size)

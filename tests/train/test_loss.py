@@ -93,6 +93,25 @@ def test_sums_and_gradients_equal_the_plain_loss(
         np.testing.assert_allclose(mine, plain, rtol=1e-4, atol=1e-5)
 
 
+def test_bent_logits_have_the_gradients_of_their_definition() -> None:
+    """With a softcap of c the loss is that of c tanh(logits / c), and so are all gradients, split or not."""
+    inputs, cap = _inputs(), 3.0
+
+    def bent(hidden: jax.Array, head: jax.Array, bias: jax.Array, targets: jax.Array, weights: jax.Array) -> LossSums:
+        logits = cap * jnp.tanh((jnp.einsum("bse,ev->bsv", hidden, head) + bias) / cap)
+        # `_plain` with these logits as the only hidden states, times the identity.
+        return _plain(logits, jnp.eye(VOCAB), jnp.zeros(VOCAB), targets, weights)
+
+    expected, gradients = _with_gradients(bent, inputs)
+    for mesh in ({}, {"outer": 2, "tensor": 4}):
+        settings = _settings(by_position="tensor" in mesh)._replace(softcap=cap)
+        with jax.set_mesh(layout_over(**mesh, fsdp=True).mesh):
+            actual, ours = _with_gradients(_ours(settings), inputs)
+        np.testing.assert_allclose(np.array(actual), np.array(expected), rtol=2e-6)
+        for mine, plain in zip(ours, gradients, strict=True):
+            np.testing.assert_allclose(mine, plain, rtol=1e-4, atol=1e-5)
+
+
 def test_the_paddings_entries_stay_what_they_are() -> None:
     """The head's entries beyond the real vocabulary get no gradient, and evaluation gives the sums of training."""
     inputs = _inputs()

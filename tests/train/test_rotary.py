@@ -65,7 +65,8 @@ def angles(rope: Rope, *, is_local: bool | None = None) -> NDArray[np.float64]:
     x[..., :half] = 1
     local = None if is_local is None else jnp.bool_(is_local)
     turned = np.asarray(rotate(jnp.asarray(x), rope, 0, local), np.float64)[0, 0, 1]
-    return np.arctan2(turned[half:], turned[:half])
+    found: NDArray[np.float64] = np.arctan2(turned[half:], turned[:half])
+    return found
 
 
 def test_halves_are_the_pairs_where_asked() -> None:

@@ -53,8 +53,8 @@ def _model(model: Model, tokenizer: str) -> Model:
     model = _fill(model, {name: value for name, value in preset.items() if name not in ROTARY})
     if model.embed is not None:
         model = _fill(model, {"mlp": 4 * model.embed})
-        if model.heads is not None and model.embed % model.heads == 0:
-            model = _fill(model, {"head_size": model.embed // model.heads})
+    if model.embed is not None and model.heads is not None and model.embed % model.heads == 0:
+        model = _fill(model, {"head_size": model.embed // model.heads})
     scalar = None if model.head_size is None else float(model.head_size)
     beside = {"kv_heads": model.heads, "attention_out_bias": model.attention_bias, "query_pre_attn_scalar": scalar}
     model = _fill(model, beside)

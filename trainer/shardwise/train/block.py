@@ -197,7 +197,7 @@ class Attention(eqx.Module):
         """Return whether the layer has a sliding window."""
         config = self.config
         if config.sliding_window is None or config.sliding_window_pattern is None:
-            return jnp.bool_(config.sliding_window is not None)
+            return jnp.asarray(config.sliding_window is not None)
         is_local: Array = (layer + 1) % config.sliding_window_pattern != 0
         return is_local
 

@@ -63,12 +63,12 @@ class GptConfig:
 
     def __post_init__(self) -> None:
         """Fill in what follows from other fields."""
-        head_size = self.embed_over_heads if self.head_size is None else self.head_size
+        if getattr(self, "head_size", None) is None:
+            object.__setattr__(self, "head_size", self.embed_over_heads)
         follow = {
             "num_kv_heads": self.num_heads,
-            "head_size": head_size,
             "attention_out_bias": self.attention_bias,
-            "query_pre_attn_scalar": float(head_size),
+            "query_pre_attn_scalar": float(self.head_size),
         }
         for name, value in follow.items():
             if getattr(self, name) is None:

@@ -107,7 +107,8 @@ def main() -> None:
         if exports is None:
             text = json.dumps(described, indent=1, sort_keys=True) + "\n"
             (HERE / f"{name}.json").write_text(text, encoding="utf-8")
-            np.savez_compressed(HERE / f"{name}.npz", **arrays)
+            tokens, logits, greedy = (arrays[kind] for kind in ("tokens", "logits", "greedy"))
+            np.savez_compressed(HERE / f"{name}.npz", tokens=tokens, logits=logits, greedy=greedy)
             print(name, f"logits up to {np.abs(arrays['logits']).max():.2f}")  # noqa: T201  the command's output
         else:
             again, ours = _difference(name, arrays), _difference(name, _computed(_loaded(exports / name)))

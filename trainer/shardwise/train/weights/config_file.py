@@ -138,4 +138,6 @@ def _wrong(family: Family, name: str, given: str, expected: str) -> DataError:
 
 def _published(key: Key, value: Any) -> Any:
     """Return their value of a field."""
+    if key.kind == "positive" and value == int(value):
+        return int(value)  # transformers takes a whole number only
     return next((theirs for theirs, ours in key.values.items() if ours == value), value)

@@ -5,7 +5,8 @@ Nothing in the code asks which family it has. A new one that computes what `GptC
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as declared
 from typing import Any, Literal
 
 from shardwise.train.config import GptConfig
@@ -28,7 +29,7 @@ class Key:
     """What it counts as if it is left out; None: what follows from other fields."""
     shape: tuple[str, int] | None = None
     """The tensor and the axis whose size it is: the key may then be left out, and must agree."""
-    values: Mapping[Any, Any] = field(default_factory=dict)
+    values: Mapping[Any, Any] = declared(default_factory=dict)
     """Of a choice: ours by theirs; of those with the same meaning the first is written."""
 
 
@@ -58,13 +59,13 @@ class Family:
     """The fields of `GptConfig` that every model of the family shares; `Same` for those that follow another."""
     keys: tuple[Key, ...]
     heads_key: str = "num_attention_heads"
-    head_counts: Mapping[int, int] = field(default_factory=dict)
+    head_counts: Mapping[int, int] = declared(default_factory=dict)
     """The heads of the published models by width, for files without a config.json."""
-    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, tuple[Any, ...]] = declared(default_factory=dict)
     """Keys whose values are the same in all models that can be computed; the first is written."""
-    written: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = declared(default_factory=dict)
     """Keys that make no difference to what a model computes, and are never read."""
-    rope: Mapping[RopeKey, str] = field(default_factory=dict)
+    rope: Mapping[RopeKey, str] = declared(default_factory=dict)
     """The keys of rotary positions."""
     rope_share: float = 1.0
     """How much of a head is turned where config.json does not say."""
