@@ -175,6 +175,10 @@ fmt: $(READY) ## format the code and mend what ruff can mend
 golden: $(READY) ## rewrite the golden files; read the diff before you commit it
 	UPDATE_GOLDEN=1 $(PYTEST) -m golden $(ARGS)
 
+.PHONY: compiled
+compiled: $(READY) $(PLAN_READY) ## record what the compilers make of the programs of tests/plan, after a change of programs (a quarter of an hour)
+	$(BIN)/python -m tests.plan.record
+
 .PHONY: crds
 crds: $(READY) ## write the chart's CRDs, accelerator classes and admission policy from the types of the job file
 	$(BIN)/python -m shardwise_operator.api.generate

@@ -29,6 +29,7 @@ from shardwise.protocol.contract import (
     LOGS,
     METRICS,
     PLOT,
+    PROFILE,
     PROGRAMS,
     STATUS,
     SUMMARY,
@@ -139,7 +140,7 @@ def test_every_job_file_is_listed() -> None:
 def test_run_directory_is_described() -> None:
     """docs/run-directory.md has every file of a run directory, and every exit code."""
     written = _read("docs/run-directory.md")
-    folders = (f"{CHECKPOINTS}/", f"{LOGS}/", f"{PROGRAMS}/")
+    folders = (f"{CHECKPOINTS}/", f"{LOGS}/", f"{PROFILE}/", f"{PROGRAMS}/")
     names = (JOB_FILE, METRICS, PLOT, SUMMARY, LOCK, ATTEMPT_FILE, ID, *folders)
     tree = [line.split()[0] for line in _FENCE.findall(written)[0][1].splitlines()]
     codes = re.findall(r"^\| (\d+) \|", written, re.MULTILINE)

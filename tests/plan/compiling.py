@@ -2,8 +2,8 @@
 
 Used by the tests beside this. The compilers for TPUs and GPUs are in `.venv-plan`, so its Python does the work, in
 `compiler.py`, with a process for each accelerator class. What it says of a job is kept outside of the checkout, by the
-content of everything that it could depend on, and so is what came of each program; without the folder all is compiled
-again.
+content of everything that it could depend on. What came of each program is also recorded in the tree, by the program
+(`record.py`); what neither knows is compiled.
 """
 
 import fcntl
@@ -26,6 +26,8 @@ from shardwise.job.topology import num_devices
 ROOT = Path(__file__).parents[2]
 EVERY_PROGRAM = ("step", "init", "evaluation", "window", "token")
 """The step, the state's first values, the loss of held-out text, and generation's two."""
+RECORDED = Path(__file__).parent / "golden" / "compiled.jsonl"
+"""What came of each program: {"key": of the program, "said": what the compiler's part of a test looks at}."""
 DATA = {"data_outer", "data_inner"}
 
 _PYTHON = ROOT / ".venv-plan" / "bin" / "python"
@@ -117,7 +119,7 @@ def _compile(requests: Sequence[Request]) -> None:
     asked = json.dumps([request.document() for request in requests])
     programs = CACHE / "programs"
     programs.mkdir(exist_ok=True)
-    ended = beside_compilers("tests.plan.compiler", asked, largest, str(programs))
+    ended = beside_compilers("tests.plan.compiler", asked, largest, str(RECORDED), str(programs))
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
     for number, request in enumerate(requests):
         said = {line["program"]: line for line in lines if line["job"] == number}

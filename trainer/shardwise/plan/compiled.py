@@ -64,14 +64,50 @@ class Step:
         return dict(self.program.layout.mesh.shape)
 
 
-def compile_step(job: TrainingJob) -> Step:
-    """Compile a resolved job's step.
+@dataclass(frozen=True, kw_only=True)
+class LoweredStep:
+    """A step that is lowered for its hardware, and not yet compiled."""
 
-    Raises:
-        CompilerError: XLA refuses it.
-        OutOfMemoryError: XLA refuses it because it does not fit into the device's memory.
+    job: TrainingJob
+    program: Program
+    lowered: jax.stages.Lowered
+    lower_seconds: float
+    stand_in: str | None
+    assumed_vocab_size: int | None
 
-    """
+    def compile(self) -> Step:
+        """Compile it.
+
+        Raises:
+            CompilerError: XLA refuses it.
+            OutOfMemoryError: XLA refuses it because it does not fit into the device's memory.
+
+        """
+        began = time.perf_counter()
+        try:
+            compiled = self.lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            raise _in_words(error) from error
+        ended = time.perf_counter()
+        memory = compiled.memory_analysis()
+        text = compiled.as_text()
+        assert text is not None
+        assert memory is not None
+        return Step(
+            job=self.job,
+            program=self.program,
+            text=text,
+            peak_bytes=_peak(memory, self.program.layout.mesh.devices.flat[0].platform),
+            code_bytes=memory.generated_code_size_in_bytes,
+            resident_bytes=psutil.Process().memory_info().rss,
+            compile_seconds=self.lower_seconds + ended - began,
+            stand_in=self.stand_in,
+            assumed_vocab_size=self.assumed_vocab_size,
+        )
+
+
+def lowered_step(job: TrainingJob) -> LoweredStep:
+    """Lower a resolved job's step for the hardware that it names."""
     devices, stand_in = _devices(job)
     size, assumed = _vocabulary(job)
     program = build(_for_cpus(job) if stand_in else job, devices, tokenizer_size=size)
@@ -81,23 +117,11 @@ def compile_step(job: TrainingJob) -> Step:
         program = replace(program, xla_options={**COMPILED_QUICKLY, **program.xla_options})
     began = time.perf_counter()
     lowered = lower_step(program)
-    try:
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        raise _in_words(error) from error
-    ended = time.perf_counter()
-    memory = compiled.memory_analysis()
-    text = compiled.as_text()
-    assert text is not None
-    assert memory is not None
-    return Step(
+    return LoweredStep(
         job=job,
         program=program,
-        text=text,
-        peak_bytes=_peak(memory, devices[0].platform),
-        code_bytes=memory.generated_code_size_in_bytes,
-        resident_bytes=psutil.Process().memory_info().rss,
-        compile_seconds=ended - began,
+        lowered=lowered,
+        lower_seconds=time.perf_counter() - began,
         stand_in=stand_in,
         assumed_vocab_size=assumed,
     )

@@ -10,7 +10,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices
 from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
-from shardwise.plan.compiled import Step, compile_step
+from shardwise.plan.compiled import Step, lowered_step
 from shardwise.plan.flops import kernel_flops, traced_flops
 from shardwise.plan.memory import memory, usable_bytes
 from shardwise.plan.result import Flops, MemoryUse, Moved, Plan, Wire
@@ -34,7 +34,7 @@ def plan(job: TrainingJob) -> Plan:
         CompilerError: XLA refuses the program for another reason than memory.
     """
     try:
-        step = compile_step(job)
+        step = lowered_step(job).compile()
     except OutOfMemoryError as error:
         return _refused(job, str(error))
     held = memory(step)
