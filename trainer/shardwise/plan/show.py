@@ -41,7 +41,7 @@ def show(plan: Plan, console: Console) -> None:
     for line in _lines(plan):
         console.print(line)
     for note in plan.notes:
-        console.print(f"[dim]note: {note}[/]", soft_wrap=True)
+        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
 
 
 def show_search(found: Sequence[Found], console: Console) -> None:
