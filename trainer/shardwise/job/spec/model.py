@@ -40,241 +40,161 @@ _Rate = Annotated[float, Field(ge=0, lt=1)]
 class Dropout(StrictModel):
     """The share of values that training sets to zero, by place."""
 
-    embed: Annotated[_Rate, Field(description="Dropout after the embedding."), Unit("probability")] = 0.0
-    residual: Annotated[
-        _Rate, Field(description="Dropout on each branch before it is added on."), Unit("probability")
-    ] = 0.0
-    attention: Annotated[
-        _Rate, Field(description="Dropout on attention weights; must be 0: the kernels have none."), Unit("probability")
-    ] = 0.0
+    embed: Annotated[_Rate, Unit("probability")] = Field(0.0, description="Dropout after the embedding.")
+    residual: Annotated[_Rate, Unit("probability")] = Field(
+        0.0, description="Dropout on each branch before it is added on."
+    )
+    attention: Annotated[_Rate, Unit("probability")] = Field(
+        0.0, description="Dropout on attention weights; must be 0: the kernels have none."
+    )
 
 
 class RopeScaling(StrictModel):
     """How rotary positions are stretched over more positions than they were first trained on."""
 
-    kind: Annotated[
-        Literal["linear", "llama3", "yarn"],
-        Field(description="linear: all frequencies; llama3: the low ones, smoothly; yarn: by frequency, and sharper."),
-    ]
-    factor: Annotated[float, Field(ge=1, le=1e6, description="By how much the positions are stretched."), Unit("times")]
-    original_seq_len: Annotated[
-        int | None,
-        Field(ge=1, le=1048576, description="Positions of the first training; for llama3 and yarn."),
-        Unit("tokens"),
-        FilledFrom("seqLen / factor"),
-    ] = None
-    low_frequency_factor: Annotated[
-        float,
-        Field(gt=0, le=1e6, description="llama3: turns in originalSeqLen below which all is stretched."),
-        Unit("turns"),
-    ] = 1.0
-    high_frequency_factor: Annotated[
-        float, Field(gt=0, le=1e6, description="llama3: turns in originalSeqLen above which nothing is."), Unit("turns")
-    ] = 4.0
-    beta_slow: Annotated[
-        float,
-        Field(gt=0, le=1e6, description="yarn: turns in originalSeqLen below which all is stretched."),
-        Unit("turns"),
-    ] = 1.0
-    beta_fast: Annotated[
-        float, Field(gt=0, le=1e6, description="yarn: turns in originalSeqLen above which nothing is."), Unit("turns")
-    ] = 32.0
-    attention_factor: Annotated[
-        float | None,
-        Field(gt=0, le=1e6, description="yarn: what queries and keys are multiplied by."),
-        Unit("times"),
-        FilledFrom("0.1 ln(factor) + 1"),
-    ] = None
+    kind: Literal["linear", "llama3", "yarn"] = Field(
+        description="linear: all frequencies; llama3: the low ones, smoothly; yarn: by frequency, and sharper."
+    )
+    factor: Annotated[float, Unit("times")] = Field(
+        ge=1, le=1e6, description="By how much the positions are stretched."
+    )
+    original_seq_len: Annotated[int | None, Unit("tokens"), FilledFrom("seqLen / factor")] = Field(
+        None, ge=1, le=1048576, description="Positions of the first training; for llama3 and yarn."
+    )
+    low_frequency_factor: Annotated[float, Unit("turns")] = Field(
+        1.0, gt=0, le=1e6, description="llama3: turns in originalSeqLen below which all is stretched."
+    )
+    high_frequency_factor: Annotated[float, Unit("turns")] = Field(
+        4.0, gt=0, le=1e6, description="llama3: turns in originalSeqLen above which nothing is."
+    )
+    beta_slow: Annotated[float, Unit("turns")] = Field(
+        1.0, gt=0, le=1e6, description="yarn: turns in originalSeqLen below which all is stretched."
+    )
+    beta_fast: Annotated[float, Unit("turns")] = Field(
+        32.0, gt=0, le=1e6, description="yarn: turns in originalSeqLen above which nothing is."
+    )
+    attention_factor: Annotated[float | None, Unit("times"), FilledFrom("0.1 ln(factor) + 1")] = Field(
+        None, gt=0, le=1e6, description="yarn: what queries and keys are multiplied by."
+    )
 
 
 class Model(StrictModel):
     """A model's shape, its variants, and how it is computed."""
 
-    preset: Annotated[PresetName | None, Field(description="A published shape, which fills what is left out.")] = None
-    layers: Annotated[
-        int | None, Field(ge=1, le=1024, description="Number of transformer blocks."), Unit("blocks"), _PRESET
-    ] = None
-    heads: Annotated[
-        int | None,
-        Field(ge=1, le=1024, description="Attention heads; divides embed, unless headSize is given."),
-        Unit("heads"),
-        _PRESET,
-    ] = None
-    kv_heads: Annotated[
-        int | None,
-        Field(ge=1, le=1024, description="Heads of keys and values, each for as many query heads; divides heads."),
-        Unit("heads"),
-        FilledFrom(_PRESET_OR + "heads"),
-    ] = None
-    head_size: Annotated[
-        int | None,
-        Field(ge=1, le=65536, description="Width of one attention head."),
-        Unit("values per head"),
-        FilledFrom(_PRESET_OR + "embed / heads"),
-    ] = None
-    embed: Annotated[
-        int | None,
-        Field(ge=1, le=65536, description="Width of the residual stream."),
-        Unit("values per token"),
-        _PRESET,
-    ] = None
-    mlp: Annotated[
-        int | None,
-        Field(ge=1, le=1048576, description="Width inside the feed-forward layer."),
-        Unit("values per token"),
-        FilledFrom(_PRESET_OR + "4 x embed"),
-    ] = None
-    seq_len: Annotated[
-        int | None, Field(ge=1, le=1048576, description="Tokens of one training sequence."), Unit("tokens"), _PRESET
-    ] = None
-    vocab_size: Annotated[
-        int | None,
-        Field(ge=1, le=16777216, description="Rows of the token table before padding; at least the tokenizer's."),
-        Unit("tokens"),
-        FilledFrom("the tokenizer"),
-    ] = None
+    preset: PresetName | None = Field(None, description="A published shape, which fills what is left out.")
+    layers: Annotated[int | None, Unit("blocks"), _PRESET] = Field(
+        None, ge=1, le=1024, description="Number of transformer blocks."
+    )
+    heads: Annotated[int | None, Unit("heads"), _PRESET] = Field(
+        None, ge=1, le=1024, description="Attention heads; divides embed, unless headSize is given."
+    )
+    kv_heads: Annotated[int | None, Unit("heads"), FilledFrom(_PRESET_OR + "heads")] = Field(
+        None, ge=1, le=1024, description="Heads of keys and values, each for as many query heads; divides heads."
+    )
+    head_size: Annotated[int | None, Unit("values per head"), FilledFrom(_PRESET_OR + "embed / heads")] = Field(
+        None, ge=1, le=65536, description="Width of one attention head."
+    )
+    embed: Annotated[int | None, Unit("values per token"), _PRESET] = Field(
+        None, ge=1, le=65536, description="Width of the residual stream."
+    )
+    mlp: Annotated[int | None, Unit("values per token"), FilledFrom(_PRESET_OR + "4 x embed")] = Field(
+        None, ge=1, le=1048576, description="Width inside the feed-forward layer."
+    )
+    seq_len: Annotated[int | None, Unit("tokens"), _PRESET] = Field(
+        None, ge=1, le=1048576, description="Tokens of one training sequence."
+    )
+    vocab_size: Annotated[int | None, Unit("tokens"), FilledFrom("the tokenizer")] = Field(
+        None, ge=1, le=16777216, description="Rows of the token table before padding; at least the tokenizer's."
+    )
     block: Annotated[
-        Literal["sequential", "parallel", "parallel-two-norms"] | None,
+        Literal["sequential", "parallel", "parallel-two-norms"] | None, FilledFrom(_PRESET_OR + "sequential")
+    ] = Field(
+        None,
+        description="sequential: attention, then feed-forward (GPT-2); parallel: both from one norm (GPT-J); "
+        "parallel-two-norms: each from its own (GPT-NeoX).",
+    )
+    norm: Annotated[Literal["layer", "rms", "rms-unit-offset"] | None, FilledFrom(_PRESET_OR + "layer")] = Field(
+        None, description="Layer norm, RMS norm, or RMS norm with gains counted from 1 (Gemma)."
+    )
+    post_norm: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
+        None, description="Whether a norm also follows attention and feed-forward, before they are added on (Gemma)."
+    )
+    qk_norm: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
+        None, description="Whether every head's queries and keys are normed, before positions turn them (Qwen 3)."
+    )
+    activation: Annotated[Literal["gelu", "gelu-exact", "swiglu", "geglu"] | None, FilledFrom(_PRESET_OR + "gelu")] = (
         Field(
-            description="sequential: attention, then feed-forward (GPT-2); parallel: both from one norm (GPT-J); "
-            "parallel-two-norms: each from its own (GPT-NeoX)."
-        ),
-        FilledFrom(_PRESET_OR + "sequential"),
-    ] = None
-    norm: Annotated[
-        Literal["layer", "rms", "rms-unit-offset"] | None,
-        Field(description="Layer norm, RMS norm, or RMS norm with gains counted from 1 (Gemma)."),
-        FilledFrom(_PRESET_OR + "layer"),
-    ] = None
-    post_norm: Annotated[
-        bool | None,
-        Field(description="Whether a norm also follows attention and feed-forward, before they are added on (Gemma)."),
-        FilledFrom(_PRESET_OR + "false"),
-    ] = None
-    qk_norm: Annotated[
-        bool | None,
-        Field(description="Whether every head's queries and keys are normed, before positions turn them (Qwen 3)."),
-        FilledFrom(_PRESET_OR + "false"),
-    ] = None
-    activation: Annotated[
-        Literal["gelu", "gelu-exact", "swiglu", "geglu"] | None,
-        Field(
+            None,
             description="Of the feed-forward layer: the tanh form of GELU or the exact one; or gated, by SiLU (swiglu) "
-            "or the tanh form of GELU (geglu)."
-        ),
-        FilledFrom(_PRESET_OR + "gelu"),
-    ] = None
-    position: Annotated[
-        Literal["learned", "rotary"] | None,
-        Field(description="learned: a table of positions; rotary: queries and keys are turned by position."),
-        FilledFrom(_PRESET_OR + "learned"),
-    ] = None
-    rotary_dim: Annotated[
-        int | None,
-        Field(ge=2, le=65536, description="How much of each head rotary positions turn; even; rotary only."),
-        Unit("values per head"),
-        FilledFrom(_PRESET_OR + "the whole head"),
-    ] = None
-    rotary_pairs: Annotated[
-        Literal["interleaved", "half"] | None,
-        Field(
-            description="Which values are turned together: neighbours (GPT-J), or those half of it apart (GPT-NeoX)."
-        ),
-        FilledFrom(_PRESET_OR + "interleaved"),
-    ] = None
-    rope_theta: Annotated[
-        float | None,
-        Field(ge=1, le=1e12, description="The base of rotary positions' wavelengths."),
-        Unit("longest over shortest wavelength"),
-        FilledFrom(_PRESET_OR + "10000"),
-    ] = None
+            "or the tanh form of GELU (geglu).",
+        )
+    )
+    position: Annotated[Literal["learned", "rotary"] | None, FilledFrom(_PRESET_OR + "learned")] = Field(
+        None, description="learned: a table of positions; rotary: queries and keys are turned by position."
+    )
+    rotary_dim: Annotated[int | None, Unit("values per head"), FilledFrom(_PRESET_OR + "the whole head")] = Field(
+        None, ge=2, le=65536, description="How much of each head rotary positions turn; even; rotary only."
+    )
+    rotary_pairs: Annotated[Literal["interleaved", "half"] | None, FilledFrom(_PRESET_OR + "interleaved")] = Field(
+        None, description="Which values are turned together: neighbours (GPT-J), or those half of it apart (GPT-NeoX)."
+    )
+    rope_theta: Annotated[float | None, Unit("longest over shortest wavelength"), FilledFrom(_PRESET_OR + "10000")] = (
+        Field(None, ge=1, le=1e12, description="The base of rotary positions' wavelengths.")
+    )
     local_rope_theta: Annotated[
-        float | None,
-        Field(ge=1, le=1e12, description="The base in blocks with a sliding window, where ropeScaling does not count."),
-        Unit("longest over shortest wavelength"),
-        FilledFrom(_PRESET_OR + "ropeTheta and ropeScaling"),
-    ] = None
-    rope_scaling: Annotated[
-        RopeScaling | None, Field(description="Stretches rotary positions."), FilledFrom(_PRESET_OR + "none")
-    ] = None
-    tied_head: Annotated[
-        bool | None,
-        Field(description="Whether the output layer is the token table."),
-        FilledFrom(_PRESET_OR + "true"),
-    ] = None
-    head_bias: Annotated[
-        bool | None, Field(description="Whether the output layer has a bias."), FilledFrom(_PRESET_OR + "false")
-    ] = None
-    attention_bias: Annotated[
-        bool | None,
-        Field(description="Whether attention's linear layers have biases."),
-        FilledFrom(_PRESET_OR + "true"),
-    ] = None
-    attention_out_bias: Annotated[
-        bool | None,
-        Field(description="Whether the last of attention's linear layers has one."),
-        FilledFrom(_PRESET_OR + "attentionBias"),
-    ] = None
-    mlp_bias: Annotated[
-        bool | None,
-        Field(description="Whether the feed-forward layer's linear layers have biases."),
-        FilledFrom(_PRESET_OR + "true"),
-    ] = None
+        float | None, Unit("longest over shortest wavelength"), FilledFrom(_PRESET_OR + "ropeTheta and ropeScaling")
+    ] = Field(
+        None, ge=1, le=1e12, description="The base in blocks with a sliding window, where ropeScaling does not count."
+    )
+    rope_scaling: Annotated[RopeScaling | None, FilledFrom(_PRESET_OR + "none")] = Field(
+        None, description="Stretches rotary positions."
+    )
+    tied_head: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
+        None, description="Whether the output layer is the token table."
+    )
+    head_bias: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
+        None, description="Whether the output layer has a bias."
+    )
+    attention_bias: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
+        None, description="Whether attention's linear layers have biases."
+    )
+    attention_out_bias: Annotated[bool | None, FilledFrom(_PRESET_OR + "attentionBias")] = Field(
+        None, description="Whether the last of attention's linear layers has one."
+    )
+    mlp_bias: Annotated[bool | None, FilledFrom(_PRESET_OR + "true")] = Field(
+        None, description="Whether the feed-forward layer's linear layers have biases."
+    )
     query_pre_attn_scalar: Annotated[
-        float | None,
-        Field(gt=0, le=65536, description="Attention scores are divided by the root of it."),
-        Unit("values per head"),
-        FilledFrom(_PRESET_OR + "the head size"),
-    ] = None
-    attention_softcap: Annotated[
-        float | None,
-        Field(gt=0, le=1e6, description="Bends attention scores into this range, by tanh; left out: not at all."),
-        Unit("score"),
-        FilledFrom("the preset"),
-    ] = None
-    logit_softcap: Annotated[
-        float | None,
-        Field(gt=0, le=1e6, description="Bends the model's logits into this range, by tanh; left out: not at all."),
-        Unit("nats"),
-        FilledFrom("the preset"),
-    ] = None
-    sliding_window: Annotated[
-        int | None,
-        Field(ge=1, le=1048576, description="A token sees itself and so many less one before it; left out: all."),
-        Unit("tokens"),
-        FilledFrom("the preset"),
-    ] = None
-    sliding_window_pattern: Annotated[
-        int | None,
-        Field(ge=2, le=1024, description="Every so many-th block sees all; left out: slidingWindow is in every block."),
-        Unit("blocks"),
-        FilledFrom("the preset"),
-    ] = None
-    scale_embedding: Annotated[
-        bool | None,
-        Field(description="Whether the embedding is multiplied by the root of embed (Gemma)."),
-        FilledFrom(_PRESET_OR + "false"),
-    ] = None
-    scale_by_inverse_layer: Annotated[
-        bool, Field(description="Divides attention scores by the block's number, counted from 1.")
-    ] = False
-    norm_epsilon: Annotated[
-        float | None,
-        Field(gt=0, le=1, description="Added to the variance, or the mean square, in norms."),
-        Unit("variance"),
-        FilledFrom(_PRESET_OR + "1e-05"),
-    ] = None
-    init_std: Annotated[
-        float,
-        Field(gt=0, le=1, description="Deviation of initial weights; 1/sqrt(2 layers) of it before a residual."),
-        Unit("weight"),
-    ] = 0.02
-    dropout: Annotated[Dropout, Field(description="Dropout by place.")] = Dropout()
-    remat: Annotated[
-        Literal["full", "dots", "none"],
-        Field(description="What the backward pass computes again: all of a block, all but matrix products, nothing."),
-    ] = "full"
-    attention: Annotated[
-        Literal["auto", "plain", "blockwise", "splash", "cudnn"],
-        Field(description="The attention kernel; auto takes the accelerator's best."),
-    ] = "auto"
+        float | None, Unit("values per head"), FilledFrom(_PRESET_OR + "the head size")
+    ] = Field(None, gt=0, le=65536, description="Attention scores are divided by the root of it.")
+    attention_softcap: Annotated[float | None, Unit("score"), FilledFrom("the preset")] = Field(
+        None, gt=0, le=1e6, description="Bends attention scores into this range, by tanh; left out: not at all."
+    )
+    logit_softcap: Annotated[float | None, Unit("nats"), FilledFrom("the preset")] = Field(
+        None, gt=0, le=1e6, description="Bends the model's logits into this range, by tanh; left out: not at all."
+    )
+    sliding_window: Annotated[int | None, Unit("tokens"), FilledFrom("the preset")] = Field(
+        None, ge=1, le=1048576, description="A token sees itself and so many less one before it; left out: all."
+    )
+    sliding_window_pattern: Annotated[int | None, Unit("blocks"), FilledFrom("the preset")] = Field(
+        None, ge=2, le=1024, description="Every so many-th block sees all; left out: slidingWindow is in every block."
+    )
+    scale_embedding: Annotated[bool | None, FilledFrom(_PRESET_OR + "false")] = Field(
+        None, description="Whether the embedding is multiplied by the root of embed (Gemma)."
+    )
+    scale_by_inverse_layer: bool = Field(
+        False, description="Divides attention scores by the block's number, counted from 1."
+    )
+    norm_epsilon: Annotated[float | None, Unit("variance"), FilledFrom(_PRESET_OR + "1e-05")] = Field(
+        None, gt=0, le=1, description="Added to the variance, or the mean square, in norms."
+    )
+    init_std: Annotated[float, Unit("weight")] = Field(
+        0.02, gt=0, le=1, description="Deviation of initial weights; 1/sqrt(2 layers) of it before a residual."
+    )
+    dropout: Dropout = Field(Dropout(), description="Dropout by place.")
+    remat: Literal["full", "dots", "none"] = Field(
+        "full", description="What the backward pass computes again: all of a block, all but matrix products, nothing."
+    )
+    attention: Literal["auto", "plain", "blockwise", "splash", "cudnn"] = Field(
+        "auto", description="The attention kernel; auto takes the accelerator's best."
+    )
