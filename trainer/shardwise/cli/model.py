@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 
+from shardwise.job.identity import without_younger_fields
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.protocol import takeover
 from shardwise.protocol.errors import CheckpointError
@@ -100,4 +101,5 @@ def save_weights(
 
 def _identity(config: GptConfig) -> dict[str, str | int | float | bool | None]:
     free, section = weights.free_keys(config), weights.model_section(config)
-    return {f"{_MODEL}.{key}": value for key, value in section.items() if key not in free}
+    known = without_younger_fields({f"{_MODEL}.{key}": value for key, value in section.items()})
+    return {path: value for path, value in known.items() if path.removeprefix(f"{_MODEL}.") not in free}

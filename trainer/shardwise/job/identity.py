@@ -117,7 +117,7 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     if result[_TOKENIZER] != BYTE_TOKENIZER:
         result[_TOKENIZER] = "file"
     result[_XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
-    result |= {path: None for path, value in _before(result).items() if result[path] == value}
+    result = without_younger_fields(result)
     result[_LEAVE_OUT] = " ".join(map(str, sorted(job.spec.training.data.leave_out))) or None
     return {**result, FINGERPRINT: data_fingerprint}
 
@@ -128,6 +128,14 @@ def differences(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[Differ
     return [
         Difference(path=path, old=old.get(path), new=new.get(path)) for path in paths if old.get(path) != new.get(path)
     ]
+
+
+def without_younger_fields(known: Mapping[str, Json]) -> dict[str, Json]:
+    """Return an identity in which fields of the model that came later are None where they say what runs always did.
+
+    So it equals that of a checkpoint from before those fields.
+    """
+    return {**known, **{path: None for path, value in _before(known).items() if known.get(path) == value}}
 
 
 def _before(known: Mapping[str, Json]) -> dict[str, Json]:
