@@ -17,7 +17,7 @@ import pytest
 
 from shardwise.launcher.agent.client import NoLeaderError, request
 from shardwise.launcher.system import processes
-from shardwise.protocol.contract import LEADER_RECORD, LOGS, SUMMARY
+from shardwise.protocol.contract import LEADER_RECORD, LOGS, SUMMARY, Control
 from shardwise.protocol.takeover import hold
 
 HERE = Path(__file__).parent
@@ -120,8 +120,12 @@ class Run:
         hosts: list[dict[str, Any]] = self.until(there)["hosts"]
         return hosts
 
-    def go_on(self) -> None:
-        """Let go of the trainers that the plan has made wait."""
+    def go_on(self, *, heard: Control = Control.NONE) -> None:
+        """Let go of the trainers that the plan has made wait, once one of them has heard this."""
+        end = time.monotonic() + LIMIT_SECONDS
+        while heard != Control.NONE and not (self.directory / "words" / f"heard-{heard.name}").exists():
+            assert time.monotonic() < end, f"no trainer has heard {heard.name}:\n{self.output}"
+            time.sleep(0.02)  # a poll, not a wait: the condition decides
         (self.directory / "go").touch()
 
     def end(self) -> int:

@@ -79,8 +79,9 @@ class FakeTrainer:
         return self.summary("complete", ExitCode.OK)
 
     def hear(self, word: Control) -> None:
-        """A signal."""
+        """A signal; a file tells the test of it."""
         self.word = max(self.word, word)
+        (self.words / f"heard-{word.name}").touch()
         if word == Control.STOP and not self.stepping:
             if self.plan.get("deaf"):
                 return

@@ -4,7 +4,7 @@ import pytest
 from tests.launcher.conftest import Run
 
 from shardwise.launcher.agent.client import NoLeaderError
-from shardwise.protocol.contract import LOGS, ExitCode
+from shardwise.protocol.contract import LOGS, Control, ExitCode
 
 HELD = {"step": 3, "wait": "go"}
 
@@ -34,6 +34,7 @@ def test_requests(run: Run) -> None:
     """Who has the token learns how the run stands, and can ask for a save; who has not, gets nothing."""
     run.start(hosts=2, saveEvery=None, faults=[HELD])
     hosts = run.until_step(3)
+    run.until(lambda status: status["step"] == 3)  # read off the metrics, a moment after the hosts'
 
     for path in ("/status", "/metrics"):
         with pytest.raises(NoLeaderError, match="token"):
@@ -46,7 +47,7 @@ def test_requests(run: Run) -> None:
     assert 'shardwise_step{job="quickstart"} 3.0' in run.text("/metrics")
 
     run.ask("POST", "/save")
-    run.go_on()
+    run.go_on(heard=Control.SAVE)
     assert run.end() == ExitCode.OK
     assert {path.parent.name for path in run.directory.glob("checkpoints/*/COMMITTED")} == {
         "step-00000004",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.launcher.conftest import Run
 
-from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.contract import Control, ExitCode
 
 HELD = {"attempt": 0, "step": 7, "wait": "go"}
 
@@ -27,7 +27,7 @@ def test_stop(run: Run, whom: str) -> None:
     run.start(hosts=2, saveEvery=None, faults=[HELD])
     run.until_step(7)
     ASKED[whom](run)
-    run.go_on()
+    run.go_on(heard=Control.STOP)
 
     assert run.end() == ExitCode.SAVED
     assert run.summary["status"] == "stopped"
