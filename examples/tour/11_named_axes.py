@@ -61,8 +61,8 @@ def linear(x: NamedArray, of: Linear) -> NamedArray:
 
 
 def layer(x: NamedArray, block: Block) -> NamedArray:
-    assert block.attention.qkv is not None, "no heads share keys and values"
-    q, k, v = linear(block.norm(x), block.attention.qkv).unbind(CONFIG.Qkv)
+    qkv = linear(block.norm(x), block.attention.qkv)  # type: ignore[arg-type]  # this block's heads share no keys
+    q, k, v = qkv.unbind(CONFIG.Qkv)
     k, v = k.rename({"position": "key"}), v.rename({"position": "key"})  # no name may stand twice in one array
     scores = hax.dot(q, k, axis=CONFIG.HeadSize) / math.sqrt(CONFIG.HeadSize.size)
     seen = hax.tril(hax.ones((Position, Key), dtype=bool), Position, Key)
@@ -276,8 +276,9 @@ assert COSTS["vmap"].sent_bytes > 3 * fsdp.sent_bytes, "a vmap hides the batch f
 # %% [markdown]
 # ## The trainer, on the same weights
 #
-# The same two tables stand at the head of the trainer's [layout.py](../../trainer/shardwise/train/layout.py), and a
-# third for activations between attention and MLP, which `tensor` splits by position. What the trainer does otherwise:
+# The same two tables stand at the head of the trainer's [layout.py](../../trainer/shardwise/train/layout.py), with one
+# name more for keys and values that several heads share, as in Llama, and a third table for activations between
+# attention and MLP, which `tensor` splits by position. What the trainer does otherwise:
 # the layout is an argument; its programs are compiled by `jax.jit`, because `named_jit` has a second cache beside
 # JAX's; and weights are gathered, and their gradients scattered, by hand. `data` is two mesh axes there, since over
 # many devices [each goes in two steps](../../trainer/shardwise/train/gather.py): a gather over the inner axis and then
@@ -300,7 +301,8 @@ def by_trainer(model: Gpt, tokens: NamedArray, targets: NamedArray) -> Array:
 
 
 tables = [{n: DATA if to == "data" else to for n, to in t.items()} for t in MAPPINGS["FSDP and tensor"][1:]]
-assert tables == [PARAMETERS, COMPUTE], "the trainer's two tables are those of the tour"
+ours = [{n: to for n, to in table.items() if n != "kv_heads"} for table in (PARAMETERS, COMPUTE)]
+assert tables == ours, "the trainer's two tables are those of the tour"
 run("trainer", by_trainer, layout.mesh, PARAMETERS, COMPUTE)
 cost_table("FSDP and tensor, one step on each device", {name: COSTS[name] for name in ("FSDP and tensor", "trainer")})
 assert apart("trainer") < TOLERANCE, "the trainer's losses are those of the tour"

@@ -34,7 +34,8 @@ def test_requests(run: Run) -> None:
     """Who has the token learns how the run stands, and can ask for a save; who has not, gets nothing."""
     run.start(hosts=2, saveEvery=None, faults=[HELD])
     hosts = run.until_step(3)
-    run.until(lambda status: status["step"] == 3)  # read off the metrics, a moment after the hosts'
+    step = 'shardwise_step{job="quickstart"} 3.0'
+    run.until(lambda _: step in run.text("/metrics"))  # which are told a moment after the hosts' standing
 
     for path in ("/status", "/metrics"):
         with pytest.raises(NoLeaderError, match="token"):
@@ -44,7 +45,6 @@ def test_requests(run: Run) -> None:
     assert [host["host"] for host in hosts] == [0, 1]
     assert len({host["agentPid"] for host in hosts} | {host["trainerPid"] for host in hosts}) == 4
     assert {host["phase"] for host in hosts} == {"step"}
-    assert 'shardwise_step{job="quickstart"} 3.0' in run.text("/metrics")
 
     run.ask("POST", "/save")
     run.go_on(heard=Control.SAVE)

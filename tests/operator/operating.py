@@ -234,7 +234,7 @@ class Place:
         }
         phase = "Failed" if code else "Succeeded"
         self.report(pod, phase=phase, containerStatuses=[container], **status)
-        if "deletionTimestamp" in self.client.request("GET", self.path("pods", pod))["metadata"]:
+        if self.leaving(pod):
             self.remove(pod)
 
     def report(self, pod: str, **status: Any) -> None:
@@ -249,15 +249,24 @@ class Place:
             if refusal.status != 404:  # the operator deletes an ended pod, too
                 raise
 
+    def leaving(self, pod: str) -> bool:
+        """Whether somebody has asked to delete a pod that is still there."""
+        found = self.find("pods", pod)
+        return found is not None and "deletionTimestamp" in found["metadata"]
+
     def there(self, plural: str, name: str, group: str = "api/v1") -> bool:
         """Whether an object exists."""
+        return self.find(plural, name, group) is not None
+
+    def find(self, plural: str, name: str, group: str = "api/v1") -> dict[str, Any] | None:
+        """An object; None where there is none, as of an ended pod that the operator has deleted at once."""
         try:
-            self.client.request("GET", self.path(plural, name, group))
+            found: dict[str, Any] = self.client.request("GET", self.path(plural, name, group))
         except RefusedError as refusal:
             if refusal.status == 404:
-                return False
+                return None
             raise
-        return True
+        return found
 
     def _job(self, name: str = "") -> str:
         return self.path("trainingjobs", name, "apis/shardwise.dev/v1alpha1")
