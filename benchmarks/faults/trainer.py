@@ -20,7 +20,7 @@ from benchmarks.faults import disturbed
 from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan, go, put
 
 from shardwise.launcher.system import processes
-from shardwise.train.checkpoint.manifest import MARKER
+from shardwise.protocol.contract import COMMITTED
 from shardwise.train.checkpoint.save import Save
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.loader import Loader
@@ -124,7 +124,7 @@ def _in_saves(here: _Trainer) -> None:
 
     def written(store: Store, step: int, name: str, content: bytes) -> None:
         write(store, step, name, content)
-        if name == MARKER:
+        if name == COMMITTED:
             here.reached(AFTER_COMMIT, step, lambda: None)
 
     setattr(Save, "_together", agreed)  # noqa: B010  as above

@@ -82,15 +82,15 @@ class JobController:
             self.observer.remember(seen, outcome.made)
         status = compose(seen, plan, outcome, job.get("status", {}), now)
         self._follow(key, seen, plan)
-        again_seconds = _RETRY_REFUSED_SECONDS if outcome.reason else plan.again_seconds
+        requeue_after_seconds = _RETRY_REFUSED_SECONDS if outcome.reason else plan.requeue_after_seconds
         # What was just created counts as there before the cache shows it, and may be deleted before it ever does.
         if self.observer.remembers(seen.uid):
-            again_seconds = soonest([again_seconds or None, RECENT_SECONDS])
+            requeue_after_seconds = soonest([requeue_after_seconds or None, RECENT_SECONDS])
         # Events come after the status that they belong to: if that cannot be written, the pass raises and is repeated.
         events = (*plan.events, *outcome.events)
         due_seconds = self._statuses.keep(key, job, status, at_once=bool(events))
         self._record(job, events)
-        return soonest([again_seconds, due_seconds or None])
+        return soonest([requeue_after_seconds, due_seconds or None])
 
     def _written(self, job: Object, before: Object, after: Object) -> None:
         self._record(job, milestones(before, after))

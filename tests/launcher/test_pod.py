@@ -11,7 +11,7 @@ from tests.launcher.pods import GANG, STATUS, UID, Pods
 
 from shardwise.launcher import pod
 from shardwise.launcher.agent.client import NoLeaderError
-from shardwise.protocol.contract import LEFT, ExitCode
+from shardwise.protocol.contract import HOST_LEFT, ExitCode
 from shardwise.protocol.errors import StorageError
 from shardwise.protocol.pods import DIRECTORY_VARIABLE, RANK_VARIABLE, TerminationRecord
 
@@ -78,7 +78,7 @@ def test_two_pods_of_one_host(pods: Pods) -> None:
     first = pods.processes[1]
     pods.make(1)
     pods.until_step(12, attempt=1)
-    assert first.wait(LIMIT_SECONDS) == LEFT
+    assert first.wait(LIMIT_SECONDS) == HOST_LEFT
     pods.go_on("further")
 
     assert pods.codes() == [ExitCode.OK] * 2
@@ -92,7 +92,7 @@ def test_asked_to_go(pods: Pods, host: int) -> None:
     before = pods.until_step(7)
     pods.ask_to_go(host)
     pods.go_on()
-    assert pods.wait(host) == LEFT
+    assert pods.wait(host) == HOST_LEFT
     record = pods.record(host)
     assert record.code is None
     assert record.checkpoint_step == record.step >= 8
@@ -114,7 +114,7 @@ def test_all_asked_to_go(pods: Pods) -> None:
     pods.ask_to_go(0)
     pods.ask_to_go(1)
     pods.go_on()
-    assert pods.codes() == [LEFT] * 2
+    assert pods.codes() == [HOST_LEFT] * 2
     step = pods.record(0).checkpoint_step
 
     pods.run = "another-0"

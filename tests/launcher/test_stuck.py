@@ -9,7 +9,7 @@ import pytest
 from tests.launcher.conftest import Run
 from tests.launcher.pods import Pods
 
-from shardwise.protocol.contract import LEFT, ExitCode
+from shardwise.protocol.contract import HOST_LEFT, ExitCode
 
 HELD = {"attempt": 0, "step": 7, "wait": "go"}
 IMPATIENT = "hangAfter: 2s"
@@ -43,7 +43,7 @@ def test_in_a_pod(pods: Pods, host: int) -> None:
     assert "(state T, waiting in " in stuck["message"]
     pods.until(lambda status: f"waiting for host {host}; process {held}" in status["reason"])
     pods.ask_to_go(host)
-    assert pods.wait(host) == LEFT
+    assert pods.wait(host) == HOST_LEFT
     pods.make(host)
     assert pods.codes() == [ExitCode.OK] * 2
     assert pods.record(host).restarts == {"hang": 1}

@@ -109,7 +109,7 @@ class Life:
             self.world.put(TRAINING_JOBS, {**job, "status": status})
         self.cluster.schedule()
         self.launcher.look(self.job, len(self.hosts))
-        self.again_at = self.world.now + min(600.0, max(1.0, plan.again_seconds or 600.0))
+        self.again_at = self.world.now + min(600.0, max(1.0, plan.requeue_after_seconds or 600.0))
 
     def _poll(self, job: Any) -> Poll | None:
         leader = "0-0" in self.launcher.alive(job)

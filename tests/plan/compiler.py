@@ -63,6 +63,7 @@ class _Known:
 
 def main() -> None:
     """Compile what standard input asks for."""
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # a kernel's program would name the files of this checkout
     lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
     known = _Known({line["key"]: line["said"] for line in map(json.loads, lines)}, Path(sys.argv[2]))
     for number, asked in enumerate(json.load(sys.stdin)):
@@ -93,7 +94,7 @@ def _key(program: Program, lowered: jax.stages.Lowered, *more: str | None) -> st
     """Hash all that the answer depends on: program, devices, options, the compilers, and what reads their output."""
     devices = [(str(device), device.id) for device in program.layout.mesh.devices.flat]
     options = [program.compiler_options(), program.compiler_options(runs_once=True), program.config.attention, more]
-    flags = [os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+    flags = os.environ.get("LIBTPU_INIT_ARGS")  # XLA_FLAGS has how many devices stand in, and the options have the rest
     sources = [Path(module.__file__ or "") for module in (collectives, hlo, scores)]
     texts = [path.read_text(encoding="utf-8") for path in (*sources, _COMPILERS)]
     parts = [lowered.as_text(), repr(devices), repr(options), repr(flags), *texts]

@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.protocol.contract import LOCK
 from shardwise.protocol.errors import RunDirectoryError
-from shardwise.protocol.takeover import ATTEMPT_FILE, commit_of, hold, next_attempt
+from shardwise.protocol.takeover import ATTEMPT_FILE, hold, hold_newest_attempt, next_attempt
 
 HOLD = """
 import sys, pathlib
@@ -59,16 +59,16 @@ def test_attempts_are_counted_from_zero(tmp_path: Path) -> None:
 def test_only_the_newest_attempt_commits(tmp_path: Path) -> None:
     """An older one is refused before its block begins."""
     old, new = next_attempt(tmp_path), next_attempt(tmp_path)
-    with commit_of(tmp_path, new):
+    with hold_newest_attempt(tmp_path, new):
         pass
-    with pytest.raises(RunDirectoryError, match="newer start"), commit_of(tmp_path, old):
+    with pytest.raises(RunDirectoryError, match="newer start"), hold_newest_attempt(tmp_path, old):
         pytest.fail("an attempt that was taken over from has committed")
 
 
 def test_a_new_attempt_waits_for_a_commit_that_has_begun(tmp_path: Path) -> None:
     """Between the check and the marker nobody takes over: the lock that counting needs is held."""
     with (
-        commit_of(tmp_path, next_attempt(tmp_path)),
+        hold_newest_attempt(tmp_path, next_attempt(tmp_path)),
         (tmp_path / ATTEMPT_FILE).open("r+b") as file,
         pytest.raises(BlockingIOError),
     ):

@@ -46,4 +46,4 @@ def decide(seen: Observed, settings: Settings, now: float) -> Plan:
             return plan
     plan = maintain(seen, settings, now)
     wakes = [policy.wake(seen, now) for policy in POLICIES]
-    return replace(plan, again_seconds=soonest([plan.again_seconds, *wakes]))
+    return replace(plan, requeue_after_seconds=soonest([plan.requeue_after_seconds, *wakes]))

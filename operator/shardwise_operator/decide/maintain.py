@@ -49,7 +49,7 @@ def maintain(seen: Observed, settings: Settings, now: float) -> Plan:
         state=latest.state,
         steps=tuple(steps),
         events=tuple(_events(seen.state, latest.state)),
-        again_seconds=soonest(policy.wake(seen, now) for policy in policies),
+        requeue_after_seconds=soonest(policy.wake(seen, now) for policy in policies),
     )
 
 

@@ -72,13 +72,13 @@ Step = Create | Patch | Delete | RequestStop | RequestSave
 class Plan:
     """One pass: the steps in their order, then the state, then the events.
 
-    `again_seconds` is when to look again if nothing happens before; None if only an event can change the plan.
+    `requeue_after_seconds` is when to look again if nothing happens before; None if only an event can change the plan.
     """
 
     state: State
     steps: tuple[Step, ...] = ()
     events: tuple[Event, ...] = ()
-    again_seconds: float | None = None
+    requeue_after_seconds: float | None = None
 
     @classmethod
     def warning(cls, state: State, reason: str, message: str) -> "Plan":

@@ -107,8 +107,8 @@ class Observer:
             silent_nodes=silent,
             poll=poll,
         )
-        elder = self._rivals.elder(job["metadata"], seen.current_pods()) if state.phase == Phase.PENDING else ""
-        return replace(seen, gone_places=self._nodes.gone_places(seen), elder=elder)
+        older_rival = self._rivals.older(job["metadata"], seen.current_pods()) if state.phase == Phase.PENDING else ""
+        return replace(seen, gone_places=self._nodes.gone_places(seen), older_rival=older_rival)
 
     def _round_snapshot(self, known: Observed, children: Mapping[tuple[Kind, str], Object]) -> Snapshot | None:
         """Return what the round is made of, read once: it never changes, and the caches hold its metadata alone."""

@@ -50,7 +50,7 @@ class Observed:
         gone_places: slices with a pod that waits for a node of a place that has none any more.
         gone_nodes: nodes of its pods that are gone.
         silent_nodes: nodes of its pods whose kubelet is silent.
-        elder: the older job for which this one gives its nodes back, as "namespace/name"; "" without one.
+        older_rival: the older job for which this one gives its nodes back, as "namespace/name"; "" without one.
         poll: the last status of host 0; None if it is not polled.
 
     """
@@ -77,7 +77,7 @@ class Observed:
     gone_places: frozenset[int] = frozenset()
     gone_nodes: frozenset[str] = frozenset()
     silent_nodes: frozenset[str] = frozenset()
-    elder: str = ""
+    older_rival: str = ""
     poll: Poll | None = None
 
     @cached_property

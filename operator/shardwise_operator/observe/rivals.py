@@ -32,7 +32,7 @@ class Rivals:
         """Read jobs and pods from `caches`."""
         self._caches = caches
 
-    def elder(self, job: Mapping[str, Any], pods: Sequence[Pod]) -> str:
+    def older(self, job: Mapping[str, Any], pods: Sequence[Pod]) -> str:
         """Return the older job that needs the nodes of this one, as "namespace/name"; "" if this job keeps them.
 
         The youngest job gives way first, for the oldest one that the nodes of all others together can complete.

@@ -184,7 +184,7 @@ class Manager:
     def _reconcile(self, controller: Controller, key: Key) -> str:
         """Make one pass; return its result as the metric names it."""
         try:
-            again_seconds = controller.reconcile(key)
+            requeue_after_seconds = controller.reconcile(key)
         except (ConflictError, NotLeadingError) as error:  # someone else was first: decide again, on what there is now
             _log.info("%s/%s: again, since %s", *key, error)
             result = "outdated"
@@ -196,9 +196,9 @@ class Manager:
             result = "failed"
         else:
             self.queue.forget(key)
-            if again_seconds is None:
+            if requeue_after_seconds is None:
                 return "done"
-            self.queue.add_after(key, again_seconds)
+            self.queue.add_after(key, requeue_after_seconds)
             return "again"
         self.queue.retry(key)
         return result

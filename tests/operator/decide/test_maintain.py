@@ -85,7 +85,7 @@ def test_a_replacement_waits_for_its_time() -> None:
     due = _maintain(_settled(pod(), dead, state=replace(state, not_before=NOW)))
 
     assert early.steps == ()
-    assert early.again_seconds == 5.0
+    assert early.requeue_after_seconds == 5.0
     assert _names(due, Create) == [f"job-shardwise-{UID[:8]}", "job-0-1-1"]
 
 
@@ -135,7 +135,7 @@ def test_a_dead_node_is_looked_at_more_and_more_rarely(late: float, again: float
     state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0", "0-1": "uid-0-1-1"})
     pods = pod(), pod("0-1", 1), stuck
 
-    assert _maintain(_settled(*pods, state=state, silent_nodes=frozenset({"node-0-1"}))).again_seconds == again
+    assert _maintain(_settled(*pods, state=state, silent_nodes=frozenset({"node-0-1"}))).requeue_after_seconds == again
 
 
 def test_gates_open_where_host_0_is() -> None:

@@ -90,5 +90,5 @@ def test_a_finished_job_costs_nothing() -> None:
     plan = decide(found, SETTINGS, NOW)
 
     assert cluster.asked == []
-    assert (plan.steps, plan.again_seconds) == ((), None)
+    assert (plan.steps, plan.requeue_after_seconds) == ((), None)
     assert compose(found, plan, Outcome(), old, NOW) == old

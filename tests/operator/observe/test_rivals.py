@@ -59,7 +59,7 @@ def _own(held: int, lacking: int, **fields: Any) -> list[Pod]:
 
 
 def _elder(name: str, pods: list[Pod], **jobs: tuple[str, int, int, dict[str, str]]) -> str:
-    return Rivals(_Caches(**{name: HALF, **jobs})).elder(_metadata(name), pods)
+    return Rivals(_Caches(**{name: HALF, **jobs})).older(_metadata(name), pods)
 
 
 def test_the_younger_of_two_stands_back() -> None:

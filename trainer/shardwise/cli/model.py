@@ -92,7 +92,7 @@ def save_weights(
             keep=training.checkpoint.keep,
             run=job.metadata.name,
             attempt=run.attempt,
-            fence=run.commit,
+            fence=run.hold_attempt,
         )
         with lease.held(tell), closing(writer):
             ticket = writer.save(0, arrays, digester=digester, identity=_identity(config), kind="weights")

@@ -29,7 +29,14 @@ from shardwise.launcher.claim import claimed
 from shardwise.launcher.output import Output
 from shardwise.launcher.termination import refused, termination_record
 from shardwise.protocol import pods
-from shardwise.protocol.contract import CACHE_VARIABLE, LEFT, LOGS, PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE
+from shardwise.protocol.contract import (
+    CACHE_VARIABLE,
+    HOST_LEFT,
+    LOGS,
+    PROGRAMS,
+    PROGRAMS_KEY_VARIABLE,
+    PROGRAMS_VARIABLE,
+)
 from shardwise.protocol.errors import JobError, Problem, RunDirectoryError, ShardwiseError, StorageError
 from shardwise.protocol.pods import TerminationRecord
 from shardwise.protocol.storage import in_words
@@ -42,12 +49,12 @@ _LOOK_SECONDS = 0.5
 def main() -> NoReturn:
     """Run the agent of this pod's host until the run or the pod ends; leave a termination record of that."""
     # The kernel ends no first process by a signal that it has no handler for. The agent sets its own later.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(LEFT))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(HOST_LEFT))
     host, directory = int(os.environ[pods.RANK_VARIABLE]), Path(os.environ[pods.DIRECTORY_VARIABLE])
     try:
         _use_own_folders(directory)
         code = _work(_config(os.environ))
-        if code == LEFT:
+        if code == HOST_LEFT:
             record = termination_record(directory, host, None, "this host goes away")
         else:
             record = termination_record(directory, host, code)

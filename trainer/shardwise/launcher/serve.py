@@ -59,7 +59,7 @@ async def serve(config: AgentConfig, orphaned: "asyncio.Future[Any]", *, asked_t
         asked_to_end: what SIGTERM means here.
 
     Returns:
-        The exit code of the run, or `LEFT`.
+        The exit code of the run, or `HOST_LEFT`.
 
     """
     processes.become_subreaper()

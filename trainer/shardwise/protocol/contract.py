@@ -55,7 +55,7 @@ class ExitCode(IntEnum):
     HOSTS_MISSING = 87  # of a run in a cluster: the other hosts are given back, and it goes on when all can be had
 
 
-LEFT = 128 + SIGTERM
+HOST_LEFT = 128 + SIGTERM
 """The exit code of an agent whose host goes away: the run goes on, so it has no exit code yet."""
 
 

@@ -82,7 +82,7 @@ def _counted_earlier(path: Path) -> int:
 
 
 @contextmanager
-def commit_of(path: Path, attempt: int) -> Iterator[None]:
+def hold_newest_attempt(path: Path, attempt: int) -> Iterator[None]:
     """Hold the newest attempt while the block runs: a newer one is not counted before the block has ended.
 
     Raises:

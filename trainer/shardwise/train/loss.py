@@ -76,7 +76,7 @@ class Tokens(NamedTuple):
     """float32; 0 leaves a token out."""
 
 
-class _Slope(NamedTuple):
+class _Gradients(NamedTuple):
     """Derivatives of a block's total, or of all blocks' together."""
 
     hidden: Array
@@ -92,16 +92,16 @@ def head_loss(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
     return on_each_device(partial(_evaluate, settings), _specs(settings, head), P())(head, tokens)
 
 
-def _forward(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, _Slope]:
+def _forward(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, _Gradients]:
     # The gradient is computed here, while a block's logits exist; the backward pass only scales it.
     specs = _specs(settings, head)
     outs = P(), (specs[1].hidden, specs[0])
     sums, (hidden, slope) = on_each_device(partial(_differentiate, settings), specs, outs)(head, tokens)
-    return sums, _Slope(hidden, slope)
+    return sums, _Gradients(hidden, slope)
 
 
-def _backward(_: HeadLoss, slope: _Slope, cotangent: LossSums) -> tuple[Head, Tokens]:
-    scaled: _Slope = jax.tree.map(lambda g: (cotangent.total * g).astype(g.dtype), slope)
+def _backward(_: HeadLoss, slope: _Gradients, cotangent: LossSums) -> tuple[Head, Tokens]:
+    scaled: _Gradients = jax.tree.map(lambda g: (cotangent.total * g).astype(g.dtype), slope)
     none: Any = None  # how custom_vjp spells a zero cotangent
     return scaled.head, Tokens(scaled.hidden, none, none)
 

@@ -109,7 +109,7 @@ def _run(
 
     with ExitStack() as stack:
         # Before the start reads any checkpoint: another run may be writing to the same folder.
-        fence = stack.enter_context(_fence(job, directory, phases, show)) if summary else directory.commit
+        fence = stack.enter_context(_fence(job, directory, phases, show)) if summary else directory.hold_attempt
         ready = start(job, directory, phases, orders, peers, show)
         token_flops = flops_per_token(ready.program.config)
         hardware = _peak(job, directory, ready, peers)
@@ -176,7 +176,7 @@ def _fence(
 
     @contextmanager
     def commit() -> Iterator[None]:
-        with directory.commit():
+        with directory.hold_attempt():
             lease.renew()
             yield
 

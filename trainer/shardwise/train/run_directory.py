@@ -24,7 +24,7 @@ from typing import Any
 from shardwise.protocol.contract import JOB_FILE, LOGS, METRICS, PLOT, PROFILE, SUMMARY
 from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.files import replace_file
-from shardwise.protocol.takeover import commit_of
+from shardwise.protocol.takeover import hold_newest_attempt
 
 Json = Mapping[str, Any]
 IDENTITY = "identity.json"
@@ -40,9 +40,9 @@ class RunDirectory:
     path: Path
     attempt: int
 
-    def commit(self) -> AbstractContextManager[None]:
+    def hold_attempt(self) -> AbstractContextManager[None]:
         """Keep newer attempts from starting while the block runs; refuse if one has (`shardwise.protocol.takeover`)."""
-        return commit_of(self.path, self.attempt)
+        return hold_newest_attempt(self.path, self.attempt)
 
     @property
     def logs(self) -> Path:

@@ -23,7 +23,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return failed(seen, DEADLINE, f"{message}; {left}" if left else message, now)
     state = seen.state if since is not None else replace(seen.state, reason=DEADLINE, stop_asked_at=now)
     steps = stop_steps(seen, now if since is None else since, now)
-    return Plan(state=state, steps=steps, again_seconds=ASK_AGAIN_SECONDS)
+    return Plan(state=state, steps=steps, requeue_after_seconds=ASK_AGAIN_SECONDS)
 
 
 def passed(seen: Observed, now: float) -> bool:

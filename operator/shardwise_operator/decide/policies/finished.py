@@ -32,4 +32,4 @@ def decide(seen: Observed, now: float) -> Plan | None:
         waits.append(completed_at + LINGER_SECONDS - now)
     else:
         steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in lingering)
-    return Plan(state=seen.state, steps=(*queueing.marks(seen), *steps), again_seconds=soonest(waits))
+    return Plan(state=seen.state, steps=(*queueing.marks(seen), *steps), requeue_after_seconds=soonest(waits))

@@ -30,7 +30,7 @@ _LOOK_AGAIN_SECONDS = 15.0
 
 def decide(seen: Observed, now: float) -> Plan | None:
     """Release the pods of a round that has not come to run in time."""
-    if seen.elder:
+    if seen.older_rival:
         # The scheduler tries the other job's pods again after ten seconds at the most.
         wait = _FIRST_WAIT_SECONDS + retry_seconds(seen)
         message = f"{_named(seen)} is older, and lacks what this job holds a part of"
@@ -83,7 +83,7 @@ def remaining_seconds(seen: Observed, now: float) -> float | None:
 
 def _named(seen: Observed) -> str:
     """Name the older job, but not one of another namespace: its name is not this job's to know."""
-    namespace, name = seen.elder.split("/")
+    namespace, name = seen.older_rival.split("/")
     return f"job {name}" if namespace == seen.namespace else "a job of another namespace"
 
 

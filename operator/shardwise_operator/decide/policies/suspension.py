@@ -32,7 +32,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         state = state.with_condition(SUSPENDED, FALSE, SAVING, "", now=now)
     assert state.stop_asked_at is not None
     steps = stop_steps(seen, state.stop_asked_at, now)
-    return Plan(state=state, steps=steps, events=events, again_seconds=ASK_AGAIN_SECONDS)
+    return Plan(state=state, steps=steps, events=events, requeue_after_seconds=ASK_AGAIN_SECONDS)
 
 
 def _suspended(seen: Observed, now: float) -> Plan:

@@ -22,7 +22,7 @@ def test_it_stays_finished() -> None:
     assert plan is not None
     assert plan.state == state
     assert plan.steps == ()
-    assert plan.again_seconds is None
+    assert plan.requeue_after_seconds is None
 
 
 def test_an_agent_that_does_not_end_is_ended() -> None:
@@ -34,7 +34,7 @@ def test_an_agent_that_does_not_end_is_ended() -> None:
 
     assert waiting is not None
     assert waiting.steps == ()
-    assert waiting.again_seconds == 20.0
+    assert waiting.requeue_after_seconds == 20.0
     assert ending is not None
     assert ending.steps == (Delete(PODS, "job-0-0-0", "uid-0-0-0"),)
 
@@ -47,6 +47,6 @@ def test_it_goes_after_its_time() -> None:
     late = finished.decide(seen(state, ttl_seconds=60.0), NOW + 50)
 
     assert early is not None
-    assert early.again_seconds == 50.0
+    assert early.requeue_after_seconds == 50.0
     assert late is not None
     assert late.steps == (Delete(TRAINING_JOBS, "job", UID),)

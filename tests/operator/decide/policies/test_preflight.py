@@ -104,7 +104,7 @@ def test_a_job_that_does_not_fit_waits() -> None:
     assert [(event.type, event.reason, event.message) for event in judged.events] == [("Warning", NOT_FITTING, words)]
     assert _fits(judged.state) == ("False", NOT_FITTING, words)
     assert (later.state.phase, later.state.reason, later.state.message) == (Phase.PENDING, NOT_FITTING, words)
-    assert (_made(later), later.events, later.again_seconds) == ([], (), None)
+    assert (_made(later), later.events, later.requeue_after_seconds) == ([], (), None)
 
 
 def test_a_change_is_planned_anew() -> None:
@@ -218,7 +218,7 @@ def test_a_pod_that_cannot_run() -> None:
     soon, late = _decide(observed), _decide(observed, NOW + 1800)
 
     assert (soon.state.phase, soon.state.reason) == (Phase.PENDING, "Unschedulable")
-    assert soon.again_seconds == pytest.approx(1740)
+    assert soon.requeue_after_seconds == pytest.approx(1740)
     assert (late.state.phase, late.state.reason) == (Phase.FAILED, PREFLIGHT_FAILED)
     assert late.state.message.endswith("startWithin: Unschedulable: job-plan-0: 0/3 nodes are available")
 

@@ -94,8 +94,8 @@ def test_what_holds_nothing_is_not_given_back() -> None:
 
 def test_a_job_gives_way_to_an_older_one_at_once() -> None:
     """Which has the time to take the place; the place itself is as good as before. Others' names are nobody's."""
-    plan = start_timeout.decide(seen(begun(Phase.PENDING), BOUND, WAITING, elder="default/old"), NOW)
-    other = start_timeout.decide(seen(begun(Phase.PENDING), BOUND, WAITING, elder="theirs/secret"), NOW)
+    plan = start_timeout.decide(seen(begun(Phase.PENDING), BOUND, WAITING, older_rival="default/old"), NOW)
+    other = start_timeout.decide(seen(begun(Phase.PENDING), BOUND, WAITING, older_rival="theirs/secret"), NOW)
 
     assert plan is not None
     assert (plan.state.pods, plan.state.attempts) == ({}, {"0-0": 1, "0-1": 1})

@@ -25,7 +25,7 @@ def test_host_0_is_asked_first() -> None:
     assert plan.state.phase == Phase.SUSPENDING
     assert plan.state.stop_asked_at == NOW
     assert plan.steps == (RequestStop("10.0.0.1"),)
-    assert plan.again_seconds is not None
+    assert plan.requeue_after_seconds is not None
 
 
 def test_patience_has_an_end() -> None:

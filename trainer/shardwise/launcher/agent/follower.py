@@ -11,7 +11,7 @@ from shardwise.launcher.agent.client import LeaderClient, NoLeaderError, poll_se
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.ray.node import RayNode
-from shardwise.protocol.contract import LEFT
+from shardwise.protocol.contract import HOST_LEFT
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.poll import Poll, PollAnswer
 
@@ -31,7 +31,7 @@ class Follower:
         self._node: RayNode | None = None
 
     async def run(self) -> int:
-        """Poll until the run has ended, or this host may leave; return the exit code of the run, or `LEFT`."""
+        """Poll until the run has ended, or this host may leave; return the exit code of the run, or `HOST_LEFT`."""
         try:
             return await self._follow()
         finally:
@@ -51,9 +51,9 @@ class Follower:
             if code is not None:
                 return code
             if answer and answer.superseded:  # the cluster has lost sight of this host, and made another
-                return LEFT
+                return HOST_LEFT
             if leaving and may_go:
-                return LEFT
+                return HOST_LEFT
             if answer:
                 await self._take(answer)
             await asyncio.sleep(poll_seconds(self._config.num_hosts))

@@ -34,7 +34,7 @@ _TIMEOUT_SECONDS = 10.0
 _CONNECTION_SECONDS = 30.0  # of a whole connection: what drips is never silent for long
 
 
-class StatusPublisher(Protocol):
+class StatusSource(Protocol):
     """What the server asks of the leader, from any thread."""
 
     def status(self) -> RunStatus:
@@ -57,9 +57,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(
-        self, listen: str, tokens: Tokens, ready: Callable[[], bool], publisher: StatusPublisher | None
-    ) -> None:
+    def __init__(self, listen: str, tokens: Tokens, ready: Callable[[], bool], publisher: StatusSource | None) -> None:
         """Listen at "ip:port"; OSError if it is taken. Only host 0 has a publisher."""
         address, port = listen.rsplit(":", 1)
         super().__init__((address, int(port)), _Handler)
@@ -150,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer_poll(body, signature, publisher)
 
-    def _answer_poll(self, body: bytes, signature: str, publisher: StatusPublisher) -> None:
+    def _answer_poll(self, body: bytes, signature: str, publisher: StatusSource) -> None:
         try:
             answer = publisher.polled(Poll.model_validate_json(body))
         except ValidationError:
@@ -163,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         signed = {SIGNATURE: answer_signature(self.server.tokens.gang, signature, raw)}
         self._send(HTTPStatus.OK, "application/json", raw, signed)
 
-    def _leader(self) -> StatusPublisher | None:
+    def _leader(self) -> StatusSource | None:
         """Return the leader's side if the request has the status token; None if it is refused, and answered."""
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, f"Bearer {self.server.tokens.status}".encode()):

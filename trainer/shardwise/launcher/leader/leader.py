@@ -20,12 +20,12 @@ from shardwise.launcher.leader.channel import ChannelError
 from shardwise.launcher.leader.decision import Action
 from shardwise.launcher.leader.members import host_names
 from shardwise.launcher.leader.publisher import LOOK_SECONDS, StatusPublisher
-from shardwise.launcher.leader.result import complete_summary, failed, given_back, read_summary, saved
+from shardwise.launcher.leader.result import complete_summary, failed, hosts_released, read_summary, saved
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.wait_for_hosts import hosts_are_there
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.tasks import cancel
-from shardwise.protocol.contract import LEFT, Cause, ExitCode
+from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode
 from shardwise.protocol.leader_address import LeaderAddress
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunPhase
@@ -52,7 +52,7 @@ class Leader:
         self._refused = 0
 
     async def run(self) -> int:
-        """Lead to the end of the run, or until this host leaves; return the exit code of the run, or `LEFT`."""
+        """Lead to the end of the run, or until this host leaves; return the exit code of the run, or `HOST_LEFT`."""
         state = self._state
         if state.record.code is not None:
             return state.record.code  # the predecessor was killed after the end of the run
@@ -157,7 +157,7 @@ class Leader:
         except ChannelError as error:
             if self._state.config.one_machine:
                 return RunResult(code=ExitCode.FAILURE, message=str(error))
-            return given_back(str(error))
+            return hosts_released(str(error))
         raise AssertionError("a task that never ends has ended")
 
     async def _end(self, result: RunResult) -> int:
@@ -185,7 +185,7 @@ class Leader:
         self._state.events.write("left", host=0)
         self._state.note(running=False, led=False)
         await self._linger(self._state.members.leaving())
-        return LEFT
+        return HOST_LEFT
 
     async def _linger(self, hosts: Collection[int]) -> None:
         """Wait until those of these hosts that live have been answered after this moment."""

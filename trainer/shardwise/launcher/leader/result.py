@@ -37,7 +37,7 @@ def host_lost(host: int, message: str) -> RunResult:
     return failed(Ending(cause=Cause.HOST_LOST, rank=host, exit=None, message=message))
 
 
-def given_back(message: str) -> RunResult:
+def hosts_released(message: str) -> RunResult:
     """Return the result of a run in a cluster that waited for a host in vain: nothing failed, and it goes on later."""
     return RunResult(code=ExitCode.HOSTS_MISSING, message=message)
 

@@ -5,7 +5,7 @@ import time
 
 from shardwise.launcher.leader.members import host_names
 from shardwise.launcher.leader.publisher import LOOK_SECONDS
-from shardwise.launcher.leader.result import given_back, host_lost, saved
+from shardwise.launcher.leader.result import host_lost, hosts_released, saved
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.protocol.leader_record import RunResult
 
@@ -44,7 +44,7 @@ async def hosts_are_there(state: LeaderState) -> RunResult | None:
 def _in_vain(state: LeaderState, missing: list[int], bound_seconds: float) -> RunResult:
     """Return the result of a wait in vain: one machine makes no other host, a cluster may at any time."""
     message = f"{host_names(missing)} missing for {bound_seconds:g} s{_doubt(state)}"
-    return host_lost(missing[0], message) if state.config.one_machine else given_back(message)
+    return host_lost(missing[0], message) if state.config.one_machine else hosts_released(message)
 
 
 def _doubt(state: LeaderState) -> str:

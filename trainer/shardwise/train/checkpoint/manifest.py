@@ -22,7 +22,6 @@ from shardwise.protocol.errors import CheckpointError
 FORMAT_VERSION = 2
 """2: each weight has `embed` as its first dimension; 1 had it where the layer read it."""
 MANIFEST = "manifest.json"
-MARKER = COMMITTED
 SET_ASIDE = "SET_ASIDE"
 ARRAYS = "arrays"
 MAX_MANIFEST_BYTES = 64 << 20
@@ -106,15 +105,15 @@ def encode(manifest: Manifest) -> tuple[bytes, bytes]:
 def decode(manifest: bytes | None, marker: bytes | None, step: int) -> Manifest:
     """Return the manifest, or raise a `CheckpointError` that says which of the two files is wrong, and how."""
     if marker is None:
-        raise CheckpointError(f"it was never committed, or was set aside: {MARKER} is missing")
+        raise CheckpointError(f"it was never committed, or was set aside: {COMMITTED} is missing")
     if manifest is None:
         raise CheckpointError(f"{MANIFEST} is missing")
-    _refuse_large(MARKER, marker, MAX_MARKER_BYTES)
+    _refuse_large(COMMITTED, marker, MAX_MARKER_BYTES)
     _refuse_large(MANIFEST, manifest, MAX_MANIFEST_BYTES)
-    _refuse_other(MARKER, marker)
-    if _object(MARKER, marker).get("manifest_sha256") != hashlib.sha256(manifest).hexdigest():
+    _refuse_other(COMMITTED, marker)
+    if _object(COMMITTED, marker).get("manifest_sha256") != hashlib.sha256(manifest).hexdigest():
         raise CheckpointError(
-            f"{MANIFEST} is not the one that was committed: its SHA-256 differs from the one in {MARKER}"
+            f"{MANIFEST} is not the one that was committed: its SHA-256 differs from the one in {COMMITTED}"
         )
     _refuse_other(MANIFEST, manifest)
     try:

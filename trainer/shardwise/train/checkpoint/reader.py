@@ -16,12 +16,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.protocol.contract import checkpoint_name
+from shardwise.protocol.contract import COMMITTED, checkpoint_name
 from shardwise.protocol.errors import CheckpointError
 from shardwise.protocol.storage import first_line, in_words, patiently
 from shardwise.train.checkpoint.chunks import Refusal
 from shardwise.train.checkpoint.fetch import fetch
-from shardwise.train.checkpoint.manifest import MANIFEST, MARKER, Manifest, decode
+from shardwise.train.checkpoint.manifest import MANIFEST, Manifest, decode
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.digest import Digester, to_hex
 from shardwise.train.peers import Agree
@@ -129,7 +129,7 @@ def _reachable(store: Store, ask: Callable[[], Any]) -> Any:
 
 
 def _manifest(store: Store, step: int) -> Manifest:
-    marker = _reachable(store, lambda: store.read(step, MARKER))
+    marker = _reachable(store, lambda: store.read(step, COMMITTED))
     manifest = _reachable(store, lambda: store.read(step, MANIFEST))
     try:
         return decode(manifest, marker, step)

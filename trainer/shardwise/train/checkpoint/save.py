@@ -17,12 +17,12 @@ from functools import partial
 
 import jax
 
-from shardwise.protocol.contract import checkpoint_name
+from shardwise.protocol.contract import COMMITTED, checkpoint_name
 from shardwise.protocol.errors import CheckpointError, ShardwiseError, StorageError
 from shardwise.protocol.storage import first_line, may_pass, patiently
 from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.layout import Layout
-from shardwise.train.checkpoint.manifest import ARRAYS, MANIFEST, MARKER, ArrayEntry, Manifest, decode, encode
+from shardwise.train.checkpoint.manifest import ARRAYS, MANIFEST, ArrayEntry, Manifest, decode, encode
 from shardwise.train.checkpoint.put import put
 from shardwise.train.checkpoint.staging import Part
 from shardwise.train.checkpoint.store import Store
@@ -121,7 +121,7 @@ class Save:
         """Return whether this very checkpoint is committed already; if not, free its place."""
         committed = patiently(self.store.steps).get(self.step)
         if committed and not self.overwrite:
-            there = decode(self.store.read(self.step, MANIFEST), self.store.read(self.step, MARKER), self.step)
+            there = decode(self.store.read(self.step, MANIFEST), self.store.read(self.step, COMMITTED), self.step)
             if {path: entry.digest for path, entry in there.arrays.items()} == digests:
                 return True
             raise CheckpointError(
@@ -156,7 +156,7 @@ class Save:
         self.store.flush(self.step, [])  # once: what a flush could not write, the system calls written the next time
         # The fence keeps a newer attempt waiting: were it taken earlier, the flush would hold that attempt up.
         with self.fence():
-            patiently(partial(self.store.write, self.step, MARKER, marker))
+            patiently(partial(self.store.write, self.step, COMMITTED, marker))
         return True
 
     def _together(self, what: str, act: Callable[[], bool]) -> list[bool]:

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import fsspec
 import tensorstore as ts
 
-from shardwise.protocol.contract import checkpoint_name, checkpoint_step
+from shardwise.protocol.contract import COMMITTED, checkpoint_name, checkpoint_step
 from shardwise.protocol.errors import CheckpointError
 from shardwise.protocol.storage import may_pass
 from shardwise.train.checkpoint import zarr
-from shardwise.train.checkpoint.manifest import MARKER, SET_ASIDE
+from shardwise.train.checkpoint.manifest import SET_ASIDE
 
 _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -74,7 +74,7 @@ class Store:
         """Return {step: whether it is committed}, ascending: one listing of folders, and a look for each marker."""
         names = self._list_folder() if self._folder else self._list_bucket()
         found = sorted(step for name in names if (step := checkpoint_step(name)) is not None)
-        looks = {step: self._open(step).read(MARKER) for step in found}
+        looks = {step: self._open(step).read(COMMITTED) for step in found}
         return {step: look.result().state == "value" for step, look in looks.items()}
 
     def read(self, step: int, name: str, part: slice = slice(None)) -> bytes | None:
@@ -104,7 +104,7 @@ class Store:
 
     def delete(self, step: int) -> None:
         """Remove a checkpoint, its marker first, so that a deletion cut short leaves an uncommitted one."""
-        self._open(step).write(MARKER, None).result()
+        self._open(step).write(COMMITTED, None).result()
         if self._folder is None:
             self._open(step).delete_range(ts.KvStore.KeyRange()).result()
         elif (folder := self._folder / checkpoint_name(step)).exists():
@@ -112,8 +112,8 @@ class Store:
 
     def set_aside(self, step: int) -> None:
         """Rename the marker of a committed checkpoint, so that it does not count; renamed back, it does."""
-        self.write(step, SET_ASIDE, self.read(step, MARKER) or b"")
-        self._open(step).write(MARKER, None).result()
+        self.write(step, SET_ASIDE, self.read(step, COMMITTED) or b"")
+        self._open(step).write(COMMITTED, None).result()
 
     def is_set_aside(self, step: int) -> bool:
         """Return whether a checkpoint's marker has that other name."""
