@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.faults.plan import CLOCK_VARIABLE
 
 from shardwise.cli import app
-from shardwise.launcher import local, serve
+from shardwise.launcher import agent_main, local
 from shardwise.launcher.agent import config
 
 MODULE = "benchmarks.faults.disturbed"
@@ -38,7 +38,7 @@ def main() -> None:
     kind = sys.argv.pop(1)
     config.TRAINER = (sys.executable, "-m", _TRAINER)
     local.AGENT = (sys.executable, "-m", MODULE, "agent")
-    {"agent": serve.main, "command": app.main}[kind]()
+    {"agent": agent_main.main, "command": app.main}[kind]()
 
 
 if __name__ == "__main__":

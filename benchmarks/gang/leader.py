@@ -1,6 +1,6 @@
 """The agent of host 0, the leader of a gang, whose Ray is a wire to `crowd.py`; all else of it is the real one.
 
-Started by `stage.py` in the place of `shardwise.launcher.serve`. On SIGUSR1 it writes to the file `figures` of its
+Started by `stage.py` in the place of `shardwise.launcher.agent_main`. On SIGUSR1 it writes to the file `figures` of its
 scratch folder how long its looks took since the last time: the watchdog's judgement, all that the leader does in a look
 at its trainers, and the making of the status.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.launcher.stand_in_agent import StandInNode
 
-from shardwise.launcher import serve
+from shardwise.launcher import agent_main
 from shardwise.launcher.leader import attempt, channel, watchdog
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.publisher import StatusPublisher
@@ -83,7 +83,7 @@ def main() -> None:
         timed.write(scratch / FIGURES)
 
     signal.signal(signal.SIGUSR1, asked)
-    serve.main()
+    agent_main.main()
 
 
 def trainer_command() -> tuple[str, ...]:

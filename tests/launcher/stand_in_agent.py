@@ -8,7 +8,7 @@ import asyncio
 import signal
 from pathlib import Path
 
-from shardwise.launcher import serve
+from shardwise.launcher import agent_main
 from shardwise.launcher.agent import follower, standby, trainer
 from shardwise.launcher.agent.config import socket_of
 from shardwise.launcher.leader import channel
@@ -106,4 +106,4 @@ def stand_in() -> None:
 
 if __name__ == "__main__":
     stand_in()
-    serve.main()
+    agent_main.main()

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from shardwise.cli.command import RunDir, Step, trainer_imports
+from shardwise.cli.fallback_job import on_the_processor
 from shardwise.cli.run_files import job_of, report_refused, root_of
-from shardwise.cli.stand_in import on_the_processor
 from shardwise.job import environment
 from shardwise.protocol.errors import CheckpointError, UsageError
 

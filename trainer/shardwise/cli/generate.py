@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 
 from shardwise.cli.command import RunDir, Step, trainer_imports
+from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
-from shardwise.cli.stand_in import on_this_machine
 from shardwise.job import environment
 from shardwise.protocol.errors import UsageError
 

@@ -96,7 +96,7 @@ def _made(
     job: TrainingJob, *, search: bool, summary: Path | None, report: Callable[[str], None]
 ) -> "tuple[Plan, list[Found]]":
     """Return the job's plan, or the best of a search's with all that it found."""
-    from shardwise.plan import making
+    from shardwise.plan import build
     from shardwise.plan import search as searching
 
     found: list[Found] = []
@@ -105,7 +105,7 @@ def _made(
         made = found[0].plan.model_copy(update={"layouts": [one.layout for one in found]})
     else:
         report(f"compiling the step for {_hardware(job)}")
-        made = making.plan(resolve(job))
+        made = build.plan(resolve(job))
     _leave(made.verdict, summary)
     if made.fits is False:  # to find a change takes longer, and may run out of memory
         made = made.model_copy(update={"change": searching.change_that_fits(job, report)})

@@ -36,7 +36,7 @@ from shardwise.protocol.files import replace_file
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.takeover import hold
 
-AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.serve")
+AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent_main")
 _LOOK_SECONDS = 0.1
 _STATUS_SECONDS = 0.5
 _END_SECONDS = 15.0

@@ -1,9 +1,9 @@
 """The agent as the first process of a pod. `python -m shardwise.launcher.pod`.
 
 It makes an `AgentConfig` of the variables and mounts that `protocol/pods.py` names, and leaves a termination record.
-The agent is the laptop's (`serve.py`), but for three points. SIGTERM means that this pod goes away, not that the run
-stops: the run is saved, and goes on when the host has another pod. Host 0 claims the run directory, as the command does
-on a laptop. And the pod's log shows the events of the run and the output of this host's trainer.
+The agent is the laptop's (`agent_main.py`), but for three points. SIGTERM means that this pod goes away, not that the
+run stops: the run is saved, and goes on when the host has another pod. Host 0 claims the run directory, as the command
+does on a laptop. And the pod's log shows the events of the run and the output of this host's trainer.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rich.console import Console
 from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.load import load
 from shardwise.job.topology import num_hosts
-from shardwise.launcher import serve
+from shardwise.launcher import agent_main
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.claim import claimed
@@ -131,7 +131,7 @@ def _make(folder: Path) -> None:
 
 async def _serve(config: AgentConfig) -> int:
     orphaned = asyncio.get_running_loop().create_future()  # never: no process above this one can end before it
-    return await serve.serve(config, orphaned, asked_to_end=Host.leave)
+    return await agent_main.serve(config, orphaned, asked_to_end=Host.leave)
 
 
 @contextmanager

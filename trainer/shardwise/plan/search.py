@@ -12,8 +12,8 @@ from shardwise.job.load import dump, loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
+from shardwise.plan.build import plan
 from shardwise.plan.estimate import Estimate, estimate
-from shardwise.plan.making import plan
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
 from shardwise.plan.targets import WHEELS, compiles_for

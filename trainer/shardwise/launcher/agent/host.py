@@ -1,6 +1,6 @@
 """One host's trainer and its standby: the requests that an agent serves, and its reports.
 
-`serve.py` serves `answer` on the agent's unix socket. Nothing is decided here about the run; the leader does that.
+`agent_main.py` serves `answer` on the agent's unix socket. Nothing is decided here about the run; the leader does that.
 
     {"op": "start", "orders": {...}}         end what runs, and start a trainer with these orders
     {"op": "end"}                            SIGKILL the trainer; {"exit", "agentId"}

@@ -1,10 +1,10 @@
-"""shardwise.cli.stand_in: any run can be read on any machine; the commands do it in test_this_machine.py."""
+"""shardwise.cli.fallback_job: any run can be read on any machine; the commands do it in test_this_machine.py."""
 
 from pathlib import Path
 
 import pytest
 
-from shardwise.cli.stand_in import on_the_processor, on_this_machine
+from shardwise.cli.fallback_job import on_the_processor, on_this_machine
 from shardwise.job.load import dump, load, loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Hardware, TrainingJob

@@ -1,4 +1,4 @@
-"""The agent of one host: parent of its trainer and of its Ray processes. `python -m shardwise.launcher.serve`.
+"""The agent of one host: parent of its trainer and of its Ray processes. `python -m shardwise.launcher.agent_main`.
 
 Started by the command with an `AgentConfig` as one line on standard input; in a pod it is the first process (`pod.py`).
 The end of that input ends the agent, and everything that it has started. The agent of host 0 is the leader too
