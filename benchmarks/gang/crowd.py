@@ -64,16 +64,17 @@ class StandIn:
             nonce=secrets.token_hex(16),
         )
 
-    async def answer(self, request: rpc.Request) -> rpc.Answer:
+    async def answer(self, request: str) -> dict[str, Any]:
         """What its agent answers."""
-        match request["op"]:
+        asked = json.loads(request)
+        match asked["op"]:
             case "start":
-                self._attempt, self._ordered_at = request["orders"]["attempt"], time.monotonic()
-                return {"agentId": self.agent_id}
+                self._attempt, self._ordered_at = asked["orders"]["attempt"], time.monotonic()
+                return {}
             case "watch":
                 version, until = self._version()
-                if version == request["after"]:
-                    await asyncio.sleep(min(request["wait"], until))
+                if version == asked["after"]:
+                    await asyncio.sleep(min(asked["seconds"], until))
                 return self._report()
             case "end":
                 self._attempt = None
@@ -88,7 +89,7 @@ class StandIn:
         steps, into = divmod(time.monotonic(), STEP_SECONDS)
         return (0, STEP_SECONDS) if self._attempt is None else (1 + int(steps), STEP_SECONDS - into)
 
-    def _report(self) -> rpc.Answer:
+    def _report(self) -> dict[str, Any]:
         """What has changed since the orders, in what was made of them: the crowd has no core to spare."""
         now = time.monotonic()
         passed = int(now / STEP_SECONDS) - int(self._ordered_at / STEP_SECONDS)
@@ -106,7 +107,7 @@ class StandIn:
         return self._running | changed | {"attempt": self._attempt, "progress": progress}
 
 
-def _report(host: int, agent_id: str, progress: Progress | None) -> rpc.Answer:
+def _report(host: int, agent_id: str, progress: Progress | None) -> dict[str, Any]:
     return Report(
         version=0,
         host=host,
@@ -221,9 +222,9 @@ class Crowd:
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-    async def _ask(self, *, id: int, host: int, request: rpc.Request, timeout: float) -> None:  # noqa: A002, ASYNC109
+    async def _ask(self, *, id: int, host: int, request: str, timeout: float) -> None:  # noqa: A002, ASYNC109
         if host:
-            answer = await self._hosts[host].answer(request)
+            answer = json.dumps(await self._hosts[host].answer(request))
         else:
             answer = await asyncio.wait_for(rpc.ask(socket_of(Path(self._gang.scratch), 0), request), timeout)
         self._say(id=id, answer=answer)

@@ -29,6 +29,7 @@ from shardwise.launcher.ray.session import RaySession
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.contract import EVENTS, LOGS
+from shardwise.protocol.requests import Done, Request
 
 WITHIN_SECONDS = 300.0
 LEARNT_SECONDS, STEADY_SECONDS = 10.0, 20.0
@@ -262,8 +263,8 @@ def _part(place: RayPlace) -> dict[str, str]:
     return {RAY_VARIABLE: node_part(place.host, 1)}
 
 
-async def _nothing(_request: rpc.Request) -> rpc.Answer:
-    return {}
+async def _nothing(_request: Request) -> Done:
+    return Done()
 
 
 def _memory(marks: dict[str, str]) -> int:

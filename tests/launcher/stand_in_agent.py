@@ -14,7 +14,7 @@ from shardwise.launcher.agent.config import socket_of
 from shardwise.launcher.leader import channel
 from shardwise.launcher.ray import rpc
 from shardwise.launcher.ray.node import RayPlace
-from shardwise.launcher.ray.rpc import Answer, CallError, Request
+from shardwise.launcher.ray.rpc import CallError
 
 
 class StandInNode:
@@ -59,12 +59,12 @@ class StandInSession:
             while not all(self._socket(n).exists() for n in range(self._num_hosts)):  # noqa: ASYNC110  files
                 await asyncio.sleep(0.02)
 
-    async def ask(self, host: int, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109  as above
+    async def ask(self, host: int, request: str, timeout: float) -> str:  # noqa: ASYNC109  as above
         """Ask the host's socket."""
         try:
             async with asyncio.timeout(timeout):
                 return await rpc.ask(self._socket(host), request)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, rpc.RefusedError) as error:
             raise CallError(host, f"{type(error).__name__}: {error}") from error
 
     async def ended(self) -> str:

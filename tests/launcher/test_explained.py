@@ -11,10 +11,11 @@ import pytest
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.causes import Ending
 from shardwise.launcher.leader.members import Members
-from shardwise.launcher.ray.rpc import Answer, CallError, Request
+from shardwise.launcher.ray.rpc import CallError
 from shardwise.protocol.contract import Cause, ExitCode
 from shardwise.protocol.poll import Poll
 from shardwise.protocol.report import Exit
+from shardwise.protocol.requests import Ended, Request
 
 PEER_GONE = Exit(attempt=0, code=ExitCode.PEER, signal=None, asked=False, out_of_memory=False, log_tail="")
 NO_MEMORY = Exit(attempt=0, code=None, signal=9, asked=False, out_of_memory=True, log_tail="")
@@ -30,13 +31,13 @@ class StandInChannel:
         self.ready.set()
         self._ended, self._lost = ended, times_lost
 
-    async def ask(self, host: int, request: Request, seconds: float) -> Answer:
+    async def ask(self, host: int, request: Request, answer: type[Ended], seconds: float) -> Ended:
         """Answer as host 1 does at the end."""
-        del request, seconds
+        del request, answer, seconds
         if self._lost:
             self._lost -= 1
             raise CallError(host, "its part of Ray has died")
-        return {"agentId": "one", "exit": self._ended.model_dump(mode="json")}
+        return Ended(agent_id="one", exit=self._ended)
 
 
 def explained(ended: Exit, times_lost: int) -> Ending:
@@ -46,9 +47,9 @@ def explained(ended: Exit, times_lost: int) -> Ending:
         members = Members(2, "own")
         since = time.monotonic()
         members.polled(Poll(run="run", host=1, agent_id="one", address=""), since + 60.0)
-        own: Answer = {"agentId": "own", "exit": PEER_GONE.model_dump(mode="json")}
+        own = Ended(agent_id="own", exit=PEER_GONE)
 
-        async def answer(_: Request) -> Answer:
+        async def answer(_: Request) -> Ended:
             return own
 
         context: Any = SimpleNamespace(

@@ -3,12 +3,13 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
 from shardwise.job.load import load
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.protocol.contract import LOGS
+from shardwise.protocol.orders import Orders
+from shardwise.protocol.requests import Ended, EndTrainer, ReadStacks, SignalTrainer, Stacks, StartTrainer
 
 JOB = Path(__file__).parents[2] / "job" / "golden" / "quickstart.yaml"
 STILL_IMPORTING = (sys.executable, "-c", "import sys; sys.stdin.read()")
@@ -36,24 +37,29 @@ def host_of(directory: Path) -> Host:
     return Host(config, load(JOB))
 
 
-def orders(directory: Path) -> dict[str, Any]:
+def orders(directory: Path) -> Orders:
     """Return the first attempt's."""
     names = {name: str(directory / name) for name in ("job_file", "progress", "stacks")}
     part = {"rank": 0, "num_processes": 1, "coordinator": "", "attempt": 0}
-    return {**names, **part, "directory": str(directory), "fork": False, "step": None, "deadline_seconds": None}
+    return Orders.model_validate(
+        {**names, **part, "directory": str(directory), "fork": False, "step": None, "deadline_seconds": None}
+    )
 
 
 def test_a_trainer_that_still_imports_is_not_ended_by_a_question(tmp_path: Path) -> None:
     """Asked for its stacks, or to save, before it hears signals, it lives on; a stop ends it."""
 
-    async def ask() -> tuple[str, int, bool]:
+    async def ask() -> tuple[str, int | None, bool]:
         host = host_of(tmp_path)
         try:
-            await host.answer({"op": "start", "orders": orders(tmp_path)})
-            stacks = await host.answer({"op": "stacks"})
-            await host.answer({"op": "signal", "word": "save"})
-            ended = await host.answer({"op": "end"})
-            return stacks["text"], ended["exit"]["signal"], ended["exit"]["asked"]
+            await host.answer(StartTrainer(orders=orders(tmp_path)))
+            stacks = await host.answer(ReadStacks())
+            await host.answer(SignalTrainer(word="save"))
+            ended = await host.answer(EndTrainer())
+            assert isinstance(stacks, Stacks)
+            assert isinstance(ended, Ended)
+            assert ended.exit
+            return stacks.text, ended.exit.signal, ended.exit.asked
         finally:
             await host.close()
 

@@ -18,10 +18,12 @@ import psutil
 import pytest
 
 from shardwise.launcher.ray.node import RAY_VARIABLE, RayNode, RayPlace
-from shardwise.launcher.ray.rpc import Answer, CallError, Request, serve
+from shardwise.launcher.ray.rpc import CallError, serve
 from shardwise.launcher.ray.session import RaySession, RaySessionError
 from shardwise.launcher.system import processes
+from shardwise.protocol.requests import EndTrainer, ReadStacks, Request, Stacks, Watch
 
+ECHO, NEVER = ReadStacks().model_dump_json(), EndTrainer().model_dump_json()
 _BOUND = 60.0  # seconds: for a machine that does other things
 _LOOPBACK = ({"127.0.0.1"}, {"::ffff:127.0.0.1"}, {"127.0.0.1", "::ffff:127.0.0.1"})
 
@@ -87,13 +89,17 @@ class Hosts:
                 found |= {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
         return found
 
-    def _answers(self, host: int) -> Callable[[Request], Awaitable[Answer]]:
-        async def answer(request: Request) -> Answer:
-            if request["op"] == "never":
+    def _answers(self, host: int) -> Callable[[Request], Awaitable[Stacks]]:
+        async def answer(request: Request) -> Stacks:
+            if isinstance(request, EndTrainer):
                 await self._never.wait()
-            return {"host": host, "request": request}
+            return _echo(host, request)
 
         return answer
+
+
+def _echo(host: int, request: Request) -> Stacks:
+    return Stacks(text=f"host {host}, asked {request}")
 
 
 @pytest.fixture
@@ -116,7 +122,7 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
 def test_every_host_joins_and_answers_for_itself(
     scratch: Path, run: Callable[[Coroutine[Any, Any, None]], None]
 ) -> None:
-    """Three hosts join; many requests at once each reach the one asked; a host that does not answer is reported."""
+    """Three hosts join; many requests at once each reach the one asked; none and a refused one are reported."""
 
     async def story() -> None:
         hosts = Hosts(scratch, 3)
@@ -128,17 +134,21 @@ def test_every_host_joins_and_answers_for_itself(
             await session.all_joined(_BOUND)
             assert session.joined == {0, 1, 2}
 
-            requests = [(host, {"op": "echo", "number": number}) for host in range(3) for number in range(20)]
-            answers = await asyncio.gather(*(session.ask(host, request, _BOUND) for host, request in requests))
-            assert answers == [{"host": host, "request": request} for host, request in requests]
+            requests = [(host, Watch(after=number, seconds=0)) for host in range(3) for number in range(20)]
+            answers = await asyncio.gather(
+                *(session.ask(host, request.model_dump_json(), _BOUND) for host, request in requests)
+            )
+            assert answers == [_echo(host, request).model_dump_json() for host, request in requests]
 
-            slow = asyncio.create_task(session.ask(1, {"op": "never"}, 0.2))
-            assert (await session.ask(1, {"op": "echo"}, _BOUND))["host"] == 1, "a long request delays no other"
+            slow = asyncio.create_task(session.ask(1, NEVER, 0.2))
+            assert "host 1" in await session.ask(1, ECHO, _BOUND), "a long request delays no other"
+            with pytest.raises(CallError, match=r"host 0: RefusedError: ValidationError: .*'dance'"):
+                await session.ask(0, '{"op": "dance"}', _BOUND)
             with pytest.raises(CallError, match=r"host 1: .*TimeoutError"):
                 await slow
             hosts.socket(2).unlink()
             with pytest.raises(CallError, match=r"host 2: .*FileNotFoundError"):
-                await session.ask(2, {"op": "echo"}, _BOUND)
+                await session.ask(2, ECHO, _BOUND)
 
             assert hosts.listening() in _LOOPBACK
         _assert_nothing_remains(hosts)
@@ -173,8 +183,8 @@ def test_a_killed_part_ends_the_session_and_the_next_one_opens(
                 first.push_async_callback(session.close)
                 nodes = await hosts.join(first, session, 1)
                 await session.all_joined(_BOUND)
-                asked = asyncio.create_task(session.ask(1, {"op": "never"}, _BOUND * 2))
-                await session.ask(1, {"op": "echo"}, _BOUND)
+                asked = asyncio.create_task(session.ask(1, NEVER, _BOUND * 2))
+                await session.ask(1, ECHO, _BOUND)
 
                 os.kill(hosts.process(part, command), signal.SIGKILL)
 
@@ -182,7 +192,7 @@ def test_a_killed_part_ends_the_session_and_the_next_one_opens(
                 with pytest.raises(CallError):
                     await asked
                 with pytest.raises(CallError):
-                    await session.ask(0, {"op": "echo"}, _BOUND)
+                    await session.ask(0, ECHO, _BOUND)
                 if "raylet" in command:
                     assert "host 1 ended on SIGKILL" in await nodes[1].ended()
             _assert_nothing_remains(hosts)
@@ -193,7 +203,7 @@ def test_a_killed_part_ends_the_session_and_the_next_one_opens(
                 assert session.address != old
                 await hosts.join(stack, session, 2)
                 await session.all_joined(_BOUND)
-                assert (await session.ask(1, {"op": "echo"}, _BOUND))["host"] == 1
+                assert "host 1" in await session.ask(1, ECHO, _BOUND)
         _assert_nothing_remains(hosts)
 
     run(story())

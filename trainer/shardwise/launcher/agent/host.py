@@ -1,12 +1,6 @@
 """One host's trainer and its standby: the requests that an agent serves, and its reports.
 
 `agent_main.py` serves `answer` on the agent's unix socket. Nothing is decided here about the run; the leader does that.
-
-    {"op": "start", "orders": {...}}         end what runs, and start a trainer with these orders
-    {"op": "end"}                            SIGKILL the trainer; {"exit", "agentId"}
-    {"op": "signal", "word": "stop"|"save"}  send the trainer its signal
-    {"op": "stacks"}                         {"text"}: what every thread of the trainer is doing
-    {"op": "watch", "after": V, "wait": S}   the report, as soon as its version is not V, or after S seconds
 """
 
 import asyncio
@@ -14,18 +8,27 @@ import contextlib
 import os
 import secrets
 import time
-from typing import Any
 
 from shardwise.job.spec import TrainingJob
 from shardwise.launcher.agent.config import AgentConfig, stacks_of
 from shardwise.launcher.agent.standby import Standbys
 from shardwise.launcher.agent.trainer import StuckError, Trainer
-from shardwise.launcher.ray.rpc import Answer, Request
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.cpu_time import CpuActivity
 from shardwise.protocol.contract import Phase, Progress, progress_name, read_progress
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit, Report
+from shardwise.protocol.requests import (
+    Done,
+    Ended,
+    EndTrainer,
+    ReadStacks,
+    Request,
+    SignalTrainer,
+    Stacks,
+    StartTrainer,
+    Watch,
+)
 
 _LOOK_SECONDS = 0.05
 _REAP_SECONDS = 1.0
@@ -76,26 +79,24 @@ class Host:
                 processes.reap_orphans()
                 reaped_at = time.monotonic()
 
-    async def answer(self, request: Request) -> Answer:
-        """Serve a request; KeyError or ValueError if it is none."""
-        match request["op"]:
-            case "start":
-                await self._start(self._own(Orders.model_validate(request["orders"])))
-                return {"agentId": self.agent_id}
-            case "end":
+    async def answer(self, request: Request) -> Done | Ended | Stacks | Report:
+        """Serve a request; OSError if that cannot be done."""
+        match request:
+            case StartTrainer(orders=orders):
+                await self._start(self._own(orders))
+                return Done()
+            case EndTrainer():
                 await self.end()
-                return {"agentId": self.agent_id, "exit": self._exit.model_dump(mode="json") if self._exit else None}
-            case "signal":
+                return Ended(agent_id=self.agent_id, exit=self._exit)
+            case SignalTrainer(word=word):
                 # Before its first report a trainer handles no signals, and would be ended by them.
-                if self._trainer and self._exit is None and (self._progress or request["word"] == "stop"):
-                    self._trainer.ask(request["word"])
-                return {}
-            case "stacks":
-                return {"text": await self._stacks()}
-            case "watch":
-                return await self._watch(request["after"], request["wait"])
-            case other:
-                raise ValueError(f"no such request: {other!r}")
+                if self._trainer and self._exit is None and (self._progress or word == "stop"):
+                    self._trainer.ask(word)
+                return Done()
+            case ReadStacks():
+                return Stacks(text=await self._stacks())
+            case Watch(after=after, seconds=seconds):
+                return await self._watch(after, seconds)
 
     def ask_stop(self) -> None:
         """Report to the leader that this agent was sent SIGTERM."""
@@ -229,12 +230,12 @@ class Host:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def _watch(self, after: int, wait_seconds: float) -> dict[str, Any]:
+    async def _watch(self, after: int, wait_seconds: float) -> Report:
         if self._version == after:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_seconds):
                     await self._news.wait()
-        return self.report().model_dump(mode="json")
+        return self.report()
 
     async def _stacks(self) -> str:
         if self._trainer is None or self._exit is not None:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from shardwise.job.accelerators import offered
 from shardwise.launcher.agent.config import stacks_of
@@ -16,11 +17,24 @@ from shardwise.launcher.leader.decision import Action, Observed, decide
 from shardwise.launcher.leader.devices import device_variables
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
-from shardwise.launcher.ray.rpc import Answer, CallError, Request
+from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.contract import LOGS, progress_name
+from shardwise.protocol.message import Message
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit
+from shardwise.protocol.requests import (
+    Done,
+    Ended,
+    EndTrainer,
+    ReadStacks,
+    Request,
+    SignalTrainer,
+    Stacks,
+    StartTrainer,
+)
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 LOOK_SECONDS = 0.25
 _FRESH_SECONDS = 3.0
@@ -83,7 +97,7 @@ class Attempt:
                 committed=committed if committed >= 0 else None,
                 variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank),
             )
-            await state.channel.ask(rank, {"op": "start", "orders": orders.model_dump(mode="json")})
+            await state.channel.ask(rank, StartTrainer(orders=orders), Done)
 
         await start(0)  # first, because it serves the coordinator that the others connect to
         await asyncio.gather(*(start(rank) for rank in self._hosts[1:]))
@@ -95,7 +109,7 @@ class Attempt:
             if action == Action.STOP:
                 # Before it is sent, because a host that does not answer must not prolong the others' time to stop.
                 self._stop_sent_at = time.monotonic()
-                await self._ask_all({"op": "signal", "word": "stop"}, ANSWER_SECONDS)
+                await self._ask_all(SignalTrainer(word="stop"), Done, ANSWER_SECONDS)
             elif action != Action.WAIT:
                 break
             await self._wait_for_change()
@@ -103,17 +117,17 @@ class Attempt:
             await self._writing_stacks  # the stacks show a hang only while its processes are alive
         return action
 
-    async def end(self) -> dict[int, Answer | None]:
+    async def end(self) -> dict[int, Ended | None]:
         """End every trainer that still runs; return each host's answer, None if it gave none."""
-        answers = await self._ask_all({"op": "end"}, _END_SECONDS)
+        answers = await self._ask_all(EndTrainer(), Ended, _END_SECONDS)
         now = time.monotonic()
         for rank, answer in answers.items():
             if answer:
-                self._state.members.answered(rank, answer["agentId"], now)
-                self._take_exit(rank, Exit.model_validate(answer["exit"]) if answer["exit"] else None)
+                self._state.members.answered(rank, answer.agent_id, now)
+                self._take_exit(rank, answer.exit)
         return answers
 
-    async def explain(self, since: float, answers: Mapping[int, Answer | None]) -> Ending:
+    async def explain(self, since: float, answers: Mapping[int, Ended | None]) -> Ending:
         """Return the cause of a bad end at `since` (monotonic seconds)."""
         members = self._state.members
         # A trainer whose peer's host is gone fails seconds before that host is missed, and then looks like the cause
@@ -127,13 +141,13 @@ class Attempt:
         if doubtful and not members.silent_since(since):
             answers = await self._ask_again(answers)
         # An answer from another agent is from a new pod or process, which knows nothing of the trainer that ran there.
-        strangers = [rank for rank, answer in answers.items() if answer and answer["agentId"] != self._agent_ids[rank]]
+        strangers = [rank for rank, answer in answers.items() if answer and answer.agent_id != self._agent_ids[rank]]
         missed = members.silent_since(since) if doubtful else []
         lost = {*self._lost(), *strangers, *missed}
         hang = self._stall if self._stall and self._stall.hung else None
         return attribute(self._exits, lost, hang.message if hang else None, hang.rank if hang else None)
 
-    async def _ask_again(self, answers: Mapping[int, Answer | None]) -> Mapping[int, Answer | None]:
+    async def _ask_again(self, answers: Mapping[int, Ended | None]) -> Mapping[int, Ended | None]:
         """Complete the answers through the next Ray session, which the channel opens by itself."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CHANNEL_SECONDS):
@@ -220,25 +234,25 @@ class Attempt:
         self._stall = stall
 
     async def _write_stacks(self) -> None:
-        answers = await self._ask_all({"op": "stacks"}, ANSWER_SECONDS)
+        answers = await self._ask_all(ReadStacks(), Stacks, ANSWER_SECONDS)
         parts = [
-            f"rank {rank}: {answer['text'] if answer else 'its host did not answer'}\n"
+            f"rank {rank}: {answer.text if answer else 'its host did not answer'}\n"
             for rank, answer in sorted(answers.items())
         ]
         name = f"stacks-{self.number}-{time.strftime('%Y%m%dT%H%M%S')}.txt"
         (self._state.directory / LOGS / name).write_text("\n".join(parts), encoding="utf-8")
         self._state.events.write("stacks", attempt=self.number, file=f"{LOGS}/{name}")
 
-    async def _ask_all(self, request: Request, seconds: float) -> dict[int, Answer | None]:
+    async def _ask_all(self, request: Request, answer: type[_Answer], seconds: float) -> dict[int, _Answer | None]:
         """Ask every host; map each to its answer, or None if it gave none. The leader's own host is called directly."""
 
-        async def ask(rank: int) -> Answer | None:
+        async def ask(rank: int) -> _Answer | None:
             try:
                 if rank == 0:
-                    return await self._state.host.answer(request)
-                return await self._state.channel.ask(rank, request, seconds)
+                    return answer.model_validate(await self._state.host.answer(request))
+                return await self._state.channel.ask(rank, request, answer, seconds)
             except CallError as error:
-                self._state.events.write("noAnswer", host=rank, op=request["op"], reason=error.reason)
+                self._state.events.write("noAnswer", host=rank, op=request.op, reason=error.reason)
                 return None
 
         return dict(zip(self._hosts, await asyncio.gather(*map(ask, self._hosts)), strict=True))

@@ -9,16 +9,20 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.leader.events import Events
 from shardwise.launcher.leader.members import LOST_SECONDS, Members
 from shardwise.launcher.ray.node import RayNode
-from shardwise.launcher.ray.rpc import Answer, Answering, CallError, Request
+from shardwise.launcher.ray.rpc import Answering, CallError
 from shardwise.launcher.ray.session import RaySession, RaySessionError
 from shardwise.launcher.system.tasks import cancel
+from shardwise.protocol.message import Message
 from shardwise.protocol.report import Report
+from shardwise.protocol.requests import REQUEST, Request, Watch
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 ANSWER_SECONDS = 5.0
 _JOIN_SECONDS, _JOIN_SECONDS_A_HOST = 60.0, 0.1
@@ -55,7 +59,7 @@ class Channel:
     def __init__(self, config: AgentConfig, members: Members, events: Events, own: Answering, session: int) -> None:
         """Open nothing yet; `own` answers for the leader's host, `session` is the number of the last session."""
         self._config, self._members, self._events, self._own = config, members, events, own
-        self._ask: Callable[[int, Request, float], Awaitable[Answer]] | None = None
+        self._ask: Callable[[int, str, float], Awaitable[str]] | None = None
         self._lost: asyncio.Future[str] | None = None
         self.session, self.address, self.seconds = session, "", 0.0
         self.ready, self.changed = asyncio.Event(), asyncio.Event()
@@ -87,22 +91,19 @@ class Channel:
                     why = await self._until_lost(ends)
             self._events.write("sessionLost", session=self.session, reason=why)
 
-    async def ask(self, host: int, request: Request, seconds: float = ANSWER_SECONDS) -> Answer:
+    async def ask(self, host: int, request: Request, answer: type[_Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
         """Return a host's answer within so many seconds; CallError if there is none."""
         if self._ask is None:
             raise CallError(host, "there is no way to it at the moment")
-        answer = await self._ask(host, request, seconds)
-        if "error" in answer:
-            raise CallError(host, answer["error"])
-        return answer
+        return answer.model_validate_json(await self._ask(host, request.model_dump_json(), seconds))
 
-    async def _ask_own(self, host: int, request: Request, seconds: float) -> Answer:
+    async def _ask_own(self, host: int, request: str, seconds: float) -> str:
         """Call this host's agent, which is part of this process, as a function."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._own(request)
+                return (await self._own(REQUEST.validate_json(request))).model_dump_json()
         except TimeoutError:
-            raise CallError(host, f"no answer to {request['op']} within {seconds} s") from None
+            raise CallError(host, f"no answer within {seconds} s") from None
         except OSError as error:
             raise CallError(host, str(error)) from error
 
@@ -174,14 +175,13 @@ class Channel:
         answered_at = time.monotonic()
         while True:
             try:
-                answer = await self.ask(host, {"op": "watch", "after": after, "wait": _WATCH_SECONDS})
+                report = await self.ask(host, Watch(after=after, seconds=_WATCH_SECONDS), Report)
             except CallError as error:
                 if time.monotonic() - answered_at > LOST_SECONDS:
                     return str(error)
                 await asyncio.sleep(_AGAIN_SECONDS)
                 continue
             answered_at = time.monotonic()
-            report = Report.model_validate(answer)
             self.reports[host] = ReceivedReport(report=report, at=answered_at)
             self._members.answered(host, report.agent_id, answered_at)
             self.changed.set()

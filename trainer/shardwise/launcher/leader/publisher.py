@@ -11,6 +11,7 @@ from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.stragglers import Slow
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.requests import SignalTrainer
 from shardwise.protocol.run_status import CheckpointStatus, HostStatus, RunPhase, RunProgress, RunStatus, StuckHost
 
 LOOK_SECONDS = 0.1
@@ -111,7 +112,7 @@ class StatusPublisher:
         elif self._state.running:
             # Rank 0 alone: the step carries its request to all ranks. Two ranks that are signalled at different steps
             # would make two saves.
-            await self._state.host.answer({"op": "signal", "word": action})
+            await self._state.host.answer(SignalTrainer(word="save"))
 
     def _phase(self) -> RunPhase:
         if self._state.code is not None:

@@ -56,7 +56,7 @@ class Driver:
             self._actors[host] = actor.remote()
         await asyncio.gather(*map(self._watch, self._actors))
 
-    async def answer(self, *, id: int, host: int, request: dict[str, Any], timeout: float) -> None:  # noqa: A002, ASYNC109
+    async def answer(self, *, id: int, host: int, request: str, timeout: float) -> None:  # noqa: A002, ASYNC109
         """Ask one host, and write its answer or the error."""
         try:
             reference = self._actors[host].ask.remote(request, timeout)

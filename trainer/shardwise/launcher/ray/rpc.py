@@ -1,24 +1,25 @@
-"""Requests to an agent over a unix socket of its host: one JSON object per line, one answer per line.
+"""Requests to an agent over a unix socket of its host: one line of JSON each, and a line as the answer.
 
-The actor on each host (`worker.py`) asks; with only one host the leader calls its own agent as a function. A request
-that the agent cannot serve is answered with {"error": message}.
+The actor on each host (`worker.py`) asks; with only one host the leader calls its own agent as a function. An answer
+begins with "=", and with "!" where the agent refuses the request: then its reason follows.
 """
 
 import asyncio
-import json
 import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+
+from shardwise.protocol.message import Message
+from shardwise.protocol.requests import REQUEST, Request
 
 LINE_LIMIT_BYTES = 4 << 20  # stacks of all threads are the longest answer
 _PEER = struct.Struct("3i")  # pid, uid, gid
 
-Request = dict[str, Any]
-Answer = dict[str, Any]
-Answering = Callable[[Request], Awaitable[Answer]]
+_ANSWER, _REFUSAL = b"=", b"!"
+
+Answering = Callable[[Request], Awaitable[Message]]
 
 
 class CallError(Exception):
@@ -29,6 +30,10 @@ class CallError(Exception):
         self.host, self.reason = host, reason
 
 
+class RefusedError(Exception):
+    """An agent refuses a request; the message is its reason."""
+
+
 async def serve(path: Path, answer: Answering) -> asyncio.Server:
     """Answer requests at `path` until the server is closed. Processes of other users get no answer."""
 
@@ -36,7 +41,7 @@ async def serve(path: Path, answer: Answering) -> asyncio.Server:
         try:
             if _peer_uid(writer) == os.getuid():
                 while line := await reader.readline():
-                    writer.write(json.dumps(await _answer_line(answer, line)).encode() + b"\n")
+                    writer.write(await _answer_line(answer, line) + b"\n")
                     await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
             pass  # the caller has gone and wants no answer, or this agent ends
@@ -46,31 +51,34 @@ async def serve(path: Path, answer: Answering) -> asyncio.Server:
     return await asyncio.start_unix_server(serve_connection, sock=_bound(path), limit=LINE_LIMIT_BYTES)
 
 
-async def ask(path: Path, request: Request) -> Answer:
-    """Return the answer of the agent at `path`.
+async def ask(path: Path, request: str) -> str:
+    """Return the answer of the agent at `path`, as JSON, to a request as JSON.
 
     Raises:
+        RefusedError: the agent refuses the request.
         OSError: no agent serves there, or it ended before it answered.
 
     """
     reader, writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT_BYTES)
     try:
-        writer.write(json.dumps(request).encode() + b"\n")
+        writer.write(request.encode() + b"\n")
         await writer.drain()
         line = await reader.readline()
     finally:
         writer.close()
     if not line:
         raise ConnectionResetError(f"{path}: the agent ended before it answered")
-    answer: Answer = json.loads(line)
-    return answer
+    text = line[1:].decode().rstrip("\n")
+    if line.startswith(_REFUSAL):
+        raise RefusedError(text)
+    return text
 
 
-async def _answer_line(answer: Answering, line: bytes) -> Answer:
+async def _answer_line(answer: Answering, line: bytes) -> bytes:
     try:
-        return await answer(json.loads(line))
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        return _ANSWER + (await answer(REQUEST.validate_json(line))).model_dump_json().encode()
+    except (ValueError, OSError) as error:
+        return _REFUSAL + " ".join(f"{type(error).__name__}: {error}".split()).encode()
 
 
 def _bound(path: Path) -> socket.socket:

@@ -7,7 +7,7 @@ and knows nothing of trainers: they are not Ray's children, and run on when Ray 
     session = await RaySession.open(place, number=3, num_hosts=2)
     (every agent: RayNode.join(place, session=3, address=session.address, socket=...))
     await session.all_joined(timeout=30)
-    answer = await session.ask(1, {"op": "stacks"}, timeout=5)
+    answer = await session.ask(1, ReadStacks().model_dump_json(), timeout=5)
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from shardwise.launcher.ray.node import (
     node_part,
     remove,
 )
-from shardwise.launcher.ray.rpc import Answer, CallError, Request
+from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system import processes
 
 _LINE_LIMIT_BYTES = 16 << 20
@@ -100,8 +100,8 @@ class RaySession:
         if self._lost.done():
             raise RaySessionError(self._lost.result())
 
-    async def ask(self, host: int, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109  a bound for each
-        """Return the answer of a host's agent.
+    async def ask(self, host: int, request: str, timeout: float) -> str:  # noqa: ASYNC109  a bound for each
+        """Return the answer of a host's agent, as JSON, to a request as JSON.
 
         Raises:
             CallError: there was none within `timeout` seconds, or the host cannot be reached.
@@ -123,7 +123,7 @@ class RaySession:
             del self._pending[id_]
         if "error" in message:
             raise CallError(host, message["error"])
-        answer: Answer = message["answer"]
+        answer: str = message["answer"]
         return answer
 
     async def ended(self) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 from shardwise.launcher.ray import private, rpc
 from shardwise.launcher.ray.node import SOCKET_VARIABLE
@@ -23,8 +22,8 @@ class AgentProxy:
         """Never return: the caller learns at once, by an error, that the actor or its host is gone."""
         await self._never.wait()
 
-    async def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:  # noqa: ASYNC109  sent along
-        """Return the agent's answer; raise TimeoutError or an OSError of the agent's socket if it does not come."""
+    async def ask(self, request: str, timeout: float) -> str:  # noqa: ASYNC109  sent along
+        """Return the agent's answer; TimeoutError, an OSError of its socket or RefusedError if there is none."""
         return await asyncio.wait_for(rpc.ask(Path(os.environ[SOCKET_VARIABLE]), request), timeout)
 
 
