@@ -6,8 +6,7 @@ from typing import Any
 
 from benchmarks.checkpoint import SHARDWISE
 from benchmarks.recovery import ALLOWED, SAID, TRAINER
-from benchmarks.sizes import CASES, SMALL
-from benchmarks.step import LEVANTER, TUNED
+from benchmarks.sizes import CASES, TINY
 
 Results = Mapping[str, Any]
 GIB = 2**30
@@ -41,10 +40,10 @@ def aims(results: Results) -> Iterator[Aim]:
 def _step(part: Results) -> Iterator[Aim]:
     for case in CASES:
         measured = part["cases"].get(case.name)
-        if case.size != SMALL or measured is None:
+        if case.size == TINY or measured is None:
             continue
         yield _at_least(f"speed of the limit, {case.name}", 0.97, measured["peers"][SHARDWISE]["ratio"])
-        for peer in (LEVANTER, TUNED):
+        for peer in measured["against"]:
             yield _at_least(f"speed of {peer}, {case.name}", 1.25, measured["against"][peer])
 
 

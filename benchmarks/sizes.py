@@ -1,4 +1,4 @@
-"""What is measured: the sizes of the GPTs and their meshes. Read by every worker, so it imports no library."""
+"""What is measured: the sizes of the models and their meshes. Read by every worker, so it imports no library."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -7,17 +7,23 @@ from typing import Self
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """A GPT-2-shaped model (learned positions, tied head, mlp = 4 embed) and its batch; float32, AdamW, clip 1."""
+    """A model and its batch; float32, AdamW, clip 1.
+
+    Shaped as GPT-2 (learned positions, tied head) or, if `kv_heads` says how many heads share keys and values, as
+    Llama (rotary positions, RMS norms, SwiGLU, a head of its own, no biases).
+    """
 
     name: str
     layers: int
     heads: int
     embed: int
+    mlp: int
     seq_len: int
     vocab: int
     sequences: int
     steps: int
     """Steps of one turn, so that a turn takes about as long at every size."""
+    kv_heads: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -55,6 +61,20 @@ class Case:
         return cls(size=Size(**fields["size"]), data=fields["data"], tensor=fields["tensor"])
 
 
-TINY = Size(name="tiny", layers=4, heads=4, embed=128, seq_len=128, vocab=512, sequences=16, steps=10)
-SMALL = Size(name="small", layers=6, heads=8, embed=256, seq_len=256, vocab=8192, sequences=16, steps=3)
-CASES = tuple(Case(size=size, data=data, tensor=tensor) for size in (SMALL, TINY) for data, tensor in ((4, 2), (1, 1)))
+TINY = Size(name="tiny", layers=4, heads=4, embed=128, mlp=512, seq_len=128, vocab=512, sequences=16, steps=10)
+SMALL = Size(name="small", layers=6, heads=8, embed=256, mlp=1024, seq_len=256, vocab=8192, sequences=16, steps=3)
+LLAMA = Size(
+    name="small Llama",
+    layers=6,
+    heads=8,
+    embed=256,
+    mlp=704,
+    seq_len=256,
+    vocab=8192,
+    sequences=16,
+    steps=3,
+    kv_heads=4,
+)
+CASES = tuple(
+    Case(size=size, data=data, tensor=tensor) for size in (SMALL, LLAMA, TINY) for data, tensor in ((4, 2), (1, 1))
+)

@@ -1,6 +1,7 @@
 """The parts of `make bench` run, at toy size: that they measure, not what they measure."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from benchmarks.sizes import SMALL, Case, Size  # noqa: E402
 from benchmarks.step import AGAIN, LEVANTER, LIMIT, SHARDWISE, TUNED  # noqa: E402
 from benchmarks.turns import Spread, Worker, WorkerError, ratios, take_turns  # noqa: E402
 
-TOY = Size(name="toy", layers=1, heads=2, embed=32, seq_len=16, vocab=512, sequences=8, steps=1)
+TOY = Size(name="toy", layers=1, heads=2, embed=32, mlp=128, seq_len=16, vocab=512, sequences=8, steps=1)
 MACHINE = {"date": "2026-01-01", "cores": 2, "processor": "any", "memory_gib": 1, "load": 0, "python": "3", "jax": "0"}
 
 
@@ -27,9 +28,10 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert spread == Spread(median=0.9, low=0.9, high=0.9)
 
 
-def test_step_workers_take_turns() -> None:
+@pytest.mark.parametrize("kv_heads", [None, 2], ids=["GPT-2", "Llama"])
+def test_step_workers_take_turns(kv_heads: int | None) -> None:
     """The limit and Shardwise compile the same case, answer with a rate each turn, and hold as many bytes of state."""
-    case = Case(size=TOY, data=1, tensor=2).dumps()
+    case = Case(size=replace(TOY, heads=4, kv_heads=kv_heads), data=1, tensor=2).dumps()
     with Worker(sys.executable, "limit_step", case) as limit, Worker(sys.executable, "shardwise_step", case) as ours:
         results = take_turns({LIMIT: limit, SHARDWISE: ours}, rounds=2, deadline=0)
 

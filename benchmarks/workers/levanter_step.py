@@ -1,4 +1,4 @@
-"""Levanter: its own train step on its own GPT-2, as a user gets it.
+"""Levanter: its own train step on its own GPT-2 or Llama, as a user gets it.
 
 A second argument asks for its cross entropy by blocks of so many vocabulary entries, which it leaves off by default.
 
@@ -25,6 +25,7 @@ import numpy as np  # noqa: E402
 import optax  # noqa: E402
 from benchmarks.workers.tokens import tokens_and_targets  # noqa: E402
 from levanter.models.gpt2 import Gpt2Config  # noqa: E402
+from levanter.models.llama import LlamaConfig  # noqa: E402
 from levanter.models.lm_model import LmExample, compute_next_token_loss  # noqa: E402
 from levanter.tracker import NoopConfig  # noqa: E402
 from levanter.trainer import Trainer, TrainerConfig  # noqa: E402
@@ -55,13 +56,7 @@ def main() -> None:
     """The first step compiles; then take turns."""
     haliax.nn.loss.maybe_reduce_loss = reduce_with_booleans
     size = case.size
-    model = Gpt2Config(
-        seq_len=size.seq_len,
-        hidden_dim=size.embed,
-        num_layers=size.layers,
-        num_heads=size.heads,
-        cross_entropy_block_size=block,
-    )
+    model = llama() if size.kv_heads else gpt2()
     settings = Settings(
         mp=jmp.get_policy("f32"),
         tracker=NoopConfig(),
@@ -101,6 +96,33 @@ def main() -> None:
         watch.lap("step")
         facts = {**compiled_memory(compiled), "seconds": watch.seconds}
         serve(partial(rate_of, once, steps=size.steps, work=size.tokens), facts)
+
+
+def gpt2() -> Any:
+    """A GPT-2 of the case's size."""
+    size = case.size
+    assert size.mlp == Gpt2Config.mlp_scale * size.embed
+    return Gpt2Config(
+        seq_len=size.seq_len,
+        hidden_dim=size.embed,
+        num_layers=size.layers,
+        num_heads=size.heads,
+        cross_entropy_block_size=block,
+    )
+
+
+def llama() -> Any:
+    """A Llama of the case's size."""
+    size = case.size
+    return LlamaConfig(
+        seq_len=size.seq_len,
+        hidden_dim=size.embed,
+        intermediate_dim=size.mlp,
+        num_layers=size.layers,
+        num_heads=size.heads,
+        num_kv_heads=size.kv_heads,
+        cross_entropy_block_size=block,
+    )
 
 
 def mean_loss(model: Any, example: Any, *, key: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""The limit: one GPT-2 train step by hand in plain JAX, as fast as we can make it. Trainers are measured against it.
+"""The limit: one train step by hand in plain JAX, as fast as we can make it. Trainers are measured against it.
 
-The same arithmetic as the peers: layer norms, one product for query, key and value, plain causal attention, tanh GELU,
-tied head, clipping to norm 1, AdamW; activations recomputed from each layer's input. Parameters are split over data
+The same arithmetic as the peers. GPT-2: layer norms, one product for query, key and value, tanh GELU, tied head. Llama:
+RMS norms, rotary positions, keys and values for several heads, SwiGLU, a head of its own, no biases. Both: plain causal
+attention, clipping to norm 1, AdamW; activations recomputed from each layer's input. Parameters are split over data
 (FSDP) and tensor; each layer gathers its own and scatters its gradients. Cross entropy goes by blocks of tokens with
 the vocabulary over tensor, gradients made in the same pass.
 """
@@ -29,13 +30,14 @@ Params = dict[str, Array]
 BLOCK_TOKENS = 2048
 
 size = case.size
-L, E, H, S, V, M = size.layers, size.embed, size.heads, size.seq_len, size.vocab, 4 * size.embed
+L, E, H, S, V, M = size.layers, size.embed, size.heads, size.seq_len, size.vocab, size.mlp
 D = E // H
+K = size.kv_heads
 mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(case.data, case.tensor), ("data", "tensor"))
 rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4, b2=0.95, weight_decay=0.1))
 
 # name: (shape, standard deviation or None for ones, partition while stored)
-LAYER = {
+GPT2 = {
     "gain1": ((L, E), None, P(None, "data")),
     "shift1": ((L, E), 0.0, P(None, "data")),
     "qkv": ((L, E, 3, H, D), 0.02, P(None, "data", None, "tensor", None)),
@@ -49,12 +51,20 @@ LAYER = {
     "down": ((L, M, E), 0.02, P(None, "tensor", "data")),
     "down_bias": ((L, E), 0.0, P(None, "data")),
 }
-TOP = {
-    "tokens": ((V, E), 0.02, P("tensor", "data")),
-    "positions": ((S, E), 0.02, P(None, "data")),
-    "gain": ((E,), None, P("data")),
-    "shift": ((E,), 0.0, P("data")),
+LLAMA = {
+    "gain1": ((L, E), None, P(None, "data")),
+    "q": ((L, E, H, D), 0.02, P(None, "data", "tensor", None)),
+    "kv": ((L, E, 2, K or H, D), 0.02, P(None, "data", None, "tensor", None)),
+    "out": ((L, H, D, E), 0.02, P(None, "tensor", None, "data")),
+    "gain2": ((L, E), None, P(None, "data")),
+    "gate": ((L, E, M), 0.02, P(None, "data", "tensor")),
+    "up": ((L, E, M), 0.02, P(None, "data", "tensor")),
+    "down": ((L, M, E), 0.02, P(None, "tensor", "data")),
 }
+TOP = {"tokens": ((V, E), 0.02, P("tensor", "data")), "gain": ((E,), None, P("data"))}
+GPT2_TOP = {"positions": ((S, E), 0.02, P(None, "data")), "shift": ((E,), 0.0, P("data"))}
+LAYER = LLAMA if K else GPT2
+TOP |= {"head": TOP["tokens"]} if K else GPT2_TOP
 TABLE: dict[str, tuple[tuple[int, ...], float | None, PartitionSpec]] = {**LAYER, **TOP}
 ROWS, RESIDUAL = P("data"), P("data", None, None)
 
@@ -106,15 +116,19 @@ def step(state: tuple[Params, Any], tokens: Array, targets: Array) -> tuple[tupl
 
 def loss_of(params: Params, tokens: Array, targets: Array) -> Array:
     """The mean cross entropy."""
-    x = put(rows_of(params["tokens"], tokens), RESIDUAL) + whole(params["positions"], TOP["positions"][2])
+    top = {name: whole(params[name], TOP[name][2]) for name in TOP if name not in ("tokens", "head")}
+    x = put(rows_of(params["tokens"], tokens), RESIDUAL)
     layers = {name: params[name] for name in LAYER}
-    x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), put(x, RESIDUAL), layers)
-    x = norm(x, *(whole(params[name], TOP[name][2]) for name in ("gain", "shift")))
-    return cross_entropy(targets, x, params["tokens"])
+    if K:
+        x, _ = jax.lax.scan(jax.checkpoint(llama_block, prevent_cse=False), x, layers)
+        return cross_entropy(targets, rms_norm(x, top["gain"]), params["head"])
+    x = put(x + top["positions"], RESIDUAL)
+    x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, layers)
+    return cross_entropy(targets, norm(x, top["gain"], top["shift"]), params["tokens"])
 
 
 def block(x: Array, stored: Params) -> tuple[Array, None]:
-    """One layer on the residual stream [batch, position, embed]."""
+    """One layer of GPT-2 on the residual stream [batch, position, embed]."""
     w = {name: whole(a, P(*LAYER[name][2][1:])) for name, a in stored.items()}
     h = norm(x, w["gain1"], w["shift1"])
     qkv = jnp.einsum("bse,ethd->tbhsd", h, w["qkv"]) + w["qkv_bias"][:, None, :, None, :]
@@ -123,6 +137,30 @@ def block(x: Array, stored: Params) -> tuple[Array, None]:
     h = norm(x, w["gain2"], w["shift2"])
     h = jax.nn.gelu(put(h @ w["up"] + w["up_bias"], P("data", None, "tensor")), approximate=True)
     return x + put(h @ w["down"], RESIDUAL) + w["down_bias"], None
+
+
+def llama_block(x: Array, stored: Params) -> tuple[Array, None]:
+    """One layer of Llama on the residual stream [batch, position, embed]."""
+    w = {name: whole(a, P(*LAYER[name][2][1:])) for name, a in stored.items()}
+    h = rms_norm(x, w["gain1"])
+    q = rotated(put(jnp.einsum("bse,ehd->bhsd", h, w["q"]), P("data", "tensor")))
+    k, v = put(jnp.einsum("bse,etkd->tbksd", h, w["kv"]), P(None, "data", "tensor"))
+    x = x + put(jnp.einsum("bhsd,hde->bse", attend_grouped(q, rotated(k), v), w["out"]), RESIDUAL)
+    h = rms_norm(x, w["gain2"])
+    h = jax.nn.silu(put(h @ w["gate"], P("data", None, "tensor"))) * put(h @ w["up"], P("data", None, "tensor"))
+    return x + put(h @ w["down"], RESIDUAL), None
+
+
+def rms_norm(x: Array, gain: Array) -> Array:
+    """RMS norm over the last axis."""
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * gain
+
+
+def rotated(x: Array) -> Array:
+    """Rotary positions on [batch, heads, position, head_size]; values half a head apart are turned together."""
+    angles = np.arange(S)[:, None] * 10000.0 ** -(np.arange(0, D, 2) / D)
+    cos, sin = (jnp.asarray(np.tile(wave(angles), 2), jnp.float32) for wave in (np.cos, np.sin))
+    return x * cos + jnp.concatenate([-x[..., D // 2 :], x[..., : D // 2]], -1) * sin
 
 
 def norm(x: Array, gain: Array, shift: Array) -> Array:
@@ -136,6 +174,14 @@ def attend(q: Array, k: Array, v: Array) -> Array:
     scores = jnp.einsum("bhqd,bhkd->bhqk", q * D**-0.5, k)
     scores = jnp.where(jnp.tril(jnp.ones((S, S), bool)), scores, -1e9)
     return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, axis=-1), v)
+
+
+def attend_grouped(q: Array, k: Array, v: Array) -> Array:
+    """The same where each head of keys and values is for several neighbouring heads of queries."""
+    q = (q * D**-0.5).reshape(q.shape[0], K, -1, S, D)
+    scores = jnp.einsum("bkgqd,bksd->bkgqs", q, k)
+    scores = jnp.where(jnp.tril(jnp.ones((S, S), bool)), scores, -1e9)
+    return jnp.einsum("bkgqs,bksd->bkgqd", jax.nn.softmax(scores, axis=-1), v).reshape(-1, H, S, D)
 
 
 def put(x: Array, spec: PartitionSpec) -> Array:

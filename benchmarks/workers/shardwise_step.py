@@ -28,13 +28,17 @@ metadata: {{name: bench}}
 spec:
   hardware: {{accelerator: cpu-sim, topology: 1x{num_devices}}}
   training:
-    model: {{layers: {layers}, heads: {heads}, embed: {embed}, seqLen: {seq_len}, vocabSize: {vocab}}}
+    model: {{layers: {layers}, heads: {heads}, embed: {embed}, mlp: {mlp}, seqLen: {seq_len}, vocabSize: {vocab}{more}}}
     data: {{train: [{{name: none, paths: [none]}}], tokenizer: byte}}
     mesh: {{tensor: {tensor}}}
     batch: {{sequences: {sequences}}}
     optimizer: {{name: adamw, learningRate: 3e-4, weightDecay: 0.1, clipNorm: 1.0}}
     steps: 1000
 """
+
+
+LLAMA = """, kvHeads: {kv_heads}, norm: rms, activation: swiglu, position: rotary, rotaryPairs: half, tiedHead: false,
+      attentionBias: false, mlpBias: false"""
 
 
 def main() -> None:
@@ -64,10 +68,12 @@ def job_text(case: Case) -> str:
         layers=size.layers,
         heads=size.heads,
         embed=size.embed,
+        mlp=size.mlp,
         seq_len=size.seq_len,
         vocab=size.vocab,
         tensor=case.tensor,
         sequences=size.sequences,
+        more=LLAMA.format(kv_heads=size.kv_heads) if size.kv_heads else "",
     )
 
 
