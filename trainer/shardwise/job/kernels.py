@@ -34,10 +34,14 @@ def objection(training: Training, kernel: Kernel) -> tuple[str, str, str] | None
         return None
     if found := _of_scores(model, kernel):
         return found
-    if kernel == "splash":
-        expected = f"a multiple of {SPLASH_POSITIONS} with attention: splash"
-        return ("model.seqLen", str(model.seq_len), expected) if (model.seq_len or 0) % SPLASH_POSITIONS else None
-    return _of_cudnn(training)
+    if kernel == "cudnn":
+        return _of_cudnn(training)
+    context = training.mesh.context
+    step, of_context = SPLASH_POSITIONS, ""
+    if context > 1:  # of whose chunks each device has two
+        step, of_context = 2 * context * SPLASH_POSITIONS, f" and context {context}"
+    expected = f"a multiple of {step} with attention: splash{of_context}"
+    return ("model.seqLen", str(model.seq_len), expected) if (model.seq_len or 0) % step else None
 
 
 def _of_scores(model: Model, kernel: Kernel) -> tuple[str, str, str] | None:
@@ -51,6 +55,8 @@ def _of_scores(model: Model, kernel: Kernel) -> tuple[str, str, str] | None:
 
 def _of_cudnn(training: Training) -> tuple[str, str, str] | None:
     model = training.model
+    if training.mesh.context > 1:
+        return "mesh.context", str(training.mesh.context), "1 with attention: cudnn, which takes whole sequences"
     if training.precision.compute == "float32":
         return "precision.compute", "float32", "bfloat16 with attention: cudnn"
     size = model.head_size or 0

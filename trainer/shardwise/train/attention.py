@@ -4,7 +4,6 @@ All compute the same: scores are float32 from the product to the softmax, whatev
 batch and heads. Attention weights have no dropout, since the kernels have none; the job file offers none.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,9 +15,9 @@ from jax.sharding import PartitionSpec as P
 from shardwise.job.kernels import Kernel
 from shardwise.train.mesh import DATA, unclaimed
 from shardwise.train.products import product
+from shardwise.train.splash import BLOCK, splash_kernel
 
 Array = jax.Array
-BLOCK = 512  # positions: scores are held for one block of queries against one of keys
 MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
 
 
@@ -66,7 +65,16 @@ def plain(
     """Compute all scores at once: the reference, and the fastest for short sequences. Queries start at key `start`."""
     found = _scores(q, k, scores.softcap)
     mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.window)
-    weights = jax.nn.softmax(jnp.where(mask, found, MASKED), axis=-1)
+    return _weighted(found, mask, v)
+
+
+def softmax_weighted(q: Array, k: Array, v: Array, mask: Array, softcap: float | None) -> Array:
+    """Compute all scores at once, under a mask [1 or batch, 1, query, key]."""
+    return _weighted(_scores(q, k, softcap), mask, v)
+
+
+def _weighted(scores: Array, mask: Array, v: Array) -> Array:
+    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
     return _mixed(weights, v, v.dtype)
 
 
@@ -98,26 +106,10 @@ def blockwise(
 
 def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: bool = False) -> Array:
     """Call the Pallas kernel for TPUs that ships with JAX, on each device over its own batch and heads."""
-    # Imported here: it takes half a second, which no other kernel should pay.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
-
-    length = q.shape[2]
-    size = math.gcd(BLOCK, length)  # a multiple of 128: the job file's rules check it
-    blocks = kernels.BlockSizes(
-        block_q=size,
-        block_kv=size,
-        block_kv_compute=size,
-        block_q_dkv=size,
-        block_kv_dkv=size,
-        block_kv_dkv_compute=size,
-        block_q_dq=size,
-        block_kv_dq=size,
-    )
 
     def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
-        mask = masks.MultiHeadMask([masks.CausalMask((length, length))] * q.shape[1])
-        kernel = kernels.make_splash_mha(mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret)
+        kernel = splash_kernel(q.shape[1], q.shape[2], interpret=interpret)
         if k.shape[1] != q.shape[1]:
             k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
         if segments is None:
@@ -183,14 +175,32 @@ def _mask(
 ) -> Array:
     """Return which keys a query sees: [1 or batch, 1, query, key]."""
     at, to = query_start + jnp.arange(num_queries), key_start + jnp.arange(num_keys)
-    causal = (at[:, None] >= to[None, :])[None, None]
-    if window is not None:
-        causal &= (at[:, None] - to[None, :] < window)[None, None]
+    causal = visible(at, to, window)
     if segments is None:
         return causal
     of_query = jax.lax.dynamic_slice_in_dim(segments, query_start, num_queries, 1)
     of_key = jax.lax.dynamic_slice_in_dim(segments, key_start, num_keys, 1)
     return causal & (of_query[:, None, :, None] == of_key[:, None, None, :])
+
+
+def visible(at: Array, to: Array, window: Array | int | None) -> Array:
+    """Return which keys at positions `to` queries at positions `at` see: [1, 1, query, key]."""
+    seen = (at[:, None] >= to[None, :])[None, None]
+    if window is not None:
+        seen &= (at[:, None] - to[None, :] < window)[None, None]
+    return seen
+
+
+def step_of_softmax(
+    state: tuple[Array, Array, Array], q: Array, k: Array, v: Array, mask: Array, softcap: float | None
+) -> tuple[Array, Array, Array]:
+    """Add a block of keys to the running maximum, sum and output of a block of queries."""
+    top, total, out = state
+    scores = jnp.where(mask, _scores(q, k, softcap), MASKED)
+    new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
+    weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
+    out = out * shrink + _mixed(weights, v, jnp.dtype(jnp.float32))
+    return new_top, total * shrink + weights.sum(-1, keepdims=True), out
 
 
 @partial(jax.checkpoint, static_argnums=(0, 1))

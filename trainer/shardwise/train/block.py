@@ -27,6 +27,7 @@ from haliax import Axis, AxisSpec, NamedArray
 
 from shardwise.train.attention import Scores, attend, plain
 from shardwise.train.config import GptConfig
+from shardwise.train.context import attend_over_context
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.layout import Layout
 from shardwise.train.norm import Norm, normed
@@ -122,7 +123,12 @@ class Attention(eqx.Module):
         config = self.config
         q, k, v = self._project(x, 0, layer, layout)
         rows = None if segments is None else segments.array
-        mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
+        if layout.context > 1:
+            mixed = attend_over_context(
+                q, k, v, rows, kernel=config.attention, scores=self._scores(layer), wire=layout.wire
+            )
+        else:
+            mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
         return self.out(hax.named(mixed, self._inside(x, config.Heads)), layout, layout.leave)
 
     def cached(
@@ -150,7 +156,9 @@ class Attention(eqx.Module):
                 scaling=config.rope_scaling,
             )
             is_local = self._is_local(layer)
-            q, k = (hax.named(rotate(part.array, rope, start, is_local), part.axes) for part in (q, k))
+            q, k = (
+                hax.named(rotate(part.array, rope, start, is_local, ways=layout.context), part.axes) for part in (q, k)
+            )
         scale = 1 / math.sqrt(config.query_pre_attn_scalar)
         q = q * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
         q, k, v = (layout.put(part.astype(x.dtype)).array for part in (q, k, v))

@@ -19,7 +19,7 @@ from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
-from shardwise.train.mesh import DATA, on_each_device
+from shardwise.train.mesh import on_each_device, sharing
 
 Array = jax.Array
 _ROWS = 8
@@ -82,7 +82,7 @@ def _folded(gradient: Array, split: int) -> Array:
 
 
 def _ways() -> int:
-    return math.prod(jax.lax.axis_size(axis) for axis in DATA)
+    return math.prod(jax.lax.axis_size(axis) for axis in sharing())
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
