@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.layout import Layout as InMemory
+from jax.experimental.layout import with_layout_constraint
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardwise.job.kernels import Kernel
 from shardwise.train.attention import MASKED, Scores, softmax_weighted, step_of_softmax, visible
 from shardwise.train.collectives import gather_over, scatter_over
+from shardwise.train.gather import fold
 from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.products import GATHERED
 from shardwise.train.splash import BLOCK, splash_kernel
@@ -102,7 +105,12 @@ def _forward(wire: jnp.dtype, part: Array) -> tuple[Array, None]:
 
 
 def _backward(wire: jnp.dtype, _: None, grad: Array) -> tuple[Array]:
-    return (scatter_over("context", zigzag(grad, _ways(), axis=2), wire, dimension=2).astype(grad.dtype),)
+    # Positions come first, and lie so in memory: otherwise a TPU would sum the whole on every chip.
+    by_position = zigzag(jnp.moveaxis(grad, 2, 0), _ways()).astype(wire)
+    rows = fold(by_position.reshape(grad.shape[2], -1), _ways())
+    part = scatter_over("context", with_layout_constraint(rows, InMemory((0, 1))), wire, dimension=0)
+    shape = (-1, *by_position.shape[1:])
+    return (jnp.moveaxis(part.reshape(shape), 0, 2).astype(grad.dtype),)
 
 
 _whole.defvjp(_forward, _backward)
