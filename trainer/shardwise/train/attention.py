@@ -22,12 +22,27 @@ MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
 
 
 class Scores(NamedTuple):
-    """What becomes of the scores before the softmax; the kernels `plain` and `blockwise` alone do either."""
+    """What becomes of the scores before the softmax."""
 
-    window: Array | int | None = None
+    window: int | None = None
     """A query sees itself and so many less one before it; None: all of them."""
+    in_window: Array | None = None
+    """bool: whether this layer has the window; None: it has."""
     softcap: float | None = None
-    """They are bent into this range by tanh; None: they are not."""
+    """They are bent into this range by tanh; None: they are not. cuDNN does not."""
+
+    def reach(self, num_keys: int) -> Array | int | None:
+        """Return the window of this layer, which may be all keys; None: no layer has one."""
+        if self.window is None or self.in_window is None:
+            return self.window
+        return jnp.where(self.in_window, self.window, num_keys)
+
+    def windowed(self, attended: Callable[[int | None], Callable[..., Array]], *operands: Any) -> Array:
+        """Call what a kernel makes of the window, or of none in a layer without it."""
+        if self.window is None or self.in_window is None:
+            return attended(self.window)(*operands)
+        result: Array = jax.lax.cond(self.in_window, attended(self.window), attended(None), *operands)
+        return result
 
 
 _PLAINLY = Scores()
@@ -54,9 +69,9 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
         case "blockwise":
             return blockwise(q, k, v, segments, scores=scores)
         case "splash":
-            return splash(q, k, v, segments)
+            return splash(q, k, v, segments, scores=scores)
         case "cudnn":
-            return cudnn(q, k, v, segments)
+            return cudnn(q, k, v, segments, scores=scores)
 
 
 def plain(
@@ -64,7 +79,7 @@ def plain(
 ) -> Array:
     """Compute all scores at once: the reference, and the fastest for short sequences. Queries start at key `start`."""
     found = _scores(q, k, scores.softcap)
-    mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.window)
+    mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.reach(k.shape[2]))
     return _weighted(found, mask, v)
 
 
@@ -97,49 +112,63 @@ def blockwise(
             k[:, :, : i + block],
             v[:, :, : i + block],
             segments,
-            scores.window,
+            scores.reach(length),
         )
         for i in range(0, length, block)
     ]
     return jnp.concatenate(rows, axis=2)
 
 
-def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: bool = False) -> Array:
+def splash(
+    q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY, interpret: bool = False
+) -> Array:
     """Call the Pallas kernel for TPUs that ships with JAX, on each device over its own batch and heads."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
 
-    def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
-        kernel = splash_kernel(q.shape[1], q.shape[2], interpret=interpret)
-        if k.shape[1] != q.shape[1]:
-            k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-        if segments is None:
-            return jax.vmap(kernel)(q, k, v)
-        return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))(q, k, v, segments)
+    def local(scores: Scores, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+        def attended(window: int | None) -> Callable[..., Array]:
+            kernel = splash_kernel(q.shape[1], q.shape[2], window=window, softcap=scores.softcap, interpret=interpret)
+            if segments is None:
+                return jax.vmap(kernel)
+            return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))
 
-    return _on_each_device(local, q, k, v, segments)
+        return scores.windowed(attended, q, k, v, *(() if segments is None else (segments,)))
+
+    return _on_each_device(local, scores, q, k, v, segments)
 
 
-def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+def cudnn(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY) -> Array:
     """Call cuDNN's fused attention for GPUs, on each device over its own batch and heads; 16-bit inputs only."""
     swap = partial(jnp.swapaxes, axis1=1, axis2=2)
     fused = partial(jax.nn.dot_product_attention, scale=1.0, is_causal=True, implementation="cudnn")
 
-    def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
+    def local(scores: Scores, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
         mask = None if segments is None else _mask(q.shape[2], k.shape[2], 0, 0, segments)
-        return swap(fused(swap(q), swap(k), swap(v), mask=mask))
 
-    return _on_each_device(local, q, k, v, segments)
+        def attended(window: int | None) -> Callable[..., Array]:
+            before = None if window is None else (window - 1, 0)
+            return lambda q, k, v: swap(fused(swap(q), swap(k), swap(v), mask=mask, local_window_size=before))
+
+        return scores.windowed(attended, q, k, v)
+
+    return _on_each_device(local, scores, q, k, v, segments)
 
 
-def _on_each_device(local: Callable[..., Array], q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+def _on_each_device(
+    local: Callable[..., Array], scores: Scores, q: Array, k: Array, v: Array, segments: Array | None
+) -> Array:
     """Run a kernel on each device over its own batch and heads."""
     # All axes manual: XLA's partitioner takes no kernel beside an axis that a surrounding shard_map has made manual.
     heads, rows = P(DATA, "tensor"), None if segments is None else P(DATA)
-    specs = (heads, heads, heads, rows)
+
+    def part(in_window: Array | None, *parts: Any) -> Array:
+        return local(scores._replace(in_window=in_window), *parts)
+
+    specs = (None if scores.in_window is None else P(), heads, heads, heads, rows)
     mapped: Callable[..., Array] = jax.shard_map(
-        local, in_specs=specs, out_specs=heads, axis_names=unclaimed(), check_vma=False
+        part, in_specs=specs, out_specs=heads, axis_names=unclaimed(), check_vma=False
     )
-    return mapped(q, k, v, segments)
+    return mapped(scores.in_window, q, k, v, segments)
 
 
 def _scores(q: Array, k: Array, softcap: float | None) -> Array:

@@ -196,10 +196,9 @@ class Attention(eqx.Module):
     def _scores(self, layer: Array) -> Scores:
         """Return what becomes of this layer's scores."""
         config = self.config
-        window: Array | int | None = config.sliding_window
-        if window is not None and config.sliding_window_pattern is not None:
-            window = jnp.where(self._is_local(layer), window, config.seq_len)
-        return Scores(window, config.attention_softcap)
+        window = None if (config.sliding_window or config.seq_len) >= config.seq_len else config.sliding_window
+        in_turn = window is not None and config.sliding_window_pattern is not None
+        return Scores(window, self._is_local(layer) if in_turn else None, config.attention_softcap)
 
     def _is_local(self, layer: Array) -> Array:
         """Return whether the layer has a sliding window."""

@@ -43,7 +43,7 @@ class _Sequence(NamedTuple):
     """int32 [batch, position], of the device's queries."""
     segments: Array | None
     """The same, of all keys."""
-    window: Array | None
+    window: Array | int | None
 
 
 def attend_over_context(
@@ -65,29 +65,32 @@ def attend_over_context(
 
     """
     mesh = jax.sharding.get_abstract_mesh()
-    window = None if scores.window is None else jnp.asarray(scores.window)
-    made: Any = None
-    made_spec: Any = None
+    length = q.shape[2]
+    made: list[Any] = []
     if kernel == "splash":
-        made = splash_kernel(q.shape[1] // mesh.shape["tensor"], q.shape[2], ways=mesh.shape["context"])
-        made_spec = made.manual_sharding_spec(NamedSharding(mesh, P(None, "context")))
+        make = partial(splash_kernel, q.shape[1] // mesh.shape["tensor"], length, ways=mesh.shape["context"])
+        windows = (scores.window,) if scores.in_window is None else (scores.window, None)
+        made = [make(window=window, softcap=scores.softcap) for window in windows]
 
-    def local(made: Any, q: Array, k: Array, v: Array, segments: Array | None, window: Array | None) -> Array:
-        whole = _gather(k, v, segments, window, wire)
+    def local(made: list[Any], in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+        here = scores._replace(in_window=in_window)
+        whole = _gather(k, v, segments, here.reach(length), wire)
         if kernel == "splash":
-            return _splash(made, q, whole)
+            return here.windowed(lambda window: partial(_splash, made[0 if window == scores.window else 1]), q, whole)
         if kernel == "blockwise" and (block := math.gcd(BLOCK, q.shape[2] // 2)) >= _SMALLEST_BLOCK:
             return _blockwise(q, whole, scores.softcap, block)
         seen = visible(_places(q.shape[2]), jnp.arange(whole.keys.shape[2]), whole.window)
         return softmax_weighted(q, whole.keys, whole.values, _within(seen, whole), scores.softcap)
 
     rows = None if segments is None else _ROWS
-    ins = (made_spec, _HEADS, _HEADS, _HEADS, rows, None if window is None else P())
+    by_queries = NamedSharding(mesh, P(None, "context"))
+    specs = [one.manual_sharding_spec(by_queries) for one in made]
+    ins = (specs, None if scores.in_window is None else P(), _HEADS, _HEADS, _HEADS, rows)
     attended: Callable[..., Array] = on_each_device(local, ins, _HEADS)
-    return attended(made, q, k, v, segments, window)
+    return attended(made, scores.in_window, q, k, v, segments)
 
 
-def _gather(k: Array, v: Array, segments: Array | None, window: Array | None, wire: jnp.dtype) -> _Sequence:
+def _gather(k: Array, v: Array, segments: Array | None, window: Array | int | None, wire: jnp.dtype) -> _Sequence:
     """Gather what a device's queries may see."""
     keys, values = (checkpoint_name(_whole(wire, x), GATHERED) for x in (k, v))
     rows = None if segments is None else straight(gather_over("context", segments, dimension=1), _ways(), axis=1)
