@@ -67,7 +67,7 @@ def test_each_device_has_a_chunk_and_its_mirror_image(ways: int) -> None:
 
 @pytest.mark.parametrize("kernel", ["plain", "blockwise"])
 @pytest.mark.parametrize(
-    ("scores", "documents"), [(Scores(), True), (Scores(40, 5.0), False), (Scores(jnp.int32(40)), True)]
+    ("scores", "documents"), [(Scores(), True), (Scores(40, softcap=5.0), False), (Scores(40, jnp.array(True)), True)]
 )
 def test_attention_is_that_of_one_device(kernel: Kernel, scores: Scores, *, documents: bool) -> None:
     """With shared heads, documents, windows and caps: outputs, and gradients of queries, keys and values."""
@@ -80,14 +80,15 @@ def test_attention_is_that_of_one_device(kernel: Kernel, scores: Scores, *, docu
     assert_close(tuple(map(np.asarray, found)), tuple(map(np.asarray, expected)), 1e-5)
 
 
-def test_splash_is_that_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scores", [Scores(), Scores(200, jnp.array(True), 5.0)], ids=["plain", "bent"])
+def test_splash_is_that_of_one_device(monkeypatch: pytest.MonkeyPatch, scores: Scores) -> None:
     """The TPU kernel, interpreted, with its blocks in the order of the devices' chunks."""
     monkeypatch.setattr(context, "splash_kernel", partial(splash_kernel, interpret=True))
     q, k, v, segments = inputs(512, 128, documents=True)
     layout = layout_over(context=2, tensor=2)
     with jax.set_mesh(layout.mesh):
-        out = jax.jit(partial(_over, layout, "splash", Scores()))(q, k, v, segments)
-    assert_close((np.asarray(out),), (np.asarray(plain(q, k, v, segments)),), 1e-5)
+        out = jax.jit(partial(_over, layout, "splash", scores))(q, k, v, segments)
+    assert_close((np.asarray(out),), (np.asarray(plain(q, k, v, segments, scores=scores)),), 1e-5)
 
 
 @pytest.mark.parametrize("ways", [2, 4, 8])
