@@ -314,7 +314,6 @@ APART: list[tuple[str, str, str]] = [
         "more than 1.0",
     ),
     ("ropeScaling: {kind: yarn, factor: 2.0, betaSlow: 40.0}", "model.ropeScaling.betaFast", "more than 40.0"),
-    ("slidingWindow: 8, attention: splash", "model.slidingWindow", "no window shorter than seqLen 64"),
     ("attentionSoftcap: 8.0, attention: cudnn", "model.attentionSoftcap", "none with attention: cudnn"),
 ]
 

@@ -98,7 +98,11 @@ RULES = [
         "spec.hardware.slices",
         ["given 257", "at most 256 slices of 16 hosts: a job has at most 4096 hosts"],
     ),
-    ("training.mesh.context=2", "spec.training.mesh.context", ["given 2", "not supported yet"]),
+    (
+        "training.mesh.context=3",
+        "spec.training.mesh.context",
+        ["given 3", "divides 4 devices of a replica with tensor 2: 1, 2, 4"],
+    ),
     ("training.mesh.pipeline=4", "spec.training.mesh.pipeline", ["given 4", "not supported yet"]),
     (
         "training.mesh.dataInner=3",

@@ -105,7 +105,11 @@ def beside_compilers(module: str, asked: str, job: TrainingJob, *arguments: str)
     """
     if not _PYTHON.exists():
         raise RuntimeError(f"{_PYTHON} does not exist: `make pytest` makes it, with the compilers for TPUs and GPUs")
-    environment = {**os.environ, **plan_environment(job), "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        **plan_environment(job),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "trainer")]),
+    }
     return subprocess.run(
         [_PYTHON, "-m", module, *arguments],
         input=asked, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,

@@ -41,6 +41,7 @@ _EVERY_PROGRAM_ON_SLICES = ("tpu-v5e", "gpu-h100")
 WEIGHTS = 2 * 4 + 1
 """Matrices of the small model: four of each layer, and the token table."""
 FLOAT32 = "precision.compute=float32"
+WINDOWS = ("model.seqLen=512", "model.slidingWindow=200", "model.slidingWindowPattern=2", "model.kvHeads=2")
 DOCUMENTS = "data.attendAcross=document"
 ROWS = (
     Row("tpu-v4", "2x2x2"),
@@ -57,6 +58,7 @@ ROWS = (
     Row("tpu-v5p", "2x2x1", 2, ("model.attention=splash", "model.seqLen=512", "model.remat=none")),
     Row("tpu-v5p", "2x4x4", 1, (FLOAT32, "optimizer={name: muon, learningRate: 1e-3}", "mesh.tensor=2")),
     Row("tpu-v5p", "4x8x8"),
+    Row("tpu-v5p", "2x2x1", 1, ("model.attention=splash", "model.attentionSoftcap=50", *WINDOWS)),
     Row("tpu-v6e", "2x4", 1, (DOCUMENTS, "batch.microbatches=2")),
     Row("tpu-v6e", "2x4", 2, ("mesh.tensor=4", "model.block=parallel", "model.position=rotary")),
     Row("tpu-v6e-4t", "2x4"),
@@ -68,6 +70,7 @@ ROWS = (
     Row("gpu-h100", "2x8", 1, ("model.attention=cudnn", "mesh.tensor=2", "model.seqLen=1024", "model.remat=dots")),
     Row("gpu-h100", "2x8", 1, ("model.attention=cudnn", "mesh.tensor=4", "model.seqLen=1000")),
     Row("gpu-h100", "1x8", 2, ("mesh.tensor=4", "model.remat=none")),
+    Row("gpu-h100", "1x8", 1, ("model.attention=cudnn", *WINDOWS)),
     Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),
     Row("gke-gpu-h200", "1x8", 1, ("precision.params=bfloat16",)),

@@ -42,7 +42,7 @@ def test_by_default_weights_are_summed_in_the_format_of_compute(row: Row) -> Non
     moves, mesh = sums(row), answer(row)["step"]["mesh"]
     over_data = [move for move in moves if set(move["axes"]) & DATA and move["dtype"] == "bf16"]
     steps = sum(mesh[axis] > 1 for axis in DATA)
-    heads = int("model.tiedHead=false" in row.words)
+    more = ("model.tiedHead=false" in row.words) + 2 * ("model.kvHeads=2" in row.words)  # a head; a matrix a layer
 
-    assert sum(move["count"] for move in over_data) == (WEIGHTS + heads) * steps
+    assert sum(move["count"] for move in over_data) == (WEIGHTS + more) * steps
     assert {move["dtype"] for move in moves if move["axes"] == ["replica"]} <= {"f32"}

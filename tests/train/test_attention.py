@@ -133,6 +133,17 @@ def test_splash_equals_plain(*, documents: bool) -> None:
     assert_close((out,), (plain(q, k, v, segments),), 1e-5)
 
 
+@pytest.mark.parametrize("in_window", [None, False, True])
+def test_splash_bends_and_hides_scores_as_plain_does(*, in_window: bool | None) -> None:
+    """A window in every layer or in this one, a cap, heads of keys for two of queries: output and gradients."""
+    q, k, v, segments = inputs(256, 128, documents=True)
+    q = jnp.concatenate([q, 2 * q], axis=1)
+    scores = Scores(window=100, in_window=None if in_window is None else jnp.array(in_window), softcap=5.0)
+    with jax.set_mesh(layout_over(tensor=2).mesh):
+        found = with_gradients(partial(splash, scores=scores, interpret=True), q, k, v, segments)
+    assert_close(found, with_gradients(partial(plain, scores=scores), q, k, v, segments), 1e-5)
+
+
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="cuDNN's attention needs a GPU")
 @pytest.mark.parametrize("documents", [False, True])
 def test_cudnn_equals_plain(*, documents: bool) -> None:

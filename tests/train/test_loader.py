@@ -42,10 +42,28 @@ def test_rows_are_numbered_through_the_run_on_any_mesh(mesh: dict[str, int]) -> 
     np.testing.assert_array_equal(list(_batches(loader, 2, 5)), expected)
 
 
+def test_context_gives_each_device_the_front_and_back_of_its_rows() -> None:
+    """The host brings every field into this order, so that no step moves a token."""
+
+    def rows(numbers: np.ndarray) -> Rows:
+        whole = (10 * numbers[:, None] + np.arange(LENGTH)).astype(np.int32)
+        return Rows(tokens=whole, targets=whole + 1, weights=whole.astype(np.float32), segments=whole // 2)
+
+    layout = layout_over(outer=4, context=2)
+    batch = Loader(rows, layout, sequences=SEQUENCES, seq_len=LENGTH).batch(0)
+    parts = {shard.device: np.asarray(shard.data) for shard in batch.tokens.addressable_shards}
+
+    first, second = layout.mesh.devices[0, 1, 0, :, 0, 0]
+    np.testing.assert_array_equal(parts[first], [[20, 23], [30, 33]])
+    np.testing.assert_array_equal(parts[second], [[21, 22], [31, 32]])
+    for field, expected in rows(np.arange(SEQUENCES)).__dict__.items():
+        np.testing.assert_array_equal(getattr(batch, field), expected[:, [0, 3, 1, 2]], err_msg=field)
+
+
 def test_each_row_is_read_once_a_batch() -> None:
-    """Devices that hold the same rows (tensor) share one read, for all fields of the batch."""
+    """Devices that hold the same rows (tensor) or parts of them (context) share one read, for all fields."""
     rows = Numbered()
-    batch = Loader(rows, layout_over(outer=4, tensor=2), sequences=SEQUENCES, seq_len=LENGTH).batch(0)
+    batch = Loader(rows, layout_over(outer=2, context=2, tensor=2), sequences=SEQUENCES, seq_len=LENGTH).batch(0)
 
     assert sorted(rows.asked) == list(range(SEQUENCES))
     assert {field.name for field in fields(Rows)} == set(batch._fields)

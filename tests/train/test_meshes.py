@@ -9,6 +9,7 @@ import pytest
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.state import Program, State, flat
 from shardwise.train.step import Batch, lower_step
+from shardwise.train.zigzag import zigzag
 
 MakeProgram = Callable[..., Program]
 NUM_STEPS = 20
@@ -72,7 +73,7 @@ MESHES = {
 )
 def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tuple[str, ...], tolerance: float) -> None:
     """Over 20 float32 steps every mesh gives the losses of one device, and starts from the very same bits."""
-    runs = {name: _run(make_program(*words, *more, num_devices=devices)) for name, (devices, more) in MESHES.items()}
+    runs = {name: run(make_program(*words, *more, num_devices=devices)) for name, (devices, more) in MESHES.items()}
     digest, losses = runs["one device"]
     assert losses[-1] < losses[0] - 0.1
 
@@ -84,9 +85,9 @@ def test_losses_do_not_depend_on_the_mesh(make_program: MakeProgram, words: tupl
 def test_dropout_does_not_depend_on_the_mesh_or_the_microbatch(make_program: MakeProgram) -> None:
     """The same entries are dropped wherever a sequence lands, and other seeds drop others."""
     words = ("model.dropout.embed=0.1", "model.dropout.residual=0.2")
-    _, one = _run(make_program(*words, num_devices=1), num_steps=5)
-    _, many = _run(make_program(*words, "mesh.tensor=2", "batch.microbatches=2"), num_steps=5)
-    _, without = _run(make_program(num_devices=1), num_steps=5)
+    _, one = run(make_program(*words, num_devices=1), num_steps=5)
+    _, many = run(make_program(*words, "mesh.tensor=2", "batch.microbatches=2"), num_steps=5)
+    _, without = run(make_program(num_devices=1), num_steps=5)
 
     np.testing.assert_allclose(many, one, rtol=2e-6, atol=0)
     assert abs(without[0] - one[0]) > 1e-4
@@ -124,7 +125,7 @@ def test_bfloat16_weights_train_beside_their_float32_masters(make_program: MakeP
         np.testing.assert_array_equal(weight, masters[path].astype(weight.dtype), err_msg=path)
 
 
-def _run(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[float]]:
+def run(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[float]]:
     initial = program.lower_init().compile()()
     return _digest(initial), _train(program, num_steps)[1]
 
@@ -147,7 +148,9 @@ def _batch(program: Program, step: int) -> Batch:
     jumps = rng.integers(1, 3, shape)
     tokens = ((rng.integers(0, 64, (shape[0], 1)) + jumps.cumsum(1)) % 64).astype(np.int32)
     weights = (rng.random((shape[0], shape[1] - 1)) < 0.9).astype(np.float32)
-    fields = (tokens[:, :-1], tokens[:, 1:], weights, np.zeros_like(tokens[:, 1:]))
+    segments = (rng.random(weights.shape) < 0.1).cumsum(1).astype(np.int32)  # documents, for a job that looks at them
+    ways = program.layout.context
+    fields = (zigzag(field, ways, axis=1) for field in (tokens[:, :-1], tokens[:, 1:], weights, segments))
     return Batch(*(jax.device_put(field, program.layout.batch) for field in fields))
 
 

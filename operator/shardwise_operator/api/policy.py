@@ -46,11 +46,15 @@ _VARIABLES = {
     "devices": "variables.ofSlice * variables.slices",
     "replica": "variables.training.?mesh.?replica.orValue(variables.slices)",
     "tensor": "variables.training.?mesh.?tensor.orValue(1)",
+    "context": "variables.training.?mesh.?context.orValue(1)",
     "ofReplica": "variables.devices / variables.replica",
     "isWhole": "variables.isValid && variables.devices % variables.replica == 0",
-    "isDivided": "variables.isWhole && variables.ofReplica >= variables.tensor "
+    "isTensor": "variables.isWhole && variables.ofReplica >= variables.tensor "
     "&& variables.ofReplica % variables.tensor == 0",
-    "data": "variables.ofReplica / variables.tensor",
+    "ofTensor": "variables.ofReplica / variables.tensor",
+    "isDivided": "variables.isTensor && variables.ofTensor >= variables.context "
+    "&& variables.ofTensor % variables.context == 0",
+    "data": "variables.ofTensor / variables.context",
     "inner": "variables.training.?mesh.?dataInner.orValue(1)",
     "share": "variables.data * variables.replica * variables.training.batch.?microbatches.orValue(1)",
     "sequences": "variables.training.batch.sequences",
@@ -126,18 +130,23 @@ _VALIDATIONS = (
         _divisor("replica", "variables.replica", "", "variables.devices", " devices"),
     ),
     (
-        "!variables.isWhole || variables.isDivided",
+        "!variables.isWhole || variables.isTensor",
         _divisor("tensor", "variables.tensor", "", "variables.ofReplica", " devices of a replica"),
+    ),
+    (
+        "!variables.isTensor || variables.isDivided",
+        _divisor("context", "variables.context", "", "variables.ofTensor", " devices of a replica over tensor"),
     ),
     (
         "!variables.isDivided || variables.data % variables.inner == 0",
         _divisor("dataInner", "variables.inner", "data ", "variables.data", ""),
     ),
     (
-        f"!variables.isDivided || !{_FSDP} || !{_HAS_EMBED} || {_EMBED} % variables.data == 0",
+        f"!variables.isDivided || !{_FSDP} || !{_HAS_EMBED} || {_EMBED} % (variables.data * variables.context) == 0",
         (
             f"'spec.training.mesh.tensor: embed ' + string({_EMBED}) + ' does not split over data ' + "
-            "string(variables.data) + ' with fsdp; change tensor, embed, fsdp, replica or the topology'"
+            "string(variables.data) + (variables.context > 1 ? ' x context ' + string(variables.context) : '') "
+            "+ ' with fsdp; change tensor, embed, fsdp, replica or the topology'"
         ),
     ),
     (

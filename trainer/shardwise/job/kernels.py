@@ -1,12 +1,12 @@
 """The attention kernels: what each can take, and which one `auto` means on a platform.
 
-`plain` and `blockwise` take everything; sliding windows and caps they alone. The limits of the others are those of the
+`plain` and `blockwise` take everything. The limits of the others are those of the
 versions that are locked: JAX's Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
 """
 
 from typing import Literal
 
-from shardwise.job.spec import Model, Training
+from shardwise.job.spec import Training
 
 Kernel = Literal["plain", "blockwise", "splash", "cudnn"]
 
@@ -32,25 +32,22 @@ def objection(training: Training, kernel: Kernel) -> tuple[str, str, str] | None
     model = training.model
     if kernel not in ("splash", "cudnn"):
         return None
-    if found := _of_scores(model, kernel):
-        return found
-    if kernel == "splash":
-        expected = f"a multiple of {SPLASH_POSITIONS} with attention: splash"
-        return ("model.seqLen", str(model.seq_len), expected) if (model.seq_len or 0) % SPLASH_POSITIONS else None
-    return _of_cudnn(training)
-
-
-def _of_scores(model: Model, kernel: Kernel) -> tuple[str, str, str] | None:
-    if model.sliding_window is not None and model.sliding_window < (model.seq_len or 0):
-        expected = f"no window shorter than seqLen {model.seq_len} with attention: {kernel}"
-        return "model.slidingWindow", str(model.sliding_window), expected
-    if model.attention_softcap is not None:
-        return "model.attentionSoftcap", str(model.attention_softcap), f"none with attention: {kernel}"
-    return None
+    if kernel == "cudnn":
+        return _of_cudnn(training)
+    context = training.mesh.context
+    step, of_context = SPLASH_POSITIONS, ""
+    if context > 1:  # of whose chunks each device has two
+        step, of_context = 2 * context * SPLASH_POSITIONS, f" and context {context}"
+    expected = f"a multiple of {step} with attention: splash{of_context}"
+    return ("model.seqLen", str(model.seq_len), expected) if (model.seq_len or 0) % step else None
 
 
 def _of_cudnn(training: Training) -> tuple[str, str, str] | None:
     model = training.model
+    if training.mesh.context > 1:
+        return "mesh.context", str(training.mesh.context), "1 with attention: cudnn, which takes whole sequences"
+    if model.attention_softcap is not None:
+        return "model.attentionSoftcap", str(model.attention_softcap), "none with attention: cudnn"
     if training.precision.compute == "float32":
         return "precision.compute", "float32", "bfloat16 with attention: cudnn"
     size = model.head_size or 0

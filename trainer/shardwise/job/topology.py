@@ -46,7 +46,8 @@ class MeshShape:
     def words(self) -> str:
         """Return the mesh as text: replica 2 x data 64 (16 x 4) x tensor 1."""
         steps = f" ({self.data // self.data_inner} x {self.data_inner})" if self.data_inner > 1 else ""
-        return f"replica {self.replica} x data {self.data}{steps} x tensor {self.tensor}"
+        context = f" x context {self.context}" if self.context > 1 else ""
+        return f"replica {self.replica} x data {self.data}{steps}{context} x tensor {self.tensor}"
 
 
 def parse_topology(accelerator: AcceleratorClass, text: str) -> Topology | None:

@@ -2,6 +2,8 @@
 
 Bytes are those on the wire of one device in one step, counted as for a ring: see `collectives`.
 
+    context   weights are gathered and scattered over it first, in the parts that `data` then joins or cuts; each layer
+              gathers the keys and values of whole sequences and scatters their gradients
     data      each microbatch gathers a block's weights twice (forward, and again backward) and a table once, in the
               compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed
     tensor    each of a block's two branches gathers its input and scatters its sum, forward and backward; a layer that
@@ -27,10 +29,17 @@ def gradient_bytes(program: Program) -> int:
 
 
 def least_wire(program: Program) -> dict[str, float]:
-    """Return the least bytes on the wire by axis: `data`, `tensor`, `replica`; axes of one device are left out."""
+    """Return the least bytes on the wire by axis: those of the table above; axes of one device are left out."""
     mesh = program.layout.mesh.shape
-    ways = {"data": mesh[DATA[0]] * mesh[DATA[1]], "tensor": mesh["tensor"], "replica": mesh["replica"]}
-    moved = {"data": _over_data(program), "tensor": _over_tensor(program), "replica": 2.0 * gradient_bytes(program)}
+    data = mesh[DATA[0]] * mesh[DATA[1]]
+    ways = {"data": data, "context": mesh["context"], "tensor": mesh["tensor"], "replica": mesh["replica"]}
+    weights = _over_data(program)
+    moved = {
+        "data": weights,
+        "context": weights / data + _over_context(program),
+        "tensor": _over_tensor(program),
+        "replica": 2.0 * gradient_bytes(program),
+    }
     return {axis: moved[axis] * (number - 1) / number for axis, number in ways.items() if number > 1}
 
 
@@ -62,12 +71,25 @@ def _over_data(program: Program) -> float:
     return total
 
 
+def _over_context(program: Program) -> float:
+    """Return the keys and values that a device gathers, forward and again backward, and whose gradients it scatters."""
+    config, layout = program.config, program.layout
+    values = 2 * _rows(program) * config.seq_len * config.num_kv_heads * config.head_size // layout.mesh.shape["tensor"]
+    again = 1 if config.remat == "none" else 2
+    return float(config.num_layers * values * (again * layout.dtype.itemsize + layout.wire.itemsize))
+
+
+def _rows(program: Program) -> int:
+    """Return the sequences of which a device has a part, or the whole, in one step."""
+    mesh = program.layout.mesh.shape
+    rows: int = program.training.batch.sequences // (mesh["replica"] * mesh[DATA[0]] * mesh[DATA[1]])
+    return rows
+
+
 def _over_tensor(program: Program) -> float:
     """Return the gathers and scatters of one position-wide stream's activations; an all-reduce is one of each."""
-    config, batch = program.config, program.training.batch
-    mesh = program.layout.mesh.shape
-    rows = batch.sequences // (mesh["replica"] * mesh[DATA[0]] * mesh[DATA[1]])
-    stream: int = rows * config.seq_len * config.embed_size * program.layout.dtype.itemsize
+    config, context = program.config, program.layout.context
+    stream: int = _rows(program) * config.seq_len // context * config.embed_size * program.layout.dtype.itemsize
     split = program.layout.splits_positions(config.seq_len)
     return stream * stream_moves(config.num_layers, config.block, config.remat, split=split)
 

@@ -82,6 +82,8 @@ def _about(job: TrainingJob, attention: str) -> dict[str, Any]:
     shape = mesh_shape(job)
     assert shape is not None, "the rules have passed the mesh"
     mesh = {"replica": shape.replica, "data": shape.data, "dataInner": shape.data_inner, "tensor": shape.tensor}
+    if shape.context > 1:
+        mesh["context"] = shape.context
     return {
         "job": job.metadata.name,
         "accelerator": hardware.accelerator,

@@ -29,7 +29,8 @@ class Estimate:
 class _Sizes(NamedTuple):
     """What both estimates count with: dimensions, weights of a block and of the tables, bytes of a computed value.
 
-    `seen` is twice the keys that a token sees on average, summed over the layers; `heads` the values of all heads.
+    `seen` is twice the keys that a token sees on average, summed over the layers; `heads` and `kv_heads` are the values
+    of all of them.
     """
 
     shape: MeshShape
@@ -38,6 +39,7 @@ class _Sizes(NamedTuple):
     mlp: int
     length: int
     heads: int
+    kv_heads: int
     seen: int
     vocab: int
     block: int
@@ -58,15 +60,16 @@ def _sizes(job: TrainingJob) -> _Sizes:
     layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
     vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
     block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
-    heads = (model.heads or 0) * (model.head_size or 0)
+    heads, kv_heads = ((number or 0) * (model.head_size or 0) for number in (model.heads, model.kv_heads))
     seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)
     width = 2 if job.spec.training.precision.compute == "bfloat16" else 4
-    return _Sizes(shape, layers, embed, mlp, length, heads, seen, vocab, block, table, width)
+    return _Sizes(shape, layers, embed, mlp, length, heads, kv_heads, seen, vocab, block, table, width)
 
 
 def _bytes(training: Training, of: _Sizes) -> float:
     tensor, width = of.shape.tensor, of.width
-    ways = tensor * (of.shape.data if training.mesh.fsdp else 1)
+    context = of.shape.context
+    ways = tensor * (of.shape.data * context if training.mesh.fsdp else 1)
     params = training.precision.params
     kept = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
     tokens = _tokens_at_once(training, of)
@@ -75,6 +78,8 @@ def _bytes(training: Training, of: _Sizes) -> float:
     whole = (2 * of.block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
     working = tokens * width * (2 * ups * of.mlp / tensor + 8 * of.embed)
+    if context > 1:  # keys and values of whole sequences, and their gradients in the format of sums and in float32
+        working += tokens * context * 2 * of.kv_heads / tensor * (2 * width + 4)
     return (of.layers * of.block + of.table) * kept / ways + of.layers * layer + logits + whole + working
 
 
@@ -87,21 +92,24 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     flops = total * (6 * matrices + 6 * of.heads * of.seen) * _AGAIN[model.remat]
     peak = float(getattr(spec.peak_flops, training.precision.compute).value)
     weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches
-    over_data = weights * (shape.data - 1) / shape.data if training.mesh.fsdp else 0.0
+    sharing = shape.data * shape.context
+    over_data = weights * (sharing - 1) / sharing if training.mesh.fsdp else 0.0
     moves = stream_moves(of.layers, model.block, model.remat)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
     over_tensor = stream * moves * (shape.tensor - 1) / shape.tensor
+    keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
+    over_context = of.layers * keys * (2 if model.remat == "none" else 3) * (shape.context - 1) / shape.context
     on_gpu = spec.platform == "gpu"
     beside = 2 * over_data + (over_data + over_tensor / 2 if on_gpu else over_tensor / 2)
-    alone = over_tensor / 2 + (0.0 if on_gpu else over_data)
-    link, devices = float(spec.interconnect.bandwidth.value), shape.replica * shape.data * shape.tensor
+    alone = over_tensor / 2 + over_context + (0.0 if on_gpu else over_data)
+    link, devices = float(spec.interconnect.bandwidth.value), shape.replica * sharing * shape.tensor
     return max(flops / devices / peak, beside / link) + alone / link
 
 
 def _tokens_at_once(training: Training, of: _Sizes) -> int:
     """Return a device's tokens in a microbatch."""
     rows = training.batch.sequences // (of.shape.replica * of.shape.data * training.batch.microbatches)
-    return rows * of.length
+    return rows * of.length // of.shape.context
 
 
 def _kept_of_a_layer(model: Model, tensor: int) -> float:

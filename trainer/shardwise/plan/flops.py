@@ -2,7 +2,8 @@
 
 The trace is what is counted, because XLA's own analysis counts the body of a loop once and on some platforms counts
 nothing. A fused attention kernel hides its products: its share is counted by the formula of what it computes (Dao,
-"FlashAttention-2", 2023): two products forward and five backward, each over the causal half.
+"FlashAttention-2", 2023): two products forward and five backward, each over the keys
+that a causal token sees.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any
 
 from jax.extend import core
 
+from shardwise.job.sizes import keys_seen_twice
 from shardwise.train.config import GptConfig
 
 _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
@@ -26,11 +28,10 @@ def kernel_flops(config: GptConfig, tokens: int) -> int:
     """Return the FLOPs of a step's fused attention: forward, again if a layer is recomputed, and backward."""
     if config.attention not in ("splash", "cudnn"):
         return 0
-    one = (
-        config.seq_len * config.num_heads * config.head_size
-    )  # of a token and a product, 2 x half of the positions x all heads
+    seen = keys_seen_twice(config.num_layers, config.seq_len, config.sliding_window, config.sliding_window_pattern)
+    one = seen * config.num_heads * config.head_size  # of a token and a product, in all layers: 2 x half of the keys
     forwards = _FORWARD_PRODUCTS * (1 if config.remat == "none" else 2)
-    return config.num_layers * tokens * one * (forwards + _BACKWARD_PRODUCTS)
+    return tokens * one * (forwards + _BACKWARD_PRODUCTS)
 
 
 def _equations(jaxpr: core.Jaxpr, times: int, mesh: Mapping[str, int]) -> Iterator[tuple[Any, int]]:

@@ -100,8 +100,10 @@ def _head(plan: Plan) -> Table:
     steps = f" ({plan.mesh['data'] // inner} x {inner})" if inner > 1 else ""
     table.add_row("job", plan.job)
     table.add_row("devices", f"{plan.devices} ({slices}{plan.accelerator} {plan.topology})")
+    context = f" x context {plan.mesh['context']}" if "context" in plan.mesh else ""
     table.add_row(
-        "mesh", f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps} x tensor {plan.mesh['tensor']}"
+        "mesh",
+        f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps}{context} x tensor {plan.mesh['tensor']}",
     )
     table.add_row("step", f"attention {plan.attention}, remat {plan.remat}, {plan.microbatches} microbatches")
     if plan.xla_flags:

@@ -4,7 +4,6 @@ All compute the same: scores are float32 from the product to the softmax, whatev
 batch and heads. Attention weights have no dropout, since the kernels have none; the job file offers none.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,19 +15,34 @@ from jax.sharding import PartitionSpec as P
 from shardwise.job.kernels import Kernel
 from shardwise.train.mesh import DATA, unclaimed
 from shardwise.train.products import product
+from shardwise.train.splash import BLOCK, splash_kernel
 
 Array = jax.Array
-BLOCK = 512  # positions: scores are held for one block of queries against one of keys
 MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
 
 
 class Scores(NamedTuple):
-    """What becomes of the scores before the softmax; the kernels `plain` and `blockwise` alone do either."""
+    """What becomes of the scores before the softmax."""
 
-    window: Array | int | None = None
+    window: int | None = None
     """A query sees itself and so many less one before it; None: all of them."""
+    in_window: Array | None = None
+    """bool: whether this layer has the window; None: it has."""
     softcap: float | None = None
-    """They are bent into this range by tanh; None: they are not."""
+    """They are bent into this range by tanh; None: they are not. cuDNN does not."""
+
+    def reach(self, num_keys: int) -> Array | int | None:
+        """Return the window of this layer, which may be all keys; None: no layer has one."""
+        if self.window is None or self.in_window is None:
+            return self.window
+        return jnp.where(self.in_window, self.window, num_keys)
+
+    def windowed(self, attended: Callable[[int | None], Callable[..., Array]], *operands: Any) -> Array:
+        """Call what a kernel makes of the window, or of none in a layer without it."""
+        if self.window is None or self.in_window is None:
+            return attended(self.window)(*operands)
+        result: Array = jax.lax.cond(self.in_window, attended(self.window), attended(None), *operands)
+        return result
 
 
 _PLAINLY = Scores()
@@ -55,9 +69,9 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
         case "blockwise":
             return blockwise(q, k, v, segments, scores=scores)
         case "splash":
-            return splash(q, k, v, segments)
+            return splash(q, k, v, segments, scores=scores)
         case "cudnn":
-            return cudnn(q, k, v, segments)
+            return cudnn(q, k, v, segments, scores=scores)
 
 
 def plain(
@@ -65,8 +79,17 @@ def plain(
 ) -> Array:
     """Compute all scores at once: the reference, and the fastest for short sequences. Queries start at key `start`."""
     found = _scores(q, k, scores.softcap)
-    mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.window)
-    weights = jax.nn.softmax(jnp.where(mask, found, MASKED), axis=-1)
+    mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.reach(k.shape[2]))
+    return _weighted(found, mask, v)
+
+
+def softmax_weighted(q: Array, k: Array, v: Array, mask: Array, softcap: float | None) -> Array:
+    """Compute all scores at once, under a mask [1 or batch, 1, query, key]."""
+    return _weighted(_scores(q, k, softcap), mask, v)
+
+
+def _weighted(scores: Array, mask: Array, v: Array) -> Array:
+    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
     return _mixed(weights, v, v.dtype)
 
 
@@ -89,65 +112,63 @@ def blockwise(
             k[:, :, : i + block],
             v[:, :, : i + block],
             segments,
-            scores.window,
+            scores.reach(length),
         )
         for i in range(0, length, block)
     ]
     return jnp.concatenate(rows, axis=2)
 
 
-def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: bool = False) -> Array:
+def splash(
+    q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY, interpret: bool = False
+) -> Array:
     """Call the Pallas kernel for TPUs that ships with JAX, on each device over its own batch and heads."""
-    # Imported here: it takes half a second, which no other kernel should pay.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
 
-    length = q.shape[2]
-    size = math.gcd(BLOCK, length)  # a multiple of 128: the job file's rules check it
-    blocks = kernels.BlockSizes(
-        block_q=size,
-        block_kv=size,
-        block_kv_compute=size,
-        block_q_dkv=size,
-        block_kv_dkv=size,
-        block_kv_dkv_compute=size,
-        block_q_dq=size,
-        block_kv_dq=size,
-    )
+    def local(scores: Scores, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+        def attended(window: int | None) -> Callable[..., Array]:
+            kernel = splash_kernel(q.shape[1], q.shape[2], window=window, softcap=scores.softcap, interpret=interpret)
+            if segments is None:
+                return jax.vmap(kernel)
+            return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))
 
-    def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
-        mask = masks.MultiHeadMask([masks.CausalMask((length, length))] * q.shape[1])
-        kernel = kernels.make_splash_mha(mask, head_shards=1, q_seq_shards=1, block_sizes=blocks, interpret=interpret)
-        if k.shape[1] != q.shape[1]:
-            k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-        if segments is None:
-            return jax.vmap(kernel)(q, k, v)
-        return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))(q, k, v, segments)
+        return scores.windowed(attended, q, k, v, *(() if segments is None else (segments,)))
 
-    return _on_each_device(local, q, k, v, segments)
+    return _on_each_device(local, scores, q, k, v, segments)
 
 
-def cudnn(q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+def cudnn(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY) -> Array:
     """Call cuDNN's fused attention for GPUs, on each device over its own batch and heads; 16-bit inputs only."""
     swap = partial(jnp.swapaxes, axis1=1, axis2=2)
     fused = partial(jax.nn.dot_product_attention, scale=1.0, is_causal=True, implementation="cudnn")
 
-    def local(q: Array, k: Array, v: Array, segments: Array | None) -> Any:
+    def local(scores: Scores, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
         mask = None if segments is None else _mask(q.shape[2], k.shape[2], 0, 0, segments)
-        return swap(fused(swap(q), swap(k), swap(v), mask=mask))
 
-    return _on_each_device(local, q, k, v, segments)
+        def attended(window: int | None) -> Callable[..., Array]:
+            before = None if window is None else (window - 1, 0)
+            return lambda q, k, v: swap(fused(swap(q), swap(k), swap(v), mask=mask, local_window_size=before))
+
+        return scores.windowed(attended, q, k, v)
+
+    return _on_each_device(local, scores, q, k, v, segments)
 
 
-def _on_each_device(local: Callable[..., Array], q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+def _on_each_device(
+    local: Callable[..., Array], scores: Scores, q: Array, k: Array, v: Array, segments: Array | None
+) -> Array:
     """Run a kernel on each device over its own batch and heads."""
     # All axes manual: XLA's partitioner takes no kernel beside an axis that a surrounding shard_map has made manual.
     heads, rows = P(DATA, "tensor"), None if segments is None else P(DATA)
-    specs = (heads, heads, heads, rows)
+
+    def part(in_window: Array | None, *parts: Any) -> Array:
+        return local(scores._replace(in_window=in_window), *parts)
+
+    specs = (None if scores.in_window is None else P(), heads, heads, heads, rows)
     mapped: Callable[..., Array] = jax.shard_map(
-        local, in_specs=specs, out_specs=heads, axis_names=unclaimed(), check_vma=False
+        part, in_specs=specs, out_specs=heads, axis_names=unclaimed(), check_vma=False
     )
-    return mapped(q, k, v, segments)
+    return mapped(scores.in_window, q, k, v, segments)
 
 
 def _scores(q: Array, k: Array, softcap: float | None) -> Array:
@@ -183,14 +204,32 @@ def _mask(
 ) -> Array:
     """Return which keys a query sees: [1 or batch, 1, query, key]."""
     at, to = query_start + jnp.arange(num_queries), key_start + jnp.arange(num_keys)
-    causal = (at[:, None] >= to[None, :])[None, None]
-    if window is not None:
-        causal &= (at[:, None] - to[None, :] < window)[None, None]
+    causal = visible(at, to, window)
     if segments is None:
         return causal
     of_query = jax.lax.dynamic_slice_in_dim(segments, query_start, num_queries, 1)
     of_key = jax.lax.dynamic_slice_in_dim(segments, key_start, num_keys, 1)
     return causal & (of_query[:, None, :, None] == of_key[:, None, None, :])
+
+
+def visible(at: Array, to: Array, window: Array | int | None) -> Array:
+    """Return which keys at positions `to` queries at positions `at` see: [1, 1, query, key]."""
+    seen = (at[:, None] >= to[None, :])[None, None]
+    if window is not None:
+        seen &= (at[:, None] - to[None, :] < window)[None, None]
+    return seen
+
+
+def step_of_softmax(
+    state: tuple[Array, Array, Array], q: Array, k: Array, v: Array, mask: Array, softcap: float | None
+) -> tuple[Array, Array, Array]:
+    """Add a block of keys to the running maximum, sum and output of a block of queries."""
+    top, total, out = state
+    scores = jnp.where(mask, _scores(q, k, softcap), MASKED)
+    new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
+    weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
+    out = out * shrink + _mixed(weights, v, jnp.dtype(jnp.float32))
+    return new_top, total * shrink + weights.sum(-1, keepdims=True), out
 
 
 @partial(jax.checkpoint, static_argnums=(0, 1))

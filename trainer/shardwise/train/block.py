@@ -27,6 +27,7 @@ from haliax import Axis, AxisSpec, NamedArray
 
 from shardwise.train.attention import Scores, attend, plain
 from shardwise.train.config import GptConfig
+from shardwise.train.context import attend_over_context
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.layout import Layout
 from shardwise.train.norm import Norm, normed
@@ -122,7 +123,12 @@ class Attention(eqx.Module):
         config = self.config
         q, k, v = self._project(x, 0, layer, layout)
         rows = None if segments is None else segments.array
-        mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
+        if layout.context > 1:
+            mixed = attend_over_context(
+                q, k, v, rows, kernel=config.attention, scores=self._scores(layer), wire=layout.wire
+            )
+        else:
+            mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
         return self.out(hax.named(mixed, self._inside(x, config.Heads)), layout, layout.leave)
 
     def cached(
@@ -150,7 +156,9 @@ class Attention(eqx.Module):
                 scaling=config.rope_scaling,
             )
             is_local = self._is_local(layer)
-            q, k = (hax.named(rotate(part.array, rope, start, is_local), part.axes) for part in (q, k))
+            q, k = (
+                hax.named(rotate(part.array, rope, start, is_local, ways=layout.context), part.axes) for part in (q, k)
+            )
         scale = 1 / math.sqrt(config.query_pre_attn_scalar)
         q = q * (scale / (layer + 1) if config.scale_by_inverse_layer else scale)
         q, k, v = (layout.put(part.astype(x.dtype)).array for part in (q, k, v))
@@ -188,10 +196,9 @@ class Attention(eqx.Module):
     def _scores(self, layer: Array) -> Scores:
         """Return what becomes of this layer's scores."""
         config = self.config
-        window: Array | int | None = config.sliding_window
-        if window is not None and config.sliding_window_pattern is not None:
-            window = jnp.where(self._is_local(layer), window, config.seq_len)
-        return Scores(window, config.attention_softcap)
+        window = None if (config.sliding_window or config.seq_len) >= config.seq_len else config.sliding_window
+        in_turn = window is not None and config.sliding_window_pattern is not None
+        return Scores(window, self._is_local(layer) if in_turn else None, config.attention_softcap)
 
     def _is_local(self, layer: Array) -> Array:
         """Return whether the layer has a sliding window."""

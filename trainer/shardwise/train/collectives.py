@@ -1,7 +1,7 @@
 """Gathers and sums over mesh axes inside a shard_map; sums are made in a dtype of the caller's choice, the wire's.
 
 An axis of one device is skipped: XLA's CPU compiler would copy the array twice for such a collective. Over the two axes
-of `data` a gather and a scatter take two steps (see `train/gather.py`).
+of `data` a gather and a scatter take two steps (see `train/gather.py`), and one more where `context` is used.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from shardwise.train.mesh import DATA
+from shardwise.train.mesh import sharing
 
 Array = jax.Array
 EVEN = 2048
@@ -38,22 +38,22 @@ def max_over(axis: str, x: Array) -> Array:
 
 
 def gather_over_data(x: Array, *, dimension: int) -> Array:
-    """Join the parts of `x` along this dimension from all devices of `data`, in their order."""
-    for axis in reversed(DATA):  # inner first: the scatter below in reverse, so that the parts keep their order
+    """Join the parts of `x` along this dimension from all devices of `data` and `context`, in their order."""
+    for axis in reversed(sharing()):  # inner first: the scatter below in reverse, so that the parts keep their order
         x = gather_over(axis, x, dimension=dimension)
     return x
 
 
 def scatter_over_data(x: Array, wire: jnp.dtype, *, dimension: int) -> Array:
-    """Sum `x` over `data`; each device keeps its own part along this dimension."""
-    for axis in DATA:
+    """Sum `x` over `data` and `context`; each device keeps its own part along this dimension."""
+    for axis in sharing():
         x = scatter_over(axis, x, wire, dimension=dimension)
     return x
 
 
 def sum_over_data(x: Array, wire: jnp.dtype) -> Array:
-    """Sum `x` over `data`, for every device."""
-    axes = tuple(axis for axis in DATA if jax.lax.axis_size(axis) > 1)
+    """Sum `x` over `data` and `context`, for every device."""
+    axes = tuple(axis for axis in sharing() if jax.lax.axis_size(axis) > 1)
     if not axes:
         return x
     summed: Array = jax.lax.psum(x.astype(wire), axes)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.collectives import gather_over, scatter_over, sum_over
-from shardwise.train.mesh import DATA, unclaimed
-from shardwise.train.table import COPIES
+from shardwise.train.mesh import tokens_spec, unclaimed
+from shardwise.train.table import copies_spec
 
 Array = jax.Array
 
@@ -33,7 +33,7 @@ class Lookup(NamedTuple):
     @property
     def spec(self) -> P:
         """The partition of the [batch, position, embed] result."""
-        return P(DATA, "tensor" if self.by_position else None)
+        return tokens_spec(by_tensor=self.by_position)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -42,8 +42,8 @@ def lookup(how: Lookup, copies: Array, tokens: Array) -> Array:
 
     Args:
         how: see `Lookup`.
-        copies: [data_outer, data_inner, embed, vocab] in the wire's dtype: `table.copies`.
-        tokens: int32 [batch, position], batch over data.
+        copies: [data_outer, data_inner x context, embed, vocab] in the wire's dtype: `table.copies`.
+        tokens: int32 [batch, position], laid out as `mesh.tokens_spec`.
 
     Returns:
         [batch, position, embed] in the compute dtype, laid out as `how.spec`.
@@ -59,7 +59,7 @@ def lookup(how: Lookup, copies: Array, tokens: Array) -> Array:
             return scatter_over("tensor", found, how.wire, dimension=1).astype(how.compute)
         return sum_over("tensor", found, how.wire).astype(how.compute)
 
-    specs = (COPIES, P(DATA))
+    specs = (copies_spec(), tokens_spec())
     mapped = jax.shard_map(local, in_specs=specs, out_specs=how.spec, axis_names=unclaimed(), check_vma=False)
     return mapped(copies, tokens)
 
@@ -78,8 +78,8 @@ def _backward(how: Lookup, tokens: Array, grad: Array) -> tuple[Array, None]:
         added = empty.at[entry].add(jnp.where(held[..., None], grad, 0).astype(jnp.float32))
         return added.astype(how.wire).T[None, None]
 
-    specs = (P(DATA), how.spec)
-    mapped = jax.shard_map(local, in_specs=specs, out_specs=COPIES, axis_names=unclaimed(), check_vma=False)
+    specs = (tokens_spec(), how.spec)
+    mapped = jax.shard_map(local, in_specs=specs, out_specs=copies_spec(), axis_names=unclaimed(), check_vma=False)
     return mapped(tokens, grad), None
 
 

@@ -19,7 +19,7 @@ from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
-from shardwise.train.mesh import DATA, on_each_device
+from shardwise.train.mesh import on_each_device, sharing
 
 Array = jax.Array
 _ROWS = 8
@@ -60,7 +60,9 @@ def scatter(place: Placement, gradient: Array) -> Array:
     if place.split is None:
         return sum_over_data(gradient, place.wire).astype(jnp.float32)
     # Laid out in memory as in its shape: with the scattered dimension last a TPU would sum the whole on every chip.
-    folded = _folded(gradient.astype(place.wire), place.split)
+    folded = gradient.astype(place.wire)
+    if place.split == 0:
+        folded = fold(folded, _ways())
     rows = with_layout_constraint(folded, InMemory(tuple(range(folded.ndim))))
     part = scatter_over_data(rows, place.wire, dimension=place.split).astype(jnp.float32)
     shape = list(gradient.shape)
@@ -68,21 +70,21 @@ def scatter(place: Placement, gradient: Array) -> Array:
     return part.reshape(shape)
 
 
-def _folded(gradient: Array, split: int) -> Array:
+def fold(gradient: Array, ways: int) -> Array:
     """Join narrow rows to rows of a multiple of `EVEN` elements, if every part keeps a multiple of `_ROWS` rows.
 
-    Rows of four times `EVEN` are tried first: some rings of 16 chips pad rows of 4096, which moves 6 % more.
+    It is what a TPU scatters along its first axis over so many devices as it is asked to. Rows of four times `EVEN` are tried first: some rings of 16 chips pad rows of 4096, which moves 6 % more.
     """
     rows, width = gradient.shape[0], math.prod(gradient.shape[1:])
     for even in (4 * EVEN, 2 * EVEN, EVEN):
         joined = even // math.gcd(even, width)
-        if split == 0 and rows % (_ways() * joined * _ROWS) == 0:
+        if rows % (ways * joined * _ROWS) == 0:
             return gradient.reshape(rows // joined, width * joined)
     return gradient
 
 
 def _ways() -> int:
-    return math.prod(jax.lax.axis_size(axis) for axis in DATA)
+    return math.prod(jax.lax.axis_size(axis) for axis in sharing())
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

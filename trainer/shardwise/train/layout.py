@@ -3,8 +3,8 @@
 Only this file, the config, and the model with its blocks and norms know haliax; the rest of the trainer sees arrays in
 a flat dict with their axis names beside them.
 
-Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions;
-size 1 for now), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab; and positions between its regions).
+Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions,
+and FSDP of `embed`), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab; and positions between its regions).
 Tensor is innermost because it communicates most. `train/mesh.py` decides which device goes where.
 
 A weight has `embed` first, whichever way it maps: FSDP must not split the last dimension, along which a TPU would sum
@@ -27,7 +27,7 @@ from jax.typing import DTypeLike
 
 from shardwise.job.spec import Training
 from shardwise.train.gather import Placement, whole
-from shardwise.train.mesh import DATA, MESH_AXES, device_grid
+from shardwise.train.mesh import DATA, FSDP, MESH_AXES, device_grid
 
 T = TypeVar("T")
 Array = jax.Array
@@ -42,6 +42,10 @@ _TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "vocab"), "tensor")
 PARAMETERS: Table = MappingProxyType({**_TENSOR, "embed": DATA})
 COMPUTE: Table = MappingProxyType({"batch": DATA, **_TENSOR})
 STREAM: Table = MappingProxyType({"batch": DATA, "position": "tensor"})
+# The same where `context` is used: it splits positions everywhere, and weights, which its devices would hold alike.
+_LONG: Table = MappingProxyType({"position": "context"})
+_LONG_STREAM: Table = MappingProxyType({**STREAM, "position": ("context", "tensor")})
+_LONG_PARAMETERS: Table = MappingProxyType({**PARAMETERS, "embed": FSDP})
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Layout:
     mesh: Mesh
     parameters: Table
     compute: Table
+    stream: Table
     dtype: jnp.dtype
     """Of activations and matrix products."""
     wire: jnp.dtype
@@ -74,14 +79,18 @@ class Layout:
     ) -> Self:
         """Return the layout over an array of devices with a dimension for each of `MESH_AXES`."""
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
-        stored = {name: axes for name, axes in PARAMETERS.items() if fsdp or axes != DATA}
+        is_long = mesh.shape["context"] > 1
+        stored = dict(_LONG_PARAMETERS if is_long else PARAMETERS)
+        if not fsdp:
+            del stored["embed"]
+        compute, stream = (MappingProxyType({**COMPUTE, **_LONG}), _LONG_STREAM) if is_long else (COMPUTE, STREAM)
         on_cpu = devices.flat[0].platform == "cpu"  # its compiler aborts at a hand-written sum of bfloat16
         wire = jnp.float32 if on_cpu else wire
-        return cls(mesh, MappingProxyType(stored), COMPUTE, jnp.dtype(dtype), jnp.dtype(wire))
+        return cls(mesh, MappingProxyType(stored), compute, stream, jnp.dtype(dtype), jnp.dtype(wire))
 
     @property
     def fsdp(self) -> bool:
-        """Whether parameters are stored split over `data`."""
+        """Whether parameters are stored split over `data` and `context`."""
         return "embed" in self.parameters
 
     def spec(self, names: Sequence[str], table: Table) -> PartitionSpec:
@@ -99,8 +108,9 @@ class Layout:
 
     @property
     def batch(self) -> NamedSharding:
-        """The sharding of a [batch, ...] array: rows over replica and data."""
-        return NamedSharding(self.mesh, PartitionSpec(("replica", *DATA)))
+        """The sharding of a [batch, position] array: rows over replica and data, positions over context."""
+        rows = ("replica", *DATA)
+        return NamedSharding(self.mesh, PartitionSpec(rows, "context") if self.context > 1 else PartitionSpec(rows))
 
     @property
     def control(self) -> NamedSharding:
@@ -109,10 +119,16 @@ class Layout:
 
     # ---- activations
 
+    @property
+    def context(self) -> int:
+        """Over how many devices each sequence is split; its positions are in the order of `zigzag`."""
+        ways: int = self.mesh.shape["context"]
+        return ways
+
     def splits_positions(self, num_positions: int) -> bool:
-        """Return whether the residual stream is split by position over tensor, which must divide the positions."""
+        """Return whether the residual stream is split by position over tensor, which must divide a device's part."""
         tensor: int = self.mesh.shape["tensor"]
-        return tensor > 1 and num_positions % tensor == 0
+        return tensor > 1 and num_positions % (self.context * tensor) == 0
 
     def put(self, x: NamedArray) -> NamedArray:
         """Lay out an activation as attention and MLP compute with it."""
@@ -131,7 +147,7 @@ class Layout:
         """Return its partitions inside of attention and MLP, and in the stream."""
         names = [axis.name for axis in x.axes]
         split = self.splits_positions(x.resolve_axis("position").size)
-        return self.spec(names, self.compute), self.spec(names, STREAM if split else self.compute)
+        return self.spec(names, self.compute), self.spec(names, self.stream if split else self.compute)
 
     # ---- parameters
 
@@ -139,14 +155,14 @@ class Layout:
         """Return how a parameter with these axis names is gathered in this dtype, and its gradient scattered."""
         return Placement(
             stored=self.spec(names, self.parameters),
-            whole=self.spec(names, self.compute),
-            split=next((i for i, name in enumerate(names) if self.parameters.get(name) == DATA), None),
+            whole=self.spec(names, COMPUTE),  # a table of positions is whole over context
+            split=next((i for i, name in enumerate(names) if name == "embed" and self.fsdp), None),
             compute=jnp.dtype(dtype),
             wire=self.wire,
         )
 
     def whole(self, tree: T, dtype: DTypeLike = jnp.float32) -> T:
-        """Gather parameters over `data` in this dtype; their gradients are scattered, in float32."""
+        """Gather parameters over `data` and `context` in this dtype; their gradients are scattered, in float32."""
         gathered: T = jax.tree.map(lambda x: self._whole(x, dtype) if _is_named(x) else x, tree, is_leaf=_is_named)
         return gathered
 

@@ -15,6 +15,7 @@ import numpy as np
 from shardwise.train.data import sequences
 from shardwise.train.layout import Layout
 from shardwise.train.step import Batch
+from shardwise.train.zigzag import zigzag
 
 Rows = Callable[[np.ndarray], sequences.Batch]
 
@@ -31,6 +32,7 @@ class Loader:
         self._left_out = sorted(left_out)
         self._rows = rows
         self._sharding = layout.batch
+        self._context = layout.context
         self._shape = (sequences, seq_len)
         self.waited_seconds = 0.0
 
@@ -45,7 +47,7 @@ class Loader:
         """Return the batch of one step: samples number x sequences onwards."""
         first = self.number(step) * self._shape[0]
 
-        # Devices of one tensor group hold the same rows, and every field needs them: read them once.
+        # Devices of one tensor or context group hold the same rows, and every field needs them: read them once.
         @cache
         def read(start: int, stop: int) -> sequences.Batch:
             return self._rows(np.arange(first + start, first + stop, dtype=np.int64))
@@ -54,8 +56,8 @@ class Loader:
             def slice_of(index: tuple[slice, ...] | None) -> np.ndarray:
                 assert index is not None
                 start, stop, _ = index[0].indices(self._shape[0])
-                part: np.ndarray = getattr(read(start, stop), field)
-                return part
+                rows: np.ndarray = getattr(read(start, stop), field)
+                return zigzag(rows, self._context, axis=1)[:, index[1]]
 
             return jax.make_array_from_callback(self._shape, self._sharding, slice_of)
 

@@ -1,9 +1,9 @@
 """Cross entropy of the head by blocks of tokens, its gradients made in the same pass; the whole logits never exist.
 
-It is one shard_map over data and tensor. Each device has a copy of its part of the vocabulary, so the largest buffer is
-block tokens x local vocabulary; `train/table.py` sums the head's gradient. Hidden states and their gradient are split
-by position over tensor, if tensor divides the positions. Vocabulary padding is masked out of the loss, the z-loss and
-the accuracy.
+It is one shard_map over data, context and tensor. Each device has a copy of its part of the vocabulary, so the largest
+buffer is block tokens x local vocabulary; `train/table.py` sums the head's gradient. Hidden states and their gradient
+are split by position over context and, if it divides the positions, over tensor. Vocabulary padding is masked out of
+the loss, the z-loss and the accuracy.
 """
 
 from functools import partial
@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.collectives import gather_over, max_over, scatter_over, sum_over, sum_over_data
-from shardwise.train.mesh import DATA, on_each_device
+from shardwise.train.mesh import on_each_device, tokens_spec
 from shardwise.train.products import contract
-from shardwise.train.table import COPIES
+from shardwise.train.table import copies_spec
 
 Array = jax.Array
 
@@ -60,7 +60,7 @@ class Head(NamedTuple):
     """The output layer."""
 
     table: Array
-    """[data_outer, data_inner, embed, vocab] in the wire's dtype (`table.copies`); inside of the shard_map one copy."""
+    """[data_outer, data_inner x context, embed, vocab], the wire's dtype (`table.copies`); in a shard_map one."""
     bias: Array | None
     """float32 [vocab] over tensor."""
 
@@ -110,10 +110,10 @@ head_loss.defvjp(_forward, _backward)
 
 
 def _specs(settings: HeadLoss, head: Head) -> tuple[Any, Any]:
-    table: Any = COPIES
+    table: Any = copies_spec()
     bias: Any = None if head.bias is None else P("tensor")
-    hidden: Any = P(DATA, "tensor" if settings.by_position else None)
-    rows: Any = P(DATA)
+    hidden: Any = tokens_spec(by_tensor=settings.by_position)
+    rows: Any = tokens_spec()
     return Head(table, bias), Tokens(hidden, rows, rows)
 
 

@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
+from jax.sharding import PartitionSpec
 
 from shardwise.job.spec import Mesh
 from shardwise.job.topology import divided
 
 DATA = ("data_outer", "data_inner")
 """The two mesh axes of `data`. FSDP gathers over the inner one first and scatters over it last."""
+FSDP = (*DATA, "context")
+"""The mesh axes over which FSDP splits weights: those of `data`, and `context`, whose devices share a sequence."""
 MESH_AXES = ("replica", *DATA, "context", "pipeline", "tensor")
 
 T = TypeVar("T")
@@ -42,6 +45,17 @@ def unclaimed() -> set[str]:
     """Return the mesh axes that no surrounding shard_map has made manual. TPU kernels lower only if all are manual."""
     mesh = jax.sharding.get_abstract_mesh()
     return set(mesh.axis_names) - set(mesh.manual_axes)
+
+
+def sharing() -> tuple[str, ...]:
+    """Return the mesh axes whose devices have different tokens of one replica: `data`, and `context` if it is used."""
+    return FSDP if jax.sharding.get_abstract_mesh().shape.get("context", 1) > 1 else DATA
+
+
+def tokens_spec(*, by_tensor: bool = False) -> PartitionSpec:
+    """Return the partition of [batch, position, ...]; `by_tensor` is whether tensor, too, splits the positions."""
+    positions = (*(("context",) if sharing() == FSDP else ()), *(("tensor",) if by_tensor else ()))
+    return PartitionSpec(DATA, positions[0] if len(positions) == 1 else positions or None)
 
 
 def on_each_device(local: Callable[..., T], ins: Any, outs: Any) -> Callable[..., T]:

@@ -26,6 +26,7 @@ from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
 from shardwise.train.norm import Norm, normed
 from shardwise.train.products import GATHERED
 from shardwise.train.table import Table, copies
+from shardwise.train.zigzag import zigzag
 
 Array = jax.Array
 
@@ -87,7 +88,7 @@ class Gpt(eqx.Module):
 
         Args:
             table: `whole_table` of the token embedding.
-            tokens: int32 [batch, position], at most the config's positions.
+            tokens: int32 [batch, position], at most the config's positions, in the order of `zigzag` over context.
             segments: int32 [batch, position] or None; a token sees only tokens of its own segment.
             dropout: its rates and keys, or `Dropout.none()`.
             layout: where arrays live.
@@ -150,7 +151,11 @@ class Gpt(eqx.Module):
         if config.scale_embedding:
             x = x * jnp.asarray(math.sqrt(config.embed_size), x.dtype)  # rounded, as in the published models
         if self.position_embedding is not None:
-            x = (x + layout.whole(self.position_embedding)["position", positions]).astype(x.dtype)
+            table = layout.whole(self.position_embedding)["position", positions]
+            if layout.context > 1:
+                at = [axis.name for axis in table.axes].index("position")
+                table = hax.named(zigzag(table.array, layout.context, axis=at), table.axes)
+            x = (x + table).astype(x.dtype)
         return x
 
     def loss(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.job.spec import RopeScaling
+from shardwise.train.zigzag import zigzag
 
 Array = jax.Array
 BASE = 10_000.0
@@ -33,7 +34,7 @@ class Rope:
     """Resolved: how the angles are stretched."""
 
 
-def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None = None) -> Array:
+def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None = None, *, ways: int = 1) -> Array:
     """Turn each pair of the first features.
 
     Args:
@@ -41,6 +42,7 @@ def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None 
         rope: whose `dim` is at most head_size.
         start: position of the first row.
         is_local: bool scalar, whether the block has a sliding window; None: that makes no difference.
+        ways: the rows are in the order of `zigzag` for so many devices.
 
     Returns:
         The same shape and dtype; angles are computed in float32.
@@ -54,7 +56,7 @@ def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None 
     if is_local is not None and rope.local_theta is not None:
         frequency = jnp.where(is_local, _frequency(rope, rope.local_theta), frequency)
         gain = None if gain is None else jnp.where(is_local, 1, gain)
-    angle = (start + jnp.arange(x.shape[2]))[:, None] * frequency
+    angle = zigzag(start + jnp.arange(x.shape[2]), ways)[:, None] * frequency
     half = rope.dim // 2
     if rope.pairs == "interleaved":
         even, odd = rotated[..., 0::2], rotated[..., 1::2]

@@ -17,7 +17,6 @@ from jax.sharding import PartitionSpec as P
 from shardwise.train.bad_steps import Judge
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
-from shardwise.train.mesh import DATA
 from shardwise.train.optimizer import schedule
 from shardwise.train.state import Abstract, Program, State
 
@@ -26,7 +25,7 @@ Params = dict[str, Array]
 
 
 class Batch(NamedTuple):
-    """One global batch: every field is [batch, position], rows split over replica and data."""
+    """One global batch: every field is [batch, position], laid out as `Layout.batch`, in the order of `zigzag`."""
 
     tokens: Array
     """int32."""
@@ -178,7 +177,12 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
 
     def microbatch(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
         drop = Dropout.of(
-            seed=program.training.seed, step=step, rows=rows, embed=dropout.embed, residual=dropout.residual
+            seed=program.training.seed,
+            step=step,
+            rows=rows,
+            embed=dropout.embed,
+            residual=dropout.residual,
+            context=program.layout.context,
         )
 
         def total(params: Params) -> tuple[Array, LossSums]:
@@ -198,7 +202,7 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
     # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
     first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), _stored(program, zeros))
-    return jax.lax.scan(add, first, jax.tree.map(partial(_split, num_microbatches), (batch, rows)))[0]
+    return jax.lax.scan(add, first, jax.tree.map(partial(_split, program), (batch, rows)))[0]
 
 
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
@@ -209,13 +213,14 @@ def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> L
     )
 
 
-def _split(num_microbatches: int, x: Array) -> Array:
+def _split(program: Program, x: Array) -> Array:
     """Split [batch, ...] into [microbatch, row, ...].
 
-    A microbatch takes every num_microbatches-th row, so each device keeps its own rows and nothing moves.
+    Of n microbatches one takes every n-th row, so each device keeps its own rows and nothing moves.
     """
-    parts = jnp.swapaxes(x.reshape(-1, num_microbatches, *x.shape[1:]), 0, 1)
-    placed: Array = jax.lax.with_sharding_constraint(parts, P(None, DATA))
+    parts = jnp.swapaxes(x.reshape(-1, program.training.batch.microbatches, *x.shape[1:]), 0, 1)
+    spec = program.layout.spec(("microbatch", "batch", "position")[: parts.ndim], program.layout.compute)
+    placed: Array = jax.lax.with_sharding_constraint(parts, spec)
     return placed
 
 

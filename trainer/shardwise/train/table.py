@@ -15,11 +15,18 @@ from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
-from shardwise.train.mesh import DATA, on_each_device
+from shardwise.train.mesh import FSDP, on_each_device, sharing
 
 Array = jax.Array
-COPIES = P(*DATA, None, "tensor")
-"""The partition of [data_outer, data_inner, embed, vocab]: a copy for each device of data, vocab over tensor."""
+
+
+def copies_spec() -> P:
+    """Return the partition of [data_outer, data_inner x context, embed, vocab].
+
+    There is a copy for each device of data and of context, with vocab over tensor.
+    """
+    inner = ("data_inner", "context") if sharing() == FSDP else "data_inner"
+    return P("data_outer", inner, None, "tensor")
 
 
 class Table(NamedTuple):
@@ -35,7 +42,7 @@ class Table(NamedTuple):
     @property
     def spec(self) -> P:
         """The partition of the stored [embed, vocab] table."""
-        return P(DATA if self.fsdp else None, "tensor")
+        return P(sharing() if self.fsdp else None, "tensor")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -47,8 +54,8 @@ def copies(how: Table, table: Array) -> Array:
         table: float32 [embed, vocab], laid out as `how.spec`.
 
     Returns:
-        [data_outer, data_inner, embed, vocab], laid out as `COPIES`: the compute dtype's values in the wire's dtype,
-        because a gradient has the dtype of what it is the gradient of.
+        [data_outer, data_inner x context, embed, vocab], laid out as `copies_spec`: the compute dtype's values in the
+        wire's dtype, because a gradient has the dtype of what it is the gradient of.
 
     """
 
@@ -57,7 +64,7 @@ def copies(how: Table, table: Array) -> Array:
         whole = gather_over_data(table, dimension=0) if how.fsdp else table
         return whole.astype(how.wire)[None, None]
 
-    return on_each_device(local, how.spec, COPIES)(table)
+    return on_each_device(local, how.spec, copies_spec())(table)
 
 
 def _forward(how: Table, table: Array) -> tuple[Array, None]:
@@ -77,7 +84,7 @@ def _backward(how: Table, _: None, grad: Array) -> tuple[Array]:
             part = jax.lax.optimization_barrier(part)
         return part[:, :num_entries].astype(jnp.float32)
 
-    return (on_each_device(local, COPIES, how.spec)(grad),)
+    return (on_each_device(local, copies_spec(), how.spec)(grad),)
 
 
 copies.defvjp(_forward, _backward)

@@ -42,11 +42,6 @@ class Conflict:
 
 CONFLICTS = (
     Conflict(
-        facts=(Fact("training.mesh.context", ">", 1),),
-        expected="1: splitting a sequence over devices is not supported yet",
-        hint="for longer sequences take more tensor ways or more microbatches",
-    ),
-    Conflict(
         facts=(Fact("training.mesh.pipeline", ">", 1),),
         expected="1: splitting the layers over devices is not supported yet",
         hint="fsdp and tensor split every layer's weights",

@@ -10,6 +10,7 @@ from shardwise.job.topology import (
     MeshShape,
     divisors,
     mesh_shape,
+    multiples_near,
     num_devices,
     parse_topology,
     topology_of,
@@ -65,17 +66,19 @@ def replica_follows_slices(job: TrainingJob) -> Iterator[Problem]:
 
 
 def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
-    """Tensor x replica divides the devices; context and pipeline have a rule of their own."""
+    """Tensor x context x replica divides the devices; pipeline has a rule of its own."""
     mesh = job.spec.training.mesh
-    if topology_of(job.spec.hardware) is None or mesh_shape(job) or mesh.context * mesh.pipeline > 1:
+    if topology_of(job.spec.hardware) is None or mesh_shape(job) or mesh.pipeline > 1:
         return
     devices, replica = num_devices(job.spec.hardware), mesh.replica or 1
     left, rest = divmod(devices, replica)
     if rest:
         yield wrong(f"{_MESH}.replica", replica, f"a size that divides {devices} devices: {any_of(divisors(devices))}")
         return
-    expected = f"a size that divides {left} devices of a replica: {any_of(divisors(left))}"
-    yield wrong(f"{_MESH}.tensor", mesh.tensor, expected)
+    name, ways = ("tensor", left) if left % mesh.tensor else ("context", left // mesh.tensor)
+    of_tensor = "" if ways == left else f" with tensor {mesh.tensor}"
+    expected = f"a size that divides {ways} devices of a replica{of_tensor}: {any_of(divisors(ways))}"
+    yield wrong(f"{_MESH}.{name}", getattr(mesh, name), expected)
 
 
 def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
@@ -87,12 +90,12 @@ def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
 
 
 def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
-    """Heads, kvHeads, mlp and the padded vocabulary split evenly over tensor; embed over data, with fsdp."""
+    """Heads, kvHeads, mlp and the padded vocabulary split evenly over tensor; embed over data x context, with fsdp."""
     mesh = _supported_mesh(job)
-    if not mesh or not (uneven := _uneven(job, mesh.tensor, mesh.data)):
+    if not mesh or not (uneven := _uneven(job, mesh.tensor, mesh.data, mesh.context)):
         return
     ways = mesh.tensor * mesh.data
-    works = [tensor for tensor in divisors(ways) if not _uneven(job, tensor, ways // tensor)]
+    works = [tensor for tensor in divisors(ways) if not _uneven(job, tensor, ways // tensor, mesh.context)]
     yield Problem(
         path=f"{_MESH}.tensor",
         given=f"{mesh.tensor} ({', '.join(uneven)})",
@@ -101,13 +104,22 @@ def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
     )
 
 
+def context_divides_positions(job: TrainingJob) -> Iterator[Problem]:
+    """Each device has two equal chunks of a sequence, one from its front and one from its back."""
+    mesh, length = job.spec.training.mesh, job.spec.training.model.seq_len
+    if mesh.context > 1 and length is not None and length % (2 * mesh.context):
+        near = any_of(multiples_near(length, 2 * mesh.context))
+        expected = f"a context of which twice as many divide seqLen {length}"
+        yield wrong(f"{_MESH}.context", mesh.context, expected, f"seqLen {near} would do")
+
+
 def _supported_mesh(job: TrainingJob) -> MeshShape | None:
-    """Return the mesh if it divides the devices, and no other rule refuses it for its context or pipeline."""
+    """Return the mesh if it divides the devices, and no other rule refuses it for its pipeline."""
     mesh = mesh_shape(job)
-    return mesh if mesh and mesh.context * mesh.pipeline == 1 else None
+    return mesh if mesh and mesh.pipeline == 1 else None
 
 
-def _uneven(job: TrainingJob, tensor: int, data: int) -> list[str]:
+def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]:
     """Return the parts of the model that do not split evenly, as text."""
     model = job.spec.training.model
     vocab = None if model.vocab_size is None else padded_vocab_size(model.vocab_size)
@@ -116,8 +128,9 @@ def _uneven(job: TrainingJob, tensor: int, data: int) -> list[str]:
     parts = [
         f"{size} {name} over tensor {tensor}" for name, size in sizes.items() if size is not None and size % tensor
     ]
-    if job.spec.training.mesh.fsdp and model.embed is not None and model.embed % data:
-        parts.append(f"embed {model.embed} over data {data} with fsdp")
+    if job.spec.training.mesh.fsdp and model.embed is not None and model.embed % (data * context):
+        and_context = f" x context {context}" if context > 1 else ""
+        parts.append(f"embed {model.embed} over data {data}{and_context} with fsdp")
     return parts
 
 
@@ -130,4 +143,5 @@ RULES = (
     mesh_divides_devices,
     data_inner_divides_data,
     tensor_divides_model,
+    context_divides_positions,
 )

@@ -17,10 +17,10 @@ _Ways = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Mesh(StrictModel):
-    """How the devices are divided; the data axis takes what tensor and replica leave."""
+    """How the devices are divided; the data axis takes what tensor, context and replica leave."""
 
     tensor: Annotated[_Ways, Unit("devices")] = Field(1, description="Ways that heads, mlp and vocabulary are split.")
-    fsdp: bool = Field(True, description="Splits weights and optimizer state over the data axis.")
+    fsdp: bool = Field(True, description="Splits weights and optimizer state over the data axis, and over context.")
     replica: Annotated[int | None, Unit("copies"), FilledFrom("hardware.slices")] = Field(
         None, ge=1, le=4096, description="Whole copies of the weights; a multiple of slices."
     )
@@ -29,7 +29,9 @@ class Mesh(StrictModel):
         Unit("devices"),
         FilledFrom("on TPUs data / 16 where data is longer, 2 where it is all chips of several hosts; else 1"),
     ] = Field(None, ge=1, le=4096, description="Ways of the second of two steps in which FSDP splits data.")
-    context: Annotated[_Ways, Unit("devices")] = Field(1, description="Ways that a sequence is split; only 1 for now.")
+    context: Annotated[_Ways, Unit("devices")] = Field(
+        1, description="Ways that each sequence is split, for long ones; twice as many divide seqLen."
+    )
     pipeline: Annotated[_Ways, Unit("devices")] = Field(
         1, description="Ways that the layers are split; only 1 for now."
     )

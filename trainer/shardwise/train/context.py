@@ -1,0 +1,204 @@
+"""Causal self-attention of sequences that are split over `context`, each device with its chunks of `zigzag`.
+
+A device gathers the keys and values of whole sequences and attends from its own queries; the gradients of keys and
+values are scattered back. Only blocks that a query may see are computed, and all devices have equally many. Shared
+heads make keys and values small beside queries, which is why they travel (Llama Team, "The Llama 3 Herd of Models",
+2024).
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.layout import Layout as InMemory
+from jax.experimental.layout import with_layout_constraint
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardwise.job.kernels import Kernel
+from shardwise.train.attention import MASKED, Scores, softmax_weighted, step_of_softmax, visible
+from shardwise.train.collectives import gather_over, scatter_over
+from shardwise.train.gather import fold
+from shardwise.train.mesh import DATA, on_each_device
+from shardwise.train.products import GATHERED
+from shardwise.train.splash import BLOCK, splash_kernel
+from shardwise.train.zigzag import straight, zigzag
+
+Array = jax.Array
+_HEADS, _ROWS = P(DATA, "tensor", "context"), P(DATA, "context")
+_SMALLEST_BLOCK = 16
+"""Positions: chunks that larger blocks do not divide are attended from at once."""
+
+
+class _Sequence(NamedTuple):
+    """What one device attends to: whole sequences, in their own order."""
+
+    keys: Array
+    values: Array
+    own_segments: Array | None
+    """int32 [batch, position], of the device's queries."""
+    segments: Array | None
+    """The same, of all keys."""
+    window: Array | int | None
+
+
+def attend_over_context(
+    q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel, scores: Scores, wire: jnp.dtype
+) -> Array:
+    """Do what `attention.attend` does, on positions in the order of `zigzag`.
+
+    Args:
+        q: [batch, heads, position, head_size], already scaled; positions over context.
+        k: [batch, kv_heads, position, head_size], likewise.
+        v: the same shape as k.
+        segments: int32 [batch, position] or None, likewise.
+        kernel: which implementation; cuDNN has none for split sequences.
+        scores: the window, and the bound of scores.
+        wire: the dtype in which gradients of keys and values are summed over devices.
+
+    Returns:
+        [batch, heads, position, head_size] in the inputs' dtype, likewise.
+
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    length = q.shape[2]
+    made: list[Any] = []
+    if kernel == "splash":
+        make = partial(splash_kernel, q.shape[1] // mesh.shape["tensor"], length, ways=mesh.shape["context"])
+        windows = (scores.window,) if scores.in_window is None else (scores.window, None)
+        made = [make(window=window, softcap=scores.softcap) for window in windows]
+
+    def local(made: list[Any], in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+        here = scores._replace(in_window=in_window)
+        whole = _gather(k, v, segments, here.reach(length), wire)
+        if kernel == "splash":
+            return here.windowed(lambda window: partial(_splash, made[0 if window == scores.window else 1]), q, whole)
+        if kernel == "blockwise" and (block := math.gcd(BLOCK, q.shape[2] // 2)) >= _SMALLEST_BLOCK:
+            return _blockwise(q, whole, scores.softcap, block)
+        seen = visible(_places(q.shape[2]), jnp.arange(whole.keys.shape[2]), whole.window)
+        return softmax_weighted(q, whole.keys, whole.values, _within(seen, whole), scores.softcap)
+
+    rows = None if segments is None else _ROWS
+    by_queries = NamedSharding(mesh, P(None, "context"))
+    specs = [one.manual_sharding_spec(by_queries) for one in made]
+    ins = (specs, None if scores.in_window is None else P(), _HEADS, _HEADS, _HEADS, rows)
+    attended: Callable[..., Array] = on_each_device(local, ins, _HEADS)
+    return attended(made, scores.in_window, q, k, v, segments)
+
+
+def _gather(k: Array, v: Array, segments: Array | None, window: Array | int | None, wire: jnp.dtype) -> _Sequence:
+    """Gather what a device's queries may see."""
+    keys, values = (checkpoint_name(_whole(wire, x), GATHERED) for x in (k, v))
+    rows = None if segments is None else straight(gather_over("context", segments, dimension=1), _ways(), axis=1)
+    return _Sequence(keys, values, segments, rows, window)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _whole(_wire: jnp.dtype, part: Array) -> Array:
+    """Gather keys or values [batch, kv_heads, position, head_size] of all devices, in the sequence's order."""
+    return straight(gather_over("context", part, dimension=2), _ways(), axis=2)
+
+
+def _forward(wire: jnp.dtype, part: Array) -> tuple[Array, None]:
+    return _whole(wire, part), None
+
+
+def _backward(wire: jnp.dtype, _: None, grad: Array) -> tuple[Array]:
+    # Positions come first, and lie so in memory: otherwise a TPU would sum the whole on every chip.
+    by_position = zigzag(jnp.moveaxis(grad, 2, 0), _ways()).astype(wire)
+    rows = fold(by_position.reshape(grad.shape[2], -1), _ways())
+    part = scatter_over("context", with_layout_constraint(rows, InMemory((0, 1))), wire, dimension=0)
+    shape = (-1, *by_position.shape[1:])
+    return (jnp.moveaxis(part.reshape(shape), 0, 2).astype(grad.dtype),)
+
+
+_whole.defvjp(_forward, _backward)
+
+
+def _ways() -> int:
+    return int(jax.lax.axis_size("context"))
+
+
+def _chunks() -> tuple[Array, Array]:
+    """Return the numbers of this device's two chunks."""
+    own = jax.lax.axis_index("context")
+    return own, 2 * _ways() - 1 - own
+
+
+def _places(num_queries: int) -> Array:
+    """Return the positions of this device's queries in their sequence."""
+    size = num_queries // 2
+    return jnp.concatenate([chunk * size + jnp.arange(size) for chunk in _chunks()])
+
+
+def _within(seen: Array, whole: _Sequence) -> Array:
+    """Leave out keys of other segments: [1 or batch, 1, query, key]."""
+    if whole.own_segments is None or whole.segments is None:
+        return seen
+    return seen & (whole.own_segments[:, None, :, None] == whole.segments[:, None, None, :])
+
+
+def _splash(kernel: Any, q: Array, whole: _Sequence) -> Array:
+    """Call the Pallas kernel for TPUs on one device's queries."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
+
+    call: Callable[..., Array] = jax.vmap(kernel)
+    if whole.own_segments is None or whole.segments is None:
+        return call(q, whole.keys, whole.values)
+    call = jax.vmap(lambda q, k, v, own, rows: kernel(q, k, v, kernels.SegmentIds(own, rows)))
+    return call(q, whole.keys, whole.values, whole.own_segments, whole.segments)
+
+
+def _blockwise(q: Array, whole: _Sequence, softcap: float | None, block: int) -> Array:
+    """Attend block by block; a block of queries visits only the blocks of keys that are not after it.
+
+    Row r of the first chunk has as many blocks fewer than the average as row r of the second has more. So the two
+    together are one loop, as long on every device.
+    """
+    size = q.shape[2] // 2
+    parts = [(q[:, :, at : at + block], q[:, :, size + at : size + at + block]) for at in range(0, size, block)]
+    pairs = [_attend_pair(row, size // block, softcap, *part, whole) for row, part in enumerate(parts)]
+    return jnp.concatenate([out for side in zip(*pairs, strict=True) for out in side], axis=2)
+
+
+@partial(jax.checkpoint, static_argnums=(0, 1, 2))
+def _attend_pair(
+    row: int, rows: int, softcap: float | None, first: Array, second: Array, whole: _Sequence
+) -> tuple[Array, Array]:
+    """Attend from this row of blocks, out of so many, of both chunks: [batch, heads, block, head_size] each."""
+    block = first.shape[2]
+    front, back = (chunk * rows + row for chunk in _chunks())  # numbers of the two blocks in the sequence
+
+    def visit(carry: tuple[Any, Array], step: Array) -> tuple[tuple[Any, Array], None]:
+        state, done = carry
+        in_front = step <= front
+        turn = jnp.where(in_front, step, step - front - 1)
+        at = jnp.where(in_front, front, back)
+        # The diagonal block first: every query sees itself there, so it has a true maximum before a masked block.
+        to = jnp.where(turn == 0, at, turn - 1)
+        seen = visible(at * block + jnp.arange(block), to * block + jnp.arange(block), whole.window)
+        keys, values = (jax.lax.dynamic_slice_in_dim(x, to * block, block, 2) for x in (whole.keys, whole.values))
+        if whole.own_segments is not None and whole.segments is not None:
+            begins = jnp.where(in_front, row, rows + row) * block
+            own = jax.lax.dynamic_slice_in_dim(whole.own_segments, begins, block, 1)
+            of_key = jax.lax.dynamic_slice_in_dim(whole.segments, to * block, block, 1)
+            seen = seen & (own[:, None, :, None] == of_key[:, None, None, :])
+        q = jnp.where(in_front, first, second)
+        fresh = jax.tree.map(lambda old, new: jnp.where(turn == 0, new, old), state, _empty(q))
+        state = step_of_softmax(fresh, q, keys, values, seen, softcap)
+        return (state, jnp.where(step == front, state[2] / state[1], done)), None
+
+    steps = (2 * _ways() - 1) * rows + 2 * (row + 1)
+    begin = (_empty(first), jnp.zeros(first.shape))
+    ((_, total, out), done), _ = jax.lax.scan(visit, begin, jnp.arange(steps))
+    return done.astype(first.dtype), (out / total).astype(first.dtype)
+
+
+def _empty(q: Array) -> tuple[Array, Array, Array]:
+    """Return the maximum, the sum and the output of no keys yet."""
+    one = (*q.shape[:3], 1)
+    return jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros(q.shape)
