@@ -12,8 +12,9 @@ from tests.train.s3_server import Bucket, serving
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
+from shardwise.train.data.compression import BLOCK_BYTES
 from shardwise.train.data.dataset import Dataset, prepare
-from shardwise.train.data.files import BLOCK_BYTES, find_files, has_changed, read_blocks
+from shardwise.train.data.files import find_files, has_changed, read_blocks
 
 LINES = "".join(json.dumps({"text": f"document {number} " * 9}) + "\n" for number in range(200)).encode()
 FILES = {
