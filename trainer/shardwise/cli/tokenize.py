@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console
@@ -107,7 +107,7 @@ class _Shown:
         self._began_seconds = 0.0
         self._tenths = 0
 
-    def __enter__(self) -> "_Shown":
+    def __enter__(self) -> Self:
         """Show the bars."""
         self._bars.start()
         return self

@@ -13,6 +13,7 @@ Importing this module does not import Ray, which only the driver and the workers
 
 import importlib.util
 import ipaddress
+import logging
 import os
 import runpy
 import secrets
@@ -206,7 +207,7 @@ def start_alone(*, home: Path, num_workers: int, variables_of_workers: Mapping[s
         object_store_memory=_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         runtime_env={"env_vars": dict(variables_of_workers)},
         _temp_dir=str(home),
     )

@@ -3,6 +3,7 @@
 This process is Ray's driver. A task whose worker is killed, or whose host is lost, is given to another one.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -56,7 +57,7 @@ class RayTasks:
 
 @contextmanager
 def tasks_here(num_workers: int, home: Path) -> Iterator[RayTasks]:
-    """Start Ray on this machine with so many workers, and end it with the block. `home` is a folder with a short path."""
+    """Start Ray on this machine with so many workers, and end it with the block; `home` has a short path."""
     private.start_alone(home=home, num_workers=num_workers, variables_of_workers=_ONE_CORE)
     with _ended_by_us():
         yield RayTasks(num_workers)
@@ -73,14 +74,15 @@ def tasks_of_cluster(address: str, num_workers: int | None) -> Iterator[RayTasks
     import ray  # noqa: PLC0415  only a command that uses Ray can afford it
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": _ONE_CORE})
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": _ONE_CORE})
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"--ray-address {address!r}: {error}; expected the address of the head of a Ray cluster that runs, such as "
             "10.0.0.7:6379 (its hosts need shardwise and the paths of the data), or leave it out for this machine"
         ) from error
     with _ended_by_us():
-        yield RayTasks(num_workers or int(ray.cluster_resources().get("CPU", 1)))
+        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]  Ray has no types here
+        yield RayTasks(num_workers or int(cores))
 
 
 @contextmanager

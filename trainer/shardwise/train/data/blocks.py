@@ -5,6 +5,7 @@ What is not asked for is never read. It knows no tokens: a range is bytes of a n
 
 import os
 import tempfile
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -108,7 +109,9 @@ class BlockCache:
 
     def __init__(self, folder: Path, num_blocks: int = CACHE_BLOCKS) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  open as long as this object
+        self._descriptor, path = tempfile.mkstemp(dir=folder)
+        Path(path).unlink()
+        weakref.finalize(self, os.close, self._descriptor)
         self._slots: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()  # slot, size in bytes
         self._num_blocks = num_blocks
         self._lock = Lock()
@@ -124,7 +127,7 @@ class BlockCache:
                 return None
             self._slots.move_to_end(key)
             slot, size_bytes = self._slots[key]
-            return os.pread(self._file.fileno(), size_bytes, slot * BLOCK_BYTES)
+            return os.pread(self._descriptor, size_bytes, slot * BLOCK_BYTES)
 
     def put(self, key: tuple[int, int], content: bytes) -> None:
         """Keep a block, in the place of the one that was not used for longest if there is no room."""
@@ -133,7 +136,7 @@ class BlockCache:
                 return
             full = len(self._slots) == self._num_blocks
             slot = self._slots.popitem(last=False)[1][0] if full else len(self._slots)
-            os.pwrite(self._file.fileno(), content, slot * BLOCK_BYTES)
+            os.pwrite(self._descriptor, content, slot * BLOCK_BYTES)
             self._slots[key] = (slot, len(content))
 
 
