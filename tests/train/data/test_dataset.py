@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError, StorageError
-from shardwise.train.data import cache, files, tokenise
+from shardwise.train.data import cache, compression, tokenise
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.sources import Document, is_held_out
 from shardwise.train.data.tokenise import Corpus
@@ -250,7 +250,7 @@ def test_a_full_disk_is_said_and_leaves_no_rubbish(workspace: Workspace, monkeyp
 
 def test_preparing_gets_on_block_by_block(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading for the digest and tokenising beat all the way, so that however long it takes is no hang."""
-    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(compression, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(tokenise, "_BATCH_BYTES", 1000)
     path = workspace.write("a.txt", "text " * 2000)
     workspace.prepare(path)

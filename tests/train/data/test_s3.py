@@ -12,8 +12,12 @@ from tests.train.s3_server import Bucket, serving
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
+from shardwise.train.data import blocks
+from shardwise.train.data.compression import BLOCK_BYTES
 from shardwise.train.data.dataset import Dataset, prepare
-from shardwise.train.data.files import BLOCK_BYTES, find_files, has_changed, read_blocks
+from shardwise.train.data.files import find_files, has_changed, read_blocks
+from shardwise.train.data.folder import Folder
+from shardwise.train.data.store_builder import build
 
 LINES = "".join(json.dumps({"text": f"document {number} " * 9}) + "\n" for number in range(200)).encode()
 FILES = {
@@ -32,14 +36,18 @@ def bucket() -> Iterator[Bucket]:
         yield bucket
 
 
-def prepared(root: str, cache: Path) -> tuple[Dataset, list[str]]:
-    """The data below `root` in two sources, and what was reported."""
-    reports: list[str] = []
+def section(root: str) -> Data:
+    """The data below `root` in two sources."""
     sources = [
         {"name": "text", "paths": [f"{root}/a.txt", f"{root}/**/*.txt.gz"]},
         {"name": "lines", "paths": [f"{root}/deep/*.jsonl*"], "weight": 2.0},
     ]
-    data = Data.model_validate({"train": sources, "heldOut": 0.2})
+    return Data.model_validate({"train": sources, "heldOut": 0.2, "attendAcross": "document"})
+
+
+def prepared(data: Data, cache: Path) -> tuple[Dataset, list[str]]:
+    """What a job prepares, and what was reported."""
+    reports: list[str] = []
     return prepare(data, seq_len=32, seed=3, cache_root=cache, report=reports.append), reports
 
 
@@ -50,8 +58,8 @@ def test_data_is_the_same_in_a_bucket_and_on_a_disk(bucket: Bucket, tmp_path: Pa
         (tmp_path / name).write_bytes(content)
         bucket.put(f"same/{name}", content)
 
-    local, _ = prepared(str(tmp_path), tmp_path / "cache-of-disk")
-    remote, reports = prepared(f"{bucket.url}/same", tmp_path / "cache-of-bucket")
+    local, _ = prepared(section(str(tmp_path)), tmp_path / "cache-of-disk")
+    remote, reports = prepared(section(f"{bucket.url}/same"), tmp_path / "cache-of-bucket")
 
     assert sum(line.startswith("tokenised") for line in reports) == 2
     assert remote.fingerprint == local.fingerprint
@@ -59,6 +67,41 @@ def test_data_is_the_same_in_a_bucket_and_on_a_disk(bucket: Bucket, tmp_path: Pa
     assert [source.num_files for source in remote.sources] == [2, 2]
     rows = np.arange(local.train.num_sequences)
     assert np.array_equal(remote.train.rows(rows).tokens, local.train.rows(rows).tokens)
+
+
+def test_a_store_in_a_bucket_is_read_by_ranges(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From text in a bucket to a store in one to the same batches; a row costs the blocks that it lies in, once."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 512)
+    for name, content in FILES.items():
+        bucket.put(f"text/{name}", content)
+    data, to = section(f"{bucket.url}/text"), f"{bucket.url}/tokens"
+    made = build(data, to, run=map, progress=lambda *_: None, part_bytes=3000)
+    again = build(data, to, run=map, progress=lambda *_: None, part_bytes=3000)
+    assert [(each.num_made > 1, later.num_made) for each, later in zip(made, again, strict=True)] == [(True, 0)] * 2
+    own, _ = prepared(data, tmp_path / "own")
+    sources = [source.model_copy(update={"paths": (each.url,)}) for source, each in zip(data.train, made, strict=True)]
+    asked: list[int] = []
+    read = Folder.read
+
+    def seen(self: Folder, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
+        asked.append((stop or 1 << 60) - start)
+        return read(self, name, start, stop)
+
+    stored, reports = prepared(data.model_copy(update={"train": tuple(sources)}), tmp_path / "cache")
+    monkeypatch.setattr(Folder, "read", seen)
+    first = stored.train.rows(np.arange(2))
+    assert 0 < sum(asked) <= 2 * 10 * 512
+    asked.clear()
+    assert np.array_equal(stored.train.rows(np.arange(2)).tokens, first.tokens)
+    assert not asked
+
+    assert [line.partition(":")[0] for line in reports] == ["text", "lines"]
+    assert stored.fingerprint == own.fingerprint
+    assert stored.sources == own.sources
+    rows = np.arange(own.train.num_sequences)
+    here, there = own.train.rows(rows), stored.train.rows(rows)
+    assert np.array_equal(here.tokens, there.tokens)
+    assert np.array_equal(here.segments, there.segments)
 
 
 def test_a_large_object_is_read_whole_in_blocks(bucket: Bucket) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.files import BLOCK_BYTES, DataFile, find_files
+from shardwise.train.data.compression import BLOCK_BYTES
+from shardwise.train.data.files import DataFile, find_files
 from shardwise.train.data.sources import Document, documents, is_held_out
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import shardwise
-from shardwise.cli import check, export, generate, import_weights, logs, plan, run, status, stop
+from shardwise.cli import check, export, generate, import_weights, logs, plan, run, status, stop, tokenize
 from shardwise.protocol.errors import ShardwiseError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 _COMMANDS = (
     ("check", "job.yaml --set training.mesh.tensor=4", check),
     ("plan", "job.yaml --set hardware.topology=4x4x8 --search", plan),
+    ("tokenize", "data.yaml --to gs://bucket/tokens --workers 16", tokenize),
     ("run", "job.yaml --dir runs/first --set training.steps=500", run),
     ("status", "runs/first --plot", status),
     ("logs", "runs/first --host 1 --attempt 0", logs),

@@ -13,6 +13,8 @@ Importing this module does not import Ray, which only the driver and the workers
 
 import importlib.util
 import ipaddress
+import logging
+import os
 import runpy
 import secrets
 import subprocess
@@ -192,6 +194,23 @@ def connect(*, gcs: str, ip: str, home: str) -> None:
     import ray  # noqa: PLC0415  see the module's docstring
 
     ray.init(address=gcs, _node_ip_address=ip, _temp_dir=home, log_to_driver=False)
+
+
+def start_alone(*, home: Path, num_workers: int, variables_of_workers: Mapping[str, str]) -> None:
+    """Start Ray on this machine for this process alone, with its files in `home`. It ends with this process."""
+    # Before the import: no program that can reach this machine may hand a task to it.
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32), RAY_USAGE_STATS_ENABLED="0")
+    import ray  # noqa: PLC0415  see the module's docstring
+
+    ray.init(
+        num_cpus=num_workers,
+        object_store_memory=_STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        runtime_env={"env_vars": dict(variables_of_workers)},
+        _temp_dir=str(home),
+    )
 
 
 def _logs(folder: Path, name: str) -> dict[str, Path]:

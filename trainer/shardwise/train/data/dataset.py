@@ -6,11 +6,11 @@ model runs here.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from shardwise.train.data.cache import CachedCorpus, open_or_build
 from shardwise.train.data.digests import file_digests
 from shardwise.train.data.files import find_files
 from shardwise.train.data.order import Order
-from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet
+from shardwise.train.data.sequences import HeldOutSet, Sequences, Stream, TrainSet
+from shardwise.train.data.token_store import TokenStore, open_store
 from shardwise.train.data.tokenise import Corpus
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
 
@@ -86,7 +87,7 @@ def prepare(
     report: Callable[[str], None],
     beat: Callable[[], None] = lambda: None,
 ) -> Dataset:
-    """Find, tokenise (unless the cache has it) and map the data of a job.
+    """Find, tokenise (unless the cache has it, or a source is a token store) and map the data of a job.
 
     `report` gets lines for the user; `beat` is called from any thread as reading and tokenising get on.
 
@@ -95,16 +96,15 @@ def prepare(
     tokenizer = load_tokenizer(data.tokenizer)
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
-        corpora = [_corpus(source, data.held_out, folder, report, beat) for source in data.train]
-        cached = [open_or_build(corpus, tokenizer, directory=folder, report=report, beat=beat) for corpus in corpora]
-    summaries = tuple(_summary(corpus, streams) for corpus, streams in zip(corpora, cached, strict=True))
+        opened = [_opened(source, data.held_out, tokenizer, folder, report, beat) for source in data.train]
+    summaries = tuple(each.summary for each in opened)
     across = data.attend_across == "stream"
-    train = Sequences(streams=tuple(each.train for each in cached), seq_len=seq_len, split_documents=not across)
-    held_out = Sequences(streams=tuple(each.held_out for each in cached), seq_len=seq_len, split_documents=not across)
+    train = Sequences(streams=tuple(each.train for each in opened), seq_len=seq_len, split_documents=not across)
+    held_out = Sequences(streams=tuple(each.held_out for each in opened), seq_len=seq_len, split_documents=not across)
     _refuse_too_little(summaries, train, held_out, data.held_out)
     weights = [source.weight for source in data.train]
     return Dataset(
-        fingerprint=_fingerprint(corpora, weights, tokenizer),
+        fingerprint=_fingerprint([each.identity for each in opened], weights, tokenizer),
         tokenizer=tokenizer,
         num_tokens=sum(summary.num_tokens for summary in summaries),
         sources=summaries,
@@ -127,23 +127,45 @@ def _cache_errors(folder: Path) -> Iterator[None]:
         raise in_words(error, words, DataError) from error
 
 
-def _corpus(
-    source: Source, held_out: float, folder: Path, report: Callable[[str], None], beat: Callable[[], None]
-) -> Corpus:
+class _Opened(NamedTuple):
+    """A source, ready to be read. `identity` is `Corpus.identity()`, whoever tokenised it."""
+
+    identity: dict[str, Any]
+    summary: SourceSummary
+    train: Stream
+    held_out: Stream
+
+
+def _opened(
+    source: Source,
+    held_out: float,
+    tokenizer: Tokenizer,
+    folder: Path,
+    report: Callable[[str], None],
+    beat: Callable[[], None],
+) -> _Opened:
+    store = open_store(source.paths, folder)
+    if store is not None:
+        store.refuse_other(tokenizer, held_out)
+        report(f"{source.name}: {store.train.num_tokens:,} tokens of the store {store.url}")
+        return _of(source.name, store.index.corpus, store)
     files = find_files(source.paths)
     digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=report, beat=beat)
-    return Corpus(name=source.name, files=files, digests=digests, text_field=source.text_field, held_out=held_out)
+    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=source.text_field, held_out=held_out)
+    cached = open_or_build(corpus, tokenizer, directory=folder, report=report, beat=beat)
+    return _of(source.name, corpus.identity(), cached)
 
 
-def _summary(corpus: Corpus, streams: CachedCorpus) -> SourceSummary:
-    return SourceSummary(
-        name=corpus.name,
-        num_files=len(corpus.files),
+def _of(name: str, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> _Opened:
+    summary = SourceSummary(
+        name=name,
+        num_files=len(identity["files"]),
         num_documents=streams.train.num_documents,
         num_tokens=streams.train.num_tokens,
         num_held_out_documents=streams.held_out.num_documents,
         num_held_out_tokens=streams.held_out.num_tokens,
     )
+    return _Opened(identity, summary, streams.train, streams.held_out)
 
 
 def _refuse_too_little(
@@ -185,11 +207,11 @@ def _entropy(values: NDArray[np.integer[Any]]) -> float:
     return float(-np.sum(shares * np.log(shares)))
 
 
-def _fingerprint(corpora: Sequence[Corpus], weights: Sequence[float], tokenizer: Tokenizer) -> str:
+def _fingerprint(identities: Sequence[Mapping[str, object]], weights: Sequence[float], tokenizer: Tokenizer) -> str:
     total = sum(weights)
     identity = {
         "tokenizer": tokenizer.fingerprint,
-        "sources": [corpus.identity() for corpus in corpora],
+        "sources": list(identities),
         "shares": [weight / total for weight in weights],
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -18,8 +18,8 @@ from shardwise.train.data.files import DataFile, read_raw_blocks
 
 EMPTY_DIGEST = hashlib.sha256().hexdigest()
 _THREADS = 8
-# A file written twice within the resolution of its clock can keep its stamp; git's "racy" entries are the same case.
-_SETTLED_SECONDS = 2.0
+SETTLED_SECONDS = 2.0
+"""A file written twice within the resolution of its clock can keep its stamp; git's "racy" entries are the same."""
 
 _Memo = dict[str, list[str]]
 
@@ -38,16 +38,17 @@ def file_digests(
     started_seconds = time.time()
     with ThreadPoolExecutor(_THREADS) as pool:
         fresh = dict(zip((file.url for file in unknown), pool.map(partial(_digest, beat=beat), unknown), strict=True))
-    settled_seconds = started_seconds - _SETTLED_SECONDS
+    settled_seconds = started_seconds - SETTLED_SECONDS
     settled = {file.url: [file.stamp, fresh[file.url]] for file in unknown if file.modified_seconds < settled_seconds}
     if settled:
         _save(memo_path, _load(memo_path) | settled)
     digests = tuple(fresh.get(file.url) or memo[file.url][1] for file in files)
-    _refuse_empty(files, digests)
+    refuse_empty(files, digests)
     return digests
 
 
-def _refuse_empty(files: Sequence[DataFile], digests: Sequence[str]) -> None:
+def refuse_empty(files: Sequence[DataFile], digests: Sequence[str]) -> None:
+    """Raise DataError for an empty file that the job names in full."""
     for file, digest in zip(files, digests, strict=True):
         if file.named and digest == EMPTY_DIGEST:
             raise DataError(f"{file.url!r} is empty; expected text. Take it out of the paths, or write to it.")

@@ -5,23 +5,22 @@ It knows nothing of documents, tokens or the cache. A file is never held whole: 
 
 import gzip
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any
 
 import fsspec
-import zstandard
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.protocol.errors import DataError, ShardwiseError
 from shardwise.protocol.storage import in_words, patiently
+from shardwise.train.data.compression import BLOCK_BYTES, DECOMPRESSORS, CorruptZstdError, plain_blocks
 
-BLOCK_BYTES = 1 << 20
-_ZSTD_INPUT_BYTES = 1 << 16
-_ZSTD_MAX_WINDOW_BYTES = 1 << 31
+_REQUEST_BYTES = 8 << 20
+"""What one request to a bucket asks for; some back ends would ask for far more than a range of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class DataFile:
     def suffixes(self) -> tuple[str, str]:
         """Return the format and the compression suffix in lower case, e.g. (".jsonl", ".gz") or (".txt", "")."""
         path = PurePosixPath(self.url.lower())
-        if path.suffix in _DECOMPRESSORS:
+        if path.suffix in DECOMPRESSORS:
             return PurePosixPath(path.stem).suffix, path.suffix
         return path.suffix, ""
 
@@ -64,7 +63,7 @@ def find_files(patterns: Iterable[str]) -> tuple[DataFile, ...]:
 
 def read_blocks(file: DataFile) -> Generator[bytes, None, None]:
     """Yield the decompressed content in non-empty blocks of about BLOCK_BYTES; DataError if it cannot be read."""
-    decompress = _DECOMPRESSORS.get(file.suffixes[1], _plain_blocks)
+    decompress = DECOMPRESSORS.get(file.suffixes[1], plain_blocks)
     with _reading(file.url), closing(_Steady(file.url)) as raw:
         yield from decompress(raw)
 
@@ -72,7 +71,15 @@ def read_blocks(file: DataFile) -> Generator[bytes, None, None]:
 def read_raw_blocks(file: DataFile) -> Iterator[bytes]:
     """Yield the stored content in non-empty blocks of BLOCK_BYTES; DataError if it cannot be read."""
     with _reading(file.url), closing(_Steady(file.url)) as raw:
-        yield from _plain_blocks(raw)
+        yield from plain_blocks(raw)
+
+
+def read_range(file: DataFile, start: int, stop: int) -> Generator[bytes, None, None]:
+    """Yield the stored bytes from `start` up to `stop`, in non-empty blocks; DataError if they cannot be read."""
+    with _reading(file.url), closing(_Steady(file.url, start)) as raw:
+        while start < stop and (block := raw.read(min(BLOCK_BYTES, stop - start))):
+            start += len(block)
+            yield block
 
 
 def has_changed(file: DataFile) -> bool:
@@ -135,15 +142,15 @@ def _address(filesystem: Any, path: str) -> str:
 
 def _open(url: str) -> IO[bytes]:
     filesystem, path = fsspec.core.url_to_fs(url)
-    handle: IO[bytes] = filesystem.open(path, "rb")
+    handle: IO[bytes] = filesystem.open(path, "rb", block_size=_REQUEST_BYTES)
     return handle
 
 
 class _Steady:
-    """A file to read from start to end, which goes on at its position after an error that passes."""
+    """A file to read from a position to its end, which goes on where it was after an error that passes."""
 
-    def __init__(self, url: str) -> None:
-        self._url, self._position = url, 0
+    def __init__(self, url: str, position: int = 0) -> None:
+        self._url, self._position = url, position
         self._handle: IO[bytes] | None = None
 
     def read(self, size: int) -> bytes:
@@ -184,7 +191,7 @@ def _reading(url: str) -> Iterator[None]:
         raise
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _damaged(url, "gzip", error) from error
-    except _CorruptZstdError as error:
+    except CorruptZstdError as error:
         raise _damaged(url, "zstd", error) from error
     except Exception as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{error}"
@@ -200,42 +207,3 @@ def _damaged(url: str, format_name: str, error: Exception) -> DataError:
         f"{url!r} is not a whole {format_name} file: {error}. Expected what its suffix says; "
         "copy or compress the file again."
     )
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-class _CorruptZstdError(Exception):
-    """A zstd file that ends inside a frame or does not decode."""
-
-
-def _plain_blocks(raw: _Readable) -> Iterator[bytes]:
-    while block := raw.read(BLOCK_BYTES):
-        yield block
-
-
-def _gzip_blocks(raw: _Readable) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=cast("IO[bytes]", raw)) as stream:
-        yield from _plain_blocks(stream)
-
-
-def _zstd_blocks(raw: _Readable) -> Iterator[bytes]:
-    # The library's own stream reader takes a truncated file for a whole one, hence frame by frame.
-    decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
-    frame = None
-    while data := raw.read(_ZSTD_INPUT_BYTES):
-        while data:
-            frame = frame or decoder.decompressobj()
-            try:
-                block = frame.decompress(data)
-            except zstandard.ZstdError as error:
-                raise _CorruptZstdError(str(error)) from error
-            if block:
-                yield block
-            data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-    if frame is not None:
-        raise _CorruptZstdError("it ends inside a frame")
-
-
-_DECOMPRESSORS: dict[str, Callable[[_Readable], Iterator[bytes]]] = {".gz": _gzip_blocks, ".zst": _zstd_blocks}

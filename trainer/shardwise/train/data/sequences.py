@@ -6,16 +6,32 @@ Sequence i of length S is the tokens [i S, i S + S] of its stream, the last one 
 end of a stream is not used.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.train.data.order import Int64Array, Order
-from shardwise.train.data.store import TokenStream
 
 # Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
 _HELD_OUT_SEED = 0
+
+
+class Stream(Protocol):
+    """The tokens of a source, from the job's own cache or from a token store."""
+
+    num_tokens: int
+
+    def read(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Return the tokens [token] from position `start` up to `stop`."""
+
+    def ends_within(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the ends of documents [document] from position `first` up to `stop`."""
+
+    def prefetch(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """Get ranges of tokens that are soon read, all at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +51,7 @@ class Batch:
 class Sequences:
     """Sequences of streams by (source, number)."""
 
-    streams: tuple[TokenStream, ...]
+    streams: tuple[Stream, ...]
     seq_len: int
     split_documents: bool
 
@@ -47,11 +63,14 @@ class Sequences:
         """Return the batch of these sequences, in order; both arguments [batch]."""
         tokens = np.empty((sources.size, self.seq_len + 1), np.int32)
         segments = np.zeros_like(tokens)
+        for source in np.unique(sources):
+            starts = sequences[sources == source] * self.seq_len
+            self.streams[source].prefetch((start, start + self.seq_len + 1) for start in starts.tolist())
         for row, (source, sequence) in enumerate(zip(sources.tolist(), sequences.tolist(), strict=True)):
             start = sequence * self.seq_len
             tokens[row] = self.streams[source].read(start, start + self.seq_len + 1)
             if self.split_documents:
-                segments[row] = _segments(self.streams[source].document_ends, start, self.seq_len + 1)
+                segments[row] = _segments(self.streams[source], start, self.seq_len + 1)
         return Batch(
             tokens=tokens[:, :-1],
             targets=tokens[:, 1:],
@@ -93,9 +112,8 @@ class HeldOutSet:
         return batch
 
 
-def _segments(document_ends: NDArray[np.int64], start: int, length: int) -> NDArray[np.int32]:
+def _segments(stream: Stream, start: int, length: int) -> NDArray[np.int32]:
     """Return the number of its document for each token [token] from `start`, counted from 0."""
-    first, last = np.searchsorted(document_ends, [start + 1, start + length])
     begins = np.zeros(length, np.int32)
-    begins[document_ends[first:last] - start] = 1
+    begins[stream.ends_within(start + 1, start + length) - start] = 1
     return np.cumsum(begins, dtype=np.int32)

@@ -31,7 +31,9 @@ def documents(file: DataFile, text_field: str) -> Iterator[Document]:
     Raise DataError for a file that cannot be read, a .json file, and a JSONL line that is not UTF-8, not a JSON
     object, or has no string in `text_field`.
     """
-    return _line_documents(file, text_field) if file_kind(file) == "jsonl" else _text_document(file)
+    if file_kind(file) == "jsonl":
+        return line_documents(read_blocks(file), file.url, text_field)
+    return _text_document(file)
 
 
 def file_kind(file: DataFile) -> str:
@@ -47,12 +49,15 @@ def file_kind(file: DataFile) -> str:
 
 def is_held_out(document: Document, fraction: float) -> bool:
     """Return whether the document is held out: its own content decides, so no other document matters."""
-    if fraction == 0:
-        return False
+    return fraction > 0 and place_in_split(document.parts()) < fraction * 2**64
+
+
+def place_in_split(parts: Iterable[bytes]) -> int:
+    """Return a number of 64 bits that a document's content decides: it is held out if that is below the fraction."""
     digest = hashlib.blake2b(digest_size=8, salt=_SPLIT_SALT)
-    for part in document.parts():
+    for part in parts:
         digest.update(part)
-    return int.from_bytes(digest.digest(), "big") < fraction * 2**64
+    return int.from_bytes(digest.digest(), "big")
 
 
 def _text_document(file: DataFile) -> Iterator[Document]:
@@ -70,10 +75,11 @@ def _whole_document(where: str, text: bytes) -> Document:
     return Document(where=where, parts=lambda: iter((text,)))
 
 
-def _line_documents(file: DataFile, text_field: str) -> Iterator[Document]:
-    for number, line in enumerate(_lines(read_blocks(file)), start=1):
+def line_documents(blocks: Iterable[bytes], url: str, text_field: str, *, first_line: int = 1) -> Iterator[Document]:
+    """Yield the documents of whole lines of JSONL, which are given in blocks; `first_line` numbers the first."""
+    for number, line in enumerate(_lines(blocks), start=first_line):
         if line.strip():
-            where = f"{file.url}, line {number}"
+            where = f"{url}, line {number}"
             text = _text_of(line, text_field, where)
             if text:
                 yield _whole_document(where, text)

@@ -7,7 +7,7 @@ It knows neither keys nor locks nor markers; those are `cache`'s.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BufferedWriter, FileIO
 from pathlib import Path
@@ -132,6 +132,14 @@ class TokenStream:
         self._tokens_per_file = layout.tokens_per_file
         names = sorted(layout.file_sizes_bytes().keys() - {_ends_name(layout.name)})
         self._maps = [_mapped(directory / name, np.dtype(layout.dtype)) for name in names]
+
+    def prefetch(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """Do nothing: the kernel reads ahead."""
+
+    def ends_within(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the ends of documents [document] from position `first` up to `stop`."""
+        begin, end = np.searchsorted(self.document_ends, [first, stop])
+        return self.document_ends[begin:end]
 
     def read(self, start: int, stop: int) -> NDArray[np.int32]:
         """Return the tokens [token] from position `start` up to `stop`; 0 <= start <= stop <= num_tokens."""

@@ -1,4 +1,4 @@
-"""Turn the documents of one corpus into two token streams on disk: training and held-out.
+"""Turn the documents of one corpus into two streams of tokens: training and held-out.
 
 A document is never held whole unless it is a line of JSONL; at most _BATCH_BYTES of text and their tokens are.
 """
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwise.train.data.files import DataFile
-from shardwise.train.data.sources import documents, file_kind, is_held_out
+from shardwise.train.data.sources import Document, documents, file_kind, is_held_out
 from shardwise.train.data.store import StreamLayout, StreamWriter
-from shardwise.train.data.tokenizer import Tokenizer, token_dtype
+from shardwise.train.data.tokenizer import TokenArray, Tokenizer, token_dtype
 
 TRAIN, HELD_OUT = "train", "held-out"
 TOKENS_PER_FILE = 64 << 20
@@ -37,7 +37,9 @@ class Corpus:
         return {"files": kinds, "text_field": self.text_field if has_lines else None, "held_out": self.held_out}
 
 
-class _Piece(NamedTuple):  # a dataclass takes five times as long to make, and documents may be short
+class Piece(NamedTuple):  # a dataclass takes five times as long to make, and documents may be short
+    """What is encoded at once: a document, or a part of one. `stream` is TRAIN or HELD_OUT."""
+
     stream: str
     content: bytes
     ends_document: bool
@@ -58,12 +60,13 @@ def write_streams(
         for name in (TRAIN, HELD_OUT)
     }
     next_report = _REPORT_TOKENS
+    pieces = (
+        piece for file in corpus.files for piece in file_pieces(file, corpus.text_field, corpus.held_out, tokenizer)
+    )
     try:
-        for batch in _batches(_pieces(corpus, tokenizer)):
-            encoded = tokenizer.encode_batch([piece.content for piece in batch])
+        for batch in encoded(pieces, tokenizer):
             for name, writer in writers.items():
-                pairs = zip(batch, encoded, strict=True)
-                writer.append([(tokens, piece.ends_document) for piece, tokens in pairs if piece.stream == name])
+                writer.append([(tokens, piece.ends_document) for piece, tokens in batch if piece.stream == name])
             beat()
             if writers[TRAIN].num_tokens >= next_report:
                 report(f"tokenising {corpus.name}: {writers[TRAIN].num_tokens:,} tokens so far")
@@ -75,9 +78,31 @@ def write_streams(
         raise
 
 
-def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """Yield batches of _BATCH_BYTES, so that a tokenizer may use its threads."""
-    batch: list[_Piece] = []
+def file_pieces(file: DataFile, text_field: str, held_out: float, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield the pieces of a whole file's documents. Raise DataError for data that cannot be used."""
+    return document_pieces(documents(file, text_field), held_out, tokenizer)
+
+
+def document_pieces(found: Iterable[Document], held_out: float, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield the pieces of documents, each in the stream that its content decides."""
+    for document in found:
+        stream = HELD_OUT if is_held_out(document, held_out) else TRAIN
+        pieces = tokenizer.split(document.parts(), document.where)
+        content = next(pieces, b"")
+        for following in pieces:
+            yield Piece(stream=stream, content=content, ends_document=False)
+            content = following
+        yield Piece(stream=stream, content=content, ends_document=True)
+
+
+def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[list[tuple[Piece, TokenArray]]]:
+    """Yield pieces with their tokens [token], in batches of _BATCH_BYTES so that a tokenizer may use its threads."""
+    for batch in _batches(pieces):
+        yield list(zip(batch, tokenizer.encode_batch([piece.content for piece in batch]), strict=True))
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
     size_bytes = 0
     for piece in pieces:
         batch.append(piece)
@@ -86,15 +111,3 @@ def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
             yield batch
             batch, size_bytes = [], 0
     yield batch
-
-
-def _pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[_Piece]:
-    for file in corpus.files:
-        for document in documents(file, corpus.text_field):
-            stream = HELD_OUT if is_held_out(document, corpus.held_out) else TRAIN
-            pieces = tokenizer.split(document.parts(), document.where)
-            content = next(pieces, b"")
-            for following in pieces:
-                yield _Piece(stream=stream, content=content, ends_document=False)
-                content = following
-            yield _Piece(stream=stream, content=content, ends_document=True)

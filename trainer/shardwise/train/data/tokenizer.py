@@ -117,7 +117,7 @@ class HfTokenizer:
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
         """Yield pieces of valid UTF-8 of at most about PIECE_BYTES. Raise DataError at the first byte that is not."""
         offset = 0
-        for piece in _cut(parts):
+        for piece in cut(parts):
             _check_utf8(piece, offset, where)
             offset += len(piece)
             yield piece
@@ -147,7 +147,8 @@ def _end_of_text(vocabulary: dict[str, int], path: str) -> int:
     )
 
 
-def _cut(parts: Iterable[bytes]) -> Iterator[bytes]:
+def cut(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut a document as `HfTokenizer` does. What begins at a cut is cut as it is within the whole document."""
     pending = b""
     for part in parts:
         pending += part

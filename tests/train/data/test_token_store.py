@@ -1,0 +1,213 @@
+"""Token stores: what a job reads of one is what it would have tokenised itself."""
+
+import gzip
+import json
+import tracemalloc
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from shardwise.job.spec.data import Data
+from shardwise.protocol.errors import DataError
+from shardwise.train.data import tokenizer
+from shardwise.train.data.blocks import BLOCK_BYTES, BlockCache, Range
+from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.order import Order
+from shardwise.train.data.part_file import PartCounts
+from shardwise.train.data.sequences import Sequences, TrainSet
+from shardwise.train.data.store_builder import Built, build
+from shardwise.train.data.token_store import Index, StoredStream
+
+PART_BYTES = 5000
+SEQ_LEN = 32
+
+
+def nothing(*_: object) -> None:
+    """Takes any report."""
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of every kind; texts and lines that are cut, and some that are not."""
+    monkeypatch.setattr(tokenizer, "PIECE_BYTES", 1000)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    lines = "".join(json.dumps({"text": f"líne {number} " * (1 + number % 7)}) + "\n" for number in range(400)).encode()
+    text = "".join(f"verse {number}\n" for number in range(2000)).encode()
+    (folder / "a.jsonl").write_bytes(lines)
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines.replace(b"ne ", b"na ")))
+    (folder / "c.jsonl.zst").write_bytes(zstandard.compress(lines.replace(b"ne ", b"no ")))
+    (folder / "d.txt").write_bytes(text)
+    (folder / "e.txt").write_bytes(text.replace(b"\n", b" "))
+    (folder / "f.txt.gz").write_bytes(gzip.compress(text[:3000]))
+    for number in range(8):
+        (folder / f"small-{number}.txt").write_text(f"small {number}\n" * 9 * number)
+    words = {
+        word: number for number, word in enumerate(["[UNK]", "<|endoftext|>", "verse", "small", *map(str, range(500))])
+    }
+    library = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))  # noqa: S106  no password
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.save(str(tmp_path / "tokenizer.json"))
+    return folder
+
+
+def section(corpus: Path, **fields: Any) -> Data:
+    """A data section of two sources over the corpus."""
+    sources = [
+        {"name": "lines", "paths": [f"{corpus}/*.jsonl*"], "weight": 3.0},
+        {"name": "texts", "paths": [f"{corpus}/*.txt*"]},
+    ]
+    return Data.model_validate({"train": sources, "heldOut": 0.3, "attendAcross": "document", **fields})
+
+
+def stored(data: Data, to: str) -> tuple[list[Built], Data]:
+    """The stores of a data section, and the section that names them."""
+    made = build(data, to, run=map, progress=nothing, part_bytes=PART_BYTES)
+    sources = [source.model_copy(update={"paths": (each.url,)}) for source, each in zip(data.train, made, strict=True)]
+    return made, data.model_copy(update={"train": tuple(sources)})
+
+
+def prepared(data: Data, cache: Path) -> Dataset:
+    """What a job prepares."""
+    return prepare(data, seq_len=SEQ_LEN, seed=3, cache_root=cache, report=nothing)
+
+
+def assert_same(one: Dataset, other: Dataset) -> None:
+    """Every batch of both is equal bit for bit, and so is what the run is known by."""
+    assert one.fingerprint == other.fingerprint
+    assert one.sources == other.sources
+    assert one.held_out is not None
+    assert other.held_out is not None
+    pairs = [(one.train, other.train, 2 * one.train.num_sequences), (one.held_out, other.held_out, 50)]
+    for here, there, count in pairs:
+        batches = [each.rows(np.arange(count)) for each in (here, there)]  # type: ignore[attr-defined]
+        for field in ("tokens", "targets", "weights", "segments"):
+            assert np.array_equal(*(getattr(batch, field) for batch in batches)), field
+
+
+@pytest.mark.parametrize("name", ["byte", "tokenizer.json"])
+def test_a_job_reads_of_a_store_what_it_would_have_tokenised(corpus: Path, tmp_path: Path, name: str) -> None:
+    """Text, JSONL, gzip and zstd, cut or not, in many parts: equal fingerprint, summary, and batches."""
+    data = section(corpus, tokenizer=name if name == "byte" else str(tmp_path / name))
+
+    made, naming = stored(data, str(tmp_path / "tokens"))
+
+    assert [len(each.index.parts) > 3 for each in made] == [True, True]
+    assert_same(prepared(naming, tmp_path / "cache"), prepared(data, tmp_path / "cache"))
+
+
+def test_the_cache_of_blocks_is_bounded(tmp_path: Path) -> None:
+    """It keeps what was used last, in a file of no more than its size that has no name."""
+    cache = BlockCache(tmp_path, num_blocks=3)
+    contents = {(0, number): bytes([number]) * (BLOCK_BYTES - number) for number in range(5)}
+    for number in range(3):
+        cache.put((0, number), contents[0, number])
+    cache.get((0, 0))
+    for number in (3, 4):
+        cache.put((0, number), contents[0, number])
+
+    assert {key: cache.get(key) for key in contents} == {**contents, (0, 1): None, (0, 2): None}
+    assert not list(tmp_path.iterdir())
+
+
+class Arithmetic:
+    """The parts of a corpus that nobody has: the token at position p of the stream is p mod 50021."""
+
+    def __init__(self, tokens_per_part: int) -> None:
+        self.tokens_per_part, self.num_bytes = tokens_per_part, 0
+
+    def read(self, wanted: Range) -> bytes:
+        """Calculates what is asked for."""
+        self.num_bytes += wanted.stop - wanted.start
+        first = wanted.part * self.tokens_per_part + (wanted.start - 512) // 2
+        return (np.arange(first, first + (wanted.stop - wanted.start) // 2) % 50021).astype("<u2").tobytes()
+
+    def prefetch(self, wanted: Iterable[Range]) -> None:
+        """Looks at what is wanted."""
+        list(wanted)
+
+
+def test_an_index_of_a_hundred_gigabytes_gives_its_sequences() -> None:
+    """Of 25e9 tokens in 1,500 parts each sequence has the right tokens; only those are read, in little memory."""
+    tokens_per_part, num_parts, seq_len = 16_666_667, 1500, 4096
+    counts = PartCounts(
+        train_tokens=tokens_per_part, train_documents=0, held_out_tokens=0, held_out_documents=0, sha256=""
+    )
+    index = Index(tokenizer="", dtype="<u2", part_bytes=64 << 20, corpus={}, parts=(counts,) * num_parts)
+    reader = Arithmetic(tokens_per_part)
+    tracemalloc.start()
+    sequences = Sequences(streams=(StoredStream(index, "train", reader),), seq_len=seq_len, split_documents=False)
+    (count,) = sequences.count()
+    order = Order(num_sequences=[count], weights=[1.0], seed=7)
+    rows = np.concatenate([np.arange(32), np.arange(count - 32, count)])
+    batch = TrainSet(sequences, order).rows(rows)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    _, numbers = order.locate(rows)
+    assert count == (tokens_per_part * num_parts - 1) // seq_len
+    assert np.array_equal(batch.tokens, (numbers[:, None] * seq_len + np.arange(seq_len)) % 50021)
+    assert np.unique(numbers * seq_len // tokens_per_part).size > 50
+    assert reader.num_bytes == rows.size * (seq_len + 1) * 2
+    assert peak_bytes < 32 << 20
+
+
+def refusal(data: Data, cache: Path) -> str:
+    """Why a job cannot use its data."""
+    with pytest.raises(DataError) as caught:
+        prepared(data, cache)
+    return str(caught.value)
+
+
+def test_what_does_not_fit_a_job_is_refused_in_words(corpus: Path, tmp_path: Path) -> None:
+    """Another tokenizer, another held-out share, a store among files, and stores that are not whole."""
+    (lines, _), naming = stored(section(corpus), str(tmp_path / "tokens"))
+    cache, folder = tmp_path / "cache", Path(lines.url)
+
+    other = naming.model_copy(update={"tokenizer": str(tmp_path / "tokenizer.json")})
+    assert "was made with the tokenizer byte-257; given tokenizer.json-" in refusal(other, cache)
+    assert "holds out 0.3 of its documents; given heldOut 0" in refusal(
+        naming.model_copy(update={"held_out": 0.0}), cache
+    )
+    among = naming.train[0].model_copy(update={"paths": (lines.url, f"{corpus}/a.jsonl")})
+    assert "stands among 2 paths; expected it alone" in refusal(naming.model_copy(update={"train": (among,)}), cache)
+    with pytest.raises(DataError, match="'lines' names a token store; expected files of text"):
+        build(naming, str(tmp_path / "tokens"), run=map, progress=nothing)
+    part = folder / "part-000001.tokens"
+    part.write_bytes(part.read_bytes()[:-8])
+    data = prepared(naming, cache)
+    with pytest.raises(DataError, match=r"part-000001\.tokens has .* bytes; expected .* as its index says"):
+        data.train.rows(np.arange(data.train.num_sequences))
+    (folder / "index.json").unlink()
+    assert "is not finished: index.json is missing. Give the same `shardwise tokenize` again" in refusal(naming, cache)
+
+    (mended, _), _ = stored(section(corpus), str(tmp_path / "tokens"))
+    assert mended.num_made == 1
+    assert_same(prepared(naming, cache), prepared(section(corpus), cache))
+
+
+def test_a_file_that_changes_meanwhile_leaves_no_part(corpus: Path, tmp_path: Path) -> None:
+    """What is read for the digest and what is tokenised are the same, or it is an error and nothing is kept."""
+
+    def write_between(doing: str, *_: int) -> None:
+        if doing == "tokenising lines":
+            (corpus / "a.jsonl").write_text('{"text": "another"}\n')
+
+    with pytest.raises(DataError, match=r"a\.jsonl' changed while it was being tokenised"):
+        build(section(corpus), str(tmp_path / "tokens"), run=map, progress=write_between)
+    assert not list((tmp_path / "tokens").glob("lines-*/*"))
+
+
+def test_a_mistake_in_a_cut_file_has_its_own_line(corpus: Path, tmp_path: Path) -> None:
+    """Errors name the line of the file, not of the part."""
+    lines = (corpus / "a.jsonl").read_text().splitlines()
+    lines[300] = "{"
+    (corpus / "a.jsonl").write_text("\n".join(lines))
+
+    with pytest.raises(DataError, match=r"a\.jsonl, line 301: not JSON"):
+        stored(section(corpus), str(tmp_path / "tokens"))

@@ -1,0 +1,103 @@
+"""Run functions as tasks of Ray: on the cores of this machine, or on all hosts of a cluster that is there.
+
+This process is Ray's driver. A task whose worker is killed, or whose host is lost, is given to another one.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardwise.launcher.ray import private
+from shardwise.protocol.errors import PeerError, ShardwiseError, UsageError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_ONE_CORE = {"TOKENIZERS_PARALLELISM": "false"}  # a task has one core; the others are other tasks'
+
+
+class RayTasks:
+    """Where tasks run: `num_workers` of them at once."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+
+    def __call__(self, act: Callable[[Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]:
+        """Yield what `act` returns for each task, as it comes. Raise the first error of one.
+
+        Raises:
+            PeerError: workers were lost again and again.
+
+        """
+        import ray  # noqa: PLC0415  only a command that uses Ray can afford it
+
+        remote = ray.remote(num_cpus=1)(_guarded)
+        coming = iter(tasks)
+        running = {remote.remote(act, task) for task in islice(coming, self.num_workers)}
+        try:
+            while running:
+                (ended, *_), _ = ray.wait(list(running), num_returns=1)
+                running.remove(ended)
+                running |= {remote.remote(act, task) for task in islice(coming, 1)}
+                result, error = ray.get(ended)
+                if error is not None:
+                    raise error
+                yield result
+        except ray.exceptions.RayTaskError:
+            raise  # a mistake of ours in the task, with its traceback
+        except ray.exceptions.RayError as error:
+            raise PeerError(
+                f"a task was given up: {error}. Expected workers with memory for it; give the same command again: it "
+                "goes on with what is there."
+            ) from error
+
+
+@contextmanager
+def tasks_here(num_workers: int, home: Path) -> Iterator[RayTasks]:
+    """Start Ray on this machine with so many workers, and end it with the block; `home` has a short path."""
+    private.start_alone(home=home, num_workers=num_workers, variables_of_workers=_ONE_CORE)
+    with _ended_by_us():
+        yield RayTasks(num_workers)
+
+
+@contextmanager
+def tasks_of_cluster(address: str, num_workers: int | None) -> Iterator[RayTasks]:
+    """Join a cluster; take as many of its cores as there are, or `num_workers`.
+
+    Raises:
+        UsageError: no cluster answers there.
+
+    """
+    import ray  # noqa: PLC0415  only a command that uses Ray can afford it
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": _ONE_CORE})
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"--ray-address {address!r}: {error}; expected the address of the head of a Ray cluster that runs, such as "
+            "10.0.0.7:6379 (its hosts need shardwise and the paths of the data), or leave it out for this machine"
+        ) from error
+    with _ended_by_us():
+        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]  Ray has no types here
+        yield RayTasks(num_workers or int(cores))
+
+
+@contextmanager
+def _ended_by_us() -> Iterator[None]:
+    import ray  # noqa: PLC0415  only a command that uses Ray can afford it
+
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _guarded(act: Callable[[Any], Any], task: Any) -> tuple[Any, ShardwiseError | None]:
+    """Return an error of ours as it is: what a task raises, Ray wraps."""
+    try:
+        return act(task), None
+    except ShardwiseError as error:
+        return None, error

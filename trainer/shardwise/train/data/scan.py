@@ -1,0 +1,132 @@
+"""Read the files of a corpus once before they are tokenised: their digests, and where they may be cut into parts.
+
+A part is what one task tokenises: neighbouring files up to `part_bytes`, or a range of a larger one. A range begins
+where the tokens do not depend on what is before it: at a line of JSONL, or where a tokenizer cuts a long text in any
+case. A compressed file is never cut. The cuts follow from the content and `part_bytes` alone.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardwise.train.data.files import DataFile, has_changed, read_range, read_raw_blocks
+from shardwise.train.data.sources import file_kind, line_documents, place_in_split
+from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces
+from shardwise.train.data.tokenizer import Tokenizer, cut
+
+
+class Scan(NamedTuple):
+    """What one file holds. `cuts` are [bytes before it, lines before it]; `place` is a cut text's in the split."""
+
+    digest: str
+    cuts: list[list[int]]
+    place: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A range of a file, or the whole of it: bytes `start` up to `stop` of `file`, after `num_lines` lines."""
+
+    file: DataFile
+    start: int
+    stop: int
+    num_lines: int
+    place: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether nothing of the file is left out."""
+        return self.start == 0 and self.stop == self.file.size_bytes
+
+
+def scan(file: DataFile, part_bytes: int) -> Scan:
+    """Read a file. Raise DataError if it cannot be read."""
+    digest = hashlib.sha256()
+    if file.size_bytes <= part_bytes or file.suffixes[1]:
+        for block in read_raw_blocks(file):
+            digest.update(block)
+        return Scan(digest.hexdigest(), [], 0)
+    if file_kind(file) == "jsonl":
+        cuts = list(_line_cuts(_seen(file, digest.update), part_bytes))
+        return Scan(digest.hexdigest(), cuts, 0)
+    cuts = []
+    place = place_in_split(_noted(cut(_seen(file, digest.update)), part_bytes, cuts))
+    return Scan(digest.hexdigest(), cuts, place)
+
+
+def spans(files: Sequence[DataFile], scans: Sequence[Scan]) -> Iterator[Span]:
+    """Yield the files of a corpus, cut, in order."""
+    for file, found in zip(files, scans, strict=True):
+        begins = [[0, 0], *(each for each in found.cuts if each[0] < file.size_bytes)]
+        for number, (start, num_lines) in enumerate(begins):
+            stop = begins[number + 1][0] if number + 1 < len(begins) else file.size_bytes
+            yield Span(file=file, start=start, stop=stop, num_lines=num_lines, place=found.place)
+
+
+def parts(found: Iterator[Span], part_bytes: int) -> list[tuple[Span, ...]]:
+    """Put neighbouring spans together as long as they have at most `part_bytes`."""
+    made: list[tuple[Span, ...]] = []
+    pending: list[Span] = []
+    size_bytes = 0
+    for span in found:
+        if pending and size_bytes + span.stop - span.start > part_bytes:
+            made.append(tuple(pending))
+            pending, size_bytes = [], 0
+        pending.append(span)
+        size_bytes += span.stop - span.start
+    return [*made, tuple(pending)] if pending else made
+
+
+def span_pieces(span: Span, text_field: str, held_out: float, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Yield the pieces of a span, as those of its whole file would be. Raise DataError for data that cannot be used."""
+    if span.is_whole:
+        return file_pieces(span.file, text_field, held_out, tokenizer)
+    blocks = read_range(span.file, span.start, span.stop)
+    if file_kind(span.file) == "jsonl":
+        lines = line_documents(blocks, span.file.url, text_field, first_line=span.num_lines + 1)
+        return document_pieces(lines, held_out, tokenizer)
+    stream = HELD_OUT if span.place < held_out * 2**64 else TRAIN
+    return _text_pieces(span, tokenizer.split(blocks, f"{span.file.url}, behind byte {span.start}"), stream)
+
+
+def changed(part: Sequence[Span]) -> DataFile | None:
+    """Return a file that looks different from when it was found."""
+    return next((span.file for span in part if has_changed(span.file)), None)
+
+
+def _text_pieces(span: Span, pieces: Iterator[bytes], stream: str) -> Iterator[Piece]:
+    content = next(pieces)
+    for following in pieces:
+        yield Piece(stream=stream, content=content, ends_document=False)
+        content = following
+    yield Piece(stream=stream, content=content, ends_document=span.stop == span.file.size_bytes)
+
+
+def _seen(file: DataFile, look: Callable[[bytes], None]) -> Iterator[bytes]:
+    for block in read_raw_blocks(file):
+        look(block)
+        yield block
+
+
+def _line_cuts(blocks: Iterator[bytes], part_bytes: int) -> Iterator[list[int]]:
+    """Yield a cut behind the first end of a line that is at least `part_bytes` behind the cut before."""
+    offset = num_lines = 0
+    wanted = part_bytes
+    for block in blocks:
+        while (found := block.find(b"\n", max(0, wanted - 1 - offset))) >= 0:
+            yield [offset + found + 1, num_lines + block.count(b"\n", 0, found + 1)]
+            wanted = offset + found + 1 + part_bytes
+        num_lines += block.count(b"\n")
+        offset += len(block)
+
+
+def _noted(pieces: Iterator[bytes], part_bytes: int, cuts: list[list[int]]) -> Iterator[bytes]:
+    """Pass pieces on; append a cut before the first of them that is at least `part_bytes` behind the cut before."""
+    offset = last = 0
+    for piece in pieces:
+        if offset - last >= part_bytes:
+            cuts.append([offset, 0])
+            last = offset
+        offset += len(piece)
+        yield piece

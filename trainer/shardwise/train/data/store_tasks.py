@@ -1,0 +1,143 @@
+"""The tasks of which a token store is made: reading some files, and tokenising one part.
+
+A task may run in any process on any host that reaches the data and the store. It leaves one file, whole or not at all,
+and does nothing if the file is there: so it may be killed, and done again, and done twice at once.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+from shardwise.protocol.errors import DataError
+from shardwise.train.data.digests import SETTLED_SECONDS
+from shardwise.train.data.files import DataFile
+from shardwise.train.data.folder import Folder
+from shardwise.train.data.part_file import HEADER_BYTES, PartCounts, read_header, write_part
+from shardwise.train.data.scan import Scan, Span, changed, scan, span_pieces
+from shardwise.train.data.token_store import PART_SUFFIX, part_name
+from shardwise.train.data.tokenise import encoded
+from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer, token_dtype
+
+_FILES = 4096  # that one task reads
+_THREADS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanTask:
+    """Files to read: number `number` of the groups of a corpus. What is found is kept in `folder`."""
+
+    number: int
+    files: tuple[DataFile, ...]
+    part_bytes: int
+    folder: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how much is read."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTask:
+    """A part to tokenise: number `number` of the store in `folder`. `fingerprint` is the tokenizer's."""
+
+    number: int
+    spans: tuple[Span, ...]
+    folder: str
+    text_field: str
+    held_out: float
+    tokenizer: str
+    fingerprint: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how much of the corpus this is."""
+        return sum(span.stop - span.start for span in self.spans)
+
+
+def scan_tasks(files: Sequence[DataFile], part_bytes: int, folder: str) -> list[ScanTask]:
+    """Return the tasks that read the files of a corpus."""
+    return [
+        ScanTask(number=number, files=group, part_bytes=part_bytes, folder=folder)
+        for number, group in enumerate(_groups(files, part_bytes))
+    ]
+
+
+def do_scan(task: ScanTask) -> tuple[int, list[Scan]]:
+    """Return the number of the task and the scan of each file. What was found before is not read again."""
+    folder = Folder(task.folder)
+    seen = [[file.url, file.stamp] for file in task.files]
+    name = f"{hashlib.sha256(json.dumps([task.part_bytes, seen]).encode()).hexdigest()[:32]}.json"
+    kept = folder.read(name)
+    if kept is not None:
+        return task.number, [Scan(*each) for each in json.loads(kept)]
+    started_seconds = time.time()
+    scans = [scan(file, task.part_bytes) for file in task.files]
+    if all(file.modified_seconds < started_seconds - SETTLED_SECONDS for file in task.files):
+        folder.write(name, json.dumps(scans).encode())
+    return task.number, scans
+
+
+def make_part(task: PartTask) -> tuple[int, PartCounts, bool]:
+    """Make a part, unless it is there; return its number, what it holds, and whether it was made now.
+
+    Raise DataError for data that cannot be used, a file that changes meanwhile, and another tokenizer on this host.
+    """
+    tokenizer = _tokenizer(task.tokenizer, task.fingerprint)
+    folder, name, dtype = Folder(task.folder), part_name(task.number), token_dtype(tokenizer.vocab_size)
+    there = _counts(folder, name, folder.size(name), dtype.itemsize)
+    if there is not None:
+        return task.number, there, False
+    pieces = (piece for span in task.spans for piece in span_pieces(span, task.text_field, task.held_out, tokenizer))
+    with folder.creating(name) as path:
+        made = write_part(path, encoded(pieces, tokenizer), dtype=dtype, end_of_text=tokenizer.end_of_text)
+        if (file := changed(task.spans)) is not None:
+            raise DataError(
+                f"{file.url!r} changed while it was being tokenised; expected files that nobody writes to. Wait until "
+                "they are complete, and start again."
+            )
+    return task.number, made, True
+
+
+def parts_that_are_there(folder: Folder, itemsize: int) -> dict[int, PartCounts]:
+    """Return what each part that is whole holds, by number."""
+    sizes = {name: size for name, size in folder.sizes().items() if name.endswith(PART_SUFFIX)}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda name: _counts(folder, name, sizes[name], itemsize), sizes)
+        by_name = {name: counts for name, counts in zip(sizes, found, strict=True) if counts is not None}
+    return {int(name.removesuffix(PART_SUFFIX).removeprefix("part-")): counts for name, counts in by_name.items()}
+
+
+def _groups(files: Sequence[DataFile], part_bytes: int) -> Iterator[tuple[DataFile, ...]]:
+    pending: list[DataFile] = []
+    size_bytes = 0
+    for file in files:
+        pending.append(file)
+        size_bytes += file.size_bytes
+        if len(pending) == _FILES or size_bytes >= part_bytes:
+            yield tuple(pending)
+            pending, size_bytes = [], 0
+    if pending:
+        yield tuple(pending)
+
+
+def _counts(folder: Folder, name: str, size_bytes: int | None, itemsize: int) -> PartCounts | None:
+    """Return what a part of this size holds; None if it is not there, or not whole."""
+    header = None if size_bytes is None else folder.read(name, 0, HEADER_BYTES)
+    counts = None if header is None else read_header(header)
+    return counts if counts is not None and counts.size_bytes(itemsize) == size_bytes else None
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(spec: str, fingerprint: str) -> Tokenizer:
+    found = load_tokenizer(spec)
+    if found.fingerprint != fingerprint:
+        raise DataError(
+            f"tokenizer {spec!r} is another one than where `shardwise tokenize` was started: given "
+            f"{found.fingerprint}, expected {fingerprint}. Put the same file on every host, or in a bucket."
+        )
+    return found
