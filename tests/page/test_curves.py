@@ -44,6 +44,18 @@ def test_what_is_no_number_is_no_point(tmp_path: Path) -> None:
     assert metrics.last_step == 3
 
 
+def test_only_what_is_new_is_read(tmp_path: Path) -> None:
+    """What is appended later is taken in, half a line once it is whole: the result is that of one reading."""
+    path, text = tmp_path / "metrics.jsonl", lines(METRICS)
+    metrics = read(path, text[:700])
+    metrics.read()
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text[700:])
+    metrics.read()
+    assert metrics.series() == Metrics(path).series()
+    assert metrics.events == Metrics(path).events
+
+
 def test_no_file_has_no_curve(tmp_path: Path) -> None:
     """A run that has not made a step has no series."""
     metrics = Metrics(tmp_path / "metrics.jsonl")

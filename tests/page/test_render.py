@@ -73,6 +73,11 @@ def test_policy_allows_its_own_script_alone(tmp_path: Path) -> None:
     assert "unsafe" not in policy
 
 
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium on the PATH, which Debian has in the package of that name"
+)
+
+
 def browse(page: str, folder: Path) -> str:
     """Return the page as headless Chromium has it after its script; nothing may be said on the console."""
     assert CHROMIUM is not None
@@ -83,7 +88,7 @@ def browse(page: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH: Debian's package of that name has it")
+@needs_chromium
 def test_browser_shows_every_part(tmp_path: Path) -> None:
     """In a browser all sections are there, the charts have a point for each step, and a log's markup is text."""
     shown = browse(render(gather(make_run(tmp_path / "run"), status="complete", checkpoints=lambda _: [4])), tmp_path)
@@ -102,7 +107,52 @@ def test_browser_shows_every_part(tmp_path: Path) -> None:
     assert "<title>quickstart - shardwise</title>" in shown
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH: Debian's package of that name has it")
+@needs_chromium
+def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
+    """Arrow keys read a chart's steps, a list picks the attempt, a button the colours, and all else is a link."""
+    keys = """
+    const press = (key) => document.querySelector(".plot svg").dispatchEvent(new KeyboardEvent("keydown", {key}));
+    const said = () => document.querySelector("figure output").textContent;
+    const told = [];
+    press("ArrowLeft"); told.push(said());
+    press("Home"); told.push(said());
+    press("ArrowLeft"); press("ArrowRight"); told.push(said());
+    document.querySelector("button").click(); told.push(document.documentElement.style.colorScheme);
+    document.querySelector("button").click(); told.push(document.documentElement.style.colorScheme);
+    told.push(document.querySelectorAll("nav a[href], summary, select, button, [tabindex='0']").length);
+    document.body.dataset.told = told.join("; ");
+    """
+    page = render(gather(make_run(tmp_path / "run"), status="complete"))
+    shown = browse(_with_script(page, keys), tmp_path)
+    (told,) = re.findall(r'data-told="(.*?)"', shown)
+    *said, count = told.split("; ")
+    assert said == ["50.0 at step 5", "1.000 at step 1", "2.000 at step 2", "light", "dark"]
+    assert int(count) >= len(SECTIONS) + 4 + 5
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [360, 1200])
+def test_page_fits_its_screen(tmp_path: Path, width: int) -> None:
+    """On a telephone as on a wide screen nothing sticks out to the side; what is wider scrolls in its own box."""
+    page = _with_script(render(gather(make_run(tmp_path / "run"), status="complete")), "")
+    frame = f'<iframe srcdoc="{html.escape(page)}" style="border: 0; width: {width}px; height: 700px"></iframe>'
+    measure = """
+    onload = () => {
+      const inner = document.querySelector("iframe").contentDocument.documentElement;
+      document.body.dataset.width = `${inner.dataset.ready} ${inner.scrollWidth - inner.clientWidth}`;
+    };
+    """
+    shown = browse(f"<!doctype html><body>{frame}<script>{measure}</script></body>", tmp_path)
+    assert re.findall(r'data-width="(.*?)"', shown) == ["true 0"]
+
+
+def _with_script(page: str, script: str) -> str:
+    """Return the page without its policy, which lets no other script run, and with this one at its end."""
+    without = re.sub(r"<meta http-equiv.*?>", "", page)
+    return without.replace("</body>", f"<script>{script}</script></body>")
+
+
+@needs_chromium
 def test_browser_says_what_a_run_has_not_recorded(tmp_path: Path) -> None:
     """A run that never started has all sections too, each with a word why it is empty."""
     shown = browse(render(gather(tmp_path, status="ready")), tmp_path)

@@ -42,15 +42,22 @@ class Curve:
 
 
 class Metrics:
-    """All of metrics.jsonl: a curve by name, and every event but the evaluations, in the order of the file."""
+    """metrics.jsonl so far: a curve by name, and every event but the evaluations, in the order of the file."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; one that does not exist yet has no steps."""
+        self._path, self._offset = path, 0
         self.curves = {name: Curve() for name in (*NAMES, HELD_OUT)}
         self.events: list[dict[str, Any]] = []
         self.last_step = 0
-        for record in json_lines(path):
-            self._take(record)
+        self.read()
+
+    def read(self) -> None:
+        """Take in what has been appended since."""
+        for line in _whole_lines(self._path, self._offset):
+            self._offset += len(line)
+            if (record := _object(line)) is not None:
+                self._take(record)
 
     def _take(self, record: Mapping[str, Any]) -> None:
         event, step = record.get("event"), record.get("step", 0)
@@ -92,7 +99,7 @@ class Metrics:
 def thinned(name: str, curve: Curve, most: int = MOST_POINTS) -> Series:
     """Return at most `most` points: of each stretch of steps the lowest and the highest, so that no spike is lost."""
     count = len(curve.steps)
-    chosen = range(count) if count <= most else _extremes(curve.values, most // 2)
+    chosen = range(count) if count <= most else _extremes(curve.values, most // 2 - 1)
     return Series(
         name=name,
         steps=[curve.steps[at] for at in chosen],
@@ -103,27 +110,36 @@ def thinned(name: str, curve: Curve, most: int = MOST_POINTS) -> Series:
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file, one a line; what a kill has cut short is passed over."""
+    yield from (record for line in _whole_lines(path, 0) if (record := _object(line)) is not None)
+
+
+def _whole_lines(path: Path, offset: int) -> Iterator[bytes]:
+    """Yield every line from this byte on that has its end."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                yield record
+        file.seek(offset)
+        yield from (line for line in file if line.endswith(b"\n"))
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _extremes(values: "array[float]", buckets: int) -> list[int]:
-    """Return where each of so many stretches is lowest and where it is highest, with the last of all."""
-    count, chosen = len(values), []
+    """Return where each of so many stretches is lowest and where it is highest, with the first and the last of all."""
+    count, chosen = len(values), {0, len(values) - 1}
     for bucket in range(buckets):
-        stretch = range(bucket * count // buckets, (bucket + 1) * count // buckets)
-        chosen += sorted({min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)})
-    return sorted({*chosen[1:-1], 0, count - 1})
+        begin = bucket * count // buckets
+        stretch = values[begin : (bucket + 1) * count // buckets]
+        chosen |= {begin + stretch.index(min(stretch)), begin + stretch.index(max(stretch))}
+    return sorted(chosen)
 
 
 def _rounded(value: float) -> float:

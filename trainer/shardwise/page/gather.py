@@ -30,6 +30,7 @@ def gather(
     *,
     status: str | None = None,
     live: RunStatus | None = None,
+    metrics: Metrics | None = None,
     checkpoints: Callable[[str], Collection[int] | None] = lambda _: None,
 ) -> PageDocument:
     """Return the document of a run.
@@ -38,13 +39,17 @@ def gather(
         directory: the run directory.
         status: as `shardwise status` names it; None if the run is known to live, and its summary says it.
         live: what its leader says, None without one.
+        metrics: what has been read of its metrics before; None to read them whole.
         checkpoints: returns the committed steps that are in a folder or bucket now, None if that is not known.
 
     """
     now = time.time()
     summary = _summary(directory)
     status = status or summary.get("status", "ready")
-    metrics = Metrics(directory / METRICS)
+    if metrics is None:
+        metrics = Metrics(directory / METRICS)
+    else:
+        metrics.read()
     timeline = Timeline(json_lines(directory / LOGS / EVENTS))
     if live:
         timeline.live(live, now)
@@ -55,7 +60,7 @@ def gather(
     steps = job.spec.training.steps if job else summary.get("of")
     running = status in ("starting", "running")
     return PageDocument(
-        name=_name(job, summary, directory),
+        name=live.name if live else _name(job, summary, directory),
         directory=str(directory),
         made_at=now,
         status=status,
