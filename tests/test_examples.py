@@ -28,6 +28,7 @@ from shardwise.protocol.contract import (
     LOCK,
     LOGS,
     METRICS,
+    PAGE,
     PLOT,
     PROFILE,
     PROGRAMS,
@@ -141,7 +142,7 @@ def test_run_directory_is_described() -> None:
     """docs/run-directory.md has every file of a run directory, and every exit code."""
     written = _read("docs/run-directory.md")
     folders = (f"{CHECKPOINTS}/", f"{LOGS}/", f"{PROFILE}/", f"{PROGRAMS}/")
-    names = (JOB_FILE, METRICS, PLOT, SUMMARY, LOCK, ATTEMPT_FILE, ID, *folders)
+    names = (JOB_FILE, METRICS, PLOT, PAGE, SUMMARY, LOCK, ATTEMPT_FILE, ID, *folders)
     tree = [line.split()[0] for line in _FENCE.findall(written)[0][1].splitlines()]
     codes = re.findall(r"^\| (\d+) \|", written, re.MULTILINE)
 

@@ -57,6 +57,9 @@ def test_trainer_killed(run: Run, rank: int) -> None:
         ("failure", rank, "signal SIGKILL")
     ]
     assert [event["fromStep"] for event in events(run, "running")] == [0, 5]
+    first, second = events(run, "hosts")
+    assert {host["host"]: host["step"] for host in first["hosts"]} == {0: 7, 1: 7}
+    assert (second["attempt"], [host["host"] for host in second["hosts"]]) == (1, [0, 1])
     lines = map(json.loads, (run.directory / METRICS).read_text().splitlines())
     begun = [record["committed"] for record in lines if record.get("event") in ("started", "restored")]
     assert begun == [None, 5], "what is saved already is to be found again"

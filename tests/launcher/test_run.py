@@ -36,8 +36,9 @@ def test_requests(run: Run) -> None:
     hosts = run.until_step(3)
     step = 'shardwise_step{job="quickstart"} 3.0'
     run.until(lambda _: step in run.text("/metrics"))  # which are told a moment after the hosts' standing
+    assert '"name":"quickstart"' in run.text("/page")
 
-    for path in ("/status", "/metrics"):
+    for path in ("/status", "/metrics", "/page"):
         with pytest.raises(NoLeaderError, match="token"):
             run.ask("GET", path, token="wrong")  # noqa: S106  it is none
     with pytest.raises(NoLeaderError, match="token"):

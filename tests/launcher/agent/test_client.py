@@ -37,6 +37,10 @@ class StatusPublisher:
         """Nothing."""
         return b""
 
+    def page(self) -> bytes:
+        """Nothing."""
+        return b""
+
     def request(self, action: str) -> None:
         """Is not asked."""
         raise AssertionError(action)

@@ -24,6 +24,7 @@ from shardwise.protocol.run_status import RunStatus
 TOKENS = Tokens(gang="gang-secret", status="status-secret")
 SECONDS = 20.0
 STATUS = RunStatus(phase="running", name="secret", ray_session=0, hosts=())
+PAGE = b"<!doctype html>a running page"
 ALLOWED = {"Authorization": f"Bearer {TOKENS.status}"}
 
 
@@ -40,6 +41,10 @@ class StatusPublisher:
     def metrics(self) -> bytes:
         """Another."""
         return b"shardwise_step 3\n"
+
+    def page(self) -> bytes:
+        """One more."""
+        return PAGE
 
     def request(self, action: str) -> None:
         """Take it."""
@@ -100,6 +105,7 @@ _LINES = st.sampled_from(
         *(b"GET /status HTTP/1.1", b"POST /save HTTP/1.1", b"POST /stop HTTP/1.1", b"GET /metrics HTTP/1.0"),
         *(b"POST /poll HTTP/1.1", b"GET /status", b"GET //status HTTP/1.1", b"GET http://x/status HTTP/1.1"),
         *(b"GET /../status HTTP/1.1", b"GET /status%00 HTTP/1.1", b"PUT /save HTTP/1.1", b"OPTIONS * HTTP/1.1"),
+        *(b"GET /page HTTP/1.1", b"POST /page HTTP/1.1"),
         *(b"GET /status HTTP/9.9", b"GET /status HTTP/1.1 x", b"\xff\xfe /save HTTP/1.1", b"GET /" + b"a" * 70_000),
         *(b"PRI * HTTP/2.0", b"\x16\x03\x01\x02\x00\x01", b"", b" ", b"POST  /save  HTTP/1.1"),
     ]
@@ -134,6 +140,42 @@ def test_nothing_is_heard_without_the_token(address: tuple[str, int], publisher:
     assert b"shardwise_step" not in answer
     assert publisher.asked == []
     assert b" 20" not in answer.partition(b"\r\n")[0]
+
+
+def test_page_is_for_those_who_have_the_token(address: tuple[str, int]) -> None:
+    """With the token in its header a request gets the page; a browser, which has none to send, gets a form."""
+    assert _ask(address, "GET", "/page", ALLOWED) == (200, PAGE)
+    status, said = _ask(address, "GET", "/page", {})
+    assert (status, b'<form method="post" action="/page">' in said) == (401, True)
+    status, said = _ask(address, "GET", "/page", {"Authorization": f"Bearer {TOKENS.gang}"})
+    assert (status, b"error" in said) == (401, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (f"token={TOKENS.status}".encode(), 200),
+        (f"token=+{TOKENS.status}%0A".encode(), 200),
+        (f"token={TOKENS.gang}".encode(), 401),
+        (f"x={TOKENS.status}".encode(), 401),
+        (f"token=x&token={TOKENS.status}".encode(), 401),
+        (b"token=%ff%00", 401),
+        (b"token=\xff", 401),
+        (b"a=&" * 15_000, 401),
+        (b"", 401),
+    ],
+)
+def test_form_is_answered_with_the_page(address: tuple[str, int], body: bytes, status: int) -> None:
+    """The token that the form posts gets the page, which nothing may keep or frame; all else gets the form."""
+    connection = http.client.HTTPConnection(*address, timeout=SECONDS)
+    connection.request("POST", "/page", body, {"Content-Type": "application/x-www-form-urlencoded"})
+    answer = connection.getresponse()
+    said = answer.read()
+    connection.close()
+    assert (answer.status, said == PAGE) == (status, status == http.HTTPStatus.OK)
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert not answer.headers["Set-Cookie"]
 
 
 @pytest.mark.parametrize("path", ["/", "/statuses", "/save", "/status/", "/%73tatus", "/status?x", "/poll", "*"])

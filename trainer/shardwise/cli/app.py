@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import shardwise
-from shardwise.cli import check, export, generate, import_weights, logs, plan, run, status, stop, tokenize
+from shardwise.cli import check, export, generate, import_weights, logs, page, plan, run, status, stop, tokenize
 from shardwise.protocol.errors import ShardwiseError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ _COMMANDS = (
     ("run", "job.yaml --dir runs/first --set training.steps=500", run),
     ("status", "runs/first --plot", status),
     ("logs", "runs/first --host 1 --attempt 0", logs),
+    ("page", "runs/first --out first.html", page),
     ("stop", "runs/first", stop),
     ("generate", 'runs/first --prompt "def " --tokens 100', generate),
     ("export", "runs/first out/model.safetensors", export),

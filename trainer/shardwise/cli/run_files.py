@@ -140,14 +140,13 @@ def read_overview(directory: Path) -> RunOverview:
     refuse_other_directory(directory)
     alive = is_live(directory)
     summary = _read_summary(directory / SUMMARY)
-    status = summary.get("status", "ready")
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
     root = checkpoint_root(job.spec.training.checkpoint.path if job else None, directory)
-    checkpoints, unlisted = _committed(root)
+    checkpoints, unlisted = committed_steps(root)
     return RunOverview(
         directory=directory,
         job=job,
-        status="dead" if status in _LIVE and not alive else status,
+        status=_status(summary, alive=alive),
         summary=summary,
         live=live_status(directory) if alive else None,
         records=steps(directory / METRICS),
@@ -155,6 +154,11 @@ def read_overview(directory: Path) -> RunOverview:
         checkpoints=checkpoints,
         unlisted=unlisted,
     )
+
+
+def status_of(directory: Path) -> str:
+    """Return the status of a run, as `RunOverview` has it."""
+    return _status(_read_summary(directory / SUMMARY), alive=is_live(directory))
 
 
 def refuse_other_directory(directory: Path) -> None:
@@ -179,6 +183,11 @@ def is_live(directory: Path) -> bool:
     return False
 
 
+def _status(summary: Mapping[str, Any], *, alive: bool) -> str:
+    status: str = summary.get("status", "ready")
+    return "dead" if status in _LIVE and not alive else status
+
+
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
@@ -193,8 +202,8 @@ def _read_summary(path: Path) -> dict[str, Any]:
     return summary
 
 
-def _committed(root: str) -> tuple[list[int] | None, str]:
-    """Return the committed steps below `root`, or None and why they are not known."""
+def committed_steps(root: str) -> tuple[list[int] | None, str]:
+    """Return the committed steps below `root`, ascending, or None and why they are not known."""
     url = urlsplit(root)
     if url.scheme not in ("", "file"):
         return _committed_in_bucket(root)

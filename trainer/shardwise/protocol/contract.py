@@ -18,6 +18,7 @@ SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 PLOT = "loss.png"
+PAGE = "page.html"
 PROFILE = "profile"
 LOCK = ".lock"
 STATUS = "status.json"  # in the logs of a live run: where its leader listens

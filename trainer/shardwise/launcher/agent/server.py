@@ -2,12 +2,13 @@
 
     GET /ready     on every host, without a token: 200 once its trainer has joined the others, else 503
     GET /status    a `RunStatus` as JSON             GET /metrics   the same for Prometheus
+    GET /page      the page of the run               POST /page     the same, for the form that asks for the token
     POST /save     save, and go on                   POST /stop     save, then stop
     POST /poll     a follower's `Poll`, and its `PollAnswer`
 
-The last is signed with the gang's token, and so is its answer (`protocol/poll.py`); the four before it ask for the
-status token. The server runs in threads of its own, so a slow reader delays nothing; it holds no state, and answers
-from the last status that the leader has made.
+The last is signed with the gang's token, and so is its answer (`protocol/poll.py`); the six before it ask for the
+status token. A browser that comes to `/page` without it gets a form. The server runs in threads of its own, so a slow
+reader delays nothing; it holds no state, and answers from the last status that the leader has made.
 """
 
 import hmac
@@ -25,6 +26,7 @@ from typing import Any, Protocol, Self
 from pydantic import ValidationError
 
 from shardwise.launcher.agent.config import Tokens
+from shardwise.page.form import FORM, FORM_AGAIN, PAGE_HEADERS, PAGE_PATH, token_of
 from shardwise.protocol.poll import POLL_PATH, SIGNATURE, Poll, PollAnswer, answer_signature, poll_signature, same
 from shardwise.protocol.run_status import RunStatus
 
@@ -42,6 +44,9 @@ class StatusSource(Protocol):
 
     def metrics(self) -> bytes:
         """Return it in Prometheus' text format."""
+
+    def page(self) -> bytes:
+        """Return the page of the run."""
 
     def request(self, action: str) -> None:
         """Pass on a "save" or a "stop"."""
@@ -108,13 +113,17 @@ class _Handler(BaseHTTPRequestHandler):
             ready = self.server.ready()
             status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
             self._send(status, "text/plain", b"ready\n" if ready else b"joining\n")
+        elif self.path == PAGE_PATH and self.server.publisher and "Authorization" not in self.headers:
+            self._page(HTTPStatus.UNAUTHORIZED, FORM)
         elif publisher := self._leader():
             if self.path == "/status":
                 self._send(HTTPStatus.OK, "application/json", publisher.status().model_dump_json().encode())
             elif self.path == "/metrics":
                 self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", publisher.metrics())
+            elif self.path == PAGE_PATH:
+                self._page(HTTPStatus.OK, publisher.page())
             else:
-                self._refuse(HTTPStatus.NOT_FOUND, "there are /ready, /status and /metrics")
+                self._refuse(HTTPStatus.NOT_FOUND, "there are /ready, /status, /metrics and /page")
 
     def do_POST(self) -> None:
         """Take a request."""
@@ -128,12 +137,15 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if self.path == POLL_PATH:
             self._poll(body)
+        elif self.path == PAGE_PATH and (publisher := self.server.publisher):
+            allowed = hmac.compare_digest(token_of(body), self.server.tokens.status.encode())
+            self._page(*((HTTPStatus.OK, publisher.page()) if allowed else (HTTPStatus.UNAUTHORIZED, FORM_AGAIN)))
         elif publisher := self._leader():
             if self.path in ("/save", "/stop"):
                 publisher.request(self.path[1:])
                 self._json({}, HTTPStatus.ACCEPTED)
             else:
-                self._refuse(HTTPStatus.NOT_FOUND, "there are /save and /stop")
+                self._refuse(HTTPStatus.NOT_FOUND, "there are /save, /stop and /page")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the standard library's
         """Log nothing: people read the run's own output."""
@@ -170,6 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.publisher is None:
             self._refuse(HTTPStatus.NOT_FOUND, "ask host 0")
         return self.server.publisher
+
+    def _page(self, status: HTTPStatus, page: bytes) -> None:
+        self._send(status, "text/html; charset=utf-8", page, PAGE_HEADERS)
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self._json({"error": reason}, status)

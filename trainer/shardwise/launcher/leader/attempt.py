@@ -19,7 +19,7 @@ from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.ports import free_port
-from shardwise.protocol.contract import LOGS, progress_name
+from shardwise.protocol.contract import LOGS, Progress, progress_name
 from shardwise.protocol.message import Message
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit
@@ -45,7 +45,7 @@ _CHANNEL_SECONDS = 20.0  # a few times what Ray takes to start, and the next att
 
 
 class Attempt:
-    """The trainers of one attempt; rank N runs on host N. `seconds` is rank 0's time by phase."""
+    """The trainers of one attempt; rank N runs on host N. `progress` is the last record of each that was heard."""
 
     def __init__(self, number: int, state: LeaderState) -> None:
         """Prepare an attempt; no trainer has its orders yet."""
@@ -58,7 +58,12 @@ class Attempt:
         self._writing_stacks: asyncio.Task[None] | None = None
         self._exits: dict[int, Exit] = {}
         self._step = 0
-        self.seconds: Mapping[str, float] = {}
+        self.progress: dict[int, Progress] = {}
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Rank 0's time by phase."""
+        return self.progress[0].seconds if 0 in self.progress else {}
 
     @property
     def stalled(self) -> bool:
@@ -201,8 +206,8 @@ class Attempt:
             self._state.stop.set()
         if report.attempt != self.number:
             return  # it was sent before the host got these orders
-        if rank == 0 and report.progress:
-            self.seconds = report.progress.seconds
+        if report.progress:
+            self.progress[rank] = report.progress
         self._take_exit(rank, report.exit)
 
     def _take_exit(self, rank: int, ended: Exit | None) -> None:

@@ -7,7 +7,7 @@ it is acted on.
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from shardwise.job.spec import TrainingJob
@@ -25,7 +25,7 @@ from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.wait_for_hosts import hosts_are_there
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.tasks import cancel
-from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode
+from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode, Progress
 from shardwise.protocol.leader_address import LeaderAddress
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunPhase
@@ -101,6 +101,7 @@ class Leader:
         since = time.monotonic()
         state.over = running.number
         answers = await running.end()
+        state.events.write("hosts", attempt=running.number, hosts=_times(running.progress))
         leaving = state.leaving if action in (Action.SAVED, Action.LEAVE) and not state.stop.is_set() else []
         state.end(well=action in _WELL and not leaving)
         if leaving:  # hosts are lost, but none of the work is
@@ -194,6 +195,20 @@ class Leader:
             if not set(hosts) & set(self._state.members.not_polled_since(since, now)):
                 break
             await asyncio.sleep(LOOK_SECONDS)
+
+
+def _times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
+    """Return for each host where its trainer's time of an attempt went, as it was last heard."""
+    return [
+        {
+            "host": host,
+            "step": last.step,
+            "stepSeconds": round(last.step_seconds, 4),
+            "ownSeconds": round(last.own_seconds, 6) if last.measured else None,
+            "phases": {name: round(seconds, 4) for name, seconds in last.seconds.items()},
+        }
+        for host, last in sorted(progress.items())
+    ]
 
 
 def _stopped_badly(ending: Ending, *, stepped: bool) -> RunResult:

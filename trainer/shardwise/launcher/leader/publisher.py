@@ -7,6 +7,7 @@ import asyncio
 import time
 
 from shardwise.launcher.leader import prometheus
+from shardwise.launcher.leader.page import PageMaker
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.stragglers import Slow
 from shardwise.protocol.eta import eta_seconds
@@ -28,6 +29,7 @@ class StatusPublisher:
         self._noted_at = time.monotonic()
         self._slow: Slow | None = None
         self._stuck: list[StuckHost] = []
+        self._page = PageMaker(state.directory)
         self._status = self._make_status()
 
     def status(self) -> RunStatus:
@@ -37,6 +39,10 @@ class StatusPublisher:
     def metrics(self) -> bytes:
         """Return the last status in Prometheus' text format; from any thread."""
         return prometheus.metrics(self._status)
+
+    def page(self) -> bytes:
+        """Return the page of the run, a few seconds old at most; from any thread."""
+        return self._page.made(self._status)
 
     def request(self, action: str) -> None:
         """Pass on a "save" or a "stop"; from any thread."""

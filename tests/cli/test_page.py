@@ -1,0 +1,44 @@
+"""shardwise.cli.page: the page of a run directory, as a file."""
+
+from pathlib import Path
+
+from tests.cli.conftest import Command
+from tests.page.building import make_run
+
+
+def test_page_is_written_into_the_directory(tmp_path: Path, command: Command) -> None:
+    """Without --out the page is in the run directory, and the command says where; nothing else is written."""
+    directory = make_run(tmp_path / "run")
+    before = set(directory.rglob("*"))
+    ended = command("page", str(directory))
+    page = directory / "page.html"
+    assert (ended.code, ended.error) == (0, "")
+    assert ended.out.startswith(f"{page}  ")
+    assert set(directory.rglob("*")) - before == {page}
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert '"status":"complete"' in text
+    assert '"kept":true' in text
+
+
+def test_page_elsewhere(tmp_path: Path, command: Command) -> None:
+    """--out names the file, so that a directory that cannot be written has a page too."""
+    directory, out = make_run(tmp_path / "run"), tmp_path / "first.html"
+    assert command("page", str(directory), "--out", str(out)).code == 0
+    assert out.is_file()
+    assert not (directory / "page.html").exists()
+
+
+def test_page_that_cannot_be_written(tmp_path: Path, command: Command) -> None:
+    """A place that is not there is wrong usage, with what would help."""
+    ended = command("page", str(make_run(tmp_path / "run")), "--out", str(tmp_path / "none" / "page.html"))
+    assert (ended.code, ended.out) == (2, "")
+    assert "cannot be written" in ended.error
+    assert "--out" in ended.error
+
+
+def test_no_run_directory(tmp_path: Path, command: Command) -> None:
+    """A directory that holds no run is refused in the words of every command."""
+    ended = command("page", str(tmp_path))
+    assert (ended.code, ended.out) == (2, "")
+    assert "is no run directory" in ended.error

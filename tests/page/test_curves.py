@@ -1,0 +1,85 @@
+"""shardwise.page.curves: metrics.jsonl as curves, whole and thinned."""
+
+import json
+import random
+from pathlib import Path
+
+from tests.page.building import METRICS, lines, started, step
+
+from shardwise.page.curves import MOST_POINTS, Curve, Metrics, thinned
+from shardwise.train.metrics import steps
+
+
+def read(path: Path, text: str) -> Metrics:
+    """Return the metrics of a file with this text."""
+    path.write_text(text, encoding="utf-8")
+    return Metrics(path)
+
+
+def test_curves_are_the_steps_that_count(tmp_path: Path) -> None:
+    """Of a step that was repeated the last record counts, as for `shardwise status`; evaluations are a curve too."""
+    path = tmp_path / "metrics.jsonl"
+    metrics = read(path, lines(METRICS))
+    loss = metrics.curves["loss"]
+    assert dict(zip(loss.steps, loss.values, strict=True)) == {record["step"]: record["loss"] for record in steps(path)}
+    assert list(metrics.curves["heldOutLoss"].steps) == [4]
+    assert (metrics.last_step, metrics.last("loss"), metrics.recent("tokensPerSecond")) == (6, 60.0, 1003.5)
+
+
+def test_steps_beyond_a_restart_are_forgotten(tmp_path: Path) -> None:
+    """After a start from a checkpoint, or anew, there is no step beyond it until it is made again."""
+    text = lines([started(0, 0), *(step(number) for number in range(1, 9)), started(4, 1)])
+    metrics = read(tmp_path / "metrics.jsonl", text)
+    assert (list(metrics.curves["loss"].steps), metrics.last_step) == ([1, 2, 3, 4], 4)
+    metrics = read(tmp_path / "metrics.jsonl", text + lines([started(0, 2), step(1, 7.0)]))
+    assert (list(metrics.curves["loss"].steps), metrics.last("loss")) == ([1], 7.0)
+
+
+def test_what_is_no_number_is_no_point(tmp_path: Path) -> None:
+    """A loss that JSON cannot hold, and a line that a kill has cut short, leave no point; the others stay."""
+    text = lines([step(1), {**step(2), "loss": None}, step(3)]) + json.dumps(step(4))[:20]
+    metrics = read(tmp_path / "metrics.jsonl", text)
+    assert list(metrics.curves["loss"].steps) == [1, 3]
+    assert list(metrics.curves["mfu"].steps) == [1, 2, 3]
+    assert metrics.last_step == 3
+
+
+def test_only_what_is_new_is_read(tmp_path: Path) -> None:
+    """What is appended later is taken in, half a line once it is whole: the result is that of one reading."""
+    path, text = tmp_path / "metrics.jsonl", lines(METRICS)
+    metrics = read(path, text[:700])
+    metrics.read()
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text[700:])
+    metrics.read()
+    assert metrics.series() == Metrics(path).series()
+    assert metrics.events == Metrics(path).events
+
+
+def test_no_file_has_no_curve(tmp_path: Path) -> None:
+    """A run that has not made a step has no series."""
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    assert (metrics.series(), metrics.events, metrics.last("loss"), metrics.recent("mfu")) == ([], [], None, None)
+
+
+def test_a_long_curve_keeps_its_ends_and_its_spikes() -> None:
+    """Of 100,000 steps as many points stay as a screen shows, with the first, the last, the lowest and the highest."""
+    curve, numbers = Curve(), random.Random(0)
+    for number in range(1, 100_001):
+        curve.add(number, 1e6 if number == 31_415 else -1e6 if number == 27_182 else numbers.random())
+    series = thinned("loss", curve)
+    points = dict(zip(series.steps, series.values, strict=True))
+    assert MOST_POINTS / 2 <= len(points) <= MOST_POINTS
+    assert series.count == 100_000
+    assert (series.steps[0], series.steps[-1]) == (1, 100_000)
+    assert (points[31_415], points[27_182]) == (1e6, -1e6)
+    assert series.steps == sorted(series.steps)
+
+
+def test_a_short_curve_keeps_every_point() -> None:
+    """Up to the limit nothing is left out, and values have six digits."""
+    curve = Curve()
+    for number in range(1, MOST_POINTS + 1):
+        curve.add(number, number + 1 / 3)
+    series = thinned("loss", curve)
+    assert (len(series.steps), series.values[0], series.values[-1]) == (MOST_POINTS, 1.33333, 2000.33)

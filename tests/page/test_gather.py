@@ -1,0 +1,76 @@
+"""shardwise.page.gather: the document of a page says what the files of the run say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.page.building import BEGAN, HOSTILE, SUMMARY, make_run
+
+from shardwise.page.gather import gather
+from shardwise.page.log_tails import MOST_LOGS, TAIL_BYTES, log_tails
+
+
+def test_numbers_are_those_of_the_files(tmp_path: Path) -> None:
+    """Step, loss, goodput, restarts, mesh, memory and checkpoints equal what the run has written."""
+    known = gather(make_run(tmp_path / "run"), status="complete", checkpoints=lambda _: [4])
+    assert (known.name, known.step, known.num_steps, known.live) == ("quickstart", 6, 100, False)
+    assert (known.loss, known.held_out_loss, known.mfu) == (60.0, 4.5, 0.25)
+    assert (known.goodput, known.entropy) == (SUMMARY["goodput"], SUMMARY["entropy"])
+    assert (known.restarts, known.resumed, known.attempts_made) == ({"failure": 1}, [4], 2)
+    assert (known.devices, known.mesh["tensor"]) == (4, 2)
+    assert [(row.devices, row.count, row.batch_bytes) for row in known.memory] == [("cpu:0", 3, 3), ("cpu:3", 1, 4)]
+    (save,) = known.saves
+    assert (save.step, save.saved_at, save.blocked_seconds, save.kept) == (4, BEGAN + 20, 0.25, True)
+    assert [(notice.event, notice.step) for notice in known.notices] == [("save", None), ("saveFailed", 5)]
+    assert HOSTILE in known.notices[-1].text
+
+
+def test_a_checkpoint_that_was_deleted_is_not_there(tmp_path: Path) -> None:
+    """A commit says whether its checkpoint is still there, and nothing where that is not known."""
+    directory = make_run(tmp_path / "run")
+    assert [save.kept for save in gather(directory, status="complete", checkpoints=lambda _: []).saves] == [False]
+    assert [save.kept for save in gather(directory, status="complete").saves] == [None]
+
+
+def test_a_run_that_has_written_nothing(tmp_path: Path) -> None:
+    """Of a directory without any file of a run everything is empty, and nothing is made up."""
+    known = gather(tmp_path, status="ready")
+    assert (known.name, known.step, known.num_steps, known.loss) == (tmp_path.name, 0, None, None)
+    parts = (known.series, known.attempts, known.goodput, known.memory, known.saves, known.logs, known.notices)
+    assert not any(parts)
+
+
+def test_a_run_that_was_killed_has_the_goodput_of_its_leader(tmp_path: Path) -> None:
+    """Without an end the wall time is what the leader last noted, and the page says so."""
+    directory = make_run(tmp_path / "run")
+    noted = {"run": "r", "scratch": "", "leaderPid": 1, "port": 1, "startedAt": BEGAN, "goodput": {"step": 5.0}}
+    (directory / "logs" / "leader.json").write_text(json.dumps(noted), encoding="utf-8")
+    known = gather(directory, status="dead")
+    assert (known.goodput, "sudden end" in known.goodput_of) == ({"step": 5.0}, True)
+
+
+def test_logs_are_the_newest_ends(tmp_path: Path) -> None:
+    """The rank that ended an attempt comes first; of long logs whole lines at the end stay, and of many the newest."""
+    directory = make_run(tmp_path / "run")
+    long = directory / "logs" / "attempt-1" / "host-0.log"
+    long.write_text("".join(f"line {number}\n" for number in range(10_000)), encoding="utf-8")
+    logs = log_tails(directory, {0: 1, 1: None})["logs"]
+    assert [(log.attempt, log.host) for log in logs] == [(1, 0), (1, 1), (0, 1), (0, 0)]
+    assert (logs[0].size, len(logs[0].text) < TAIL_BYTES) == (long.stat().st_size, True)
+    assert logs[0].text.endswith("line 9999\n")
+    assert logs[0].text.startswith("line ")
+    assert logs[1].text == f"log 1 1 {HOSTILE}\n"
+    for rank in range(2, MOST_LOGS + 1):
+        (long.parent / f"host-{rank}.log").touch()
+    told = log_tails(directory, {})
+    assert (len(told["logs"]), told["logs_left_out"]) == (MOST_LOGS, 3)
+
+
+@pytest.mark.parametrize("module", ["gather", "render"])
+def test_no_array_library_is_imported(module: str) -> None:
+    """The page is made without JAX and numpy: an agent can make it."""
+    code = f"import sys, shardwise.page.{module}; print({{'jax', 'numpy', 'ray'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

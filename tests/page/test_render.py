@@ -1,0 +1,176 @@
+"""shardwise.page.render: the page as one file, what it may do, and what a browser makes of it."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from tests.page.building import BEGAN, HOSTILE, lines, make_run, step
+
+from shardwise.page.document import PageDocument
+from shardwise.page.gather import gather
+from shardwise.page.render import TEMPLATE, render
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=5000",
+    "--window-size=1000,800",
+)
+SECTIONS = ("now", "curves", "goodput", "attempts", "hosts", "checkpoints", "memory", "logs", "events")
+
+
+def test_template_is_small_and_needs_nothing_else() -> None:
+    """The page without a run has less than 60 KB, and names no address: there is nothing to fetch."""
+    template = files("shardwise.page").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    assert len(template.encode()) < 60_000
+    assert re.findall(r"https?://[^\"]+", template) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", template)
+
+
+def test_a_long_run_makes_a_small_page(tmp_path: Path) -> None:
+    """Twenty thousand steps make a page of a few hundred KiB."""
+    directory = make_run(tmp_path / "run")
+    (directory / "metrics.jsonl").write_text(lines(step(n, n * 0.1234567) for n in range(1, 20_001)), encoding="utf-8")
+    assert len(render(gather(directory, status="complete")).encode()) < 300_000
+
+
+def test_text_of_a_run_stays_text(tmp_path: Path) -> None:
+    """Whatever a log or a name has in it, the page has one script, its own, and the document holds the text."""
+    directory = make_run(tmp_path / "run")
+    document = gather(directory, status="complete").model_copy(update={"name": f"{HOSTILE} {{{{document}}}}"})
+    page = render(document)
+    scripts = re.findall(r"<script(.*?)>(.*?)</script>", page, re.DOTALL)
+    assert [attributes for attributes, _ in scripts] == [' type="application/json" id="document"', ""]
+    assert not set("<>&\u2028") & set(scripts[0][1])
+    assert PageDocument.model_validate_json(scripts[0][1]) == document
+    (title,) = re.findall(r"<title>(.*?)</title>", page, re.DOTALL)
+    assert html.unescape(title) == f"{document.name} - shardwise"
+
+
+def test_policy_allows_its_own_script_alone(tmp_path: Path) -> None:
+    """The policy names the hash of the one script and of the one style, and nothing else may be loaded."""
+    page = render(gather(make_run(tmp_path / "run"), status="complete"))
+    (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', page)
+    for tag in ("script", "style"):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium on the PATH, which Debian has in the package of that name"
+)
+
+
+def browse(page: str, folder: Path) -> str:
+    """Return the page as headless Chromium has it after its script; nothing may be said on the console."""
+    assert CHROMIUM is not None
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", f"file://{folder}/page.html"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "CONSOLE" not in done.stderr
+    return done.stdout
+
+
+@needs_chromium
+def test_browser_shows_every_part(tmp_path: Path) -> None:
+    """In a browser all sections are there, the charts have a point for each step, and a log's markup is text."""
+    shown = browse(render(gather(make_run(tmp_path / "run"), status="complete", checkpoints=lambda _: [4])), tmp_path)
+    assert 'data-ready="true"' in shown
+    assert "data-error" not in shown
+    for section in SECTIONS:
+        assert f'<section id="{section}"' in shown
+        assert f'<a href="#{section}">' in shown
+    assert re.findall(r'data-points="(\d+)"', shown) == ["6"] * 5
+    assert re.findall(r'data-attempts="(\d+)"', shown) == ["2"]
+    body = shown[shown.index("<body") : shown.index('<script type="application/json"')]
+    assert "<script" not in body
+    assert html.escape(f"log 1 1 {HOSTILE}", quote=False) in body
+    for text in ("63 %", "its devices take 2.0 times as long", "rank 1 ended with signal SIGKILL", "data_outer 2"):
+        assert text in body
+    assert "<title>quickstart - shardwise</title>" in shown
+
+
+@needs_chromium
+def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
+    """Arrow keys read a chart's steps, a list picks the attempt, a button the colours, and all else is a link."""
+    keys = """
+    const press = (key) => document.querySelector(".plot svg").dispatchEvent(new KeyboardEvent("keydown", {key}));
+    const said = () => document.querySelector("figure output").textContent;
+    const told = [];
+    press("ArrowLeft"); told.push(said());
+    press("Home"); told.push(said());
+    press("ArrowLeft"); press("ArrowRight"); told.push(said());
+    document.querySelector("button").click(); told.push(document.documentElement.style.colorScheme);
+    document.querySelector("button").click(); told.push(document.documentElement.style.colorScheme);
+    told.push(document.querySelectorAll("nav a[href], summary, select, button, [tabindex='0']").length);
+    document.body.dataset.told = told.join("; ");
+    """
+    page = render(gather(make_run(tmp_path / "run"), status="complete"))
+    shown = browse(_with_script(page, keys), tmp_path)
+    (told,) = re.findall(r'data-told="(.*?)"', shown)
+    *said, count = told.split("; ")
+    assert said == ["50.0 at step 5", "1.000 at step 1", "2.000 at step 2", "light", "dark"]
+    assert int(count) >= len(SECTIONS) + 4 + 5
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [360, 1200])
+def test_page_fits_its_screen(tmp_path: Path, width: int) -> None:
+    """On a telephone as on a wide screen nothing sticks out to the side; what is wider scrolls in its own box."""
+    page = _with_script(render(gather(make_run(tmp_path / "run"), status="complete")), "")
+    frame = f'<iframe srcdoc="{html.escape(page)}" style="border: 0; width: {width}px; height: 700px"></iframe>'
+    measure = """
+    onload = () => {
+      const inner = document.querySelector("iframe").contentDocument.documentElement;
+      document.body.dataset.width = `${inner.dataset.ready} ${inner.scrollWidth - inner.clientWidth}`;
+    };
+    """
+    shown = browse(f"<!doctype html><body>{frame}<script>{measure}</script></body>", tmp_path)
+    assert re.findall(r'data-width="(.*?)"', shown) == ["true 0"]
+
+
+def _with_script(page: str, script: str) -> str:
+    """Return the page without its policy, which lets no other script run, and with this one at its end."""
+    without = re.sub(r"<meta http-equiv.*?>", "", page)
+    return without.replace("</body>", f"<script>{script}</script></body>")
+
+
+@needs_chromium
+def test_browser_says_what_a_run_has_not_recorded(tmp_path: Path) -> None:
+    """A run that never started has all sections too, each with a word why it is empty."""
+    shown = browse(render(gather(tmp_path, status="ready")), tmp_path)
+    assert 'data-ready="true"' in shown
+    assert "data-error" not in shown
+    for text in ("No step is complete", "has not recorded", "No start of the trainers", "None is committed", "no logs"):
+        assert text in shown
+
+
+def test_document_is_json_of_known_names() -> None:
+    """What has its default is left out of the page, and times are numbers."""
+    document = PageDocument(name="x", directory="/r", made_at=BEGAN, status="ready", live=False, step=0)
+    (data,) = re.findall(r'id="document">(.*?)</script>', render(document))
+    assert json.loads(data) == {
+        "name": "x",
+        "directory": "/r",
+        "madeAt": BEGAN,
+        "status": "ready",
+        "live": False,
+        "step": 0,
+    }

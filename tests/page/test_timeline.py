@@ -1,0 +1,60 @@
+"""shardwise.page.timeline: the events of a run as attempts with their hosts."""
+
+from tests.page.building import BEGAN, ENDED, EVENTS, host
+
+from shardwise.page.timeline import MOST_ATTEMPTS, MOST_HOSTS, Timeline
+from shardwise.protocol.run_status import RunStatus
+
+
+def test_attempts_have_their_times_and_causes() -> None:
+    """A bad end has its cause, rank and exit; a good one its message; both have the times of their events."""
+    killed, complete = Timeline(EVENTS).attempts
+    assert (killed.began, killed.running, killed.ended) == (BEGAN, BEGAN + 10, BEGAN + 30)
+    assert (killed.cause, killed.rank, killed.exit) == ("failure", 1, "signal SIGKILL")
+    assert [(each.host, each.own_seconds, each.phases["compile"]) for each in killed.hosts] == [
+        (0, 0.001, 4.0),
+        (1, 0.002, 4.0),
+    ]
+    assert (complete.began, complete.from_step, complete.ended) == (BEGAN + 32, 4, BEGAN + 40)
+    assert (complete.cause, complete.message, complete.hosts) == (None, "complete", [])
+
+
+def test_an_attempt_of_a_command_that_was_killed_has_no_end() -> None:
+    """Where no end is written none is made up: the last event is the last that is known."""
+    (attempt,) = Timeline(EVENTS[:5]).attempts
+    assert (attempt.ended, attempt.last, attempt.cause, attempt.message) == (None, BEGAN + 15, None, "")
+
+
+def test_what_else_happened_is_noticed() -> None:
+    """A slow host is named with its reason, and requests are events; what attempts show is not said twice."""
+    timeline = Timeline(EVENTS)
+    assert [(slow.host, slow.time) for slow in timeline.slow] == [(1, BEGAN + 12)]
+    assert "2.0 times" in timeline.slow[0].message
+    assert [notice.event for notice in timeline.notices] == ["save"]
+
+
+def test_of_a_large_run_what_events_name_is_shown() -> None:
+    """Of a thousand hosts the first are shown, and those that events have named; of many attempts the newest."""
+    hosts = {"event": "hosts", "hosts": [host(number) for number in range(1000)], "time": BEGAN + 20}
+    slow = {"event": "slow", "host": 777, "message": "", "time": BEGAN + 12}
+    lost = {"event": "ended", **ENDED, "rank": 555, "time": BEGAN + 21}
+    (attempt,) = Timeline([*EVENTS[:3], slow, hosts, lost]).shown()
+    assert [each.host for each in attempt.hosts] == [*range(MOST_HOSTS - 2), 555, 777]
+    assert attempt.hosts_left_out == 1000 - MOST_HOSTS
+    began = ({"event": "attempt", "attempt": number, "time": BEGAN + number} for number in range(MOST_ATTEMPTS + 7))
+    shown = Timeline(began).shown()
+    assert (len(shown), shown[0].number) == (MOST_ATTEMPTS, 7)
+
+
+def test_a_live_leader_tells_of_the_attempt_under_way() -> None:
+    """The hosts of a status are those of the attempt that runs, up to now."""
+    known = {"agent_pid": 1, "trainer_pid": 2, "phase": "step", "age_seconds": 0.1, "state": "R", "standby": True}
+    hosts = [{**host(number), **known} for number in (0, 1)]
+    status = RunStatus.model_validate(
+        {"name": "x", "phase": "running", "attempt": 0, "ray_session": 1, "slowest_host": 0, "hosts": hosts}
+    )
+    timeline = Timeline(EVENTS[:4])
+    timeline.live(status, BEGAN + 60)
+    (attempt,) = timeline.attempts
+    assert (attempt.ended, attempt.last, [each.step for each in attempt.hosts]) == (None, BEGAN + 60, [6, 6])
+    assert [slow.host for slow in timeline.slow] == [1, 0]

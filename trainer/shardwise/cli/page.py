@@ -1,0 +1,39 @@
+"""`shardwise page`: a run as one HTML file, made from its directory, whose cluster may be gone. No JAX."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwise.cli.command import RunDir
+from shardwise.cli.live import live_status
+from shardwise.cli.run_files import committed_steps, refuse_other_directory, status_of
+from shardwise.page.gather import gather
+from shardwise.page.render import render
+from shardwise.protocol.contract import PAGE
+from shardwise.protocol.errors import UsageError
+from shardwise.protocol.files import replace_file
+
+Out = Annotated[Path | None, typer.Option("--out", help=f"The file to write; else DIR/{PAGE}.", metavar="FILE")]
+
+
+def command(directory: RunDir, *, out: Out = None) -> None:
+    """Write a run as one HTML page, from its directory alone.
+
+    It shows curves, goodput, attempts, hosts, checkpoints and logs; of a live run as they are at this moment.
+    """
+    refuse_other_directory(directory)
+    status = status_of(directory)
+    document = gather(
+        directory,
+        status=status,
+        live=live_status(directory) if status in ("starting", "running") else None,
+        checkpoints=lambda root: committed_steps(root)[0],
+    )
+    path = out or directory / PAGE
+    text = render(document)
+    try:
+        replace_file(path, text, durable=False)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror}); give another place with --out") from error
+    typer.echo(f"{path}  {len(text.encode()) / 1024:.0f} KiB; open it in a browser")

@@ -1,0 +1,5 @@
+"""The page of a run: one HTML file with its curves, its time, its hosts, checkpoints and logs.
+
+`gather.py` reads a run directory into a `PageDocument`, `render.py` puts that into `page.html`. Neither imports JAX, so
+the command and the leader of a live run make the same page.
+"""

@@ -1,0 +1,146 @@
+"""metrics.jsonl as a page needs it: numbers over steps in little memory, thinned to what a screen can show."""
+
+import json
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from shardwise.page.document import Series
+from shardwise.protocol.eta import RECENT_STEPS
+
+NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm")
+HELD_OUT = "heldOutLoss"
+MOST_POINTS = 2000
+_DIGITS = 6
+
+
+class Curve:
+    """One number over the steps, ascending."""
+
+    def __init__(self) -> None:
+        self.steps, self.values = array("q"), array("d")
+
+    def add(self, step: int, value: float) -> None:
+        """Append a step; those from it on, which an earlier attempt has written, no longer count."""
+        self.cut(step)
+        self.steps.append(step)
+        self.values.append(value)
+
+    def cut(self, step: int) -> None:
+        """Forget this step and those after it."""
+        if self.steps and self.steps[-1] >= step:
+            keep = bisect_left(self.steps, step)
+            del self.steps[keep:], self.values[keep:]
+
+    def recent(self) -> list[float]:
+        """Return the last values."""
+        return list(self.values[-RECENT_STEPS:])
+
+
+class Metrics:
+    """metrics.jsonl so far: a curve by name, and every event but the evaluations, in the order of the file."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file; one that does not exist yet has no steps."""
+        self._path, self._offset = path, 0
+        self.curves = {name: Curve() for name in (*NAMES, HELD_OUT)}
+        self.events: list[dict[str, Any]] = []
+        self.last_step = 0
+        self.read()
+
+    def read(self) -> None:
+        """Take in what has been appended since."""
+        for line in _whole_lines(self._path, self._offset):
+            self._offset += len(line)
+            if (record := _object(line)) is not None:
+                self._take(record)
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        event, step = record.get("event"), record.get("step", 0)
+        if event is None:
+            self.last_step = step
+            for name in NAMES:
+                self._add(name, step, record.get(name))
+        elif event == "evaluated":
+            self._add(HELD_OUT, step, record.get(HELD_OUT))
+        else:
+            if event in ("started", "restored"):
+                self.last_step = step
+                for curve in self.curves.values():
+                    curve.cut(step + 1)
+            self.events.append(dict(record))
+
+    def _add(self, name: str, step: int, value: object) -> None:
+        # What JSON cannot hold is null in the file: the step then has no point.
+        if isinstance(value, int | float):
+            self.curves[name].add(step, value)
+        else:
+            self.curves[name].cut(step)
+
+    def recent(self, name: str) -> float | None:
+        """Return the median of the last steps; None before the first."""
+        values = self.curves[name].recent()
+        return float(median(values)) if values else None
+
+    def last(self, name: str) -> float | None:
+        """Return the last value; None if there is none."""
+        values = self.curves[name].values
+        return values[-1] if values else None
+
+    def series(self) -> list[Series]:
+        """Return each curve that has a point, thinned."""
+        return [thinned(name, curve) for name, curve in self.curves.items() if curve.steps]
+
+
+def thinned(name: str, curve: Curve, most: int = MOST_POINTS) -> Series:
+    """Return at most `most` points: of each stretch of steps the lowest and the highest, so that no spike is lost."""
+    count = len(curve.steps)
+    chosen = range(count) if count <= most else _extremes(curve.values, most // 2 - 1)
+    return Series(
+        name=name,
+        steps=[curve.steps[at] for at in chosen],
+        values=[_rounded(curve.values[at]) for at in chosen],
+        count=count,
+    )
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file, one a line; what a kill has cut short is passed over."""
+    yield from (record for line in _whole_lines(path, 0) if (record := _object(line)) is not None)
+
+
+def _whole_lines(path: Path, offset: int) -> Iterator[bytes]:
+    """Yield every line from this byte on that has its end."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(offset)
+        yield from (line for line in file if line.endswith(b"\n"))
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _extremes(values: "array[float]", buckets: int) -> list[int]:
+    """Return where each of so many stretches is lowest and where it is highest, with the first and the last of all."""
+    count, chosen = len(values), {0, len(values) - 1}
+    for bucket in range(buckets):
+        begin = bucket * count // buckets
+        stretch = values[begin : (bucket + 1) * count // buckets]
+        chosen |= {begin + stretch.index(min(stretch)), begin + stretch.index(max(stretch))}
+    return sorted(chosen)
+
+
+def _rounded(value: float) -> float:
+    return value if value == 0.0 or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")

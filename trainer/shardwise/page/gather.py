@@ -1,0 +1,147 @@
+"""Reads a run directory into the document of its page. Nothing is written, and no process of the run is needed."""
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.load import load
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+from shardwise.page.curves import HELD_OUT, Metrics, json_lines
+from shardwise.page.document import MemoryRow, PageDocument, Save
+from shardwise.page.log_tails import log_tails
+from shardwise.page.timeline import Timeline, notice
+from shardwise.protocol.contract import EVENTS, JOB_FILE, LOGS, METRICS, SUMMARY, checkpoint_root
+from shardwise.protocol.eta import eta_seconds
+from shardwise.protocol.leader_record import LeaderRecord
+from shardwise.protocol.run_status import RunStatus
+
+MOST_NOTICES = 200
+MOST_SAVES = 100
+_STARTS = ("started", "restored")
+_SHOWN_ELSEWHERE = (*_STARTS, "saved", "stopped", "complete", "profiled")
+_SIZES = ("params_bytes", "optimizer_bytes", "batch_bytes", "temporary_bytes")
+
+
+def gather(
+    directory: Path,
+    *,
+    status: str | None = None,
+    live: RunStatus | None = None,
+    metrics: Metrics | None = None,
+    checkpoints: Callable[[str], Collection[int] | None] = lambda _: None,
+) -> PageDocument:
+    """Return the document of a run.
+
+    Args:
+        directory: the run directory.
+        status: as `shardwise status` names it; None if the run is known to live, and its summary says it.
+        live: what its leader says, None without one.
+        metrics: what has been read of its metrics before; None to read them whole.
+        checkpoints: returns the committed steps that are in a folder or bucket now, None if that is not known.
+
+    """
+    now = time.time()
+    summary = _summary(directory)
+    status = status or summary.get("status", "ready")
+    if metrics is None:
+        metrics = Metrics(directory / METRICS)
+    else:
+        metrics.read()
+    timeline = Timeline(json_lines(directory / LOGS / EVENTS))
+    if live:
+        timeline.live(live, now)
+    job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
+    record = LeaderRecord.read(directory)
+    starts = [event for event in metrics.events if event["event"] in _STARTS]
+    root = checkpoint_root(job.spec.training.checkpoint.path if job else None, directory)
+    steps = job.spec.training.steps if job else summary.get("of")
+    running = status in ("starting", "running")
+    return PageDocument(
+        name=live.name if live else _name(job, summary, directory),
+        directory=str(directory),
+        made_at=now,
+        status=status,
+        live=running,
+        phase=live.phase if live else None,
+        reason=live.reason if live else "",
+        error=summary.get("error") or "",
+        step=metrics.last_step,
+        num_steps=steps,
+        eta_seconds=eta_seconds(metrics.last_step, steps, metrics.curves["stepSeconds"].recent()) if running else None,
+        loss=metrics.last("loss"),
+        tokens_per_second=metrics.recent("tokensPerSecond"),
+        mfu=metrics.recent("mfu"),
+        held_out_loss=metrics.last(HELD_OUT),
+        attempts_made=len(timeline.attempts),
+        restarts=live.restarts if live else (record.restarts if record else summary.get("restarts", {})),
+        entropy=summary.get("entropy", {}),
+        series=metrics.series(),
+        resumed=[event["step"] for event in starts if event["event"] == "restored"],
+        **_goodput(summary, record, live),
+        attempts=timeline.shown(),
+        slow=timeline.slow,
+        **_notices(timeline, metrics),
+        checkpoint_root=root,
+        **_saves(metrics, checkpoints(root)),
+        mesh=starts[-1].get("mesh", {}) if starts else {},
+        devices=starts[-1].get("devices") if starts else None,
+        memory=_memory(starts[-1].get("memory", [])) if starts else [],
+        **log_tails(directory, {attempt.number: attempt.rank for attempt in timeline.attempts}),
+        digest=summary.get("digest") or "",
+    )
+
+
+def _summary(directory: Path) -> dict[str, Any]:
+    try:
+        read = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # before the first start; the next one writes it anew
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _name(job: TrainingJob | None, summary: Mapping[str, Any], directory: Path) -> str:
+    return job.metadata.name if job else summary.get("name") or directory.name
+
+
+def _goodput(summary: Mapping[str, Any], record: LeaderRecord | None, live: RunStatus | None) -> dict[str, Any]:
+    """Return the wall time by category, the surest source first."""
+    if live:
+        return {"goodput": live.goodput, "goodput_of": "the command so far"}
+    if record and record.result is None:
+        # It did not live to say which of the steps were lost.
+        return {"goodput": record.goodput, "goodput_of": "the last command up to its sudden end, lost steps not apart"}
+    return {"goodput": summary.get("goodput", {}), "goodput_of": "the last command"}
+
+
+def _notices(timeline: Timeline, metrics: Metrics) -> dict[str, Any]:
+    untimed = [notice(event) for event in metrics.events if event["event"] not in _SHOWN_ELSEWHERE]
+    every = [*timeline.notices, *untimed]
+    return {"notices": every[-MOST_NOTICES:], "notices_left_out": max(0, len(every) - MOST_NOTICES)}
+
+
+def _saves(metrics: Metrics, checkpoints: Collection[int] | None) -> dict[str, Any]:
+    """Return the commits that count: of a step that was saved again after a restart, the last one."""
+    newest: dict[int, Save] = {}
+    for event in metrics.events:
+        if event["event"] == "saved":
+            newest.pop(event["step"], None)
+            newest[event["step"]] = Save.model_validate(event)
+    every = [
+        save if checkpoints is None else save.model_copy(update={"kept": save.step in checkpoints})
+        for save in newest.values()
+    ]
+    return {"saves": every[-MOST_SAVES:], "saves_left_out": max(0, len(every) - MOST_SAVES)}
+
+
+def _memory(rows: Collection[Mapping[str, Any]]) -> list[MemoryRow]:
+    """Return one row for the devices that hold the same."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for row in rows:
+        alike.setdefault(tuple(row[size] for size in _SIZES), []).append(row["device"])
+    return [
+        MemoryRow(devices=names[0], count=len(names), **dict(zip(_SIZES, sizes, strict=True)))
+        for sizes, names in alike.items()
+    ]
