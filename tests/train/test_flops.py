@@ -1,0 +1,71 @@
+"""The model FLOPs of a token are those of the products in the traced program, for every kind of block."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from tests.train.small_gpt import gpt2_config, program_of
+
+from shardwise.plan.flops import traced_flops
+from shardwise.train.config import GptConfig
+from shardwise.train.dropout import Dropout
+from shardwise.train.flops import flops_per_token
+from shardwise.train.model import whole_table
+
+_LLAMA: dict[str, Any] = {
+    "norm": "rms",
+    "activation": "swiglu",
+    "position": "rotary",
+    "rotary_dim": 8,
+    "rotary_pairs": "half",
+    "tied_head": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "parallel": {"block": "parallel", "tied_head": False, "head_bias": True},
+    "gated": _LLAMA,
+    "shared heads": {**_LLAMA, "num_kv_heads": 2},
+    "one head of keys, wider heads": {**_LLAMA, "num_kv_heads": 1, "head_size": 16},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flops_are_those_of_the_traced_products(kind: str) -> None:
+    """A forward pass has a third of them, but for the upper half of the attention, which one block does not skip."""
+    # A vocabulary without padding, and positions of one block of attention.
+    config = gpt2_config(vocab_size=128, seq_len=64, **KINDS[kind])
+    masked = 2 * config.num_layers * config.num_heads * config.head_size * config.seq_len
+    assert _traced_a_token(config) == flops_per_token(config) / 3 + masked
+
+
+@pytest.mark.parametrize(("window", "pattern"), [(16, None), (16, 3), (1, 2), (128, None)])
+def test_a_window_costs_the_keys_in_it(window: int, pattern: int | None) -> None:
+    """Beside a model without one it saves what its layers' masks take away, within one key a layer."""
+    config = gpt2_config(num_layers=6, vocab_size=128, seq_len=64)
+    windowed = gpt2_config(
+        num_layers=6, vocab_size=128, seq_len=64, sliding_window=window, sliding_window_pattern=pattern
+    )
+    local = [layer for layer in range(6) if pattern is None or (layer + 1) % pattern]
+    hidden = len(local) * sum(max(0, at + 1 - window) for at in range(64)) / 64
+    saved = (flops_per_token(config) - flops_per_token(windowed)) / (12 * config.num_heads * config.head_size)
+    assert abs(saved - hidden) <= len(local)
+
+
+def _traced_a_token(config: GptConfig) -> float:
+    """Count the products of a forward pass with all logits."""
+    program = program_of(config)
+
+    def forward(params: dict[str, jax.Array], tokens: jax.Array) -> jax.Array:
+        model = program.model(params)
+        table = whole_table(model.token_embedding, program.layout)
+        hidden = model.hidden(table, tokens, None, Dropout.none(), program.layout)
+        logits: jax.Array = model.logits(hidden, program.layout).array
+        return logits
+
+    tokens = jax.ShapeDtypeStruct((2, config.seq_len), jnp.int32)
+    with jax.set_mesh(program.layout.mesh):
+        traced = jax.make_jaxpr(forward)(program.abstract()["params"], tokens)
+    return traced_flops(traced.jaxpr, dict(program.layout.mesh.shape)) / tokens.size
