@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.protocol.contract import LOGS, METRICS, Phase
 
 _LOOK_SECONDS = 0.005
-_USUAL = frozenset({"session", "attempt", "running", "done", "save", "left", "started", "restored"})
+_USUAL = frozenset({"session", "attempt", "running", "hosts", "done", "save", "left", "started", "restored"})
 _USUAL_METRICS = _USUAL | {"evaluated", "saved", "stopped", "complete", None}
 _WAY_BACK = (Phase.JOIN, Phase.DATA, Phase.RESTORE, Phase.INIT, Phase.COMPILE)
 

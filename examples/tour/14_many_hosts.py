@@ -211,7 +211,8 @@ events, made = list(records(run / LOGS / EVENTS)), list(records(run / METRICS))
 ended, (begun, again) = next(x for x in events if x["event"] == "ended"), [x for x in events if x["event"] == "running"]
 words = {"session": "Ray connects the agents", "attempt": "trainers get orders", "running": "first step complete"}
 assert again["fromStep"] >= SAVE_EVERY, "it goes on from a checkpoint and not from the beginning"
-told_of = [(words.get(x["event"], x["event"]), x.get("attempt", ""), x.get("message", "")) for x in events]
+short = [x for x in events if x["event"] != "hosts"]  # where each host's time went, in many words
+told_of = [(words.get(x["event"], x["event"]), x.get("attempt", ""), x.get("message", "")) for x in short]
 show.table("What the launcher wrote down", ("event", "attempt", "in its words"), told_of)
 at = next(i for i, x in enumerate(made) if x.get("event") == "restored")
 parts = [[x for x in part if "loss" in x] for part in (made[:at], made[at:])]  # before and after

@@ -27,10 +27,10 @@ def test_a_wall_clock_that_is_set_is_no_time(
     """Neither where the time went nor how long ago the last end was counts the jump."""
     right, began_at = time.time, time.time()
     state = state_in(tmp_path, started_at=began_at)
-    state.begin(Mock(number=0, seconds={}))
+    state.begin(Mock(number=0, progress={}))
     state.end(well=False)
     monkeypatch.setattr(time, "time", lambda: right() + jump_seconds)
-    state.begin(Mock(number=1, seconds={}))
+    state.begin(Mock(number=1, progress={}))
 
     assert state.since_end is not None
     assert 0 <= state.since_end < 600

@@ -61,11 +61,6 @@ class Attempt:
         self.progress: dict[int, Progress] = {}
 
     @property
-    def seconds(self) -> Mapping[str, float]:
-        """Rank 0's time by phase."""
-        return self.progress[0].seconds if 0 in self.progress else {}
-
-    @property
     def stalled(self) -> bool:
         """Whether no rank makes progress at the moment."""
         return self._stall is not None

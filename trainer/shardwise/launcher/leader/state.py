@@ -105,7 +105,7 @@ class LeaderState:
     def end(self, *, well: bool) -> None:
         """Note that it has ended, well or badly."""
         assert self.running is not None
-        self._ledger.ended(self._now(), self.running.seconds, well=well)
+        self._ledger.ended(self._now(), self._seconds(), well=well)
         self.running, self.ended_at = None, self._now()
         self.note(running=False)
 
@@ -115,7 +115,9 @@ class LeaderState:
         self.record = self.record.model_copy(update={"goodput": total, **changes}).write(self.directory)
 
     def _seconds(self) -> Mapping[str, float]:
-        return self.running.seconds if self.running else {}
+        """Return rank 0's time by phase in the attempt under way."""
+        leading = self.running.progress.get(0) if self.running else None
+        return leading.seconds if leading else {}
 
     def _now(self) -> float:
         """Return seconds since the epoch, by the wall clock of the start: setting the clock changes nothing."""
