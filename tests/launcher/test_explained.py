@@ -10,6 +10,7 @@ import pytest
 
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.causes import Ending
+from shardwise.launcher.leader.channel import Channel
 from shardwise.launcher.leader.members import Members
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.protocol.contract import Cause, ExitCode
@@ -22,22 +23,26 @@ NO_MEMORY = Exit(attempt=0, code=None, signal=9, asked=False, out_of_memory=True
 KILLED = Exit(attempt=0, code=None, signal=9, asked=False, out_of_memory=False, log_tail="")
 
 
-class StandInChannel:
-    """The way to host 1, which is lost as often as the test says and then there again."""
+class StandInChannel(Channel):
+    """Host 1's part of Ray dies so many times before it answers."""
 
-    def __init__(self, ended: Exit, times_lost: int) -> None:
-        self.agent_ids, self.reports = {0: "own", 1: "one"}, dict[int, Any]()
-        self.ready, self.changed = asyncio.Event(), asyncio.Event()
+    def __init__(self, members: Members, own: Ended, ended: Exit, times_lost: int) -> None:
+        async def answer(_: Request) -> Ended:
+            return own
+
+        config: Any = SimpleNamespace(num_hosts=2)
+        super().__init__(config, members, Mock(), answer, 0)
         self.ready.set()
-        self._ended, self._lost = ended, times_lost
+        self.agent_ids = {0: "own", 1: "one"}
+        self._exit, self._times = ended, times_lost
 
-    async def ask(self, host: int, request: Request, answer: type[Ended], seconds: float) -> Ended:
+    async def ask(self, host: int, request: Request, answer: type[Any], seconds: float = 0.0) -> Any:
         """Answer as host 1 does at the end."""
         del request, answer, seconds
-        if self._lost:
-            self._lost -= 1
+        if self._times:
+            self._times -= 1
             raise CallError(host, "its part of Ray has died")
-        return Ended(agent_id="one", exit=self._ended)
+        return Ended(agent_id="one", exit=self._exit)
 
 
 def explained(ended: Exit, times_lost: int) -> Ending:
@@ -48,15 +53,10 @@ def explained(ended: Exit, times_lost: int) -> Ending:
         since = time.monotonic()
         members.polled(Poll(run="run", host=1, agent_id="one", address=""), since + 60.0)
         own = Ended(agent_id="own", exit=PEER_GONE)
-
-        async def answer(_: Request) -> Ended:
-            return own
-
         context: Any = SimpleNamespace(
             config=SimpleNamespace(num_hosts=2),
             members=members,
-            channel=StandInChannel(ended, times_lost),
-            host=SimpleNamespace(answer=answer),
+            channel=StandInChannel(members, own, ended, times_lost),
             events=Mock(),
         )
         attempt = Attempt(0, context)

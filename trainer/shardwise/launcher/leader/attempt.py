@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TypeVar
 
 from shardwise.job.accelerators import offered
 from shardwise.launcher.agent.config import stacks_of
@@ -17,10 +16,8 @@ from shardwise.launcher.leader.decision import Action, Observed, decide
 from shardwise.launcher.leader.devices import device_variables
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
-from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.contract import LOGS, Progress, progress_name
-from shardwise.protocol.message import Message
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit
 from shardwise.protocol.requests import (
@@ -28,13 +25,10 @@ from shardwise.protocol.requests import (
     Ended,
     EndTrainer,
     ReadStacks,
-    Request,
     SignalTrainer,
     Stacks,
     StartTrainer,
 )
-
-_Answer = TypeVar("_Answer", bound=Message)
 
 LOOK_SECONDS = 0.25
 _FRESH_SECONDS = 3.0
@@ -109,7 +103,7 @@ class Attempt:
             if action == Action.STOP:
                 # Before it is sent, because a host that does not answer must not prolong the others' time to stop.
                 self._stop_sent_at = time.monotonic()
-                await self._ask_all(SignalTrainer(word="stop"), Done, ANSWER_SECONDS)
+                await self._state.channel.ask_all(SignalTrainer(word="stop"), Done, ANSWER_SECONDS)
             elif action != Action.WAIT:
                 break
             await self._wait_for_change()
@@ -119,7 +113,7 @@ class Attempt:
 
     async def end(self) -> dict[int, Ended | None]:
         """End every trainer that still runs; return each host's answer, None if it gave none."""
-        answers = await self._ask_all(EndTrainer(), Ended, _END_SECONDS)
+        answers = await self._state.channel.ask_all(EndTrainer(), Ended, _END_SECONDS)
         now = time.monotonic()
         for rank, answer in answers.items():
             if answer:
@@ -234,7 +228,7 @@ class Attempt:
         self._stall = stall
 
     async def _write_stacks(self) -> None:
-        answers = await self._ask_all(ReadStacks(), Stacks, ANSWER_SECONDS)
+        answers = await self._state.channel.ask_all(ReadStacks(), Stacks, ANSWER_SECONDS)
         parts = [
             f"rank {rank}: {answer.text if answer else 'its host did not answer'}\n"
             for rank, answer in sorted(answers.items())
@@ -242,17 +236,3 @@ class Attempt:
         name = f"stacks-{self.number}-{time.strftime('%Y%m%dT%H%M%S')}.txt"
         (self._state.directory / LOGS / name).write_text("\n".join(parts), encoding="utf-8")
         self._state.events.write("stacks", attempt=self.number, file=f"{LOGS}/{name}")
-
-    async def _ask_all(self, request: Request, answer: type[_Answer], seconds: float) -> dict[int, _Answer | None]:
-        """Ask every host; map each to its answer, or None if it gave none. The leader's own host is called directly."""
-
-        async def ask(rank: int) -> _Answer | None:
-            try:
-                if rank == 0:
-                    return answer.model_validate(await self._state.host.answer(request))
-                return await self._state.channel.ask(rank, request, answer, seconds)
-            except CallError as error:
-                self._state.events.write("noAnswer", host=rank, op=request.op, reason=error.reason)
-                return None
-
-        return dict(zip(self._hosts, await asyncio.gather(*map(ask, self._hosts)), strict=True))

@@ -97,6 +97,21 @@ class Channel:
             raise CallError(host, "there is no way to it at the moment")
         return answer.model_validate_json(await self._ask(host, request.model_dump_json(), seconds))
 
+    async def ask_all(self, request: Request, answer: type[_Answer], seconds: float) -> dict[int, _Answer | None]:
+        """Ask every host; map each to its answer, or None if it gave none. The leader's own needs no open channel."""
+
+        async def ask(host: int) -> _Answer | None:
+            try:
+                if host == 0:
+                    return answer.model_validate(await self._own(request))
+                return await self.ask(host, request, answer, seconds)
+            except CallError as error:
+                self._events.write("noAnswer", host=host, op=request.op, reason=error.reason)
+                return None
+
+        hosts = range(self._config.num_hosts)
+        return dict(zip(hosts, await asyncio.gather(*map(ask, hosts)), strict=True))
+
     async def _ask_own(self, host: int, request: str, seconds: float) -> str:
         """Call this host's agent, which is part of this process, as a function."""
         try:
