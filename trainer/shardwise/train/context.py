@@ -64,12 +64,14 @@ def attend_over_context(
         [batch, heads, position, head_size] in the inputs' dtype, likewise.
 
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    sizes = jax.sharding.get_abstract_mesh().shape
     window = None if scores.window is None else jnp.asarray(scores.window)
     made: Any = None
     made_spec: Any = None
     if kernel == "splash":
-        made = splash_kernel(q.shape[1] // mesh.shape["tensor"], q.shape[2], ways=mesh.shape["context"])
+        made = splash_kernel(q.shape[1] // sizes["tensor"], q.shape[2], ways=sizes["context"])
+        # Of a mesh of its own: the one in use may have axes that a surrounding shard_map has made manual.
+        mesh = jax.sharding.AbstractMesh((sizes["context"],), ("context",))
         made_spec = made.manual_sharding_spec(NamedSharding(mesh, P(None, "context")))
 
     def local(made: Any, q: Array, k: Array, v: Array, segments: Array | None, window: Array | None) -> Array:
@@ -143,11 +145,12 @@ def _splash(kernel: Any, q: Array, whole: _Sequence) -> Array:
     """Call the Pallas kernel for TPUs on one device's queries."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
 
-    call: Callable[..., Array] = jax.vmap(kernel)
     if whole.own_segments is None or whole.segments is None:
-        return call(q, whole.keys, whole.values)
-    call = jax.vmap(lambda q, k, v, own, rows: kernel(q, k, v, kernels.SegmentIds(own, rows)))
-    return call(q, whole.keys, whole.values, whole.own_segments, whole.segments)
+        out: Array = jax.vmap(kernel)(q, whole.keys, whole.values)
+    else:
+        rows = kernels.SegmentIds(whole.own_segments, whole.segments)
+        out = jax.vmap(kernel)(q, whole.keys, whole.values, rows)
+    return out
 
 
 def _blockwise(q: Array, whole: _Sequence, softcap: float | None, block: int) -> Array:

@@ -20,7 +20,7 @@ def _chunks(length: int, ways: int) -> Any:
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
 
-    class Chunks(masks.CausalMask):  # type: ignore[misc]  # JAX's experimental parts ship no types
+    class Chunks(masks.CausalMask):
         def __getitem__(self, index: tuple[slice, slice]) -> NDArray[np.bool_]:
             rows, keys = self.q_sequence[index[0]], index[1]
             if rows[0] >= keys.stop - 1:
