@@ -63,6 +63,7 @@ def test_every_kind_is_there() -> None:
         "resume-elsewhere",
         "suspend-resume",
         "tpu-v5e-single-host",
+        "tpu-v5p-long-sequences",
         "tpu-v5p-multi-host",
         "tpu-v6e-multi-slice",
     }

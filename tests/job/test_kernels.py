@@ -18,6 +18,8 @@ BFLOAT16 = "training.precision.compute=bfloat16"
         ([BFLOAT16, "training.data.attendAcross=document"], "blockwise", "blockwise", "splash"),
         ([BFLOAT16, "training.model.seqLen=100"], "blockwise", "cudnn", "blockwise"),
         ([BFLOAT16, "training.model.preset=gptj-6b"], "blockwise", "blockwise", "splash"),
+        ([BFLOAT16, "training.mesh.context=4", "training.model.seqLen=1024"], "blockwise", "blockwise", "splash"),
+        ([BFLOAT16, "training.mesh.context=4", "training.model.seqLen=128"], "blockwise", "blockwise", "blockwise"),
         ([BFLOAT16, "training.model.attention=plain"], "plain", "plain", "plain"),
     ],
 )

@@ -327,6 +327,26 @@ def test_fields_of_a_model_that_do_not_go_together_are_refused(fields: str, path
     assert f"spec.training.{path}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "path", "expected"),
+    [
+        ("mesh={context: 4, tensor: 2}, model.seqLen=100", "mesh.context", "twice as many divide seqLen 100"),
+        ("mesh={context: 8, tensor: 2}", "mesh.context", "divides 4 devices of a replica with tensor 2: 1, 2, 4"),
+        (
+            "mesh.context=4, model.attention=splash, model.seqLen=640",
+            "model.seqLen",
+            "a multiple of 1024 with attention: splash and context 4",
+        ),
+        ("mesh.context=4, model.embed=202, model.heads=2", "mesh.tensor", "embed 202 over data 1 x context 4"),
+    ],
+)
+def test_sequences_that_do_not_split_are_refused(words: str, path: str, expected: str) -> None:
+    """Context divides the devices, and twice context the positions; a kernel has blocks in each chunk."""
+    with pytest.raises(JobError, match=re.escape(expected)) as error:
+        quickstart(*(f"training.{word}" for word in re.split(r", (?=m[oe])", words)))
+    assert f"spec.training.{path}" in str(error.value)
+
+
 def test_what_follows_from_other_fields_is_filled_in() -> None:
     """Sizes of heads and of stretched positions are written out, and a preset's are kept."""
     yarn = "ropeScaling: {kind: yarn, factor: 4.0}"

@@ -22,6 +22,7 @@ CHOICES: dict[str, Callable[[Training], object]] = {
     "attendAcross": lambda training: training.data.attend_across,
     "seqLen": lambda training: training.model.seq_len,
 }
+SPLIT = [row for row in TPUS if any(word.startswith("mesh.context") for word in row.words)]
 FIRST = [next(row for row in TPUS if row.accelerator == name) for name in dict.fromkeys(r.accelerator for r in TPUS)]
 
 
@@ -53,6 +54,23 @@ def test_weights_move_as_promised(row: Row) -> None:
     assert sum(move["count"] for move in gathers) >= WEIGHTS
     assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
     assert [move for move in sums if move["dtype"] == "bf16" or move["largest_bytes"] >= 2 * size * size] == []
+
+
+@pytest.mark.parametrize("row", SPLIT, ids=lambda row: row.name)
+def test_keys_and_values_move_as_promised(row: Row) -> None:
+    """Context gathers them beside computation and scatters their gradients: none is summed whole on each chip."""
+    said = answer(row)["step"]
+    model, mesh = resolve(row.request.job).spec.training.model, said["mesh"]
+    assert model.seq_len
+    assert model.embed
+    keys = 2 * 2 * mesh["context"] * model.seq_len * model.embed  # two sequences a chip, two bytes a value
+    moves = [move for move in said["collectives"] if "context" in move["axes"] and move["dtype"] == "bf16"]
+    largest = {move["kind"]: move["largest_bytes"] for move in moves}
+
+    assert largest["all-gather"] == keys
+    assert keys <= largest["reduce-scatter"] <= 1.2 * keys  # XLA may pad the pieces of a small array
+    assert [move for move in moves if move["kind"] == "all-gather" and move["asynchronous"] < move["count"]] == []
+    assert largest.get("all-reduce", 0) < keys
 
 
 def test_the_table_has_every_class_and_choice() -> None:

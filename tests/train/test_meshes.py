@@ -126,6 +126,7 @@ def test_bfloat16_weights_train_beside_their_float32_masters(make_program: MakeP
 
 
 def run(program: Program, num_steps: int = NUM_STEPS) -> tuple[str, list[float]]:
+    """The digest of a program's first state, and its losses."""
     initial = program.lower_init().compile()()
     return _digest(initial), _train(program, num_steps)[1]
 

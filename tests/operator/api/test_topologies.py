@@ -54,3 +54,13 @@ def test_a_near_miss_is_refused_with_the_choices(shardwise_api: Client, name: st
         create(shardwise_api, job(f"hardware={{accelerator: {name}, topology: {topology}}}"))
     assert f'given "{topology if name in BUILT_IN else name}", expected' in str(refused.value)
     assert said in str(refused.value)
+
+
+def test_sequences_that_are_split_share_a_batch(shardwise_api: Client) -> None:
+    """With context a batch may have fewer sequences than devices; weights are split over its ways too."""
+    devices = "hardware={accelerator: cpu-sim, topology: 1x8}"
+    create(shardwise_api, job(devices, "training.mesh={context: 4}", "training.batch.sequences=2"))
+    with pytest.raises(RefusedError, match=r"a multiple of data 2 x replica 1"):
+        create(shardwise_api, job(devices, "training.mesh={context: 4}", "training.batch.sequences=3"))
+    with pytest.raises(RefusedError, match=r"mesh.context: given 3, expected a size that divides 4 devices"):
+        create(shardwise_api, job(devices, "training.mesh={context: 3, tensor: 2}"))

@@ -64,11 +64,11 @@ def attend_over_context(
         [batch, heads, position, head_size] in the inputs' dtype, likewise.
 
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    sizes = jax.sharding.get_abstract_mesh().shape
     length = q.shape[2]
     made: list[Any] = []
     if kernel == "splash":
-        make = partial(splash_kernel, q.shape[1] // mesh.shape["tensor"], length, ways=mesh.shape["context"])
+        make = partial(splash_kernel, q.shape[1] // sizes["tensor"], length, ways=sizes["context"])
         windows = (scores.window,) if scores.in_window is None else (scores.window, None)
         made = [make(window=window, softcap=scores.softcap) for window in windows]
 
@@ -83,6 +83,8 @@ def attend_over_context(
         return softmax_weighted(q, whole.keys, whole.values, _within(seen, whole), scores.softcap)
 
     rows = None if segments is None else _ROWS
+    # Of a mesh of its own: the one in use may have axes that a surrounding shard_map has made manual.
+    mesh = jax.sharding.AbstractMesh((sizes["context"],), ("context",))
     by_queries = NamedSharding(mesh, P(None, "context"))
     specs = [one.manual_sharding_spec(by_queries) for one in made]
     ins = (specs, None if scores.in_window is None else P(), _HEADS, _HEADS, _HEADS, rows)
@@ -146,11 +148,12 @@ def _splash(kernel: Any, q: Array, whole: _Sequence) -> Array:
     """Call the Pallas kernel for TPUs on one device's queries."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
 
-    call: Callable[..., Array] = jax.vmap(kernel)
     if whole.own_segments is None or whole.segments is None:
-        return call(q, whole.keys, whole.values)
-    call = jax.vmap(lambda q, k, v, own, rows: kernel(q, k, v, kernels.SegmentIds(own, rows)))
-    return call(q, whole.keys, whole.values, whole.own_segments, whole.segments)
+        out: Array = jax.vmap(kernel)(q, whole.keys, whole.values)
+    else:
+        rows = kernels.SegmentIds(whole.own_segments, whole.segments)
+        out = jax.vmap(kernel)(q, whole.keys, whole.values, rows)
+    return out
 
 
 def _blockwise(q: Array, whole: _Sequence, softcap: float | None, block: int) -> Array:

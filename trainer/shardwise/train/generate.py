@@ -168,6 +168,7 @@ def _tokens(
 def _lower(function: partial[tuple[Array, Cache]], program: Program, *inputs: Any) -> jax.stages.Lowered:
     """Lower a program over the parameters. Other inputs are whole on every device, except a cache, which is donated."""
     layout, params = program.layout, program.abstract()["params"]
+    assert layout.context == 1, "a window's positions are in their own order"
     cached = NamedSharding(layout.mesh, layout.spec(CACHE_AXES, layout.compute))
     shardings = [cached if isinstance(x, Cache) else layout.replicated for x in inputs]
     donated = [1 + i for i, x in enumerate(inputs) if isinstance(x, Cache)]

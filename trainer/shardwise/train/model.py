@@ -151,11 +151,10 @@ class Gpt(eqx.Module):
         if config.scale_embedding:
             x = x * jnp.asarray(math.sqrt(config.embed_size), x.dtype)  # rounded, as in the published models
         if self.position_embedding is not None:
-            table = layout.whole(self.position_embedding)["position", positions]
-            if layout.context > 1:
-                at = [axis.name for axis in table.axes].index("position")
-                table = hax.named(zigzag(table.array, layout.context, axis=at), table.axes)
-            x = (x + table).astype(x.dtype)
+            learned = layout.whole(self.position_embedding)["position", positions]
+            at = [axis.name for axis in learned.axes].index("position")
+            learned = hax.named(zigzag(learned.array, layout.context, axis=at), learned.axes)
+            x = (x + learned).astype(x.dtype)
         return x
 
     def loss(

@@ -69,7 +69,7 @@ def _chunks(length: int, window: int | None, ways: int) -> Any:
 
     reach = length if window is None else window
 
-    class Chunks(masks.LocalMask):  # type: ignore[misc]  # JAX's experimental parts ship no types
+    class Chunks(masks.LocalMask):
         def __getitem__(self, index: tuple[slice, slice]) -> NDArray[np.bool_]:
             rows, keys = self.q_sequence[index[0]], index[1]
             least, most = rows[0] - (keys.stop - 1), rows[-1] - keys.start  # of how far a key lies before a query
