@@ -128,9 +128,10 @@ def splash(
     def local(scores: Scores, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
         def attended(window: int | None) -> Callable[..., Array]:
             kernel = splash_kernel(q.shape[1], q.shape[2], window=window, softcap=scores.softcap, interpret=interpret)
-            if segments is None:
-                return jax.vmap(kernel)
-            return jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))
+            mapped: Callable[..., Array] = jax.vmap(kernel)
+            if segments is not None:
+                mapped = jax.vmap(lambda q, k, v, s: kernel(q, k, v, kernels.SegmentIds(s, s)))
+            return mapped
 
         return scores.windowed(attended, q, k, v, *(() if segments is None else (segments,)))
 

@@ -81,7 +81,7 @@ def tasks_of_cluster(address: str, num_workers: int | None) -> Iterator[RayTasks
             "10.0.0.7:6379 (its hosts need shardwise and the paths of the data), or leave it out for this machine"
         ) from error
     with _ended_by_us():
-        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]  Ray has no types here
+        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]  # Ray has no types here
         yield RayTasks(num_workers or int(cores))
 
 
