@@ -49,6 +49,13 @@ programs, and one step, each measured in the same round. A host keeps a trainer 
 kill comes ten steps after the last start, so that it is.
 """
 
+TOKENIZE = """
+The same byte-level BPE of 8,192 tokens on the same text. tokenizers: the library's encode_batch_fast and an array of
+each document, of texts that are in memory already; nothing is read or written. Shardwise: a whole store, from the file
+to the disk: a digest of the text, lines to documents, tokens, ends of documents, fsync. Its processes are Ray's, which
+has started before. `make bench ARGS='--only tokenize'`.
+"""
+
 
 def paragraph(text: str) -> str:
     """A note on one line."""

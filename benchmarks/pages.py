@@ -180,6 +180,20 @@ def _recovery(part: Results) -> Iterator[Table]:
     )
 
 
+def _tokenize(part: Results) -> Iterator[Table]:
+    rows = [
+        [name, f"{figures['rate']['median'] / 1e6:.2f}", _spread(figures["ratio"])]
+        for name, figures in part["peers"].items()
+    ]
+    scaled = ", ".join(f"{name} {_spread(spread)}" for name, spread in part["scaling"].items())
+    yield Table(
+        title=f"Text to tokens: {part['text_bytes'] / 1e6:.0f} MB of JSONL",
+        columns=["", "MB/s", "times one thread"],
+        rows=rows,
+        notes=[notes.paragraph(notes.TOKENIZE), f"Two at once over one: {scaled}.", _measured(part, part["rounds"])],
+    )
+
+
 def _hung(hang: Mapping[str, Mapping[str, float]]) -> str:
     said, allowed, ended = (_spread(hang[what]) for what in (recovery.SAID, recovery.ALLOWED, recovery.ENDED))
     return (
@@ -195,6 +209,7 @@ _MAKERS: Mapping[str, Callable[[Results], Iterator[Table]]] = {
     "checkpoint": _checkpoint,
     "bucket": _bucket,
     "recovery": _recovery,
+    "tokenize": _tokenize,
 }
 
 

@@ -15,6 +15,7 @@ from benchmarks.document import merged  # noqa: E402
 from benchmarks.pages import Table, tables  # noqa: E402
 from benchmarks.sizes import SMALL, Case, Size  # noqa: E402
 from benchmarks.step import AGAIN, LEVANTER, LIMIT, SHARDWISE, TUNED  # noqa: E402
+from benchmarks.tokenising import write_text  # noqa: E402
 from benchmarks.turns import Spread, Worker, WorkerError, ratios, take_turns  # noqa: E402
 
 TOY = Size(name="toy", layers=1, heads=2, embed=32, mlp=128, seq_len=16, vocab=512, sequences=8, steps=1)
@@ -47,6 +48,15 @@ def test_saver_brings_back_what_it_saved(tmp_path: Path) -> None:
         assert saved.facts["disk_bytes"] >= 2 * saved.facts["tree_bytes"]
     with Worker(sys.executable, "checkpoint", saver, "restore", "toy", str(tmp_path), "2", "4") as restored:
         assert restored.facts["seconds"] > 0
+
+
+def test_the_same_text_is_tokenised_by_library_and_command(tmp_path: Path) -> None:
+    """Both answer each turn with a rate, and a turn of the command leaves no store behind."""
+    write_text(tmp_path, 100_000)
+    for peer in ("plain", "shardwise"):
+        with Worker(sys.executable, "tokenise", str(tmp_path), peer, "1") as worker:
+            assert worker.turn()["rate"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.jsonl", "tokenizer.json"]
 
 
 def test_worker_that_fails_says_why() -> None:

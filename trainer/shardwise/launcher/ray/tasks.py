@@ -4,6 +4,7 @@ This process is Ray's driver. A task whose worker is killed, or whose host is lo
 """
 
 import logging
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -16,6 +17,7 @@ from shardwise.protocol.errors import PeerError, ShardwiseError, UsageError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+_ANSWER_SECONDS = 10.0
 _ONE_CORE = {"TOKENIZERS_PARALLELISM": "false"}  # a task has one core; the others are other tasks'
 
 
@@ -71,14 +73,18 @@ def tasks_of_cluster(address: str, num_workers: int | None) -> Iterator[RayTasks
         UsageError: no cluster answers there.
 
     """
-    import ray  # noqa: PLC0415  only a command that uses Ray can afford it
-
+    host, _, port = address.rpartition(":")
     try:
+        # Ray itself would try for minutes.
+        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
+        import ray  # noqa: PLC0415  only a command that uses Ray can afford it
+
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env={"env_vars": _ONE_CORE})
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"--ray-address {address!r}: {error}; expected the address of the head of a Ray cluster that runs, such as "
-            "10.0.0.7:6379 (its hosts need shardwise and the paths of the data), or leave it out for this machine"
+            "10.0.0.7:6379, with its token in RAY_AUTH_TOKEN if it has one (its hosts need shardwise and the paths of "
+            "the data), or leave it out for this machine"
         ) from error
     with _ended_by_us():
         cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]  # Ray has no types here
