@@ -5,6 +5,7 @@ already.
 """
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -190,6 +191,27 @@ def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, process: Com
     assert "step 0: restored" in ended.out
     assert _first_loss(tuned) < _first_loss(folder / "runs" / "x") - 0.5
     assert len(str(status_of(tuned, command)["initialDigest"])) == 32
+
+
+@pytest.mark.usefixtures("finished")
+def test_an_imported_job_begins_with_its_weights_wherever_it_runs(
+    command: Command, process: Command, folder: Path, tmp_path: Path
+) -> None:
+    """In another directory, from another folder, with paths given relative: never from drawn weights."""
+    assert command("export", "runs/x", "out/again/model.safetensors").code == 0
+    changes = ["--set=hardware.topology=1x8", "--set=training.data.train.0.paths=[README.md]"]
+    assert command("import", "out/again", "runs/moved", *changes).code == 0
+    job = str(folder / "runs" / "moved" / "job.yaml")
+    few = ["--set=training.optimizer.schedule.warmupSteps=0", "--set=training.steps=1"]
+    ended = process("run", job, "--dir", str(tmp_path / "elsewhere"), *few, folder=tmp_path)
+    assert ended.code == 0, ended.error
+    assert "beginning with the weights of step 0 of" in ended.out
+    assert _first_loss(tmp_path / "elsewhere") < _first_loss(folder / "runs" / "x") - 0.5
+
+    shutil.rmtree(folder / "runs" / "moved" / "checkpoints")
+    ended = process("run", job, "--dir", str(tmp_path / "third"), *few, folder=tmp_path)
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "step-00000000 cannot be used" in ended.error
 
 
 @pytest.mark.parametrize(

@@ -68,5 +68,5 @@ def _traced_a_token(config: GptConfig) -> float:
     tokens = jax.ShapeDtypeStruct((2, config.seq_len), jnp.int32)
     with jax.set_mesh(program.layout.mesh):
         traced = jax.make_jaxpr(forward)(program.abstract()["params"], tokens)
-    total: int = traced_flops(traced.jaxpr, dict(program.layout.mesh.shape))
-    return total / int(tokens.size)
+    products: int = traced_flops(traced.jaxpr, dict(program.layout.mesh.shape))
+    return products / (2 * config.seq_len)

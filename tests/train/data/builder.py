@@ -38,7 +38,7 @@ def say(line: str) -> None:
 def main(cache: str, path: str, *options: str) -> None:
     """Prepares the file's data and says what it holds."""
     if "pause" in options:
-        setattr(dataset, "load_tokenizer", lambda _: PausingTokenizer())  # noqa: B010  it is not an export
+        setattr(dataset, "load_tokenizer", lambda _, **_named: PausingTokenizer())  # noqa: B010  it is not an export
     data = Data.model_validate({"train": [{"name": "text", "paths": [path]}], "heldOut": 0.2})
     made = dataset.prepare(data, seq_len=64, seed=0, cache_root=Path(cache), report=lambda line: say(f"report {line}"))
     tokens = made.train.rows(np.arange(256)).tokens

@@ -130,3 +130,30 @@ def test_bytes_that_are_not_utf8_are_refused_by_offset(path: str) -> None:
 def test_the_stored_type_holds_every_token(vocab_size: int, dtype: str) -> None:
     """Two bytes as long as they are enough."""
     assert token_dtype(vocab_size) == np.dtype(dtype)
+
+
+def test_documents_begin_and_end_with_the_tokens_that_the_job_names(tmp_path: Path) -> None:
+    """The first piece alone has the token in front; a prompt begins as a document; the same tokens are other data."""
+    library = library_tokenizer("</s>")
+    library.add_special_tokens([AddedToken("<bos>", special=True), AddedToken("<eos>", special=True)])
+    library.save(str(tmp_path / "t.json"))
+    plain = load_tokenizer(str(tmp_path / "t.json"))
+    tokenizer = load_tokenizer(str(tmp_path / "t.json"), begin="<bos>", end="<eos>")
+    long = b"x" * PIECE_BYTES
+
+    pieces = list(tokenizer.split([long, b"yz"], "here"))
+
+    first, second = tokenizer.encode_batch(pieces)
+    assert (first[0], first.size, second.size) == (257, PIECE_BYTES + 1, 2)
+    assert (plain.end_of_text, tokenizer.end_of_text) == (256, 258)
+    assert tokenizer.prompt("a") == [257, *tokenizer.encode("a")]
+    assert (tokenizer.prompt(""), plain.prompt("")) == ([257], [256])
+    assert tokenizer.fingerprint != plain.fingerprint
+
+
+def test_a_token_that_the_tokenizer_lacks_is_refused_by_name(path: str) -> None:
+    """With the field, and names near it; bytes have no tokens to name."""
+    with pytest.raises(DataError, match=r"data\.endToken: given '<endoftext>', .*near it are <\|endoftext\|>"):
+        load_tokenizer(path, end="<endoftext>")
+    with pytest.raises(DataError, match="with tokenizer: byte"):
+        load_tokenizer("byte", begin="<s>")

@@ -5,7 +5,7 @@ Reads one parameter at a time, so that the model need not fit twice, and needs n
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from shardwise.cli.command import RunDir, Step, trainer_imports
 from shardwise.cli.fallback_job import on_the_processor
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
+from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.protocol.errors import CheckpointError, UsageError
 
 _SUFFIX = ".safetensors"
@@ -22,8 +23,13 @@ OutFile = Annotated[
     Path, typer.Argument(help="The file to write; its folder gets a config.json too.", metavar=f"OUT{_SUFFIX}")
 ]
 
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16"] | None,
+    typer.Option("--dtype", help="The format of the numbers; without it the run's.", metavar="TYPE"),
+]
 
-def command(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
+
+def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype = None) -> None:
     """Write a run's model as safetensors in Hugging Face's names.
 
     GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Qwen and Gemma have such a format; what other models differ in is named.
@@ -40,33 +46,57 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None) -> None:
         from shardwise.train.data.tokenizer import load_tokenizer
 
     training = job.spec.training
-    tokenizer = load_tokenizer(training.data.tokenizer)
-    config = GptConfig.of(training, tokenizer_size=tokenizer.vocab_size, platform="cpu")
+    data = training.data
+    # The weights alone need no tokenizer where the job names the size of their vocabulary.
+    here = data.tokenizer == BYTE_TOKENIZER or "://" in data.tokenizer or Path(data.tokenizer).exists()
+    tokenizer = None
+    if here or training.model.vocab_size is None:
+        tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    size = tokenizer.vocab_size if tokenizer else training.model.vocab_size
+    assert size is not None
+    config = GptConfig.of(training, tokenizer_size=size, platform="cpu")
     weights.check_exportable(config)
     root = root_of(job, directory)
+    tokens = {
+        "bos_token_id": tokenizer.begin_of_text if tokenizer else None,
+        "eos_token_id": tokenizer.end_of_text if tokenizer else None,
+    }
     candidates = [step] if step is not None else steps(root)[::-1]
     if not candidates:
         raise nothing_saved(root)
     for candidate in candidates:
         console.print(f"writing {out} from the checkpoint of step {candidate} ...")
         try:
-            weights.write(out, config, _parameters(root, candidate))
+            weights.write(out, config, _parameters(root, candidate, dtype), tokens)
         except CheckpointError as error:
             if candidate == candidates[-1]:
                 raise
             report_refused(console, candidate, str(error))
         else:
             break
-    console.print(f"wrote {out} ({out.stat().st_size / 2**20:,.1f} MiB) and {out.parent / 'config.json'}")
+    weights.write_generation_config(out.parent, tokens)
+    source = Path(data.tokenizer) if tokenizer and Path(data.tokenizer).is_file() else None
+    copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token)
+    beside = ["config.json", "generation_config.json", *copied]
+    console.print(f"wrote {out} ({out.stat().st_size / 2**20:,.1f} MiB) with {', '.join(beside)} beside it")
+    if source is None:
+        console.print(_without_tokenizer(data.tokenizer))
 
 
-def _parameters(root: str, step: int) -> Iterator[tuple[str, Any]]:
+def _without_tokenizer(tokenizer: str) -> str:
+    why = "bytes have no tokenizer.json" if tokenizer == BYTE_TOKENIZER else f"{tokenizer} is not a file here"
+    return f"no tokenizer is beside it, since {why}: AutoTokenizer of transformers reads an empty one there"
+
+
+def _parameters(root: str, step: int, dtype: str | None) -> Iterator[tuple[str, Any]]:
     """Yield the parameters by the model's own paths, verified, one in memory at a time."""
+    import jax.numpy as jnp
+
     from shardwise.cli.model import PARAMS
     from shardwise.train.checkpoint import load_numpy
 
     for path, array in load_numpy(root, step, PARAMS):
-        yield path.removeprefix(PARAMS), array
+        yield path.removeprefix(PARAMS), array if dtype is None else array.astype(jnp.dtype(dtype))
 
 
 def _prepare_folder(out: Path) -> None:

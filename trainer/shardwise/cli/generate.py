@@ -61,11 +61,12 @@ def command(
 
     model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
     console.print(f"checkpoint of step {model.step}; compiling ...")
-    tokenizer = load_tokenizer(job.spec.training.data.tokenizer)
+    data = job.spec.training.data
+    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
     made = generate(
         model.program,
         model.params,
-        [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.end_of_text],
+        tokenizer.prompt(prompt),
         num_tokens=tokens,
         temperature=temperature,
         top_k=top_k,

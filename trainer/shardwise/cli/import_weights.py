@@ -3,6 +3,7 @@
 Writes the checkpoint first and the job file last, so that an import cut short is no run and can be given again.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +16,14 @@ from shardwise.job import environment
 from shardwise.job.document import Document, write_document
 from shardwise.job.load import check
 from shardwise.job.overrides import apply_overrides
+from shardwise.job.paths import absolute
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
 from shardwise.job.resolve import resolve
+from shardwise.job.sizes import num_parameters
 from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.data import Data
 from shardwise.protocol.contract import JOB_FILE, SUMMARY
-from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.errors import DataError, RunDirectoryError
 from shardwise.protocol.files import replace_file
 
 _TOKENIZER_FILE = "tokenizer.json"
@@ -32,13 +36,24 @@ Weights = Annotated[
     ),
 ]
 NewDir = Annotated[Path, typer.Argument(help="The run directory to make.", metavar="DIR")]
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", help="Its tokenizer.json; without it the one beside the weights.", metavar="FILE"),
+]
 Heads = Annotated[
     int | None,
     typer.Option("--heads", min=1, help="Attention heads, where config.json does not say how many.", metavar="N"),
 ]
 
 
-def command(model_file: Weights, directory: NewDir, overrides: Overrides = None, *, heads: Heads = None) -> None:
+def command(
+    model_file: Weights,
+    directory: NewDir,
+    overrides: Overrides = None,
+    *,
+    heads: Heads = None,
+    tokenizer: TokenizerFile = None,
+) -> None:
     """Make a run directory from published weights of GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Qwen or Gemma.
 
     It gets the weights as the checkpoint of step 0 and a job file to train on from there.
@@ -52,13 +67,23 @@ def command(model_file: Weights, directory: NewDir, overrides: Overrides = None,
 
     console.print(f"reading {model_file} ...")
     config, parameters = weights.read(model_file, heads=heads)
-    section = weights.model_section(config)
-    document = apply_overrides(_document(section, _tokenizer(model_file, config.vocab_size)), overrides or [])
+    document = _document(weights.model_section(config), _tokenizer(model_file, tokenizer, config.vocab_size))
+    document = apply_overrides(document, overrides or [])
+    check(document)  # before its values are used
+    _name_special_tokens(document.data["spec"]["training"]["data"])
     job = resolve(check(document))
+    notes = [*_tokenizer_notes(job.spec.training.data, config.vocab_size)]
     root = root_of(job, directory)
-    num_parameters, num_bytes = save_weights(job, directory, root, config, parameters, console.print)
+    for source in document.data["spec"]["training"]["data"]["train"]:
+        source["paths"] = [path if path == _TEXT_TO_FILL_IN else absolute(path) for path in source["paths"]]
+    # Named in the job, so that it never begins with other weights, wherever it runs.
+    document.data["spec"]["training"]["startFrom"] = {"path": absolute(root), "step": 0}
+    num_bytes = save_weights(job, directory, root, config, parameters, console.print)
     replace_file(directory / JOB_FILE, write_document(document.data), durable=True)
-    console.print(f"{num_parameters:,} parameters ({num_bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
+    count = num_parameters(job.spec.training.model, config.vocab_size)
+    console.print(f"{count:,} parameters ({num_bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
+    for note in notes:
+        console.print(note, markup=False)
     _say_what_next(console, job, directory)
 
 
@@ -68,12 +93,43 @@ def _refuse_run(directory: Path) -> None:
             raise RunDirectoryError(f"{directory}: holds a run already ({name} is in it); give a new directory")
 
 
-def _tokenizer(model_file: Path, vocab_size: int) -> str:
-    """Return the tokenizer.json beside the weights; without one, bytes if the vocabulary is theirs."""
+def _tokenizer(model_file: Path, given: Path | None, vocab_size: int) -> str:
+    """Return the tokenizer.json given, or beside the weights; without one, bytes if the vocabulary is theirs."""
+    if given is not None:
+        return str(given.absolute())
     folder = model_file if model_file.is_dir() else model_file.parent
     if not (folder / _TOKENIZER_FILE).exists() and vocab_size == BYTE_VOCAB_SIZE:
         return BYTE_TOKENIZER
     return str((folder / _TOKENIZER_FILE).absolute())
+
+
+def _name_special_tokens(data: dict[str, Any]) -> None:
+    """Fill in which tokens begin and end a document, as the files beside the tokenizer say, if the job does not."""
+    path = Path(data["tokenizer"])
+    if not path.is_file():
+        return
+    from shardwise.train.weights import special_tokens
+
+    data["tokenizer"] = str(path.absolute())
+    for name, token in zip(("beginToken", "endToken"), special_tokens(path), strict=True):
+        if token is not None:
+            data.setdefault(name, token)
+
+
+def _tokenizer_notes(data: Data, vocab_size: int) -> Iterator[str]:
+    """Yield what a person should know of a tokenizer that is there; DataError for one that the model cannot have."""
+    if data.tokenizer != BYTE_TOKENIZER and not Path(data.tokenizer).exists():
+        return
+    from shardwise.train.data.tokenizer import load_tokenizer
+
+    size = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token).vocab_size
+    if size > vocab_size:
+        raise DataError(
+            f"{data.tokenizer}: has {size} tokens, more than the {vocab_size} of the weights: it is another model's; "
+            "give the weights' own with --tokenizer"
+        )
+    if size < vocab_size:
+        yield f"the tokenizer has {size} of the model's {vocab_size} tokens: the others can be made, and have no text"
 
 
 def _document(model: dict[str, Any], tokenizer: str) -> Document:

@@ -6,7 +6,6 @@ It imports JAX: import it after the environment is set, inside `trainer_imports`
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import jax
@@ -65,12 +64,11 @@ def save_weights(
     config: GptConfig,
     parameters: Iterable[tuple[str, weights.Stored]],
     tell: Callable[[str], None],
-) -> tuple[int, int]:
+) -> int:
     """Write the parameters as the checkpoint of step 0 below `root`, while holding `directory` and `root`.
 
     A fine-tuning run starts from it as it is: its identity names the model alone. One device holds the weights on their
-    way, since a checkpoint reads back on any mesh. Return how many parameters it has, the padding of the token table
-    included, and the bytes that this process wrote.
+    way, since a checkpoint reads back on any mesh. Return the bytes that this process wrote.
 
     Raises:
         DataError: the job's model is not the weights' model.
@@ -96,7 +94,7 @@ def save_weights(
         )
         with lease.held(tell), closing(writer):
             ticket = writer.save(0, arrays, digester=digester, identity=_identity(config), kind="weights")
-    return sum(prod(a.shape) for a in arrays.values()), ticket.bytes
+    return ticket.bytes
 
 
 def _identity(config: GptConfig) -> dict[str, str | int | float | bool | None]:

@@ -112,5 +112,7 @@ def _checkpoints(run: RunOverview) -> str:
         return f"in {run.root}, which could not be listed ({run.unlisted})"
     if not run.checkpoints:
         return f"none yet in {run.root}"
+    if len(run.checkpoints) == 1:
+        return f"step {run.checkpoints[0]} in {run.root}"
     steps = ", ".join(map(str, run.checkpoints))
     return f"step {run.checkpoints[-1]} is the newest of {steps} in {run.root}"

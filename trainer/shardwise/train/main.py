@@ -17,6 +17,7 @@ from rich.console import Console
 
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.load import dump
+from shardwise.job.paths import with_absolute_paths
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
@@ -116,7 +117,7 @@ def _run(
         report = Report()
         mfu = 0.0
         if summary:
-            directory.write_job(dump(job))
+            directory.write_job(dump(with_absolute_paths(job)))
             summary.running(ready)
             memory = device_memory(ready.program, ready.step)
             report = stack.enter_context(open_report(job, directory, console, first_step=ready.first_step))
@@ -135,7 +136,7 @@ def _run(
             fence=fence,
             processes=peers,
             listener=report,
-            restored=ready.first_step > 0,
+            restored=ready.own_step is not None,
         )
         # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
         stack.callback(writer.close)

@@ -20,6 +20,7 @@ from shardwise.train.checkpoint import Manifest, Restored, read_manifest, restor
 from shardwise.train.digest import Digester
 from shardwise.train.executables import Executables
 from shardwise.train.optimizer import masters_paths
+from shardwise.train.origin import Origin, refuse_other_model
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
@@ -80,7 +81,7 @@ def _changed(place: str, changed: list[Difference]) -> str:
 
 def first_state(
     program: Program,
-    root: str,
+    origin: Origin,
     orders: Orders,
     phases: Phases,
     digester: Digester,
@@ -90,31 +91,35 @@ def first_state(
 ) -> tuple[State, Restored | None]:
     """Return the state to start from, and what was restored for it; None for a fresh state.
 
-    A checkpoint is restored without initialising a state first, which would need the memory twice. With `orders.fork`
-    arrays that it lacks are initialised.
+    A checkpoint is restored without initialising a state first, which would need the memory twice. With
+    `origin.partial` arrays that it lacks are initialised.
     """
     abstract = program.abstract()
+    wanted = {path: leaf for path, leaf in flat(abstract).items() if origin.takes(path)}
     with phases.entered(Phase.RESTORE):
         restored = restore(
-            root,
-            flat(abstract),
-            step=orders.step,
+            origin.root,
+            wanted,
+            step=origin.step,
             digester=digester,
             agree=partial(peers.agree, "restore"),
             report=lambda step, reason: show(f"checkpoint of step {step} refused: {reason}"),
-            partial=orders.fork,
+            partial=origin.partial,
             beat=phases.beat,
         )
+    if not origin.is_own:
+        refuse_other_model(origin, restored, show)
     if restored is None:
         if orders.committed is not None:
             # Starting over below an unmounted volume would look like success.
             raise StorageError(
-                f"{root} holds no checkpoint, and this run has saved step {orders.committed} there: its volume may "
-                "not be mounted. To begin anew where they were deleted, give the command again"
+                f"{origin.root} holds no checkpoint, and this run has saved step {orders.committed} there: its volume "
+                "may not be mounted. To begin anew where they were deleted, give the command again"
             )
         with phases.entered(Phase.INIT):
             return _initial(program, kept), None
-    if not restored.missing:
+    missing = flat(abstract).keys() - restored.arrays.keys()
+    if not missing:
         return unflat(abstract, restored.arrays), restored
     with phases.entered(Phase.INIT):
         fresh = flat(_initial(program, kept))
@@ -122,10 +127,11 @@ def first_state(
     masters = {
         master: restored.arrays[parameter].astype(jnp.float32)
         for parameter, master in masters_paths(program.names).items()
-        if master in restored.missing and parameter in restored.arrays
+        if master in missing and parameter in restored.arrays
     }
-    num_fresh = len(restored.missing) - len(masters)
-    show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
+    num_fresh = len(missing) - len(masters)
+    if origin.is_own:
+        show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
     return unflat(abstract, fresh | restored.arrays | masters), restored
 
 

@@ -28,7 +28,7 @@ class Saves:
     def __init__(self, start: Start, writer: CheckpointWriter, phases: Phases, peers: Peers) -> None:
         self._start, self._writer, self._phases, self._peers = start, writer, phases, peers
         self._ticket: SaveTicket | None = None
-        self._saved_step = start.first_step or None
+        self._saved_step = start.own_step
 
     def save(self, step: int, state: State, losses: tuple[tuple[int, float], ...]) -> None:
         """Copy the state to the host, and let the writer do the rest while training goes on.

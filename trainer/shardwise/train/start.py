@@ -26,6 +26,7 @@ from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
 from shardwise.train.layout import Layout
+from shardwise.train.origin import origin_of
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.resume import Show, first_state, is_fork, left_out_batches, newest_manifest
@@ -51,6 +52,8 @@ class Start:
     first_step: int
     restored_from: Manifest | None
     """The manifest of the checkpoint that the run continues from."""
+    own_step: int | None
+    """The step of that checkpoint if the run has saved it; None before its first save."""
     set_aside: list[int]
     """Steps of the checkpoints that the run has gone back from; known to the writing process alone."""
     initial_digest: str | None
@@ -80,7 +83,7 @@ def _check_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int) -> No
     if config.vocab_size < tokenizer_size:
         raise DataError(
             f"spec.training.model.vocabSize: given {config.vocab_size}, expected at least {tokenizer_size}, the size "
-            "of the tokenizer; leave it out to take the tokenizer's"
+            "of the tokenizer; leave it out to take the tokenizer's, or give weights that are there their own"
         )
     if config.Vocab.size % tensor:
         sizes = range(1, config.num_heads + 1)
@@ -123,10 +126,8 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
         with phases.entered(Phase.COMPILE):
             digest = digester.result()
-        # Imported weights come without an optimizer's state, which is initialised as a fork's would be.
-        imported = newest is not None and newest.kind == "weights"
-        filled = orders.model_copy(update={"fork": orders.fork or imported})
-        state, restored = first_state(program, root, filled, phases, digest, kept, peers, show)
+        origin = origin_of(job, root, own, newest, orders, peers)
+        state, restored = first_state(program, origin, orders, phases, digest, kept, peers, show)
         with phases.entered(Phase.COMPILE):
             compiled = step.result()
             compiled_evaluation = None if evaluation is None else evaluation.result()
@@ -134,7 +135,8 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
     # Only now that the earlier checkpoint has been restored: a failure before this line leaves the later ones in place.
     aside = [] if orders.step is None or not peers.writes else set_aside(root, orders.step)
-    first_step = restored.step if restored else 0
+    goes_on = restored if restored and not origin.weights_only else None
+    first_step = goes_on.step if goes_on else 0
     if first_step:
         initial_digest = run.read_summary().get("initialDigest")
     else:
@@ -153,12 +155,13 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         kept=kept,
         state=state,
         first_step=first_step,
-        restored_from=restored.manifest if restored else None,
+        restored_from=goes_on.manifest if goes_on else None,
+        own_step=first_step if origin.is_own and first_step else None,
         set_aside=aside,
         initial_digest=initial_digest,
         forked=forked,
-        left_out=left_out_batches(run, restored, peers),
-        refused=frozenset(step for step, _ in restored.refused) if restored else frozenset(),
+        left_out=left_out_batches(run, goes_on, peers),
+        refused=frozenset(step for step, _ in restored.refused) if restored and origin.is_own else frozenset(),
     )
 
 

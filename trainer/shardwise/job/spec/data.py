@@ -4,8 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import MAX_INT32, Label, PathText, Unit
+from shardwise.job.spec.base import MAX_INT32, FilledFrom, Label, PathText, Unit
 from shardwise.protocol.strict_model import StrictModel
+
+TokenText = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Source(StrictModel):
@@ -31,6 +33,12 @@ class Data(StrictModel):
     )
     tokenizer: PathText = Field(
         "byte", description="byte (256 bytes and end-of-text), or the path of a tokenizer.json."
+    )
+    begin_token: TokenText | None = Field(
+        None, description="A token of tokenizer.json that begins each document; left out, none."
+    )
+    end_token: Annotated[TokenText | None, FilledFrom("<|endoftext|>, </s>, <eos> or <|end_of_text|>")] = Field(
+        None, description="A token of tokenizer.json that ends each document."
     )
     attend_across: Literal["stream", "document"] = Field(
         "stream", description="Whether attention sees the whole sequence, or only the token's own document."

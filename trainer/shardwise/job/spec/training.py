@@ -120,6 +120,18 @@ class Evaluation(StrictModel):
     batches: Annotated[int, Unit("batches")] = Field(8, ge=1, le=100000, description="Batches of one evaluation.")
 
 
+class StartFrom(StrictModel):
+    """What a run without a checkpoint of its own begins from: one of another run, or imported weights."""
+
+    path: PathText = Field(description="Run directory, or folder or URL of checkpoints.")
+    step: Annotated[int | None, Unit("step"), FilledFrom("the newest that is whole")] = Field(
+        None, ge=0, le=MAX_INT32, description="Its checkpoint."
+    )
+    restore: Literal["weights", "all"] = Field(
+        "weights", description="weights: optimizer and count of steps begin anew; all: they go on as well."
+    )
+
+
 class Tracking(StrictModel):
     """Where metrics go besides metrics.jsonl."""
 
@@ -156,6 +168,9 @@ class Training(StrictModel):
         Field(ge=0, le=MAX_INT32, description="Seed of the initial weights, the data order and dropout."),
         Unit("number"),
     ] = 0
+    start_from: Annotated[
+        StartFrom | None, Field(description="What the run begins from; left out, weights drawn from the seed.")
+    ] = None
     checkpoint: Annotated[Checkpoint, Field(description="Where and when the run is saved.")] = Checkpoint()
     evaluation: Annotated[Evaluation, Field(description="Loss on held-out documents.")] = Evaluation()
     tracking: Annotated[Tracking, Field(description="Where metrics go besides metrics.jsonl.")] = Tracking()

@@ -93,7 +93,7 @@ def prepare(
 
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
-    tokenizer = load_tokenizer(data.tokenizer)
+    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
         opened = [_opened(source, data.held_out, tokenizer, folder, report, beat) for source in data.train]

@@ -97,6 +97,8 @@ def changed(part: Sequence[Span]) -> DataFile | None:
 
 def _text_pieces(span: Span, pieces: Iterator[bytes], stream: str) -> Iterator[Piece]:
     content = next(pieces)
+    if span.start:
+        content = bytes(content)  # not the document's beginning, which has a token of its own
     for following in pieces:
         yield Piece(stream=stream, content=content, ends_document=False)
         content = following

@@ -5,6 +5,7 @@ They encode a corpus or a prompt, and decode an answer. They read no data file b
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from shardwise.train.data.files import find_files, read_blocks
 
 BYTE = "byte"
 PIECE_BYTES = 1 << 20
-_END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<eos>")
+_END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>")
 _MAX_UINT16_VOCAB = 1 << 16
 
 TokenArray = NDArray[np.unsignedinteger[Any]]
@@ -33,6 +34,10 @@ class Tokenizer(Protocol):
         """The id that follows each document."""
 
     @property
+    def begin_of_text(self) -> int | None:
+        """The id that each document begins with, if any."""
+
+    @property
     def fingerprint(self) -> str:
         """Differs when the same text may give other tokens."""
 
@@ -45,13 +50,27 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> TokenArray:
         """Return the tokens of a text, without end-of-text; `token_dtype(vocab_size)` [token]."""
 
+    def prompt(self, text: str) -> list[int]:
+        """Return the tokens that a model is given to go on from: those of a document that begins so."""
+
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of tokens; end-of-text gives nothing, invalid UTF-8 the replacement character."""
 
 
-def load_tokenizer(spec: str) -> Tokenizer:
-    """Return the tokenizer that the job names: "byte", or the path of a tokenizer.json. Raises DataError."""
-    return ByteTokenizer() if spec == BYTE else HfTokenizer(spec)
+class Beginning(bytes):
+    """The first piece of a document, where the tokenizer puts a token before it."""
+
+
+def load_tokenizer(spec: str, *, begin: str | None = None, end: str | None = None) -> Tokenizer:
+    """Return the tokenizer that the job names: "byte", or the path of a tokenizer.json.
+
+    `begin` and `end` are tokens of a tokenizer.json, before and after each document. Raises DataError.
+    """
+    if spec != BYTE:
+        return HfTokenizer(spec, begin=begin, end=end)
+    if begin or end:
+        raise DataError(f"given the token {begin or end!r} with tokenizer: byte, which has none that can be named")
+    return ByteTokenizer()
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -63,6 +82,7 @@ class ByteTokenizer:
     """Tokens 0-255 are the bytes, 256 is end-of-text. Any file can be encoded; UTF-8 is not asked for."""
 
     vocab_size = 257
+    begin_of_text = None
     end_of_text = 256
     fingerprint = "byte-257"
 
@@ -77,6 +97,10 @@ class ByteTokenizer:
     def encode(self, text: str) -> TokenArray:
         """Return the UTF-8 bytes of the text."""
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2")
+
+    def prompt(self, text: str) -> list[int]:
+        """Return the tokens of the text; end-of-text, after which a document begins, if it is empty."""
+        return self.encode(text).tolist() or [self.end_of_text]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the bytes read as UTF-8."""
@@ -93,8 +117,8 @@ class HfTokenizer:
     characters), so that it need not be held whole; a token that would have spanned the cut comes out as two.
     """
 
-    def __init__(self, path: str) -> None:
-        """Read the file. Raise DataError if it is no tokenizer.json or has no end-of-text token."""
+    def __init__(self, path: str, *, begin: str | None = None, end: str | None = None) -> None:
+        """Read the file. Raise DataError if it is no tokenizer.json, or has no such tokens."""
         from tokenizers import Tokenizer as Library  # noqa: PLC0415  not needed where bytes are the tokens
 
         content = b"".join(block for file in find_files([path]) for block in read_blocks(file))
@@ -110,8 +134,10 @@ class HfTokenizer:
         self._library.encode_special_tokens = True
         vocabulary: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        self.end_of_text = _end_of_text(vocabulary, path)
-        self.fingerprint = f"tokenizer.json-{hashlib.sha256(content).hexdigest()}"
+        self.end_of_text = _end_of_text(vocabulary, path) if end is None else _token(vocabulary, path, end, "endToken")
+        self.begin_of_text = None if begin is None else _token(vocabulary, path, begin, "beginToken")
+        tokens = "".join(f"-{name}-{token}" for name, token in (("begin", begin), ("end", end)) if token is not None)
+        self.fingerprint = f"tokenizer.json-{hashlib.sha256(content).hexdigest()}{tokens}"
         self._dtype = token_dtype(self.vocab_size)
 
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
@@ -119,18 +145,27 @@ class HfTokenizer:
         offset = 0
         for piece in cut(parts):
             _check_utf8(piece, offset, where)
+            yield piece if offset or self.begin_of_text is None else Beginning(piece)
             offset += len(piece)
-            yield piece
 
     def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
         """Encode the pieces in the library's threads."""
         texts = [piece.decode("utf-8") for piece in pieces]
         encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, self._dtype) for encoding in encodings]
+        begin = [] if self.begin_of_text is None else [self.begin_of_text]
+        return [
+            np.array([*begin, *encoding.ids] if isinstance(piece, Beginning) else encoding.ids, self._dtype)
+            for piece, encoding in zip(pieces, encodings, strict=True)
+        ]
 
     def encode(self, text: str) -> TokenArray:
         """Encode the text as a whole."""
         return np.array(self._library.encode(text, add_special_tokens=False).ids, self._dtype)
+
+    def prompt(self, text: str) -> list[int]:
+        """Return the token that begins documents, if there is one, and those of the text; else end-of-text."""
+        begin = [] if self.begin_of_text is None else [self.begin_of_text]
+        return [*begin, *self.encode(text).tolist()] or [self.end_of_text]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Decode; special tokens give nothing."""
@@ -143,8 +178,18 @@ def _end_of_text(vocabulary: dict[str, int], path: str) -> int:
             return vocabulary[name]
     raise DataError(
         f"tokenizer {path!r} has no end-of-text token; expected one of {', '.join(_END_OF_TEXT_NAMES)} "
-        "in its vocabulary or its added tokens. Add one to the file."
+        "in its vocabulary or its added tokens. Name the one that it has in data.endToken, or add one to the file."
     )
+
+
+def _token(vocabulary: dict[str, int], path: str, token: str, field: str) -> int:
+    if token not in vocabulary:
+        near = get_close_matches(token, vocabulary, 3, 0.5)
+        raise DataError(
+            f"data.{field}: given {token!r}, which tokenizer {path!r} does not have"
+            + (f"; near it are {', '.join(near)}" if near else "")
+        )
+    return vocabulary[token]
 
 
 def cut(parts: Iterable[bytes]) -> Iterator[bytes]:

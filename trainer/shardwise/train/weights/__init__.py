@@ -1,7 +1,7 @@
 """Published weights: safetensors files with Hugging Face's names and layouts of several families, in and out.
 
 `read` opens a file, `place` puts it on a mesh, `write` makes one from a model's parameters, `model_section` is the
-job section that it fits. Not here: downloading, tokenizers, and any other format.
+job section that it fits. Not here: downloading, and any other format.
 
     safetensors_file.py   the format: names, dtypes, shapes and bytes
     tensors.py            a published tensor as a part of a parameter
@@ -14,6 +14,8 @@ job section that it fits. Not here: downloading, tokenizers, and any other forma
     rope_keys.py          those of rotary positions
     window_keys.py        those of sliding windows
     recognise.py          from shapes and a config.json to a GptConfig
+    locate.py             which file a path means
+    tokenizer_files.py    the tokenizer's files beside them
     fit.py                from a GptConfig to a job's model section
     reading.py            files to parameters, slice by slice
     writing.py            parameters to a file and its config.json
@@ -22,6 +24,7 @@ job section that it fits. Not here: downloading, tokenizers, and any other forma
 from shardwise.train.weights.fit import check_fits, free_keys, model_section
 from shardwise.train.weights.reading import Stored, place, read
 from shardwise.train.weights.recognise import recognise
+from shardwise.train.weights.tokenizer_files import special_tokens, write_generation_config, write_tokenizer
 from shardwise.train.weights.writing import check_exportable, write
 
 __all__ = [
@@ -33,5 +36,8 @@ __all__ = [
     "place",
     "read",
     "recognise",
+    "special_tokens",
     "write",
+    "write_generation_config",
+    "write_tokenizer",
 ]

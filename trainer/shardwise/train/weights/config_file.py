@@ -15,6 +15,8 @@ from shardwise.train.weights.window_keys import read_windows, window_keys
 
 # What no model here has: a format of the weights that this trainer does not read.
 _ABSENT = ("quantization_config",)
+# The defaults of transformers need not be tokens of a model.
+NO_TOKENS: Mapping[str, int | None] = {"bos_token_id": None, "eos_token_id": None}
 
 
 def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
@@ -34,8 +36,10 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
     return fields | read_windows(family, published, fields["num_layers"])
 
 
-def published_config(family: Family, config: GptConfig, dtype: str) -> dict[str, Any]:
-    """Return the config.json of a model of this family, in Hugging Face's keys."""
+def published_config(
+    family: Family, config: GptConfig, dtype: str, tokens: Mapping[str, int | None] = NO_TOKENS
+) -> dict[str, Any]:
+    """Return the config.json of a model of this family, in Hugging Face's keys; `tokens` begin and end documents."""
     return {
         "architectures": [family.architecture],
         "model_type": family.name,
@@ -46,8 +50,7 @@ def published_config(family: Family, config: GptConfig, dtype: str) -> dict[str,
         **rope_keys(family, config),
         **window_keys(family, config),
         "torch_dtype": dtype,
-        "bos_token_id": None,  # the defaults need not be tokens of this model
-        "eos_token_id": None,
+        **tokens,
     }
 
 

@@ -4,7 +4,6 @@ What each device holds is copied out of a map of the file straight into that dev
 slice of one parameter at a time beside the model itself.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from shardwise.train.state import Program
 from shardwise.train.weights.families import FAMILIES
 from shardwise.train.weights.family import Family
 from shardwise.train.weights.fit import check_fits
+from shardwise.train.weights.locate import locate, read_json
 from shardwise.train.weights.recognise import recognise, recognise_family
 from shardwise.train.weights.safetensors_file import TensorEntry, entries
 from shardwise.train.weights.tensors import Array, Shape, Tensor, axis_sizes, parameter_axes, tensors
 
 CONFIG_FILE = "config.json"
-MODEL_FILES = ("model.safetensors.index.json", "model.safetensors")
 # Causal masks and frequencies, not weights.
 _BUFFER = re.compile(r"(h|layers)\.\d+\.(attn|attention|self_attn)\.(bias|masked_bias|rotary_emb\.inv_freq)")
 _PREFIXES = tuple(dict.fromkeys(family.prefix for family in FAMILIES))
@@ -67,7 +66,7 @@ def read(path: Path, *, heads: int | None = None) -> tuple[GptConfig, Iterator[t
     Raises:
         DataError: what cannot be read, is of no known family, or has unknown, missing or misshapen tensors.
     """
-    file = _model_file(path)
+    file = locate(path)
     found = _without_prefix(_index(file) if file.suffix == ".json" else entries(file), file)
     shapes = {name: entry.shape for name, entry in found.items()}
     published = _published(file.parent / CONFIG_FILE) or {}
@@ -105,18 +104,9 @@ def _seen_from(start: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[sl
     return tuple(slice(low - first, high - first) for first, (low, high) in zip(start, box, strict=True))
 
 
-def _model_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    for name in MODEL_FILES:
-        if (path / name).exists():
-            return path / name
-    raise DataError(f"{path}: given a folder without weights, expected {' or '.join(MODEL_FILES)} in it")
-
-
 def _index(path: Path) -> dict[str, TensorEntry]:
     """Return the tensors of a model that is spread over several files."""
-    places = _json(path).get("weight_map")
+    places = read_json(path).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise DataError(f'{path}: expected a "weight_map" of tensor names to file names; get the index anew')
     if outside := [file for file in places.values() if Path(file).name != file]:
@@ -128,17 +118,7 @@ def _index(path: Path) -> dict[str, TensorEntry]:
 
 
 def _published(path: Path) -> dict[str, Any] | None:
-    return _json(path) if path.exists() else None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected JSON: get the file anew") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected a JSON object; get the file anew")
-    return value
+    return read_json(path) if path.exists() else None
 
 
 def _without_prefix(found: Mapping[str, TensorEntry], file: Path) -> dict[str, TensorEntry]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
-from shardwise.train.weights.config_file import published_config
+from shardwise.train.weights.config_file import NO_TOKENS, published_config
 from shardwise.train.weights.families import FAMILIES, family_of
 from shardwise.train.weights.family import Family, differences
 from shardwise.train.weights.fit import MODEL_KEYS
@@ -24,7 +24,12 @@ from shardwise.train.weights.tensors import Array, Tensor, tensors
 _MOST_NAMED = 3
 
 
-def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]) -> None:
+def write(
+    path: Path,
+    config: GptConfig,
+    parameters: Iterable[tuple[str, Array]],
+    tokens: Mapping[str, int | None] = NO_TOKENS,
+) -> None:
     """Write a model as one safetensors file, and its config.json into the same folder; each whole or not at all.
 
     Args:
@@ -32,6 +37,7 @@ def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]
         config: of the model.
         parameters: every parameter by path, in any order, all of one dtype (float32, float16 or bfloat16), which is
             the file's.
+        tokens: what config.json says of the tokens that begin and end a document.
 
     Raises:
         DataError: a model of no published family, a folder whose config.json is another model's.
@@ -44,7 +50,7 @@ def write(path: Path, config: GptConfig, parameters: Iterable[tuple[str, Array]]
     dtype = first[1].dtype
     if dtype not in DTYPES.values():
         raise DataError(f"the parameters are {dtype}, expected float32, float16 or bfloat16")
-    _write_config(path.parent / CONFIG_FILE, published_config(family, config, str(dtype)))
+    _write_config(path.parent / CONFIG_FILE, published_config(family, config, str(dtype), tokens))
     with replacing(path) as file:
         shapes = {_published_name(family, name): tensor.shape for name, tensor in waiting.items()}
         writer = Writer(file, shapes, dtype)

@@ -1,0 +1,29 @@
+"""A job's paths from any folder."""
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.load import load
+from shardwise.job.paths import with_absolute_paths
+
+QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
+
+
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of data, tokenizer, checkpoints and the run to start from; addresses, globs and `byte` mean what they did."""
+    monkeypatch.chdir(tmp_path)
+    overrides = [
+        "training.data.train.0.paths=[my text/*.txt, gs://bucket/a.jsonl, /data/b.txt]",
+        "training.data.tokenizer=gpt2/tokenizer.json",
+        "training.startFrom.path=runs/base",
+        "training.checkpoint.path=../kept",
+    ]
+    training = with_absolute_paths(load(QUICKSTART, overrides)).spec.training
+    assert training.data.train[0].paths == (f"{tmp_path}/my text/*.txt", "gs://bucket/a.jsonl", "/data/b.txt")
+    assert training.data.tokenizer == f"{tmp_path}/gpt2/tokenizer.json"
+    assert training.start_from
+    assert training.start_from.path == f"{tmp_path}/runs/base"
+    assert training.checkpoint.path == f"{tmp_path}/../kept"
+    plain = with_absolute_paths(load(QUICKSTART)).spec.training
+    assert (plain.data.tokenizer, plain.start_from, plain.checkpoint.path) == ("byte", None, None)

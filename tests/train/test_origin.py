@@ -1,0 +1,125 @@
+"""A run that begins from another run's checkpoint: its weights alone, or all of its state."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from tests.train.conftest import run_here
+
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import CheckpointError
+from shardwise.train.checkpoint import Restored, load_numpy, read_manifest, steps
+from shardwise.train.metrics import records
+from shardwise.train.origin import Origin, refuse_other_model
+
+LEVEL = "training.optimizer.schedule={kind: warmup-stable-decay, decaySteps: 2, finalRatio: 0}"
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
+    """A run of 6 steps with checkpoints at 2, 4 and 6, and the words of its job; programs are kept for all tests."""
+    tmp_path = tmp_path_factory.mktemp("origin")
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    words = ["training.model.layers=1", f"training.data.train.0.paths=[{text}]", LEVEL]
+    words += ["training.checkpoint.everySteps=2", "training.steps=6"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+        jax.config.update("jax_enable_compilation_cache", False)  # off in a trainer: it keeps its own programs
+        compilation_cache.reset_cache()
+        assert run_here(folder(tmp_path, "trunk"), *words) == ExitCode.OK
+        yield tmp_path, words
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+
+
+def folder(parent: Path, name: str) -> Path:
+    """Make the directory of a run."""
+    (parent / name / "logs").mkdir(parents=True)
+    return parent / name
+
+
+def params(directory: Path, step: int) -> dict[str, np.ndarray]:
+    """All parameters of a checkpoint."""
+    return dict(load_numpy(str(directory / "checkpoints"), step, "params."))
+
+
+def losses(directory: Path) -> dict[int, float]:
+    """The loss of each step in the metrics."""
+    return {record["step"]: record["loss"] for record in records(directory / "metrics.jsonl") if "event" not in record}
+
+
+def test_a_decay_begins_from_any_checkpoint(begun: tuple[Path, list[str]]) -> None:
+    """With all of its state a run branches off: to the trunk's last step bit for bit as the trunk, or as a decay."""
+    tmp_path, words = begun
+    trunk = tmp_path / "trunk"
+    words = [*words, f"training.startFrom={{path: {trunk}, step: 4, restore: all}}"]
+    same = folder(tmp_path, "same")
+    assert run_here(same, *words) == ExitCode.OK
+    assert losses(same) == {step: loss for step, loss in losses(trunk).items() if step > 4}
+    assert all(np.array_equal(x, params(trunk, 6)[path]) for path, x in params(same, 6).items())
+
+    assert run_here(same, *words) == ExitCode.OK  # goes on from its own
+    assert [record["step"] for record in records(same / "metrics.jsonl") if record.get("event") == "restored"] == [4, 6]
+
+    decay = folder(tmp_path, "decay")
+    words[-1] = f"training.startFrom={{path: {trunk}, step: 2, restore: all}}"
+    assert run_here(decay, *words, "training.steps=4") == ExitCode.OK
+    rates = [record["learningRate"] for record in records(decay / "metrics.jsonl") if "event" not in record]
+    assert rates == pytest.approx([1e-3, 5e-4])
+    assert steps(str(decay / "checkpoints")) == [4]
+    assert steps(str(trunk / "checkpoints")) == [2, 4, 6]
+
+
+def test_weights_alone_begin_a_run_of_their_own(begun: tuple[Path, list[str]]) -> None:
+    """Steps, data and moments begin anew, whatever the optimizer; nothing to do still saves what it began with."""
+    tmp_path, words = begun
+    words = [*words, f"training.startFrom.path={tmp_path / 'trunk' / 'checkpoints'}"]
+    tuned = folder(tmp_path, "tuned")
+    assert run_here(tuned, *words, "training.optimizer.name=lion", "training.steps=3") == ExitCode.OK
+    assert sorted(losses(tuned)) == [1, 2, 3]
+    assert losses(tuned)[1] < losses(tmp_path / "trunk")[1] - 0.1
+
+    assert run_here(folder(tmp_path, "all"), *words, "training.startFrom.restore=all") == ExitCode.OK
+    assert steps(str(tmp_path / "all" / "checkpoints")) == [6]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("{{path: {0}/nothing}}", r"nothing holds no checkpoint; .*startFrom\.path"),
+        ("{{path: {0}/trunk, step: 3}}", r"step-00000003 cannot be used.*2, 4, 6"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_refused(begun: tuple[Path, list[str]], given: str, error: str) -> None:
+    """Nothing is trained from drawn weights: the error names the folder or the step."""
+    tmp_path, words = begun
+    directory = folder(tmp_path, f"refused-{len(given)}")
+    with pytest.raises(CheckpointError, match=error):
+        run_here(directory, *words, f"training.startFrom={given.format(tmp_path)}")
+    assert steps(str(directory / "checkpoints")) == []
+
+
+def test_a_checkpoint_of_another_model_is_refused(begun: tuple[Path, list[str]]) -> None:
+    """By its fields, where the shapes are the same; what a model may be trained on with is told."""
+    tmp_path, _ = begun
+    root = str(tmp_path / "trunk" / "checkpoints")
+    manifest = read_manifest(root, 6)
+    restored = Restored(step=6, arrays={}, manifest=manifest, refused=[], missing=[])
+    lines: list[str] = []
+
+    def refuse(**fields: object) -> None:
+        identity = {**manifest.identity, **{f"spec.training.model.{name}": value for name, value in fields.items()}}
+        origin = Origin(root=root, step=6, partial=False, is_own=False, identity=identity)
+        refuse_other_model(origin, restored, lines.append)
+
+    with pytest.raises(CheckpointError, match=r"(?s)step 6 is of another model.*model\.activation: was null, is now"):
+        refuse(activation="gelu-exact")
+    refuse(normEpsilon=1e-3)
+    assert lines == [
+        f"beginning with the state of step 6 of {root}",
+        "which differs from the job in spec.training.model.normEpsilon: was 1e-05, is now 0.001",
+    ]

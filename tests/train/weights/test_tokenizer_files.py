@@ -1,0 +1,75 @@
+"""The tokenizer beside published weights, in and out."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.train.data.test_tokenizer import library_tokenizer
+from tokenizers import AddedToken, processors
+
+from shardwise.protocol.errors import DataError
+from shardwise.train.weights import special_tokens, write_generation_config, write_tokenizer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A tokenizer.json with <bos>, <eos> and </s>, which puts <bos> in front."""
+    library = library_tokenizer("</s>")
+    library.add_special_tokens([AddedToken("<bos>", special=True), AddedToken("<eos>", special=True)])
+    library.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 257)])
+    (tmp_path / "model").mkdir()
+    library.save(str(tmp_path / "model" / "tokenizer.json"))
+    return tmp_path / "model" / "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "end"),
+    [
+        ("tokenizer_config.json", {"eos_token": "<eos>"}, "<eos>"),
+        ("special_tokens_map.json", {"eos_token": {"content": "<eos>"}}, "<eos>"),
+        ("generation_config.json", {"eos_token_id": [258, 256]}, "<eos>"),
+        ("config.json", {"eos_token_id": 256}, "</s>"),
+        ("config.json", {"eos_token_id": 9000}, None),
+    ],
+)
+def test_tokens_are_those_that_the_files_name(
+    name: str, content: dict[str, object], end: str | None, path: Path
+) -> None:
+    """The begin token is what the tokenizer puts in front, the end token what any of the files beside it says."""
+    (path.parent / name).write_text(json.dumps(content), encoding="utf-8")
+    assert special_tokens(path) == ("<bos>", end)
+
+
+def test_a_tokenizer_that_puts_nothing_in_front_begins_nothing(tmp_path: Path) -> None:
+    """As GPT-2's, though it names a begin token."""
+    library_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<|endoftext|>"}', encoding="utf-8")
+    assert special_tokens(tmp_path / "tokenizer.json") == (None, None)
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    """Its error is in words, not the library's."""
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(DataError, match=r"cannot be read as a tokenizer\.json"):
+        special_tokens(tmp_path / "tokenizer.json")
+
+
+def test_an_export_has_its_tokenizer_beside_it(path: Path, tmp_path: Path) -> None:
+    """With the files that lay beside it, or else one that says how it is read."""
+    out = tmp_path / "out"
+    out.mkdir()
+    assert write_tokenizer(path, out, "<bos>", "<eos>") == ["tokenizer.json", "tokenizer_config.json"]
+    assert (out / "tokenizer.json").read_bytes() == path.read_bytes()
+    known = json.loads((out / "tokenizer_config.json").read_text())
+    assert (known["bos_token"], known["eos_token"]) == ("<bos>", "<eos>")
+
+    (path.parent / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}', encoding="utf-8")
+    (path.parent / "chat_template.jinja").write_text("{{ x }}", encoding="utf-8")
+    again = tmp_path / "again"
+    again.mkdir()
+    names = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+    assert write_tokenizer(path, again, None, None) == names
+    assert {file.name for file in again.iterdir()} == {*names}
+    assert "GPT2Tokenizer" in (again / "tokenizer_config.json").read_text()
+    write_generation_config(again, {"bos_token_id": 257, "eos_token_id": 258})
+    assert json.loads((again / "generation_config.json").read_text())["eos_token_id"] == 258

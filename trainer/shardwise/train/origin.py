@@ -1,0 +1,107 @@
+"""What a run without a checkpoint of its own begins from: drawn weights, or another run's checkpoint (`startFrom`)."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.identity import differences
+from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import CHECKPOINTS
+from shardwise.protocol.errors import CheckpointError
+from shardwise.protocol.orders import Orders
+from shardwise.train.checkpoint import Manifest, Restored, steps
+from shardwise.train.peers import Peers
+
+_MODEL = "spec.training.model."
+_PARAMS = "params."
+# What a model may be trained on with; the tokens are compared by the shape of the table.
+_MAY_DIFFER = (
+    "seqLen",
+    "vocabSize",
+    "ropeTheta",
+    "localRopeTheta",
+    "ropeScaling",
+    "slidingWindow",
+    "slidingWindowPattern",
+    "attentionSoftcap",
+    "logitSoftcap",
+    "normEpsilon",
+    "initStd",
+    "dropout",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The checkpoints that a run begins from: its own, or another run's."""
+
+    root: str
+    step: int | None
+    """The checkpoint that was asked for; None is the newest that is whole."""
+    partial: bool
+    """Whether arrays that it lacks are made anew."""
+    is_own: bool
+    identity: Mapping[str, Any]
+    """What the run that begins is (`shardwise.job.identity`)."""
+    weights_only: bool = False
+
+    def takes(self, path: str) -> bool:
+        """Return whether the array of a state comes from the checkpoint, if it has it."""
+        return not self.weights_only or path.startswith(_PARAMS)
+
+
+def origin_of(
+    job: TrainingJob, root: str, identity: Mapping[str, Any], newest: Manifest | None, orders: Orders, peers: Peers
+) -> Origin:
+    """Return what the run begins from, the same on every process.
+
+    What is below `root` goes first, also if it is damaged: a run never begins anew beside its own checkpoints.
+    """
+    # Imported weights come without an optimizer's state, which is initialised as a fork's would be.
+    partial = orders.fork or (newest is not None and newest.kind == "weights")
+    own = Origin(root=root, step=orders.step, partial=partial, is_own=True, identity=identity)
+    asked = job.spec.training.start_from
+    if asked is None or newest is not None or orders.step is not None or orders.committed is not None:
+        return own
+    saved = steps(root) if peers.writes else []
+    if json.loads(peers.exchange("own checkpoints", json.dumps(saved))[0]):
+        return own
+    return Origin(
+        root=checkpoints_at(asked.path),
+        step=asked.step,
+        partial=False,
+        is_own=False,
+        identity=identity,
+        weights_only=asked.restore == "weights",
+    )
+
+
+def checkpoints_at(path: str) -> str:
+    """Return the folder of checkpoints that a path means: that of a run directory, or the path itself."""
+    below = Path(path) / CHECKPOINTS
+    return str(below) if "://" not in path and below.is_dir() else path
+
+
+def refuse_other_model(origin: Origin, restored: Restored | None, show: Callable[[str], None]) -> None:
+    """Raise a CheckpointError if another run's checkpoint is not there or is of another model; show what it gave."""
+    if restored is None:
+        raise CheckpointError(
+            f"{origin.root} holds no checkpoint; expected those of a run or of imported weights: correct "
+            "training.startFrom.path"
+        )
+    held = restored.manifest.identity
+    shared = [change for change in differences(held, origin.identity) if change.path in held]
+    changed = [change for change in shared if change.path.startswith(_MODEL)]
+    free = [change for change in changed if change.path.removeprefix(_MODEL).split(".")[0] in _MAY_DIFFER]
+    if wrong := [change for change in changed if change not in free]:
+        lines = "\n".join(f"  {change}" for change in wrong)
+        raise CheckpointError(
+            f"{origin.root}: step {restored.step} is of another model than the job's:\n{lines}\n"
+            "Change the job to what the checkpoint has, or training.startFrom to a checkpoint of this model."
+        )
+    what = "weights" if origin.weights_only else "state"
+    show(f"beginning with the {what} of step {restored.step} of {origin.root}")
+    for change in free:
+        show(f"which differs from the job in {change}")

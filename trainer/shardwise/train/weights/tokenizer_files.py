@@ -1,0 +1,75 @@
+"""The files of a tokenizer beside published weights: the tokens around a document, and copies for an export."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise.protocol.errors import DataError
+from shardwise.train.weights.locate import read_json
+
+TOKENIZER_FILE = "tokenizer.json"
+GENERATION_FILE = "generation_config.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_BESIDE = (_TOKENIZER_CONFIG, "special_tokens_map.json", "chat_template.jinja", "added_tokens.json")
+
+
+def special_tokens(tokenizer: Path) -> tuple[str | None, str | None]:
+    """Return the tokens that begin and end a document, as the files beside a tokenizer.json say; None: they do not.
+
+    A token begins documents if the tokenizer itself puts it before a text. Raise DataError for a file that is none.
+    """
+    from tokenizers import Tokenizer as Library  # noqa: PLC0415  not needed for weights without a tokenizer
+
+    try:
+        library = Library.from_file(str(tokenizer))
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(f"{tokenizer}: cannot be read as a tokenizer.json ({error}); get the file anew") from error
+    first = library.encode("a", add_special_tokens=True).ids[:1]
+    plain = library.encode("a", add_special_tokens=False).ids[:1]
+    begin = library.id_to_token(first[0]) if first != plain else None
+    return begin, _end_token(tokenizer.parent, library)
+
+
+def write_tokenizer(source: Path | None, folder: Path, begin: str | None, end: str | None) -> list[str]:
+    """Copy a tokenizer.json and what lies beside it into a folder; return the names of the files written.
+
+    Where nothing beside it says which class reads it, and with which tokens, that is written.
+    """
+    if source is None:
+        return []
+    found = [source.parent / name for name in _BESIDE if (source.parent / name).exists()]
+    for file, name in ((source, TOKENIZER_FILE), *((file, file.name) for file in found)):
+        if (folder / name).absolute() != file.absolute():
+            shutil.copyfile(file, folder / name)
+    if not (folder / _TOKENIZER_CONFIG).exists():
+        tokens = {"bos_token": begin, "eos_token": end}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **{k: v for k, v in tokens.items() if v is not None}}
+        _write(folder / _TOKENIZER_CONFIG, config)
+    return [TOKENIZER_FILE, *dict.fromkeys([*(file.name for file in found), _TOKENIZER_CONFIG])]
+
+
+def write_generation_config(folder: Path, ids: Mapping[str, int | None]) -> None:
+    """Write what transformers' generate begins and stops with."""
+    _write(folder / GENERATION_FILE, {"_from_model_config": True, **ids})
+
+
+def _end_token(folder: Path, library: Any) -> str | None:
+    for name in (_TOKENIZER_CONFIG, "special_tokens_map.json"):
+        if (folder / name).exists():
+            token = read_json(folder / name).get("eos_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str) and library.token_to_id(token) is not None:
+                return token
+    for name in (GENERATION_FILE, "config.json"):
+        if (folder / name).exists():
+            ids = read_json(folder / name).get("eos_token_id")
+            first = ids[0] if isinstance(ids, list) and ids else ids
+            if isinstance(first, int) and (token := library.id_to_token(first)) is not None:
+                return str(token)
+    return None
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
