@@ -26,6 +26,8 @@ from shardwise.train.data.token_store import Index, StoredStream
 PART_BYTES = 5000
 SEQ_LEN = 32
 
+NAMED = {"tokenizer": "tokenizer.json", "begin_token": "verse", "end_token": "small"}
+
 
 def nothing(*_: object) -> None:
     """Takes any report."""
@@ -90,10 +92,13 @@ def assert_same(one: Dataset, other: Dataset) -> None:
             assert np.array_equal(*(getattr(batch, field) for batch in batches)), field
 
 
-@pytest.mark.parametrize("name", ["byte", "tokenizer.json"])
-def test_a_job_reads_of_a_store_what_it_would_have_tokenised(corpus: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("fields", [{}, {"tokenizer": "tokenizer.json"}, NAMED], ids=["byte", "words", "named ends"])
+def test_a_job_reads_of_a_store_what_it_would_have_tokenised(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str]
+) -> None:
     """Text, JSONL, gzip and zstd, cut or not, in many parts: equal fingerprint, summary, and batches."""
-    data = section(corpus, tokenizer=name if name == "byte" else str(tmp_path / name))
+    monkeypatch.chdir(tmp_path)
+    data = section(corpus, **{"tokenizer": "byte", **fields})
 
     made, naming = stored(data, str(tmp_path / "tokens"))
 

@@ -23,7 +23,7 @@ from shardwise.train.data.scan import Scan, parts, spans
 from shardwise.train.data.store_tasks import PartTask, do_scan, make_part, parts_that_are_there, scan_tasks
 from shardwise.train.data.token_store import INDEX, Index, is_store
 from shardwise.train.data.tokenise import Corpus
-from shardwise.train.data.tokenizer import BYTE, Tokenizer, load_tokenizer, token_dtype
+from shardwise.train.data.tokenizer import BYTE, Tokenizer, TokenizerName, token_dtype
 
 PART_BYTES = 64 << 20
 """Of the corpus: what a kill loses of each process at most."""
@@ -62,10 +62,11 @@ def build(data: Data, to: str, *, run: Run, progress: Progress, part_bytes: int 
                 "take the source out."
             )
     # Tasks run in other folders and on other hosts, so the path is absolute.
-    spec = data.tokenizer if data.tokenizer == BYTE else find_files([data.tokenizer])[0].url
+    path = data.tokenizer if data.tokenizer == BYTE else find_files([data.tokenizer])[0].url
+    name = TokenizerName(path, data.begin_token, data.end_token)
     builder = _Builder(
-        tokenizer=load_tokenizer(spec),
-        spec=spec,
+        tokenizer=name.load(),
+        name=name,
         held_out=data.held_out,
         to=Folder(to).absolute(),
         run=run,
@@ -78,7 +79,7 @@ def build(data: Data, to: str, *, run: Run, progress: Progress, part_bytes: int 
 @dataclass(frozen=True, kw_only=True)
 class _Builder:
     tokenizer: Tokenizer
-    spec: str
+    name: TokenizerName
     held_out: float
     to: Folder
     run: Run
@@ -98,7 +99,7 @@ class _Builder:
                 folder=folder.url,
                 text_field=source.text_field,
                 held_out=self.held_out,
-                tokenizer=self.spec,
+                tokenizer=self.name,
                 fingerprint=self.tokenizer.fingerprint,
             )
             for number, part in enumerate(parts(spans(files, scans), self.part_bytes))

@@ -20,7 +20,7 @@ from shardwise.train.data.part_file import HEADER_BYTES, PartCounts, read_header
 from shardwise.train.data.scan import Scan, Span, changed, scan, span_pieces
 from shardwise.train.data.token_store import PART_SUFFIX, part_name
 from shardwise.train.data.tokenise import encoded
-from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer, token_dtype
+from shardwise.train.data.tokenizer import Tokenizer, TokenizerName, token_dtype
 
 _FILES = 4096  # that one task reads
 _THREADS = 16
@@ -50,7 +50,7 @@ class PartTask:
     folder: str
     text_field: str
     held_out: float
-    tokenizer: str
+    tokenizer: TokenizerName
     fingerprint: str
 
     @property
@@ -133,11 +133,11 @@ def _counts(folder: Folder, name: str, size_bytes: int | None, itemsize: int) ->
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(spec: str, fingerprint: str) -> Tokenizer:
-    found = load_tokenizer(spec)
+def _tokenizer(name: TokenizerName, fingerprint: str) -> Tokenizer:
+    found = name.load()
     if found.fingerprint != fingerprint:
         raise DataError(
-            f"tokenizer {spec!r} is another one than where `shardwise tokenize` was started: given "
+            f"tokenizer {name.path!r} is another one than where `shardwise tokenize` was started: given "
             f"{found.fingerprint}, expected {fingerprint}. Put the same file on every host, or in a bucket."
         )
     return found

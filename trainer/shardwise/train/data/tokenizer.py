@@ -6,7 +6,7 @@ They encode a corpus or a prompt, and decode an answer. They read no data file b
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,18 @@ class Tokenizer(Protocol):
 
 class Beginning(bytes):
     """The first piece of a document, where the tokenizer puts a token before it."""
+
+
+class TokenizerName(NamedTuple):
+    """A tokenizer as a job names it, to be loaded in another process."""
+
+    path: str
+    begin: str | None
+    end: str | None
+
+    def load(self) -> Tokenizer:
+        """Return it; DataError if it cannot be used."""
+        return load_tokenizer(self.path, begin=self.begin, end=self.end)
 
 
 def load_tokenizer(spec: str, *, begin: str | None = None, end: str | None = None) -> Tokenizer:
