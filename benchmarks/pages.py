@@ -124,10 +124,7 @@ def _checkpoint(part: Results) -> Iterator[Table]:
         title=f"Checkpoint: {tree:.2f} GiB over 8 devices (data 4 x tensor 2)",
         columns=["seconds (times raw)", *names.values()],
         rows=rows,
-        notes=[
-            notes.paragraph(notes.CHECKPOINT),
-            _measured(part, part["rounds"]),
-        ],
+        notes=[notes.paragraph(notes.CHECKPOINT), _measured(part, part["rounds"])],
     )
     memory = [
         [name, *(f"{figures[key]['median'] / 2**30:.2f}" for key in _MEMORY), f"{figures['files']['median'] / 2:.0f}"]
