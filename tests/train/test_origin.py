@@ -75,12 +75,12 @@ def test_a_decay_begins_from_any_checkpoint(begun: tuple[Path, list[str]]) -> No
 
 
 def test_weights_alone_begin_a_run_of_their_own(begun: tuple[Path, list[str]]) -> None:
-    """Steps, data and moments begin anew, whatever the optimizer; nothing to do still saves what it began with."""
+    """Steps, data and moments begin anew; nothing to do still saves what it began with."""
     tmp_path, words = begun
     words = [*words, f"training.startFrom.path={tmp_path / 'trunk' / 'checkpoints'}"]
     tuned = folder(tmp_path, "tuned")
-    assert run_here(tuned, *words, "training.optimizer.name=lion", "training.steps=3") == ExitCode.OK
-    assert sorted(losses(tuned)) == [1, 2, 3]
+    assert run_here(tuned, *words) == ExitCode.OK
+    assert sorted(losses(tuned)) == [1, 2, 3, 4, 5, 6]
     assert losses(tuned)[1] < losses(tmp_path / "trunk")[1] - 0.1
 
     assert run_here(folder(tmp_path, "all"), *words, "training.startFrom.restore=all") == ExitCode.OK
