@@ -31,6 +31,19 @@ class Scores(NamedTuple):
     """They are bent into this range by tanh; None: they are not."""
 
 
+class Ring(NamedTuple):
+    """Where the newest position of each row is in keys and values that are kept as a ring.
+
+    The slot is the same for all rows, so that a new position is one write: the one before it is a slot earlier, and the
+    slot before the first is the last. So rows of different lengths end together.
+    """
+
+    slot: Array
+    """int32 scalar: of the newest position."""
+    position: Array
+    """int32 [batch]: which position of its row that is; below it the row has as many others, and no more."""
+
+
 _PLAINLY = Scores()
 
 
@@ -60,12 +73,10 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
             return cudnn(q, k, v, segments)
 
 
-def plain(
-    q: Array, k: Array, v: Array, segments: Array | None, *, start: Array | int = 0, scores: Scores = _PLAINLY
-) -> Array:
-    """Compute all scores at once: the reference, and the fastest for short sequences. Queries start at key `start`."""
+def plain(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY) -> Array:
+    """Compute all scores at once: the reference, and the fastest for short sequences."""
     found = _scores(q, k, scores.softcap)
-    mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.window)
+    mask = _mask(q.shape[2], k.shape[2], 0, 0, segments, scores.window)
     weights = jax.nn.softmax(jnp.where(mask, found, MASKED), axis=-1)
     return _mixed(weights, v, v.dtype)
 
@@ -94,6 +105,16 @@ def blockwise(
         for i in range(0, length, block)
     ]
     return jnp.concatenate(rows, axis=2)
+
+
+def ring(q: Array, k: Array, v: Array, at: Ring, *, scores: Scores = _PLAINLY) -> Array:
+    """Attend from one position of each row to all that the row has in the ring: [batch, heads, 1, head_size]."""
+    age = (at.slot - jnp.arange(k.shape[2])) % k.shape[2]
+    mask = age <= at.position[:, None]
+    if scores.window is not None:
+        mask &= age < scores.window
+    found = jnp.where(mask[:, None, None], _scores(q, k, scores.softcap), MASKED)
+    return _mixed(jax.nn.softmax(found, axis=-1), v, v.dtype)
 
 
 def splash(q: Array, k: Array, v: Array, segments: Array | None, *, interpret: bool = False) -> Array:
