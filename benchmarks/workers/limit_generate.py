@@ -71,7 +71,8 @@ def run(params: tuple[dict[str, Array], list[Layer]], key: Array) -> Array:
         return logits, caches, made
 
     made = jnp.zeros((batch, COUNT), jnp.int32)
-    return jax.lax.fori_loop(0, COUNT, one, (logits, caches, made))[2]
+    result: Array = jax.lax.fori_loop(0, COUNT, one, (logits, caches, made))[2]
+    return result
 
 
 def logits_of(

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from numpy.typing import NDArray
 
 from shardwise.train.attention import Ring
 from shardwise.train.block import CACHE_AXES, Cache
@@ -31,37 +29,38 @@ NOTHING = -1
 
 
 class Batch(NamedTuple):
-    """What the next tokens follow from; it stays on the devices."""
+    """What the next tokens follow from; it stays on the devices. Of such tuples there are abstract ones too."""
 
-    logits: Array
+    logits: Any
     """float32 [rows, vocab]."""
     caches: tuple[Cache, ...]
     """Of every block."""
 
 
 class Rows(NamedTuple):
-    """Where the rows of a batch stand; the host has it, and all devices get it."""
+    """Where the rows of a batch stand: arrays of the host, which all devices get."""
 
-    slot: Array | NDArray[np.int32]
+    slot: Any
     """int32 scalar: the newest slot of the caches (`attention.Ring`)."""
-    length: Array | NDArray[np.int32]
+    length: Any
     """int32 [rows]: positions of the row in the caches."""
-    number: Array | NDArray[np.int32]
+    number: Any
     """int32 [rows]: tokens made so far."""
-    sequence: Array | NDArray[np.int32]
+    sequence: Any
     """int32 [rows]: which sequence it is, for its random numbers."""
-    live: Array | NDArray[np.bool_]
+    live: Any
     """bool [rows]: whether tokens are wanted of it."""
 
 
 class Wish(NamedTuple):
     """What is asked of all rows."""
 
-    seed: NDArray[np.uint32]
-    """[2]."""
-    num_tokens: NDArray[np.int32]
-    stop: NDArray[np.int32]
-    """The token that ends a row, or `NOTHING`."""
+    seed: Any
+    """uint32 [2]."""
+    num_tokens: Any
+    """int32 scalar: the most of each."""
+    stop: Any
+    """int32 scalar: the token that ends a row, or `NOTHING`."""
 
 
 def lower_weights(program: Program, layout: Layout) -> jax.stages.Lowered:
@@ -93,7 +92,7 @@ def lower_tokens(program: Program, layout: Layout, num_rows: int, sampling: Samp
     logits = Abstract((num_rows, program.config.Vocab.size), jnp.float32)
     batch = Batch(logits, caches_of(program, num_rows))
     rows = Rows(number, count, count, count, Abstract((num_rows,), jnp.bool_))
-    wish = Wish(Abstract((2,), jnp.uint32), number, number)  # type: ignore[arg-type]  # abstract
+    wish = Wish(Abstract((2,), jnp.uint32), number, number)
     outs = (_batch_sharding(program, layout), layout.replicated, layout.replicated)
     return _lower(partial(_tokens, program, layout, sampling), program, layout, (batch, rows, wish), outs=outs)
 
@@ -130,12 +129,14 @@ def _tokens(
 ) -> tuple[Batch, Array, Array]:
     config = program.config
     key = jax.random.wrap_key_data(wish.seed, impl="threefry2x32")
-    keys_of = jax.vmap(lambda sequence, number: jax.random.fold_in(jax.random.fold_in(key, sequence), number))
+
+    def key_of(sequence: Array, number: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, sequence), number)
 
     def one(loop: _Loop) -> _Loop:
         rows, logits = loop.rows, loop.batch.logits[:, : config.vocab_size]
         sound = _everywhere(jnp.isfinite(logits).all(-1), layout)
-        keys = keys_of(rows.sequence, rows.number)
+        keys = jax.vmap(key_of)(rows.sequence, rows.number)
         token = _everywhere(sampling.choose(jnp.where(sound[:, None], logits, 0), keys), layout)
         live = rows.live & sound
         made = loop.made.at[loop.done].set(jnp.where(live, token, NOTHING))
@@ -168,12 +169,12 @@ def caches_of(program: Program, num_rows: int) -> tuple[Cache, ...]:
     """Return the caches' shapes and dtype."""
     config = program.config
     part = Abstract((num_rows, config.num_kv_heads, config.seq_len, config.head_size), program.layout.dtype)
-    return (Cache(part, part),) * config.num_layers
+    return (Cache(part, part),) * config.num_layers  # type: ignore[arg-type]  # abstract
 
 
 def _batch_sharding(program: Program, layout: Layout) -> Batch:
     cached = cached_by(layout)
-    return Batch(_by_row(layout), (Cache(cached, cached),) * program.config.num_layers)  # type: ignore[arg-type]
+    return Batch(_by_row(layout), (Cache(cached, cached),) * program.config.num_layers)  # type: ignore[arg-type]  # shardings
 
 
 def cached_by(layout: Layout) -> NamedSharding:

@@ -157,14 +157,16 @@ def _of_batch(
         batch, tokens, broken = decoder.go_on(batch, _rows(decoder, sequences, slot), wish)
         found = [[int(token) for token in row if token != NOTHING] for row in tokens]
         slot = (slot + max(map(len, found))) % length
-        for each, new, is_broken in zip(sequences, found, broken, strict=False):  # the rest of the rows are filling
+        for each, new, is_broken in zip(
+            sequences, found, broken.tolist(), strict=False
+        ):  # the rest of the rows are filling
             if each.is_over:
                 continue
             has_ended = bool(new) and new[-1] == wish.stop
             kept = new[:-1] if has_ended else new
             each.made += kept
             each.window += kept
-            each.is_over = has_ended or len(each.made) >= wish.num_tokens
+            each.is_over = has_ended or len(each.made) >= int(wish.num_tokens)
             each.is_over = each.is_over or bool(is_over and is_over(each.number, each.made))
             if kept or each.is_over:
                 yield Made(each.number, kept, each.is_over)

@@ -60,8 +60,8 @@ class Gpt(eqx.Module):
     config: GptConfig = eqx.field(static=True)
     token_embedding: NamedArray
     position_embedding: NamedArray | None
-    blocks: hnn.Stacked[Block] | tuple[Block, ...]
-    """Stacked, so that a step gathers one at a time; one by one in `for_generation`."""
+    blocks: hnn.Stacked[Block]
+    """A step gathers one at a time. After `for_generation` it is a tuple of them."""
     norm: Norm
     head: NamedArray | None
     head_bias: NamedArray | None

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shardwise.protocol.errors import UsageError
 
 Array = jax.Array
-_COLDEST = float(jnp.finfo(jnp.float32).tiny)
+_COLDEST = float(np.finfo(np.float32).tiny)
 _BITS_OF_ONE = 0x3F800000
 _PART = 128
 
