@@ -56,6 +56,13 @@ to the disk: a digest of the text, lines to documents, tokens, ends of documents
 has started before. `make bench ARGS='--only tokenize'`.
 """
 
+GENERATE = """
+All sequences begin with the same four tokens and fill one window, drawn at temperature 0.8 from the whole vocabulary;
+float32. Of the batch all tokens are counted. Limit: a loop by hand in plain JAX, compiled as one program for all tokens
+of sequences that begin together and never stop. Shardwise's sequences may stop, and their tokens come to the host after
+every sixteen. Compiling is in neither.
+"""
+
 
 def paragraph(text: str) -> str:
     """A note on one line."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import rich.box
 import rich.table
-from benchmarks import bucket, checkpoint, notes, recovery, start
+from benchmarks import bucket, checkpoint, generate, notes, recovery, start
 from benchmarks.aims import aims
 
 AIMS = "Aims"
@@ -191,6 +191,24 @@ def _tokenize(part: Results) -> Iterator[Table]:
     )
 
 
+def _generate(part: Results) -> Iterator[Table]:
+    rows = [
+        [
+            f"{case}, batch {batch}",
+            *(f"{figures['tokens_per_second']['median']:,.0f}" for figures in peers.values()),
+            _spread(peers[generate.SHARDWISE]["ratio"]),
+        ]
+        for case, batches in part["cases"].items()
+        for batch, peers in batches.items()
+    ]
+    yield Table(
+        title="Generation: one device",
+        columns=["tokens/s", generate.LIMIT, generate.SHARDWISE, "of the limit"],
+        rows=rows,
+        notes=[notes.paragraph(notes.GENERATE), _measured(part, part["rounds"])],
+    )
+
+
 def _hung(hang: Mapping[str, Mapping[str, float]]) -> str:
     said, allowed, ended = (_spread(hang[what]) for what in (recovery.SAID, recovery.ALLOWED, recovery.ENDED))
     return (
@@ -207,6 +225,7 @@ _MAKERS: Mapping[str, Callable[[Results], Iterator[Table]]] = {
     "bucket": _bucket,
     "recovery": _recovery,
     "tokenize": _tokenize,
+    "generate": _generate,
 }
 
 

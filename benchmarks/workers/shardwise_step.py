@@ -43,9 +43,7 @@ LLAMA = """, kvHeads: {kv_heads}, norm: rms, activation: swiglu, position: rotar
 
 def main() -> None:
     """Compile, then take turns."""
-    training = resolve(loads(job_text(case))).spec.training
-    config = GptConfig.of(training, tokenizer_size=case.size.vocab, platform="cpu")
-    program = Program.of(training, Layout.of(training, jax.devices()), config)
+    program = program_of(case)
     compiled = lower_step(program).compile()
     state = program.lower_init().compile()()
     batch = jax.device_put(random_batch(case.size), program.layout.batch)
@@ -56,8 +54,15 @@ def main() -> None:
         state, metrics = compiled(state, batch, words)
         jax.device_get(metrics)
 
-    facts = {**compiled_memory(compiled), "flops_per_token": flops_per_token(config)}
+    facts = {**compiled_memory(compiled), "flops_per_token": flops_per_token(program.config)}
     serve(partial(rate_of, once, steps=case.size.steps, work=case.size.tokens), facts)
+
+
+def program_of(case: Case) -> Program:
+    """The program of a case's job."""
+    training = resolve(loads(job_text(case))).spec.training
+    config = GptConfig.of(training, tokenizer_size=case.size.vocab, platform="cpu")
+    return Program.of(training, Layout.of(training, jax.devices()), config)
 
 
 def job_text(case: Case) -> str:

@@ -39,7 +39,7 @@ def test_a_job_for_tpus_becomes_one_for_a_processor() -> None:
 @pytest.mark.parametrize(
     ("changes", "live", "stands_in", "told"),
     [
-        (["hardware.topology=1x8"], True, False, ""),
+        (["hardware.topology=1x8"], True, True, ""),
         (["hardware.topology=2x4"], False, True, ""),
         (
             [GPUS],
@@ -52,7 +52,7 @@ def test_a_job_for_tpus_becomes_one_for_a_processor() -> None:
     ],
 )
 def test_which_devices_are_taken(changes: list[str], live: bool, stands_in: bool, told: str) -> None:  # noqa: FBT001
-    """Simulated ones of one host always; real ones where they are here and nobody has them; or else the processor."""
+    """Real ones where they are here and nobody has them; or else the processor, of which simulated ones are parts."""
     heard: list[str] = []
     given = job(*changes)
 

@@ -1,13 +1,19 @@
-"""shardwise.cli.generate: tokens become text piece by piece; the command itself runs in test_main_job."""
+"""shardwise.cli.generate: tokens become text, and files prompts; the command itself runs in test_main_job."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.conftest import Command
 
-from shardwise.cli.generate import pieces
+from shardwise.cli.generate import Texts, before_stop, pieces
+from shardwise.cli.prompts import read_prompts
+from shardwise.protocol.errors import UsageError
 from shardwise.train.data.tokenizer import ByteTokenizer
+from shardwise.train.generate import Made
 
 decode = ByteTokenizer().decode
 
@@ -38,3 +44,71 @@ def test_prompt_that_is_no_text(command: Command) -> None:
     ended = command("generate", "anywhere", "--prompt", "caf\udce9")
     assert ended.code == 2
     assert "--prompt" in ended.error
+
+
+@given(st.lists(st.text("abc", max_size=4), max_size=8), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3))
+def test_text_ends_before_the_first_stop(parts: list[str], stops: list[str]) -> None:
+    """However the text comes, what is written is all of it before the first of the stop texts."""
+    text = "".join(parts)
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    assert "".join(before_stop(parts, stops)) == text[: min(places, default=len(text))]
+
+
+def test_only_what_may_be_a_stop_is_held_back() -> None:
+    """All else is written at once, and nothing is asked for after the stop."""
+
+    def parts() -> Iterator[str]:
+        yield from ["one, t", "wo", ", three", "."]
+        raise AssertionError
+
+    found = before_stop(parts(), ["two.", "three."])
+    assert [next(found) for _ in range(3)] == ["one, ", "", "two, "]
+    assert list(found) == [""]
+
+
+def test_lines_are_in_the_order_of_the_prompts() -> None:
+    """A line is written when all before it are done, with the text up to a stop and why it ended."""
+    texts = Texts(["a", "a", "b"], 2, ByteTokenizer(), ["!"], 4)
+    made = [Made(1, [*b"two"], is_last=True), Made(0, [*b"x!"], is_last=False), Made(0, [*b"yz"], is_last=True)]
+    lines = texts.lines(iter([*made, Made(2, [*b"four"], is_last=True)]))
+    keys = ("prompt", "sample", "text", "tokens", "finishReason")
+    assert [tuple(json.loads(line)[key] for key in keys) for line in lines] == [
+        ("a", 0, "x", 4, "stop"),
+        ("a", 1, "two", 3, "stop"),
+        ("b", 0, "four", 4, "length"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("none.txt", None, "cannot be read"),
+        ("empty.txt", b"", "is empty, expected a prompt on each line"),
+        ("latin.txt", b"caf\xe9", "is not UTF-8 at byte 3"),
+        ("wrong.jsonl", b'{"prompt": "a"}\nb', "line 2 is no JSON"),
+        ("wrong.jsonl", b'{"text": "a"}', "line 1: expected an object with a text"),
+    ],
+)
+def test_prompts_that_cannot_be_read(name: str, content: bytes | None, words: str, tmp_path: Path) -> None:
+    """The file, the line and what was expected are said."""
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=words):
+        read_prompts(tmp_path / name)
+
+
+def test_prompts_of_a_text(tmp_path: Path) -> None:
+    """Each line is one, an empty one too; the file's last line break begins none."""
+    (tmp_path / "prompts.txt").write_bytes(b"one\r\n\n three\n")
+    assert read_prompts(tmp_path / "prompts.txt") == ["one", "", " three"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--prompt", "a", "--prompts", "b"], "expected one of them"), (["--stop", ""], "given an empty text")],
+)
+def test_wishes_that_do_not_go_together(arguments: list[str], words: str, command: Command) -> None:
+    """They are refused before anything is loaded."""
+    ended = command("generate", "anywhere", *arguments)
+    assert ended.code == 2
+    assert words in ended.error

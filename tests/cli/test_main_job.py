@@ -149,22 +149,29 @@ def test_directory_that_cannot_be_made(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("finished")
-def test_generate_writes_the_prompt_and_what_follows(process: Command, folder: Path, command: Command) -> None:
+def test_generate_writes_the_prompt_and_what_follows(process: Command, folder: Path) -> None:
     """Text is UTF-8 on standard output, notes are on standard error; the same seed gives the same text."""
-    words = ["generate", "runs/x", "--prompt", "être", "--tokens", "12", "--seed", "3"]
+    words = ["generate", "runs/x", "--prompt", "être", "--tokens", "12", "--seed", "3", "--top-p", "0.99"]
     first = process(*words, folder=folder)
     assert first.code == 0
     assert first.out.startswith("être")
     assert first.out.endswith("\n")
     assert len(first.out) > len("être\n")
     assert "checkpoint of step" in first.error
-    assert command(*words).out == first.out
+    (folder / "prompts.jsonl").write_text('{"prompt": "être"}\n\n{"prompt": "", "id": 7}\n')
+    words = [word for word in words if word not in ("--prompt", "être")]
+    many = process(*words, "--prompts", "prompts.jsonl", "--samples", "2", folder=folder)
+    lines = [json.loads(line) for line in many.out.splitlines()]
+    assert [(line["prompt"], line["sample"]) for line in lines] == [("être", 0), ("être", 1), ("", 0), ("", 1)]
+    assert "être" + lines[0]["text"] + "\n" == first.out
+    assert lines[0]["text"] != lines[1]["text"]
+    assert all((line["finishReason"], line["tokens"]) == ("length", 12) for line in lines)
 
 
 @pytest.mark.usefixtures("finished")
-def test_generate_from_a_step_that_is_not_there(command: Command) -> None:
+def test_generate_from_a_step_that_is_not_there(process: Command, folder: Path) -> None:
     """A checkpoint asked for by name and not there is an error that lists those that are."""
-    ended = command("generate", "runs/x", "--step", "3")
+    ended = process("generate", "runs/x", "--step", "3", folder=folder)
     assert ended.code == ExitCode.BAD_INPUT
     assert "step-00000003" in ended.error
     assert "6" in ended.error.partition("Committed steps")[2]

@@ -27,7 +27,9 @@ from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.plan import collectives, hlo
 from shardwise.plan.compiled import LoweredStep, lowered_step
-from shardwise.train.generate import lower_token, lower_window
+from shardwise.train.decoder import num_parts
+from shardwise.train.decoding import lower_tokens, lower_weights, lower_window
+from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 from shardwise.train.step import lower_evaluation, trace_step
 
@@ -35,8 +37,13 @@ Lower = Callable[[Program], jax.stages.Lowered]
 _OTHERS: Mapping[str, Lower] = {
     "init": Program.lower_init,
     "evaluation": lower_evaluation,
-    "window": lower_window,
-    "token": lower_token,
+    "weights": lambda program: lower_weights(program, program.layout.whole_over_data()),
+    "window": lambda program: lower_window(
+        program, program.layout.whole_over_data(), 2 * num_parts(program), program.config.seq_len
+    ),
+    "tokens": lambda program: lower_tokens(
+        program, program.layout.whole_over_data(), 2 * num_parts(program), Sampling(temperature=0.8, top_p=0.9)
+    ),
 }
 _COMPILERS = Path(__file__).parents[2] / "requirements" / "plan.txt"
 

@@ -1,7 +1,7 @@
-"""Generation: the cache against the whole forward pass, sampling, and what happens at the window's end."""
+"""Generation: the cache against the whole forward pass, batches, and what happens at the window's end."""
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,17 +10,40 @@ import pytest
 from tests.train.small_gpt import Forward, forward_of, gpt2_config, gptj_config, program_of, random_params
 
 from shardwise.protocol.errors import NonFiniteError, ShardwiseError, UsageError
+from shardwise.train import decoder as decoders
+from shardwise.train import generate as generation
 from shardwise.train.config import GptConfig
-from shardwise.train.generate import Decoder, Sampling, _num_rows, generate
+from shardwise.train.decoder import Decoder
+from shardwise.train.decoding import BLOCK
+from shardwise.train.generate import Made, generate, generate_all
+from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 
 Params = dict[str, jax.Array]
 PROMPT = [5, 1, 69, 3]
-MODELS = [
-    (gpt2_config, {}, 4, {"tensor": 2}),
-    (gpt2_config, {"position": "rotary", "rotary_dim": 8, "scale_by_inverse_layer": True}, 1, {}),
-    (gptj_config, {}, 1, {}),
-]
+GREEDY = Sampling(temperature=0)
+GEMMA: Mapping[str, Any] = {
+    "num_kv_heads": 2,
+    "norm": "rms-unit-offset",
+    "post_norm": True,
+    "activation": "geglu",
+    "position": "rotary",
+    "rotary_dim": 8,
+    "rotary_pairs": "half",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "query_pre_attn_scalar": 16.0,
+    "attention_softcap": 5.0,
+    "logit_softcap": 3.0,
+    "sliding_window": 5,
+    "sliding_window_pattern": 2,
+    "scale_embedding": True,
+}
+FAMILIES: Mapping[str, Callable[[], GptConfig]] = {
+    "gpt2": lambda: gpt2_config(num_layers=2, scale_by_inverse_layer=True),
+    "gptj": lambda: gptj_config(num_layers=2),
+    "gemma2": lambda: gpt2_config(num_layers=2, **GEMMA),
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +60,23 @@ def forward(small: tuple[Program, Params]) -> Forward:
 
 
 @pytest.fixture(scope="module")
-def decoder(small: tuple[Program, Params]) -> Decoder:
-    """Its compiled programs."""
-    return Decoder.of(small[0])
+def compiled() -> dict[object, dict[int, jax.stages.Compiled]]:
+    """The small model's programs, by what they are made for."""
+    return {}
 
 
 @pytest.fixture(autouse=True)
 def _compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that share the small model share its compiled programs too."""
+    make = Decoder.of
     if "small" in request.fixturenames:
-        compiled = request.getfixturevalue("decoder")
-        monkeypatch.setattr(Decoder, "of", lambda _: compiled)
+        compiled = request.getfixturevalue("compiled")
+
+        def of(program: Program, params: Params, sampling: Sampling, num_sequences: int) -> Decoder:
+            found = make(program, params, sampling, num_sequences)
+            return replace(found, _compiled=compiled.setdefault((sampling, num_sequences, found.layout.mesh), {}))
+
+        monkeypatch.setattr(Decoder, "of", of)
 
 
 def greedy_by_forward(forward: Forward, params: Params, tokens: list[int], num_tokens: int) -> list[int]:
@@ -59,38 +88,51 @@ def greedy_by_forward(forward: Forward, params: Params, tokens: list[int], num_t
     return [int(token) for token in row[0, len(tokens) : len(tokens) + num_tokens]]
 
 
-@pytest.mark.parametrize(("make", "fields", "devices", "mesh"), MODELS)
-def test_cached_logits_are_the_whole_forward_pass(
-    make: Callable[..., GptConfig], fields: dict[str, Any], devices: int, mesh: dict[str, Any]
+def all_of(made: Sequence[Made], count: int) -> list[list[int]]:
+    """The tokens of each sequence."""
+    return [[token for part in made if part.sequence == n for token in part.tokens] for n in range(count)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_on_every_mesh_is_the_whole_forward_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of several lengths at once give what each gives by itself without a cache, on one device and on 2 x 2."""
+    monkeypatch.setattr(decoders, "SHORTEST", 8)  # half of the positions
+    config = FAMILIES[name]()
+    prompts = [PROMPT, [7], [3, 66, 21, 8, 9, 30, 2], [0] * 6, [4, 4]]
+    alone = program_of(config)
+    forward, params = forward_of(alone), random_params(alone)
+    expected = [greedy_by_forward(forward, params, prompt, 6) for prompt in prompts]
+    for devices, mesh in ((1, {}), (4, {"tensor": 2})):
+        program = program_of(config, devices=devices, mesh=mesh)
+        made = list(generate_all(program, random_params(program), prompts, num_tokens=6, sampling=GREEDY))
+        assert all_of(made, len(prompts)) == expected
+        assert [part.sequence for part in made if part.is_last] == list(range(len(prompts)))
+
+
+def test_weights_that_do_not_fit_are_gathered_as_they_are_needed(
+    monkeypatch: pytest.MonkeyPatch, small: tuple[Program, Params], forward: Forward
 ) -> None:
-    """A prompt and then one token at a time give the logits of every position, for all kinds of block and position."""
-    program = program_of(make(**fields), devices=devices, mesh=mesh)
-    params = random_params(program)
-    tokens = np.random.default_rng(2).integers(0, 70, (1, 16)).astype(np.int32)
-    num_rows = _num_rows(program)
-    whole = forward_of(program)(params, np.repeat(tokens, num_rows, 0))[0, :, :70]
-    decoder = Decoder.of(program)
-    logits, cache = decoder.start(params, tokens[0, :5].tolist())
-    found = [logits]
-    for position in range(5, 16):
-        logits, cache = decoder.go_on(params, int(tokens[0, position]), position, cache)
-        found.append(logits)
-    assert np.abs(np.stack(found) - whole[4:]).max() < 1e-5 * np.abs(whole).max()
+    """Weights that stay split over data give the tokens of weights that are whole on every device."""
+    program = program_of(gpt2_config(), devices=4, mesh={"tensor": 2})
+    monkeypatch.setattr(decoders, "layout_of", lambda program, _: program.layout)
+    assert program.layout.fsdp
+    made = list(generate(program, random_params(program), PROMPT, num_tokens=6, sampling=GREEDY))
+    assert made == greedy_by_forward(forward, small[1], PROMPT, 6)
 
 
 def test_greedy_takes_the_most_likely_token(small: tuple[Program, Params], forward: Forward) -> None:
     """At temperature 0 every token is the argmax of the whole forward pass, and the seed plays no part."""
     program, params = small
     expected = greedy_by_forward(forward, params, PROMPT, 6)
-    assert list(generate(program, params, PROMPT, num_tokens=6, temperature=0, seed=0)) == expected
-    assert list(generate(program, params, PROMPT, num_tokens=6, temperature=0, seed=1)) == expected
+    assert list(generate(program, params, PROMPT, num_tokens=6, sampling=GREEDY, seed=0)) == expected
+    assert list(generate(program, params, PROMPT, num_tokens=6, sampling=GREEDY, seed=1)) == expected
 
 
 def test_a_full_window_starts_anew_with_its_last_half(small: tuple[Program, Params], forward: Forward) -> None:
     """Past the last position the model sees the last half window and fills it up again; a long prompt is cut."""
     program, params = small
     prompt = np.random.default_rng(4).integers(0, 70, 40).tolist()
-    made = list(generate(program, params, prompt, num_tokens=11, temperature=0))
+    made = list(generate(program, params, prompt, num_tokens=11, sampling=GREEDY))
     whole_window = forward(params, np.array([prompt[-16:]], np.int32))[0, -1].argmax()
     assert made[0] == whole_window
     half = [*prompt, made[0]][-8:]
@@ -105,7 +147,7 @@ def test_the_seed_decides(small: tuple[Program, Params]) -> None:
     program, params = small
 
     def run(seed: int) -> list[int]:
-        return list(generate(program, params, PROMPT, num_tokens=30, temperature=3.0, seed=seed))
+        return list(generate(program, params, PROMPT, num_tokens=30, sampling=Sampling(temperature=3.0), seed=seed))
 
     assert run(1) == run(1)
     assert run(1) != run(2)
@@ -115,34 +157,74 @@ def test_the_seed_decides(small: tuple[Program, Params]) -> None:
 def test_generation_ends_before_the_stop_token(small: tuple[Program, Params]) -> None:
     """The stop token ends the text and is no part of it; without it the count does."""
     program, params = small
-    free = list(generate(program, params, PROMPT, num_tokens=8, temperature=2.0, seed=5))
+    free = list(generate(program, params, PROMPT, num_tokens=8, sampling=Sampling(temperature=2.0), seed=5))
     stop = free[4]
-    stopped = list(generate(program, params, PROMPT, num_tokens=8, temperature=2.0, seed=5, stop=stop))
+    stopped = list(
+        generate(program, params, PROMPT, num_tokens=8, sampling=Sampling(temperature=2.0), seed=5, stop=stop)
+    )
     assert stopped == free[: free.index(stop)]
-    assert list(generate(program, params, PROMPT, num_tokens=0)) == []
+    assert list(generate(program, params, PROMPT, num_tokens=0, sampling=GREEDY)) == []
 
 
-@pytest.mark.parametrize("top_k", [1, 3, None])
-def test_sampling_follows_the_distribution_of_the_kept_tokens(top_k: int | None) -> None:
-    """Only the top k are chosen, each as often as the softmax at the temperature says (ties cut to k)."""
-    logits = np.array([1.0, 3.0, 2.0, 3.0, -1.0, 0.0], np.float32)
-    rng = np.random.default_rng(0)
-    sampling = Sampling(temperature=2.0, top_k=top_k)
-    num_draws = 4000
-    counts = Counter(sampling.choose(logits, rng) for _ in range(num_draws))
-    kept = np.argsort(-logits)[: top_k or len(logits)]
-    assert len(counts) == len(kept)
-    powers = np.exp(np.sort(logits[kept]) / 2.0)
-    shares = np.sort([count / num_draws for count in counts.values()])
-    assert np.abs(shares - np.sort(powers / powers.sum())).max() < 0.03
+def test_what_else_is_in_the_batch_plays_no_part(
+    small: tuple[Program, Params], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drawn sequence is the same beside others that are longer or end earlier, and before a later batch."""
+    program, params = small
+    monkeypatch.setattr(generation, "MOST_ROWS", 4)
+
+    def run(prompts: list[list[int]], stop: int | None = None) -> list[list[int]]:
+        sampling = Sampling(temperature=1.5)
+        made = generate_all(program, params, prompts, num_tokens=24, sampling=sampling, seed=8, stop=stop)
+        return all_of(list(made), len(prompts))
+
+    beside = [[2] * 13, [1], PROMPT, [30, 31]]
+    first = run(beside)
+    assert run([[9], [8] * 6, PROMPT, [5]])[2] == first[2]
+    stop = first[0][2]
+    ended = run(beside, stop)
+    assert ended[2] == (first[2][: first[2].index(stop)] if stop in first[2] else first[2])
+    more = run([*beside, PROMPT, PROMPT])
+    assert more[:4] == first
+    assert [len(tokens) for tokens in more] == [24] * 6
+    assert more[4] != more[5]
+
+
+def test_several_windows_of_several_lengths(small: tuple[Program, Params], forward: Forward) -> None:
+    """Sequences whose windows are full wait for the others; each makes what it makes by itself."""
+    program, params = small
+    prompts = [[3] * 15, PROMPT, [7, 8], [1] * 40]
+    made = all_of(list(generate_all(program, params, prompts, num_tokens=26, sampling=GREEDY)), 4)
+    for prompt, tokens in zip(prompts, made, strict=True):
+        window = prompt[-16:]
+        expected: list[int] = []
+        while len(expected) < 26:
+            logits = forward(params, np.array([[*window, *[0] * (16 - len(window))]], np.int32))
+            expected.append(int(logits[0, len(window) - 1].argmax()))
+            window = [*window, expected[-1]] if len(window) < 16 else [*window, expected[-1]][-8:]
+        assert tokens == expected
+
+
+def test_the_caller_ends_a_sequence(small: tuple[Program, Params]) -> None:
+    """It is asked after each block, of each sequence that goes on, and the others go on without those that ended."""
+    program, params = small
+    asked: list[tuple[int, int]] = []
+
+    def is_over(number: int, tokens: Sequence[int]) -> bool:
+        asked.append((number, len(tokens)))
+        return number == 0
+
+    wishes: dict[str, Any] = {"num_tokens": 2 * BLOCK + 1, "sampling": GREEDY, "is_over": is_over}
+    first, second, *_ = all_of(list(generate_all(program, params, [PROMPT] * 4, **wishes)), 4)
+    assert len(second) == 2 * BLOCK + 1
+    assert second[: len(first)] == first
+    assert len(first) <= BLOCK
+    assert [number for number, _ in asked].count(0) == 1
 
 
 REFUSED: list[tuple[dict[str, Any], type[ShardwiseError], str]] = [
     ({"prompt": []}, UsageError, "expected at least one"),
     ({"prompt": [3, 70]}, UsageError, "given token 70, expected 0 to 69"),
-    ({"temperature": -1.0}, UsageError, r"temperature: given -1\.0"),
-    ({"temperature": float("nan")}, UsageError, "temperature: given nan"),
-    ({"top_k": 0}, UsageError, "top-k: given 0, expected at least 1"),
     ({"num_tokens": -1}, UsageError, "given -1 tokens"),
     ({"seed": -1}, UsageError, "seed -1"),
 ]
@@ -154,7 +236,7 @@ def test_wrong_wishes_are_refused_at_once(
 ) -> None:
     """The call itself says what was given and expected, before anything is compiled."""
     program, params = small
-    wishes: dict[str, Any] = {"prompt": PROMPT, "num_tokens": 3, **wrong}
+    wishes: dict[str, Any] = {"prompt": PROMPT, "num_tokens": 3, "sampling": GREEDY, **wrong}
     with pytest.raises(kind, match=words):
         generate(program, params, wishes.pop("prompt"), **wishes)
 
@@ -164,13 +246,4 @@ def test_broken_parameters_are_said(small: tuple[Program, Params]) -> None:
     program, params = small
     broken = {**params, "norm.bias": params["norm.bias"] * np.nan}
     with pytest.raises(NonFiniteError, match="use another checkpoint"):
-        next(generate(program, broken, PROMPT, num_tokens=1, temperature=0))
-
-
-def test_filling_is_never_seen(small: tuple[Program, Params], decoder: Decoder) -> None:
-    """What fills a short prompt up to the window changes no logits: a longer prompt's prefix gives the same cache."""
-    _, params = small
-    _, cache = decoder.start(params, PROMPT)
-    extended, _ = decoder.go_on(params, 9, len(PROMPT), cache)
-    again, _ = decoder.start(params, [*PROMPT, 9])
-    assert np.abs(extended - again).max() < 1e-5 * np.abs(again).max()
+        next(generate(program, broken, PROMPT, num_tokens=1, sampling=GREEDY))

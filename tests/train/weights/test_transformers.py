@@ -13,6 +13,7 @@ from tests.train.small_gpt import forward_of, program_of
 from tests.train.weights.hf.drawn import drawn
 
 from shardwise.train.generate import generate
+from shardwise.train.sampling import Sampling
 from shardwise.train.weights import place, read, write
 
 Weights = dict[str, NDArray[np.float32]]
@@ -71,7 +72,8 @@ def test_greedy_generation_is_that_of_transformers(name: str, recording: Callabl
     params = place(program, config, parameters)
     prompt = [int(token) for token in made.tokens[0, :6]]
     count = made.greedy.shape[1] - len(prompt)
-    assert list(generate(program, params, prompt, num_tokens=count, temperature=0)) == made.greedy[0, 6:].tolist()
+    greedy = Sampling(temperature=0)
+    assert list(generate(program, params, prompt, num_tokens=count, sampling=greedy)) == made.greedy[0, 6:].tolist()
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

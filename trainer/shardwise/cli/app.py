@@ -32,7 +32,7 @@ _COMMANDS = (
     ("logs", "runs/first --host 1 --attempt 0", logs),
     ("page", "runs/first --out first.html", page),
     ("stop", "runs/first", stop),
-    ("generate", 'runs/first --prompt "def " --tokens 100', generate),
+    ("generate", 'runs/first --prompt "def " --tokens 100 --top-p 0.9 --stop "class "', generate),
     ("export", "runs/first out/model.safetensors", export),
     ("import", "gpt2/model.safetensors runs/gpt2", import_weights),
 )

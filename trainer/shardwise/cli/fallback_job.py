@@ -31,7 +31,9 @@ def on_the_processor(job: TrainingJob) -> TrainingJob:
 
 
 def on_this_machine(job: TrainingJob, *, live: bool, tell: Callable[[str], None]) -> TrainingJob:
-    """Return the job itself if one process has its devices, simulated or real, or else it `on_the_processor`.
+    """Return the job itself if its devices are real and of this machine, or else it `on_the_processor`.
+
+    Simulated devices share the processor: one of them has all of it, and one copy of the weights.
 
     Args:
         job: of the run.
@@ -40,7 +42,7 @@ def on_this_machine(job: TrainingJob, *, live: bool, tell: Callable[[str], None]
     """
     hardware = job.spec.hardware
     simulated = offered()[hardware.accelerator].spec.platform == "cpu"
-    if num_hosts(hardware) == 1 and (simulated or (not live and _are_here(job))):
+    if num_hosts(hardware) == 1 and not simulated and not live and _are_here(job):
         return job
     if not simulated:
         why = "are in use by the run" if live else "are not on this machine"

@@ -1,26 +1,43 @@
-"""`shardwise generate`: text from a run's checkpoint, written as it is made.
+"""`shardwise generate`: text from a run's checkpoint, written as it is made, or many texts as lines of JSON.
 
 Reads the run's job and the parameters of one checkpoint, nothing else of the state. Text goes to standard output, what
 the command is doing to standard error.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from shardwise.cli.command import RunDir, Step, trainer_imports
 from shardwise.cli.fallback_job import on_this_machine
+from shardwise.cli.prompts import read_prompts, refuse_broken_text
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.protocol.errors import UsageError
 
+if TYPE_CHECKING:
+    from shardwise.train.data.tokenizer import Tokenizer
+    from shardwise.train.generate import Made
+
 Prompt = Annotated[
-    str, typer.Option("--prompt", help="The beginning of the text; without one a new document begins.", metavar="TEXT")
+    str | None,
+    typer.Option("--prompt", help="The beginning of the text; without one a new document begins.", metavar="TEXT"),
 ]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        help='Many prompts at once: a .jsonl file of objects with a "prompt", or a text with one on each line.',
+        metavar="FILE",
+    ),
+]
+Samples = Annotated[int, typer.Option("--samples", min=1, help="How many texts to make of each prompt.", metavar="N")]
 Tokens = Annotated[int, typer.Option("--tokens", min=0, help="How many tokens to make at most.", metavar="N")]
 Temperature = Annotated[
     float, typer.Option("--temperature", min=0, help="Above 1 is wilder, below 1 tamer; 0 takes the likeliest token.")
@@ -29,27 +46,58 @@ TopK = Annotated[
     int | None,
     typer.Option("--top-k", min=1, help="Choose among the K likeliest tokens; without it among all.", metavar="K"),
 ]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p", help="Choose among the likeliest tokens that together have this probability, e.g. 0.9.", metavar="P"
+    ),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", help="End before this text. Give it as often as you like.", metavar="TEXT"),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same text.", metavar="S")]
+Lines = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print an object on a line for each text, as --prompts and --samples do by themselves."
+    ),
+]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def command(
+def command(  # noqa: PLR0913  each is an option
     directory: RunDir,
     *,
-    prompt: Prompt = "",
+    prompt: Prompt = None,
+    prompts: Prompts = None,
+    samples: Samples = 1,
     tokens: Tokens = 200,
     temperature: Temperature = 0.8,
     top_k: TopK = None,
+    top_p: TopP = None,
+    stop: Stop = None,
     seed: Seed = 0,
     step: Step = None,
+    as_json: Lines = False,
 ) -> None:
     """Write text with a run's model.
 
-    The model runs on the devices that the run's job names where this machine has them, or else on the processor; the
-    text ends early where the model ends it.
+    The model runs on the GPUs or TPU chips that the run's job names where this machine has them, or else on the
+    processor; the text ends early where the model ends it.
+
+    One text is written as it is made. Several are lines of JSON in the order of the prompts, each with the prompt, the
+    number of the sample, the text that follows, its number of tokens, and the finishReason: stop where the model or
+    --stop ended it, length where --tokens did.
     """
-    _refuse_broken_text(prompt)
+    if prompt is not None and prompts is not None:
+        raise UsageError("given --prompt and --prompts, expected one of them; add the prompt to the file")
+    if "" in (stop or []):
+        raise UsageError("--stop: given an empty text, which is everywhere; leave it out")
+    given = [prompt or ""] if prompts is None else read_prompts(prompts)
+    for text in given:
+        refuse_broken_text(text)
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
     job = on_this_machine(job_of(directory), live=is_live(directory), tell=console.print)
     environment.apply(job)
@@ -57,25 +105,80 @@ def command(
     with trainer_imports():
         from shardwise.cli.model import load_model
         from shardwise.train.data.tokenizer import load_tokenizer
-        from shardwise.train.generate import generate
+        from shardwise.train.generate import generate_all
+        from shardwise.train.sampling import Sampling
 
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
     console.print(f"checkpoint of step {model.step}; compiling ...")
     data = job.spec.training.data
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    made = generate(
-        model.program,
-        model.params,
-        tokenizer.prompt(prompt),
+    program, params = model.program, model.params
+    del model  # the weights are laid out anew, and then the parameters can go
+    texts = Texts([text for text in given for _ in range(samples)], samples, tokenizer, stop or [], tokens)
+    made = generate_all(
+        program,
+        params,
+        [tokenizer.prompt(text) for text in texts.prompts],
         num_tokens=tokens,
-        temperature=temperature,
-        top_k=top_k,
+        sampling=sampling,
         seed=seed,
         stop=tokenizer.end_of_text,
+        is_over=texts.has_stop if stop else None,
     )
-    for piece in chain([prompt], pieces(made, tokenizer.decode)):
+    del params
+    if as_json or prompts is not None or samples > 1:
+        for line in texts.lines(made):
+            typer.echo(line.encode())
+        return
+    streamed = pieces((token for part in made for token in part.tokens), tokenizer.decode)
+    for piece in chain(given, before_stop(streamed, stop or [])):
         typer.echo(piece.encode(), nl=False)
     typer.echo()
+
+
+class Texts:
+    """Many texts in the making."""
+
+    def __init__(
+        self, prompts: Sequence[str], samples: int, tokenizer: "Tokenizer", stops: Sequence[str], num_tokens: int
+    ) -> None:
+        """Take the prompts, each as often as there are samples of it."""
+        self.prompts, self._samples, self._num_tokens = prompts, samples, num_tokens
+        self._decode, self._stops = tokenizer.decode, stops
+
+    def has_stop(self, _: int, tokens: Sequence[int]) -> bool:
+        """Return whether one of the stop texts is in the text of these tokens."""
+        text = self._decode(tokens)
+        return any(stop in text for stop in self._stops)
+
+    def lines(self, made: Iterable["Made"]) -> Iterator[str]:
+        """Yield a line of JSON for each text, in their order, as soon as all before it are done."""
+        tokens: list[list[int]] = [[] for _ in self.prompts]
+        done: set[int] = set()
+        written = 0
+        for part in made:
+            tokens[part.sequence] += part.tokens
+            if part.is_last:
+                done.add(part.sequence)
+            while written in done:
+                yield self._line(written, tokens[written])
+                tokens[written] = []
+                written += 1
+
+    def _line(self, number: int, tokens: Sequence[int]) -> str:
+        text = "".join(before_stop([self._decode(tokens)], self._stops))
+        stopped = len(tokens) < self._num_tokens or self.has_stop(number, tokens)
+        return json.dumps(
+            {
+                "prompt": self.prompts[number],
+                "sample": number % self._samples,
+                "text": text,
+                "tokens": len(tokens),
+                "finishReason": "stop" if stopped else "length",
+            },
+            ensure_ascii=False,
+        )
 
 
 def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
@@ -94,10 +197,21 @@ def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Ite
     yield decode(seen)[written:]
 
 
-def _refuse_broken_text(prompt: str) -> None:
-    try:
-        prompt.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"--prompt: character {error.start} is no text in this terminal's encoding; use UTF-8"
-        ) from error
+def before_stop(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
+    """Yield the text of `pieces` up to the first of the stop texts. What may be the beginning of one is held back."""
+    held = ""
+    for piece in pieces:
+        held += piece
+        found = [place for stop in stops if (place := held.find(stop)) >= 0]
+        if found:
+            yield held[: min(found)]
+            return
+        kept = max((_overlap(held, stop) for stop in stops), default=0)
+        yield held[: len(held) - kept]
+        held = held[len(held) - kept :]
+    yield held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return how many characters at the end of the text are the beginning of the stop text."""
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

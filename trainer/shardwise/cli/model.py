@@ -43,13 +43,21 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
     Raises:
         CheckpointError: nothing was saved yet, or what was saved cannot be used.
     """
-    program = build(job, devices_of(job))
+    program = build(_without_context(job), devices_of(job))
     abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
     restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
     if restored is None:
         raise nothing_saved(root)
     params = {path.removeprefix(PARAMS): array for path, array in restored.arrays.items()}
     return Model(program=program, params=params, step=restored.step)
+
+
+def _without_context(job: TrainingJob) -> TrainingJob:
+    """Return the job on the same devices with sequences in one piece; `data` has those of `context` too."""
+    training = job.spec.training
+    mesh = training.mesh.model_copy(update={"context": 1})
+    spec = job.spec.model_copy(update={"training": training.model_copy(update={"mesh": mesh})})
+    return job.model_copy(update={"spec": spec})
 
 
 def nothing_saved(root: str) -> CheckpointError:

@@ -45,6 +45,19 @@ class Scores(NamedTuple):
         return result
 
 
+class Ring(NamedTuple):
+    """Where the newest position of each row is in keys and values that are kept as a ring.
+
+    The slot is the same for all rows, so that a new position is one write: the one before it is a slot earlier, and the
+    slot before the first is the last. So rows of different lengths end together.
+    """
+
+    slot: Array
+    """int32 scalar: of the newest position."""
+    position: Array
+    """int32 [batch]: which position of its row that is; below it the row has as many others, and no more."""
+
+
 _PLAINLY = Scores()
 
 
@@ -74,13 +87,10 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
             return cudnn(q, k, v, segments, scores=scores)
 
 
-def plain(
-    q: Array, k: Array, v: Array, segments: Array | None, *, start: Array | int = 0, scores: Scores = _PLAINLY
-) -> Array:
-    """Compute all scores at once: the reference, and the fastest for short sequences. Queries start at key `start`."""
+def plain(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY) -> Array:
+    """Compute all scores at once: the reference, and the fastest for short sequences."""
     found = _scores(q, k, scores.softcap)
-    mask = _mask(q.shape[2], k.shape[2], start, 0, segments, scores.reach(k.shape[2]))
-    return _weighted(found, mask, v)
+    return _weighted(found, _mask(q.shape[2], k.shape[2], 0, 0, segments, scores.reach(k.shape[2])), v)
 
 
 def softmax_weighted(q: Array, k: Array, v: Array, mask: Array, softcap: float | None) -> Array:
@@ -117,6 +127,15 @@ def blockwise(
         for i in range(0, length, block)
     ]
     return jnp.concatenate(rows, axis=2)
+
+
+def ring(q: Array, k: Array, v: Array, at: Ring, *, scores: Scores = _PLAINLY) -> Array:
+    """Attend from one position of each row to all that the row has in the ring: [batch, heads, 1, head_size]."""
+    age = (at.slot - jnp.arange(k.shape[2])) % k.shape[2]
+    mask = age <= at.position[:, None]
+    if (reach := scores.reach(k.shape[2])) is not None:
+        mask &= age < reach
+    return _weighted(_scores(q, k, scores.softcap), mask[:, None, None], v)
 
 
 def splash(

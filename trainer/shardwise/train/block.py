@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, AxisSpec, NamedArray
 
-from shardwise.train.attention import Scores, attend, plain
+from shardwise.train.attention import Ring, Scores, attend, blockwise, ring
 from shardwise.train.config import GptConfig
 from shardwise.train.context import attend_over_context
 from shardwise.train.dropout import Dropout, Place
@@ -35,7 +35,7 @@ from shardwise.train.products import Weighting, weighted
 from shardwise.train.rotary import Rope, rotate
 
 Array = jax.Array
-CACHE_AXES = ("layers", "batch", "kv_heads", "position", "head_size")
+CACHE_AXES = ("batch", "kv_heads", "position", "head_size")
 _ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
     "gelu": partial(hnn.gelu, approximate=True),
     "gelu-exact": partial(hnn.gelu, approximate=False),
@@ -45,9 +45,9 @@ _ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
 
 
 class Cache(NamedTuple):
-    """The keys and values of the positions before, of every layer, in the compute dtype; for generation.
+    """The keys and values of one layer for the positions before, in the compute dtype; for generation.
 
-    Both are [layers, batch, kv_heads, position, head_size] over all positions of the config, or one layer of that.
+    Both are [batch, kv_heads, position, head_size]; see `attention.Ring` for which position is where.
     """
 
     keys: Array
@@ -131,14 +131,23 @@ class Attention(eqx.Module):
             mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
         return self.out(hax.named(mixed, self._inside(x, config.Heads)), layout, layout.leave)
 
-    def cached(
-        self, x: NamedArray, cache: Cache, start: Array, layer: Array, layout: Layout
+    def first(
+        self, x: NamedArray, start: Array, segments: Array, layer: Array, layout: Layout
     ) -> tuple[NamedArray, Cache]:
-        """Do the same for positions from `start` on: they see this layer's cache before them, and are added to it."""
-        q, k, v = self._project(x, start, layer, layout)
+        """Do the same for rows from positions `start` ([batch]) on, and return their keys and values too."""
+        q, k, v = self._project(x, start[:, None, None], layer, layout)
+        # No other kernel: they want lengths of their own.
+        mixed = blockwise(q, k, v, segments, scores=self._scores(layer))
+        return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), Cache(k, v)
+
+    def following(
+        self, x: NamedArray, at: Ring, cache: Cache, layer: Array, layout: Layout
+    ) -> tuple[NamedArray, Cache]:
+        """Do the same for one position of each row, which is added to this layer's cache and sees its row there."""
+        q, k, v = self._project(x, at.position[:, None, None], layer, layout)
         new = zip(cache, (k, v), strict=True)
-        cache = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, start, 2) for old, part in new))
-        mixed = plain(q, cache.keys, cache.values, None, start=start, scores=self._scores(layer))
+        cache = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, at.slot, 2) for old, part in new))
+        mixed = ring(q, cache.keys, cache.values, at, scores=self._scores(layer))
         return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), cache
 
     def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
@@ -278,12 +287,20 @@ class Block(eqx.Module):
         attended = self.attention(x_normed, segments, layer, layout)
         return self._join(x, x_normed, attended, layer, dropout, layout)
 
-    def cached(
-        self, x: NamedArray, layer: Array, cache: Cache, start: Array, layout: Layout
+    def first(
+        self, x: NamedArray, layer: Array, start: Array, segments: Array, layout: Layout
     ) -> tuple[NamedArray, Cache]:
-        """Do the same for positions from `start` on, after this layer's cache; without dropout."""
+        """Do the same for rows from positions `start` ([batch]) on, and return this layer's cache; without dropout."""
         x_normed = layout.enter(normed(self.norm, x, layout))
-        attended, cache = self.attention.cached(x_normed, cache, start, layer, layout)
+        attended, cache = self.attention.first(x_normed, start, segments, layer, layout)
+        return self._join(x, x_normed, attended, layer, Dropout.none(), layout), cache
+
+    def following(
+        self, x: NamedArray, layer: Array, at: Ring, cache: Cache, layout: Layout
+    ) -> tuple[NamedArray, Cache]:
+        """Do the same for one position of each row, after this layer's cache; without dropout."""
+        x_normed = layout.enter(normed(self.norm, x, layout))
+        attended, cache = self.attention.following(x_normed, at, cache, layer, layout)
         return self._join(x, x_normed, attended, layer, Dropout.none(), layout), cache
 
     def _join(

@@ -12,7 +12,7 @@ the whole gradient on every chip.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
@@ -100,6 +100,16 @@ class Layout:
     def stored(self, names: Sequence[str]) -> NamedSharding:
         """Return the sharding of a parameter, or of its optimizer state, with these axis names."""
         return NamedSharding(self.mesh, self.spec(names, self.parameters))
+
+    def placed(self, tree: object) -> Any:
+        """Return the tree of a model, which may be abstract, with the sharding of each named array in its place."""
+        place = lambda x: self.stored([axis.name for axis in x.axes])  # noqa: E731
+        return jax.tree.map(place, tree, is_leaf=_is_named)
+
+    def whole_over_data(self) -> Self:
+        """Return the same layout, but for parameters, which are stored as they are computed with: for generation."""
+        stored = {name: axes for name, axes in self.parameters.items() if axes != DATA}
+        return replace(self, parameters=MappingProxyType(stored))
 
     @property
     def replicated(self) -> NamedSharding:

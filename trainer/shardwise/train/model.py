@@ -8,6 +8,7 @@ The blocks are in `shardwise.train.block`. Capitals are axes, and the config own
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 import equinox as eqx
@@ -17,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from shardwise.train.block import CACHE_AXES, Block, Cache, dropped
+from shardwise.train.attention import Ring
+from shardwise.train.block import CACHE_AXES, Block, Cache, Linear, dropped
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
@@ -60,6 +62,7 @@ class Gpt(eqx.Module):
     token_embedding: NamedArray
     position_embedding: NamedArray | None
     blocks: hnn.Stacked[Block]
+    """A step gathers one at a time. After `for_generation` it is a tuple of them."""
     norm: Norm
     head: NamedArray | None
     head_bias: NamedArray | None
@@ -98,7 +101,7 @@ class Gpt(eqx.Module):
 
         """
         config = self.config
-        x = self._embed(table, tokens, slice(tokens.shape[1]), layout)
+        x = self._embed(table, tokens, layout)
         x = dropped(dropout, x, jnp.int32(config.num_layers), "embedding")
         named = None if segments is None else hax.named(segments, ("batch", "position"))
 
@@ -109,36 +112,78 @@ class Gpt(eqx.Module):
         x = self.blocks.fold_via(layer)(x, hax.arange(config.Layers))
         return normed(self.norm, x, layout)
 
-    def next_logits(
-        self, tokens: Array, start: Array, last: Array, cache: Cache, layout: Layout
-    ) -> tuple[Array, Cache]:
-        """Continue a sequence: return the logits that follow these tokens, and the cache with them. Inference only.
+    def for_generation(self, dtype: jnp.dtype) -> Self:
+        """Return the model for `first_logits` and `next_logits`: blocks one by one, and what is multiplied in `dtype`.
+
+        A slice of stacked blocks would be a copy of their weights for every token. Biases, gains and positions stay as
+        they are, since they are added in float32.
+        """
+
+        def cast(x: Any) -> Any:
+            return replace(x, weight=x.weight.astype(dtype)) if isinstance(x, Linear) else x
+
+        is_linear = lambda x: isinstance(x, Linear)  # noqa: E731
+        blocks = tuple(jax.tree.map(cast, self.blocks.unstacked(), is_leaf=is_linear))
+        head = None if self.head is None else self.head.astype(dtype)
+        return replace(self, blocks=blocks, token_embedding=self.token_embedding.astype(dtype), head=head)
+
+    def first_logits(self, tokens: Array, start: Array, layout: Layout) -> tuple[Array, tuple[Cache, ...]]:
+        """Return the logits that follow the last of these tokens, and the cache of every block.
 
         Args:
-            tokens: int32 [batch, position].
-            start: int32 scalar, the position of the first token in the sequence.
-            last: int32 scalar, the index in `tokens` of the last real one. Those after it are padding: their entries in
-                the cache are never seen, since the next tokens overwrite them.
-            cache: of all layers, laid out as computed with.
+            tokens: int32 [batch, position]; rows end together.
+            start: int32 [batch], the position of a row's first token; those before position 0 are padding.
             layout: where arrays live.
 
         Returns:
-            float32 [batch, vocab], -inf at the vocabulary's padding, and the cache.
+            float32 [batch, vocab], -inf at the vocabulary's padding, and the cache of as many positions as the config
+            has: a ring whose newest slot is that of the last token.
 
         """
-        table = whole_table(self.token_embedding, layout)
-        x = self._embed(table, tokens, hax.dslice(start, tokens.shape[1]), layout)
+        positions = start[:, None] + jnp.arange(tokens.shape[1])
+        x, segments = self._embed_at(tokens, positions, layout), (positions >= 0).astype(jnp.int32)
+        fill = [(0, 0), (0, 0), (0, self.config.seq_len - tokens.shape[1]), (0, 0)]
+        caches = []
+        for i, block in enumerate(self.blocks):
+            x, cache = block.first(x, jnp.int32(i), start, segments, layout)
+            caches.append(_laid_out(Cache(*(jnp.pad(part, fill) for part in cache)), layout))
+        return self._last_logits(x, layout), tuple(caches)
 
-        def layer(block: Block, x: NamedArray, index: NamedArray, cache: Cache) -> tuple[NamedArray, Cache]:
-            return block.cached(x, index.array, cache, start, layout)
+    def next_logits(
+        self, tokens: Array, at: Ring, caches: tuple[Cache, ...], layout: Layout
+    ) -> tuple[Array, tuple[Cache, ...]]:
+        """Do the same for one more token of each row, int32 [batch], which are added to the caches at `at`."""
+        x, longer = self._embed_at(tokens[:, None], at.position[:, None], layout), []
+        for i, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
+            x, new = block.following(x, jnp.int32(i), at, cache, layout)
+            longer.append(_laid_out(new, layout))
+        return self._last_logits(x, layout), tuple(longer)
 
-        x, cache = self.blocks.scan_via(layer)(x, hax.arange(self.config.Layers), cache)
-        cache = Cache(*(layout.put(hax.named(part, CACHE_AXES)).array for part in cache))
-        x = normed(self.norm, x["position", last], layout)
-        return self.logits(x, layout).rearrange(("batch", "vocab")).array, cache
+    def _last_logits(self, x: NamedArray, layout: Layout) -> Array:
+        x = normed(self.norm, x["position", -1], layout)
+        logits: Array = self.logits(x, layout).rearrange(("batch", "vocab")).array
+        return logits
 
-    def _embed(self, table: Array, tokens: Array, positions: Any, layout: Layout) -> NamedArray:
-        """Return {batch, position, embed} of tokens at these positions (a slice) of their sequences."""
+    def _embed_at(self, tokens: Array, positions: Array, layout: Layout) -> NamedArray:
+        """Return {batch, position, embed} of tokens at these positions, both [batch, position]; none is before 0."""
+        x = self._embed_tokens(whole_table(self.token_embedding, layout), tokens, layout)
+        if self.position_embedding is not None:
+            table = layout.whole(self.position_embedding).rearrange(("embed", "position")).array
+            x = (x + hax.named(table.T[jnp.maximum(positions, 0)], x.axes)).astype(x.dtype)
+        return x
+
+    def _embed(self, table: Array, tokens: Array, layout: Layout) -> NamedArray:
+        """Return {batch, position, embed} of tokens at the first positions."""
+        x = self._embed_tokens(table, tokens, layout)
+        if self.position_embedding is not None:
+            learned = layout.whole(self.position_embedding)["position", slice(tokens.shape[1])]
+            at = [axis.name for axis in learned.axes].index("position")
+            learned = hax.named(zigzag(learned.array, layout.context, axis=at), learned.axes)
+            x = (x + learned).astype(x.dtype)
+        return x
+
+    def _embed_tokens(self, table: Array, tokens: Array, layout: Layout) -> NamedArray:
+        """Return {batch, position, embed} without positions."""
         config = self.config
         Batch, Position = Axis("batch", tokens.shape[0]), Axis("position", tokens.shape[1])
         how = Lookup(
@@ -150,11 +195,6 @@ class Gpt(eqx.Module):
         x = hax.named(lookup(how, table, tokens), (Batch, Position, config.Embed))
         if config.scale_embedding:
             x = x * jnp.asarray(math.sqrt(config.embed_size), x.dtype)  # rounded, as in the published models
-        if self.position_embedding is not None:
-            learned = layout.whole(self.position_embedding)["position", positions]
-            at = [axis.name for axis in learned.axes].index("position")
-            learned = hax.named(zigzag(learned.array, layout.context, axis=at), learned.axes)
-            x = (x + learned).astype(x.dtype)
         return x
 
     def loss(
@@ -184,6 +224,10 @@ class Gpt(eqx.Module):
         if (cap := self.config.logit_softcap) is not None:
             logits = cap * hax.tanh(logits / cap)
         return hax.where(hax.arange(self.config.Vocab) < self.config.vocab_size, logits, -jnp.inf)
+
+
+def _laid_out(cache: Cache, layout: Layout) -> Cache:
+    return Cache(*(layout.put(hax.named(part, CACHE_AXES)).array for part in cache))
 
 
 def whole_table(table: NamedArray, layout: Layout) -> Array:

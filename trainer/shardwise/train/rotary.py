@@ -40,7 +40,7 @@ def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None 
     Args:
         x: [batch, heads, position, head_size].
         rope: whose `dim` is at most head_size.
-        start: position of the first row.
+        start: position of the first row; an array that broadcasts to [batch, heads, position] if sequences differ.
         is_local: bool scalar, whether the block has a sliding window; None: that makes no difference.
         ways: the rows are in the order of `zigzag` for so many devices.
 
@@ -56,7 +56,7 @@ def rotate(x: Array, rope: Rope, start: Array | int = 0, is_local: Array | None 
     if is_local is not None and rope.local_theta is not None:
         frequency = jnp.where(is_local, _frequency(rope, rope.local_theta), frequency)
         gain = None if gain is None else jnp.where(is_local, 1, gain)
-    angle = zigzag(start + jnp.arange(x.shape[2]), ways)[:, None] * frequency
+    angle = (start + zigzag(jnp.arange(x.shape[2]), ways))[..., None] * frequency
     half = rope.dim // 2
     if rope.pairs == "interleaved":
         even, odd = rotated[..., 0::2], rotated[..., 1::2]

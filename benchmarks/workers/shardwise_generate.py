@@ -1,0 +1,36 @@
+"""Shardwise: `shardwise.train.generate` as the command calls it, its programs compiled beforehand."""
+
+import sys
+from functools import partial
+
+from benchmarks.sizes import Case
+from benchmarks.workers.serve import rate_of, serve, simulate
+
+case, batch = Case.loads(sys.argv[1]), int(sys.argv[2])
+simulate(1)
+
+from benchmarks.workers.prompt import PROMPT, TEMPERATURE, num_tokens  # noqa: E402
+from benchmarks.workers.shardwise_step import program_of  # noqa: E402  imports JAX
+
+from shardwise.train.decoder import Decoder  # noqa: E402
+from shardwise.train.generate import of_batches, wish_of  # noqa: E402
+from shardwise.train.sampling import Sampling  # noqa: E402
+
+
+def main() -> None:
+    """Compile, then take turns."""
+    program = program_of(case)
+    params = program.lower_init().compile()()["params"]
+    decoder = Decoder.of(program, params, Sampling(temperature=TEMPERATURE), batch)
+    count = num_tokens(case.size.seq_len)
+    prompts = [list(PROMPT)] * batch
+
+    def once() -> None:
+        made = sum(len(part.tokens) for part in of_batches(decoder, prompts, wish_of(count, seed=1)))
+        assert made == batch * count
+
+    serve(partial(rate_of, once, steps=3, work=batch * count), {})
+
+
+if __name__ == "__main__":
+    main()

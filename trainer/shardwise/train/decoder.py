@@ -1,0 +1,121 @@
+"""A model's weights for generation, and its compiled programs over a batch of sequences.
+
+`shardwise.train.generate` decides what runs when; the programs are in `shardwise.train.decoding`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from numpy.typing import NDArray
+
+from shardwise.train.decoding import (
+    Batch,
+    Rows,
+    Wish,
+    cached_by,
+    caches_of,
+    lower_tokens,
+    lower_weights,
+    lower_window,
+    weights_of,
+)
+from shardwise.train.layout import Layout
+from shardwise.train.mesh import DATA
+from shardwise.train.model import Gpt
+from shardwise.train.sampling import Sampling
+from shardwise.train.state import Program
+
+Array = jax.Array
+SHORTEST = 64
+"""Positions that a beginning is filled up to."""
+_MEMORY_SHARE = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """A model's weights for generation, and its programs for so many rows, compiled when they are first used."""
+
+    program: Program
+    layout: Layout
+    sampling: Sampling
+    num_rows: int
+    weights: Gpt
+    _compiled: dict[int, jax.stages.Compiled] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, params: Mapping[str, Array], sampling: Sampling, num_sequences: int) -> Self:
+        """Cast and lay out the parameters, which are laid out as the program stores them; they may be dropped then."""
+        assert program.layout.context == 1, "positions are in their own order"
+        parts = num_parts(program)
+        num_rows = -(-num_sequences // parts) * parts  # every part of `data` has as many rows
+        layout = layout_of(program, num_rows)
+        weights = lower_weights(program, layout).compile()(dict(params))
+        return cls(program=program, layout=layout, sampling=sampling, num_rows=num_rows, weights=weights)
+
+    def begin(self, windows: Sequence[Sequence[int]]) -> tuple[Batch, int]:
+        """Return the batch after these tokens, one window at most of each row, and its newest slot."""
+        longest = max(len(window) for window in windows)
+        # A power of two, so that few programs serve all lengths.
+        length = min(max(SHORTEST, 1 << (longest - 1).bit_length()), self.program.config.seq_len)
+        tokens = np.zeros((self.num_rows, length), np.int32)
+        start = np.zeros(self.num_rows, np.int32)
+        for row, window in enumerate(windows):
+            start[row] = len(window) - length
+            tokens[row, length - len(window) :] = window
+        lower = partial(lower_window, self.program, self.layout, self.num_rows, length)
+        return self._run(length, lower, tokens, start), length - 1
+
+    def go_on(self, batch: Batch, rows: Rows, wish: Wish) -> tuple[Batch, NDArray[np.int32], NDArray[np.bool_]]:
+        """Make tokens of the live rows until `BLOCK` are made or no row is live. The given batch is donated.
+
+        A row lives until it has made the stop token or all tokens, its window is full, or its logits are no numbers.
+
+        Returns:
+            The batch; the tokens, [rows, BLOCK], with `NOTHING` after a row's last; which rows have no numbers, [rows].
+
+        """
+        lower = partial(lower_tokens, self.program, self.layout, self.num_rows, self.sampling)
+        batch, made, broken = self._run(0, lower, batch, rows, wish)
+        return batch, np.asarray(made).T, np.asarray(broken)
+
+    def _run(self, key: int, lower: Callable[[], jax.stages.Lowered], *inputs: Any) -> Any:
+        if key not in self._compiled:
+            self._compiled[key] = lower().compile()
+        return self._compiled[key](self.weights, *inputs)
+
+
+def num_parts(program: Program) -> int:
+    """Return over how many parts of `data` a batch is split."""
+    return math.prod(program.layout.mesh.shape[axis] for axis in DATA)
+
+
+def layout_of(program: Program, num_rows: int) -> Layout:
+    """Return the layout for generation: weights whole over `data` where they fit, or else as they are stored.
+
+    A token takes little work, so weights that are gathered for each would be most of the time. A model that is too
+    large for a device is gathered all the same, block by block: slow, but text comes of it on the devices that there
+    are. Only a platform that says how much memory a device has can tell; simulated devices do not.
+    """
+    whole = program.layout.whole_over_data()
+    known = program.layout.mesh.local_devices[0].memory_stats()
+    if known is None or "bytes_limit" not in known:
+        return whole
+    weights = jax.tree.leaves(weights_of(program))
+    needed = _bytes_on_one(program.abstract()["params"].values(), None)
+    needed += _bytes_on_one(weights, jax.tree.leaves(whole.placed(weights_of(program))))
+    caches, placed = jax.tree.leaves(caches_of(program, num_rows)), cached_by(whole)
+    needed += _bytes_on_one(caches, [placed] * len(caches))
+    return whole if needed <= _MEMORY_SHARE * known["bytes_limit"] else program.layout
+
+
+def _bytes_on_one(arrays: Any, shardings: Sequence[NamedSharding] | None) -> int:
+    """Return the bytes of abstract arrays on one device, by these shardings or their own."""
+    found = list(arrays)
+    places = [x.sharding for x in found] if shardings is None else shardings
+    return sum(math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize for x, place in zip(found, places, strict=True))

@@ -1,0 +1,193 @@
+"""The programs of generation, over a batch of sequences on whatever layout the parameters have.
+
+Three programs: one makes the weights that the others read, cast and laid out once; one takes the beginnings of all
+sequences at once; and one makes up to `BLOCK` tokens of each, the choice of them included. So the host takes part once
+in a block. `shardwise.train.decoder` compiles and calls them.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.train.attention import Ring
+from shardwise.train.block import CACHE_AXES, Cache
+from shardwise.train.layout import Layout
+from shardwise.train.mesh import DATA
+from shardwise.train.model import Gpt
+from shardwise.train.sampling import Sampling
+from shardwise.train.state import Abstract, Program
+
+Array = jax.Array
+BLOCK = 16
+"""Tokens between two looks of the host: text streams, and stop words are found, in steps of as many."""
+NOTHING = -1
+"""In the place of a token: that a row has made none."""
+
+
+class Batch(NamedTuple):
+    """What the next tokens follow from; it stays on the devices. Of such tuples there are abstract ones too."""
+
+    logits: Any
+    """float32 [rows, vocab]."""
+    caches: tuple[Cache, ...]
+    """Of every block."""
+
+
+class Rows(NamedTuple):
+    """Where the rows of a batch stand: arrays of the host, which all devices get."""
+
+    slot: Any
+    """int32 scalar: the newest slot of the caches (`attention.Ring`)."""
+    length: Any
+    """int32 [rows]: positions of the row in the caches."""
+    number: Any
+    """int32 [rows]: tokens made so far."""
+    sequence: Any
+    """int32 [rows]: which sequence it is, for its random numbers."""
+    live: Any
+    """bool [rows]: whether tokens are wanted of it."""
+
+
+class Wish(NamedTuple):
+    """What is asked of all rows."""
+
+    seed: Any
+    """uint32 [2]."""
+    num_tokens: Any
+    """int32 scalar: the most of each."""
+    stop: Any
+    """int32 scalar: the token that ends a row, or `NOTHING`."""
+
+
+def lower_weights(program: Program, layout: Layout) -> jax.stages.Lowered:
+    """Lower (params by path) -> weights."""
+    with program.lowering():
+        jitted = jax.jit(
+            partial(_prepared, program),
+            in_shardings=(program.shardings()["params"],),
+            out_shardings=layout.placed(weights_of(program)),
+            compiler_options=program.compiler_options(runs_once=True),
+        )
+        return jitted.lower(program.abstract()["params"])
+
+
+def lower_window(program: Program, layout: Layout, num_rows: int, length: int) -> jax.stages.Lowered:
+    """Lower (weights, int32 [rows, length], the first tokens' positions) -> Batch; see `Gpt.first_logits`."""
+
+    def window(weights: Gpt, tokens: Array, start: Array) -> Batch:
+        logits, caches = weights.first_logits(tokens, start, layout)
+        return Batch(jax.lax.with_sharding_constraint(logits, _by_row(layout)), caches)
+
+    inputs = Abstract((num_rows, length), jnp.int32), Abstract((num_rows,), jnp.int32)
+    return _lower(window, program, layout, inputs, outs=_batch_sharding(program, layout))
+
+
+def lower_tokens(program: Program, layout: Layout, num_rows: int, sampling: Sampling) -> jax.stages.Lowered:
+    """Lower (weights, Batch, Rows, Wish) -> (Batch, int32 [BLOCK, rows], bool [rows]); the batch is donated."""
+    number, count = Abstract((), jnp.int32), Abstract((num_rows,), jnp.int32)
+    logits = Abstract((num_rows, program.config.Vocab.size), jnp.float32)
+    batch = Batch(logits, caches_of(program, num_rows))
+    rows = Rows(number, count, count, count, Abstract((num_rows,), jnp.bool_))
+    wish = Wish(Abstract((2,), jnp.uint32), number, number)
+    outs = (_batch_sharding(program, layout), layout.replicated, layout.replicated)
+    return _lower(partial(_tokens, program, layout, sampling), program, layout, (batch, rows, wish), outs=outs)
+
+
+def _lower(
+    function: Callable[..., Any], program: Program, layout: Layout, inputs: tuple[Any, ...], *, outs: Any
+) -> jax.stages.Lowered:
+    """Lower a program over the weights. Other inputs are whole on every device, except a batch, which is donated."""
+    weights, batch = weights_of(program), _batch_sharding(program, layout)
+    shardings = [batch if isinstance(x, Batch) else layout.replicated for x in inputs]
+    with program.lowering():
+        jitted = jax.jit(
+            function,
+            in_shardings=(layout.placed(weights), *shardings),
+            out_shardings=outs,
+            donate_argnums=[1 + i for i, x in enumerate(inputs) if isinstance(x, Batch)],
+            compiler_options=program.compiler_options(),
+        )
+        return jitted.lower(weights, *inputs)
+
+
+class _Loop(NamedTuple):
+    """What one token of all rows leaves for the next."""
+
+    done: Array
+    batch: Batch
+    rows: Rows
+    made: Array
+    broken: Array
+
+
+def _tokens(
+    program: Program, layout: Layout, sampling: Sampling, weights: Gpt, batch: Batch, rows: Rows, wish: Wish
+) -> tuple[Batch, Array, Array]:
+    config = program.config
+    key = jax.random.wrap_key_data(wish.seed, impl="threefry2x32")
+
+    def key_of(sequence: Array, number: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, sequence), number)
+
+    def one(loop: _Loop) -> _Loop:
+        rows, logits = loop.rows, loop.batch.logits[:, : config.vocab_size]
+        sound = _everywhere(jnp.isfinite(logits).all(-1), layout)
+        keys = jax.vmap(key_of)(rows.sequence, rows.number)
+        token = _everywhere(sampling.choose(jnp.where(sound[:, None], logits, 0), keys), layout)
+        live = rows.live & sound
+        made = loop.made.at[loop.done].set(jnp.where(live, token, NOTHING))
+        number, slot = rows.number + live, (rows.slot + 1) % config.seq_len
+        goes_on = live & (token != wish.stop) & (number < wish.num_tokens) & (rows.length < config.seq_len)
+        # Rows that do not go on are computed with the others; nobody looks at them again.
+        at = Ring(slot, jnp.minimum(rows.length, config.seq_len - 1))
+        logits, caches = weights.next_logits(token, at, loop.batch.caches, layout)
+        batch = Batch(jax.lax.with_sharding_constraint(logits, _by_row(layout)), caches)
+        rows = Rows(slot, rows.length + goes_on, number, rows.sequence, goes_on)
+        return _Loop(loop.done + 1, batch, rows, made, loop.broken | (loop.rows.live & ~sound))
+
+    nothing = jnp.full((BLOCK, rows.live.shape[0]), NOTHING)
+    first = _Loop(jnp.int32(0), batch, rows, nothing, jnp.zeros_like(rows.live))
+    last = jax.lax.while_loop(lambda loop: (loop.done < BLOCK) & loop.rows.live.any(), one, first)
+    return last.batch, last.made, last.broken
+
+
+def _prepared(program: Program, params: Mapping[str, Array]) -> Gpt:
+    return program.model(params).for_generation(program.layout.dtype)
+
+
+def weights_of(program: Program) -> Gpt:
+    """Return the weights' shapes and dtypes."""
+    weights: Gpt = jax.eval_shape(partial(_prepared, program), program.abstract()["params"])
+    return weights
+
+
+def caches_of(program: Program, num_rows: int) -> tuple[Cache, ...]:
+    """Return the caches' shapes and dtype."""
+    config = program.config
+    part = Abstract((num_rows, config.num_kv_heads, config.seq_len, config.head_size), program.layout.dtype)
+    return (Cache(part, part),) * config.num_layers  # type: ignore[arg-type]  # abstract
+
+
+def _batch_sharding(program: Program, layout: Layout) -> Batch:
+    cached = cached_by(layout)
+    return Batch(_by_row(layout), (Cache(cached, cached),) * program.config.num_layers)  # type: ignore[arg-type]  # shardings
+
+
+def cached_by(layout: Layout) -> NamedSharding:
+    """Return the sharding of a cache's keys or values."""
+    return NamedSharding(layout.mesh, layout.spec(CACHE_AXES, layout.compute))
+
+
+def _by_row(layout: Layout) -> NamedSharding:
+    """Return the sharding of logits: rows over data, and a row's whole vocabulary where it is chosen from."""
+    return NamedSharding(layout.mesh, PartitionSpec(DATA))
+
+
+def _everywhere(x: Array, layout: Layout) -> Array:
+    """Let all devices have it: each decides whether there is another token."""
+    copied: Array = jax.lax.with_sharding_constraint(x, layout.replicated)
+    return copied
