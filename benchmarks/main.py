@@ -5,6 +5,7 @@ Prints tables and keeps the figures in runs/bench.json; with --write, they go in
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -90,7 +91,7 @@ def _measure(part: Part, pythons: Pythons, rounds: int, deadline: float, console
 
     if part == Part.STEP:
         return {"cases": step.measure(CASES, pythons, rounds=rounds, deadline=deadline, report=report)}
-    measures = {
+    measures: Mapping[Part, Callable[..., dict[str, Any]]] = {
         Part.START: partial(start.measure, Case(size=TINY, data=4, tensor=2)),
         Part.CHECKPOINT: partial(checkpoint.measure, saves=SOAK_SAVES),
         Part.BUCKET: bucket.measure,

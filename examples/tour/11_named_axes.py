@@ -28,8 +28,9 @@ from haliax import Axis, NamedArray
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 import show
-from shardwise.train.block import Block, Linear
+from shardwise.train.block import Block
 from shardwise.train.config import GptConfig
+from shardwise.train.linear import Linear
 from shardwise.train.model import Gpt
 from show.loops import Cost, cost, cost_bars, cost_table
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tests.train.grids import layout_over
 
-from shardwise.train.attention import Scores, attend, blockwise, cudnn, plain, splash
+from shardwise.train.attention import attend, blockwise, cudnn, plain, splash
+from shardwise.train.scores import Scores
 
 Array = jax.Array
 Kernel = Callable[..., Array]

@@ -17,10 +17,11 @@ from shardwise.job.kernels import Kernel
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode
 from shardwise.train import context
-from shardwise.train.attention import Scores, blockwise, plain
+from shardwise.train.attention import blockwise, plain
 from shardwise.train.context import attend_over_context
 from shardwise.train.layout import Layout
 from shardwise.train.metrics import records
+from shardwise.train.scores import Scores
 from shardwise.train.splash import splash_kernel
 from shardwise.train.state import Program
 from shardwise.train.zigzag import straight, zigzag

@@ -14,35 +14,21 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.job.kernels import Kernel
 from shardwise.train.mesh import DATA, unclaimed
-from shardwise.train.products import product
+from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, weighted_by
 from shardwise.train.splash import BLOCK, splash_kernel
 
 Array = jax.Array
-MASKED = -1e30  # not -inf: a fully masked block would make exp(-inf - -inf)
+CACHE_AXES = ("batch", "kv_heads", "position", "head_size")
 
 
-class Scores(NamedTuple):
-    """What becomes of the scores before the softmax."""
+class Cache(NamedTuple):
+    """The keys and values of one layer for the positions before, in the compute dtype; for generation.
 
-    window: int | None = None
-    """A query sees itself and so many less one before it; None: all of them."""
-    in_window: Array | None = None
-    """bool: whether this layer has the window; None: it has."""
-    softcap: float | None = None
-    """They are bent into this range by tanh; None: they are not. cuDNN does not."""
+    Both are [batch, kv_heads, position, head_size]; see `Ring` for which position is where.
+    """
 
-    def reach(self, num_keys: int) -> Array | int | None:
-        """Return the window of this layer, which may be all keys; None: no layer has one."""
-        if self.window is None or self.in_window is None:
-            return self.window
-        return jnp.where(self.in_window, self.window, num_keys)
-
-    def windowed(self, attended: Callable[[int | None], Callable[..., Array]], *operands: Any) -> Array:
-        """Call what a kernel makes of the window, or of none in a layer without it."""
-        if self.window is None or self.in_window is None:
-            return attended(self.window)(*operands)
-        result: Array = jax.lax.cond(self.in_window, attended(self.window), attended(None), *operands)
-        return result
+    keys: Array
+    values: Array
 
 
 class Ring(NamedTuple):
@@ -89,18 +75,8 @@ def attend(q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kern
 
 def plain(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Scores = _PLAINLY) -> Array:
     """Compute all scores at once: the reference, and the fastest for short sequences."""
-    found = _scores(q, k, scores.softcap)
-    return _weighted(found, _mask(q.shape[2], k.shape[2], 0, 0, segments, scores.reach(k.shape[2])), v)
-
-
-def softmax_weighted(q: Array, k: Array, v: Array, mask: Array, softcap: float | None) -> Array:
-    """Compute all scores at once, under a mask [1 or batch, 1, query, key]."""
-    return _weighted(_scores(q, k, softcap), mask, v)
-
-
-def _weighted(scores: Array, mask: Array, v: Array) -> Array:
-    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
-    return _mixed(weights, v, v.dtype)
+    found = scores_of(q, k, scores.softcap)
+    return weighted_by(found, mask_of(q.shape[2], k.shape[2], 0, 0, segments, scores.reach(k.shape[2])), v)
 
 
 def blockwise(
@@ -135,7 +111,7 @@ def ring(q: Array, k: Array, v: Array, at: Ring, *, scores: Scores = _PLAINLY) -
     mask = age <= at.position[:, None]
     if (reach := scores.reach(k.shape[2])) is not None:
         mask &= age < reach
-    return _weighted(_scores(q, k, scores.softcap), mask[:, None, None], v)
+    return weighted_by(scores_of(q, k, scores.softcap), mask[:, None, None], v)
 
 
 def splash(
@@ -163,7 +139,7 @@ def cudnn(q: Array, k: Array, v: Array, segments: Array | None, *, scores: Score
     fused = partial(jax.nn.dot_product_attention, scale=1.0, is_causal=True, implementation="cudnn")
 
     def local(scores: Scores, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
-        mask = None if segments is None else _mask(q.shape[2], k.shape[2], 0, 0, segments)
+        mask = None if segments is None else mask_of(q.shape[2], k.shape[2], 0, 0, segments)
 
         def attended(window: int | None) -> Callable[..., Array]:
             before = None if window is None else (window - 1, 0)
@@ -191,67 +167,6 @@ def _on_each_device(
     return mapped(scores.in_window, q, k, v, segments)
 
 
-def _scores(q: Array, k: Array, softcap: float | None) -> Array:
-    """Return float32 [batch, heads, query, key]."""
-    scores = _over_heads(q, k, 3, jnp.dtype(jnp.float32))
-    return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
-
-
-def _mixed(weights: Array, v: Array, dtype: jnp.dtype) -> Array:
-    """Sum the values by weights of [batch, heads, query, key]: [batch, heads, query, head_size] in this dtype."""
-    return _over_heads(weights.astype(v.dtype), v, 2, dtype)
-
-
-def _over_heads(x: Array, other: Array, axis: int, dtype: jnp.dtype) -> Array:
-    """Contract the last axis of [batch, heads, query, ...] with an axis of [batch, kv_heads, ...], head by head."""
-    batch, heads, *rest = x.shape
-    kv_heads = other.shape[1]
-    if kv_heads == heads:
-        return product(x, other, (((3,), (axis,)), ((0, 1), (0, 1))), dtype)
-    # Grouped, so that no head of keys or values is copied.
-    grouped = x.reshape(batch, kv_heads, heads // kv_heads, *rest)
-    out = product(grouped, other, (((4,), (axis,)), ((0, 1), (0, 1))), dtype)
-    return out.reshape(batch, heads, *out.shape[3:])
-
-
-def _mask(
-    num_queries: int,
-    num_keys: int,
-    query_start: Array | int,
-    key_start: Array | int,
-    segments: Array | None,
-    window: Array | int | None = None,
-) -> Array:
-    """Return which keys a query sees: [1 or batch, 1, query, key]."""
-    at, to = query_start + jnp.arange(num_queries), key_start + jnp.arange(num_keys)
-    causal = visible(at, to, window)
-    if segments is None:
-        return causal
-    of_query = jax.lax.dynamic_slice_in_dim(segments, query_start, num_queries, 1)
-    of_key = jax.lax.dynamic_slice_in_dim(segments, key_start, num_keys, 1)
-    return causal & (of_query[:, None, :, None] == of_key[:, None, None, :])
-
-
-def visible(at: Array, to: Array, window: Array | int | None) -> Array:
-    """Return which keys at positions `to` queries at positions `at` see: [1, 1, query, key]."""
-    seen = (at[:, None] >= to[None, :])[None, None]
-    if window is not None:
-        seen &= (at[:, None] - to[None, :] < window)[None, None]
-    return seen
-
-
-def step_of_softmax(
-    state: tuple[Array, Array, Array], q: Array, k: Array, v: Array, mask: Array, softcap: float | None
-) -> tuple[Array, Array, Array]:
-    """Add a block of keys to the running maximum, sum and output of a block of queries."""
-    top, total, out = state
-    scores = jnp.where(mask, _scores(q, k, softcap), MASKED)
-    new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
-    weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
-    out = out * shrink + _mixed(weights, v, jnp.dtype(jnp.float32))
-    return new_top, total * shrink + weights.sum(-1, keepdims=True), out
-
-
 @partial(jax.checkpoint, static_argnums=(0, 1))
 def _attend_row(
     start: int,
@@ -268,11 +183,11 @@ def _attend_row(
     def visit(carry: tuple[Array, Array, Array], key_start: Array) -> tuple[tuple[Array, Array, Array], None]:
         top, total, out = carry
         keys, values = (jax.lax.dynamic_slice_in_dim(x, key_start, block, 2) for x in (k, v))
-        scores = _scores(q, keys, softcap)
-        scores = jnp.where(_mask(block, block, start, key_start, segments, window), scores, MASKED)
+        scores = scores_of(q, keys, softcap)
+        scores = jnp.where(mask_of(block, block, start, key_start, segments, window), scores, MASKED)
         new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
         weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
-        out = out * shrink + _mixed(weights, values, jnp.dtype(jnp.float32))
+        out = out * shrink + mixed(weights, values, jnp.dtype(jnp.float32))
         return (new_top, total * shrink + weights.sum(-1, keepdims=True), out), None
 
     # The diagonal block first: every query sees itself there, so it has a true maximum before a fully masked block.

@@ -1,92 +1,38 @@
-"""The layers of the model: linear, attention, MLP, and the block that joins them around the residual stream.
+"""Attention as a layer, and the block that joins it with the MLP around the residual stream.
 
     sequential:          x + attention(norm(x)),  then  x + mlp(norm(x))
     parallel:            x + attention(norm(x)) + mlp(norm(x))           (one norm)
     parallel-two-norms:  x + attention(norm(x)) + mlp(norm(x))           (each its own)
 
-With `post_norm` what attention and MLP add is normed too. The norms are in `shardwise.train.norm`, and
-`shardwise.train.model` stacks the blocks. Capitals are axes, and the config owns them; no mesh axis is named here:
-`Layout` lays activations out. Sources: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019);
-Karamcheti et al., "Mistral" (2021) for the two attention tweaks; Wang and Komatsuzaki, "GPT-J-6B" (2021); Su et al.,
-"RoFormer" (2021) for rotary positions; Ainslie et al., "GQA" (2023) for shared heads of keys and values; Shazeer, "GLU
-Variants" (2020) for gated MLPs; Gemma Team, "Gemma 2" (2024) for windows in turn, bounded scores and norms after.
+With `post_norm` what attention and MLP add is normed too. `shardwise.train.model` stacks the blocks. Capitals are axes,
+and the config owns them; no mesh axis is named here: `Layout` lays activations out. Sources: Radford et al., "Language
+Models are Unsupervised Multitask Learners" (2019); Karamcheti et al., "Mistral" (2021) for the two attention tweaks;
+Wang and Komatsuzaki, "GPT-J-6B" (2021); Su et al., "RoFormer" (2021) for rotary positions; Ainslie et al., "GQA" (2023)
+for shared heads of keys and values; Gemma Team, "Gemma 2" (2024) for windows in turn, bounded scores and norms after.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
 import equinox as eqx
 import haliax as hax
-import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
-from haliax import Axis, AxisSpec, NamedArray
+from haliax import Axis, NamedArray
 
-from shardwise.train.attention import Ring, Scores, attend, blockwise, ring
+from shardwise.train.attention import Cache, Ring, attend, blockwise, ring
 from shardwise.train.config import GptConfig
 from shardwise.train.context import attend_over_context
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.layout import Layout
+from shardwise.train.linear import Linear
+from shardwise.train.mlp import Mlp
 from shardwise.train.norm import Norm, normed
-from shardwise.train.products import Weighting, weighted
 from shardwise.train.rotary import Rope, rotate
+from shardwise.train.scores import Scores
 
 Array = jax.Array
-CACHE_AXES = ("batch", "kv_heads", "position", "head_size")
-_ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
-    "gelu": partial(hnn.gelu, approximate=True),
-    "gelu-exact": partial(hnn.gelu, approximate=False),
-    "swiglu": hnn.silu,
-    "geglu": partial(hnn.gelu, approximate=True),
-}
-
-
-class Cache(NamedTuple):
-    """The keys and values of one layer for the positions before, in the compute dtype; for generation.
-
-    Both are [batch, kv_heads, position, head_size]; see `attention.Ring` for which position is where.
-    """
-
-    keys: Array
-    values: Array
-
-
-class Linear(eqx.Module):
-    """A product with a weight, and a bias. The weight has `embed` first, whichever way it maps.
-
-    It is gathered inside of the product (`products.weighted`); the bias is added in float32.
-    """
-
-    In: AxisSpec = eqx.field(static=True)
-    Out: AxisSpec = eqx.field(static=True)
-    weight: NamedArray
-    bias: NamedArray | None
-
-    @classmethod
-    def init(cls, In: AxisSpec, Out: AxisSpec, std: float, *, bias: bool, key: Array) -> Self:
-        """Return normal weights, and a bias of zeros if it has one."""
-        axes = (*hax.axis.ensure_tuple(In), *hax.axis.ensure_tuple(Out))
-        weight = hax.random.normal(key, sorted(axes, key=lambda axis: axis.name != "embed")) * std
-        return cls(In, Out, weight, hax.zeros(Out) if bias else None)
-
-    def __call__(self, x: NamedArray, layout: Layout, place: Callable[[NamedArray], NamedArray]) -> NamedArray:
-        """Map {..., In} to {..., Out}; `place` lays out the product before the bias is added."""
-        ins = [axis.name for axis in hax.axis.ensure_tuple(self.In)]
-        names = [axis.name for axis in self.weight.axes]
-        of_x = tuple(i for i, axis in enumerate(x.axes) if axis.name in ins)
-        of_weight = tuple(names.index(x.axes[i].name) for i in of_x)
-        left = [axis for axis in (*x.axes, *self.weight.axes) if axis.name not in ins]
-        how = Weighting(
-            dims=((of_x, of_weight), ((), ())),
-            place=layout.placement(names, layout.dtype),
-            ins=layout.spec([axis.name for axis in x.axes], layout.compute),
-            outs=layout.spec([axis.name for axis in left], layout.compute),
-        )
-        out = place(hax.named(weighted(x.array, self.weight.array, how), left))
-        return out if self.bias is None else (out + self.bias).astype(out.dtype)
 
 
 class Attention(eqx.Module):
@@ -219,39 +165,6 @@ class Attention(eqx.Module):
 
     def _inside(self, x: NamedArray, Heads: Axis) -> tuple[Axis, ...]:
         return (x.resolve_axis("batch"), Heads, x.resolve_axis("position"), self.config.HeadSize)
-
-
-class Mlp(eqx.Module):
-    """Two products with an activation between, which a third product may gate."""
-
-    config: GptConfig = eqx.field(static=True)
-    gate: Linear | None
-    up: Linear
-    down: Linear
-
-    @classmethod
-    def init(cls, config: GptConfig, *, key: Array) -> Self:
-        """Return normal weights; `down`, which adds to the residual stream, is smaller by 1 / sqrt(2 layers)."""
-        up_key, down_key = jax.random.split(key)
-        std, bias = config.init_std, config.mlp_bias
-        gate = None
-        if config.is_gated:
-            gate_key, up_key = jax.random.split(up_key)
-            gate = Linear.init(config.Embed, config.Mlp, std, bias=bias, key=gate_key)
-        small = std / math.sqrt(2 * config.num_layers)
-        return cls(
-            config,
-            gate,
-            Linear.init(config.Embed, config.Mlp, std, bias=bias, key=up_key),
-            Linear.init(config.Mlp, config.Embed, small, bias=bias, key=down_key),
-        )
-
-    def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
-        """Map {batch, position, embed} to the same."""
-        activate = _ACTIVATIONS[self.config.activation]
-        up = self.up(x, layout, layout.put)
-        hidden = activate(up) if self.gate is None else activate(self.gate(x, layout, layout.put)) * up
-        return self.down(hidden, layout, layout.leave)
 
 
 class Block(eqx.Module):

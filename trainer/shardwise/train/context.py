@@ -20,11 +20,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardwise.job.kernels import Kernel
-from shardwise.train.attention import MASKED, Scores, softmax_weighted, step_of_softmax, visible
 from shardwise.train.collectives import gather_over, scatter_over
 from shardwise.train.gather import fold
 from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.products import GATHERED
+from shardwise.train.scores import MASKED, Scores, softmax_weighted, step_of_softmax, visible
 from shardwise.train.splash import BLOCK, splash_kernel
 from shardwise.train.zigzag import straight, zigzag
 

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.train.attention import Ring
-from shardwise.train.block import CACHE_AXES, Cache
+from shardwise.train.attention import CACHE_AXES, Cache, Ring
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
 from shardwise.train.model import Gpt

@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
 
-from shardwise.train.attention import Ring
-from shardwise.train.block import CACHE_AXES, Block, Cache, Linear, dropped
+from shardwise.train.attention import CACHE_AXES, Cache, Ring
+from shardwise.train.block import Block, dropped
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
 from shardwise.train.embedding import Lookup, lookup
 from shardwise.train.layout import Layout
+from shardwise.train.linear import Linear
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
 from shardwise.train.norm import Norm, normed
 from shardwise.train.products import GATHERED

@@ -1,0 +1,56 @@
+"""The feed-forward layer of a block. Source of the gated forms: Shazeer, "GLU Variants Improve Transformer" (2020)."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Self
+
+import equinox as eqx
+import haliax.nn as hnn
+import jax
+from haliax import NamedArray
+
+from shardwise.train.config import GptConfig
+from shardwise.train.layout import Layout
+from shardwise.train.linear import Linear
+
+Array = jax.Array
+_ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
+    "gelu": partial(hnn.gelu, approximate=True),
+    "gelu-exact": partial(hnn.gelu, approximate=False),
+    "swiglu": hnn.silu,
+    "geglu": partial(hnn.gelu, approximate=True),
+}
+
+
+class Mlp(eqx.Module):
+    """Two products with an activation between, which a third product may gate."""
+
+    config: GptConfig = eqx.field(static=True)
+    gate: Linear | None
+    up: Linear
+    down: Linear
+
+    @classmethod
+    def init(cls, config: GptConfig, *, key: Array) -> Self:
+        """Return normal weights; `down`, which adds to the residual stream, is smaller by 1 / sqrt(2 layers)."""
+        up_key, down_key = jax.random.split(key)
+        std, bias = config.init_std, config.mlp_bias
+        gate = None
+        if config.is_gated:
+            gate_key, up_key = jax.random.split(up_key)
+            gate = Linear.init(config.Embed, config.Mlp, std, bias=bias, key=gate_key)
+        small = std / math.sqrt(2 * config.num_layers)
+        return cls(
+            config,
+            gate,
+            Linear.init(config.Embed, config.Mlp, std, bias=bias, key=up_key),
+            Linear.init(config.Mlp, config.Embed, small, bias=bias, key=down_key),
+        )
+
+    def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
+        """Map {batch, position, embed} to the same."""
+        activate = _ACTIVATIONS[self.config.activation]
+        up = self.up(x, layout, layout.put)
+        hidden = activate(up) if self.gate is None else activate(self.gate(x, layout, layout.put)) * up
+        return self.down(hidden, layout, layout.leave)
