@@ -14,7 +14,7 @@ def test_explain_says_what_check_explain_says(shardwise_api: Client) -> None:
     mesh = " ".join(shardwise_api.kubectl("explain", "tj.spec.training.mesh").split())
 
     assert "Ways that heads, mlp and vocabulary are split. Unit: devices. Default: 1." in mesh
-    assert "Splits weights and optimizer state over the data axis. Default: true." in mesh
+    assert "Splits weights and optimizer state over the data axis, and over context. Default: true." in mesh
 
 
 def test_lists_have_columns(shardwise_api: Client) -> None:
