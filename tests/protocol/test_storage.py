@@ -83,10 +83,10 @@ def test_it_is_tried_again(
         return "done"
 
     if comes:
-        assert storage.patiently(act, lambda: beats.append(1)) == "done"
+        assert storage.with_retries(act, lambda: beats.append(1)) == "done"
     else:
         with pytest.raises(OSError, match="Input/output error"):
-            storage.patiently(act)
+            storage.with_retries(act)
     assert len(beats) == (failures if comes else 0)
     assert capsys.readouterr().err.count("trying again") == min(failures, 2)
 
@@ -94,5 +94,5 @@ def test_it_is_tried_again(
 def test_what_cannot_pass_is_not_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
     """A person waits for it."""
     with pytest.raises(FileNotFoundError):
-        storage.patiently(Path("/nowhere").stat)
+        storage.with_retries(Path("/nowhere").stat)
     assert capsys.readouterr().err == ""

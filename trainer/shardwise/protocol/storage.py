@@ -69,7 +69,7 @@ def in_words(error: Exception, words: str, otherwise: type[ShardwiseError]) -> S
     return StorageError(words) if may_pass(error) else otherwise(words)
 
 
-def patiently(act: Callable[[], _Result], beat: Callable[[], None] = lambda: None) -> _Result:
+def with_retries(act: Callable[[], _Result], beat: Callable[[], None] = lambda: None) -> _Result:
     """Return what `act` returns; try it again while its error may pass. It must bear being done twice.
 
     `beat` is called before each further try.

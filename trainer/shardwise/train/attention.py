@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.job.kernels import Kernel
-from shardwise.train.mesh import DATA, unclaimed
+from shardwise.train.mesh import DATA, non_manual_axes
 from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, weighted_by
 from shardwise.train.splash import BLOCK, splash_kernel
 
@@ -162,7 +162,7 @@ def _on_each_device(
 
     specs = (None if scores.in_window is None else P(), heads, heads, heads, rows)
     mapped: Callable[..., Array] = jax.shard_map(
-        part, in_specs=specs, out_specs=heads, axis_names=unclaimed(), check_vma=False
+        part, in_specs=specs, out_specs=heads, axis_names=non_manual_axes(), check_vma=False
     )
     return mapped(scores.in_window, q, k, v, segments)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.train.collectives import gather_over, scatter_over, sum_over
-from shardwise.train.mesh import tokens_spec, unclaimed
+from shardwise.train.mesh import non_manual_axes, tokens_spec
 from shardwise.train.table import copies_spec
 
 Array = jax.Array
@@ -60,7 +60,7 @@ def lookup(how: Lookup, copies: Array, tokens: Array) -> Array:
         return sum_over("tensor", found, how.wire).astype(how.compute)
 
     specs = (copies_spec(), tokens_spec())
-    mapped = jax.shard_map(local, in_specs=specs, out_specs=how.spec, axis_names=unclaimed(), check_vma=False)
+    mapped = jax.shard_map(local, in_specs=specs, out_specs=how.spec, axis_names=non_manual_axes(), check_vma=False)
     return mapped(copies, tokens)
 
 
@@ -79,7 +79,9 @@ def _backward(how: Lookup, tokens: Array, grad: Array) -> tuple[Array, None]:
         return added.astype(how.wire).T[None, None]
 
     specs = (tokens_spec(), how.spec)
-    mapped = jax.shard_map(local, in_specs=specs, out_specs=copies_spec(), axis_names=unclaimed(), check_vma=False)
+    mapped = jax.shard_map(
+        local, in_specs=specs, out_specs=copies_spec(), axis_names=non_manual_axes(), check_vma=False
+    )
     return mapped(tokens, grad), None
 
 

@@ -41,7 +41,7 @@ def device_grid(mesh: Mesh, devices: Sequence[jax.Device]) -> Devices:
     return np.concatenate([_along_torus(rows, devices) for devices in slices])
 
 
-def unclaimed() -> set[str]:
+def non_manual_axes() -> set[str]:
     """Return the mesh axes that no surrounding shard_map has made manual. TPU kernels lower only if all are manual."""
     mesh = jax.sharding.get_abstract_mesh()
     return set(mesh.axis_names) - set(mesh.manual_axes)
@@ -61,7 +61,7 @@ def tokens_spec(*, by_tensor: bool = False) -> PartitionSpec:
 def on_each_device(local: Callable[..., T], ins: Any, outs: Any) -> Callable[..., T]:
     """Return a function of whole arrays that runs `local` on each device's part, as these partitions say."""
     mapped: Callable[..., T] = jax.shard_map(
-        local, in_specs=ins, out_specs=outs, axis_names=unclaimed(), check_vma=False
+        local, in_specs=ins, out_specs=outs, axis_names=non_manual_axes(), check_vma=False
     )
     return mapped
 

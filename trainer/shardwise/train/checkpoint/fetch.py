@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from shardwise.protocol.errors import CheckpointError
-from shardwise.protocol.storage import first_line, in_words, patiently
+from shardwise.protocol.storage import first_line, in_words, with_retries
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.chunks import Refusal, read_chunk
 from shardwise.train.checkpoint.manifest import ArrayEntry, Manifest, array_directory
@@ -107,7 +107,7 @@ def _begin(
         is_whole = place.shape == entry.chunk_shape and place.flags.c_contiguous
         values = place if is_whole else _chunk_in(scratch, entry, abstract.dtype)
         memory = values.reshape(-1).view(np.uint8)
-        patiently(partial(read_chunk, store, manifest.step, array_directory(path), entry, cell, memory))
+        with_retries(partial(read_chunk, store, manifest.step, array_directory(path), entry, cell, memory))
         if not is_whole:
             for place, overlap in parts:
                 np.copyto(place, values[overlap.within(chunk)])

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Self
 
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
-from shardwise.protocol.storage import first_line, in_words, patiently
+from shardwise.protocol.storage import first_line, in_words, with_retries
 from shardwise.train.checkpoint.store import Store
 
 LEASE = "LEASE"
@@ -72,7 +72,7 @@ class Lease:
             StorageError, CheckpointError: the folder cannot be read or written.
         """
         try:
-            patiently(partial(self._take, tell, beat), beat)
+            with_retries(partial(self._take, tell, beat), beat)
         except (ValueError, OSError) as error:
             raise in_words(error, f"{self._root} cannot be used: {first_line(error)}", CheckpointError) from error
         keeping = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -92,7 +92,7 @@ class Lease:
             RunDirectoryError: another run, or a newer start of this one, has taken the folder.
             ValueError, OSError: the store has not answered for some time, or is not the one that was held.
         """
-        patiently(partial(self._say, live=True))
+        with_retries(partial(self._say, live=True))
 
     def _take(self, tell: Callable[[str], None], beat: Callable[[], None]) -> None:
         seen, since = b"", time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import tensorstore as ts
 
-from shardwise.protocol.storage import may_pass, patiently
+from shardwise.protocol.storage import may_pass, with_retries
 from shardwise.train.checkpoint import layout, zarr
 from shardwise.train.checkpoint.manifest import array_directory
 from shardwise.train.checkpoint.staging import Part
@@ -94,4 +94,4 @@ def _result(first: ts.Future[_Result], again: Callable[[], ts.Future[_Result]]) 
     except (ValueError, OSError) as error:
         if not may_pass(error):
             raise
-    return patiently(lambda: again().result())
+    return with_retries(lambda: again().result())

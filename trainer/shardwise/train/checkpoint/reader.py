@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.protocol.contract import COMMITTED, checkpoint_name
 from shardwise.protocol.errors import CheckpointError
-from shardwise.protocol.storage import first_line, in_words, patiently
+from shardwise.protocol.storage import first_line, in_words, with_retries
 from shardwise.train.checkpoint.chunks import Refusal
 from shardwise.train.checkpoint.fetch import fetch
 from shardwise.train.checkpoint.manifest import MANIFEST, Manifest, decode
@@ -123,7 +123,7 @@ def _none_usable(store: Store, step: int | None, steps: Mapping[int, bool], refu
 def _reachable(store: Store, ask: Callable[[], Any]) -> Any:
     """Return what `ask` returns; a store that does not answer is an error, not a damaged checkpoint."""
     try:
-        return patiently(ask)
+        return with_retries(ask)
     except (ValueError, OSError) as error:
         raise in_words(error, f"{store.root} cannot be read: {first_line(error)}", CheckpointError) from error
 

@@ -6,7 +6,7 @@ from functools import partial
 from shardwise.job.spec import Keep
 from shardwise.protocol.contract import checkpoint_name
 from shardwise.protocol.errors import CheckpointError
-from shardwise.protocol.storage import first_line, in_words, patiently
+from shardwise.protocol.storage import first_line, in_words, with_retries
 from shardwise.train.checkpoint.store import Store
 
 
@@ -49,9 +49,9 @@ def set_aside(root: str, after: int) -> list[int]:
     """
     store = Store(root)
     try:
-        later = [step for step, committed in patiently(store.steps).items() if committed and step > after]
+        later = [step for step, committed in with_retries(store.steps).items() if committed and step > after]
         for step in later:
-            patiently(partial(store.set_aside, step))
+            with_retries(partial(store.set_aside, step))
     except (ValueError, OSError) as error:
         raise in_words(error, f"{root}: {first_line(error)}", CheckpointError) from error
     return later

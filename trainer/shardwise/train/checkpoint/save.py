@@ -19,7 +19,7 @@ import jax
 
 from shardwise.protocol.contract import COMMITTED, checkpoint_name
 from shardwise.protocol.errors import CheckpointError, ShardwiseError, StorageError
-from shardwise.protocol.storage import first_line, may_pass, patiently
+from shardwise.protocol.storage import first_line, may_pass, with_retries
 from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.layout import Layout
 from shardwise.train.checkpoint.manifest import ARRAYS, MANIFEST, ArrayEntry, Manifest, decode, encode
@@ -119,7 +119,7 @@ class Save:
 
     def _is_there(self, digests: Mapping[str, str]) -> bool:
         """Return whether this very checkpoint is committed already; if not, free its place."""
-        committed = patiently(self.store.steps).get(self.step)
+        committed = with_retries(self.store.steps).get(self.step)
         if committed and not self.overwrite:
             there = decode(self.store.read(self.step, MANIFEST), self.store.read(self.step, COMMITTED), self.step)
             if {path: entry.digest for path, entry in there.arrays.items()} == digests:
@@ -152,11 +152,11 @@ class Save:
             for path, array in self.abstract.items()
         }
         manifest, marker = encode(self.manifest(created=datetime.now(UTC).replace(microsecond=0), arrays=entries))
-        patiently(partial(self.store.write, self.step, MANIFEST, manifest))
+        with_retries(partial(self.store.write, self.step, MANIFEST, manifest))
         self.store.flush(self.step, [])  # once: what a flush could not write, the system calls written the next time
         # The fence keeps a newer attempt waiting: were it taken earlier, the flush would hold that attempt up.
         with self.fence():
-            patiently(partial(self.store.write, self.step, COMMITTED, marker))
+            with_retries(partial(self.store.write, self.step, COMMITTED, marker))
         return True
 
     def _together(self, what: str, act: Callable[[], bool]) -> list[bool]:

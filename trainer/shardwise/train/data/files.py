@@ -16,7 +16,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.protocol.errors import DataError, ShardwiseError
-from shardwise.protocol.storage import in_words, patiently
+from shardwise.protocol.storage import in_words, with_retries
 from shardwise.train.data.compression import BLOCK_BYTES, DECOMPRESSORS, CorruptZstdError, plain_blocks
 
 _REQUEST_BYTES = 8 << 20
@@ -91,12 +91,12 @@ def has_changed(file: DataFile) -> bool:
         return _data_file(filesystem, path, named=file.named).stamp
 
     with _reading(file.url):
-        return patiently(stamp) != file.stamp
+        return with_retries(stamp) != file.stamp
 
 
 def _match(pattern: str) -> list[DataFile]:
     with _reading(pattern):
-        return patiently(partial(_found, pattern))
+        return with_retries(partial(_found, pattern))
 
 
 def _found(pattern: str) -> list[DataFile]:
@@ -155,7 +155,7 @@ class _Steady:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, at most `size`; none at the end."""
-        block = patiently(partial(self._read, size))
+        block = with_retries(partial(self._read, size))
         self._position += len(block)
         return block
 

@@ -17,7 +17,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.protocol.errors import DataError, ShardwiseError
-from shardwise.protocol.storage import in_words, patiently
+from shardwise.protocol.storage import in_words, with_retries
 
 _PARTIAL = ".partial"
 
@@ -45,14 +45,14 @@ class Folder:
     def exists(self) -> bool:
         """Return whether there is such a folder: in a bucket, whether anything lies in it."""
         with self._using("read"):
-            return bool(patiently(partial(self._filesystem.isdir, self._path)))
+            return bool(with_retries(partial(self._filesystem.isdir, self._path)))
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
         """Return the bytes of a file from `start` up to `stop`; None if there is no such file."""
         read = partial(self._filesystem.cat_file, self._inside(name), start=start, end=stop)
         with self._using("read", name):
             try:
-                return bytes(patiently(read))
+                return bytes(with_retries(read))
             except FileNotFoundError:
                 return None
 
@@ -61,7 +61,7 @@ class Folder:
         with self._using("read", name):
             self._filesystem.invalidate_cache()  # fsspec keeps listings, and would show the folder as it was
             try:
-                return int(patiently(partial(self._filesystem.info, self._inside(name)))["size"])
+                return int(with_retries(partial(self._filesystem.info, self._inside(name)))["size"])
             except FileNotFoundError:
                 return None
 
@@ -69,7 +69,7 @@ class Folder:
         """Return the size in bytes of each file, by its name."""
         with self._using("list"):
             try:
-                entries = patiently(partial(self._filesystem.ls, self._path, detail=True, refresh=True))
+                entries = with_retries(partial(self._filesystem.ls, self._path, detail=True, refresh=True))
             except FileNotFoundError:
                 return {}
         return {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries if entry["type"] == "file"}
@@ -87,7 +87,7 @@ class Folder:
                 made = Path(scratch) / name
                 yield made
                 with self._using("write", name):
-                    patiently(partial(self._filesystem.put_file, str(made), self._inside(name)))
+                    with_retries(partial(self._filesystem.put_file, str(made), self._inside(name)))
             return
         with self._using("write", name, OSError):
             self.local.mkdir(parents=True, exist_ok=True)
