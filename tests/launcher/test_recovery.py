@@ -26,11 +26,11 @@ def agents(hosts: list[dict[str, Any]]) -> list[int]:
 
 def kill(run: Run, host: int, process: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Kill a process of a host at step 7, see the run to its end, and return the hosts before it and after it."""
-    run.start(hosts=2, faults=[HELD, HELD | {"attempt": 1, "step": 12, "wait": "further"}])
+    run.start(hosts=2, faults=[HELD, HELD | {"attempt": 1, "step": 27, "wait": "further"}])
     before = run.until_step(7)
     os.kill(before[host][process], signal.SIGKILL)
     run.go_on()
-    after = run.until_step(12, attempt=1)
+    after = run.until_step(27, attempt=1)
     (run.directory / "further").touch()
 
     assert run.end() == ExitCode.OK
