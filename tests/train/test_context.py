@@ -81,7 +81,10 @@ def test_attention_is_that_of_one_device(kernel: Kernel, scores: Scores, *, docu
     assert_close(jax.device_get(found), expected, 1e-5)
 
 
-@pytest.mark.parametrize("scores", [Scores(), Scores(200, jnp.array(True), 5.0)], ids=["plain", "bent"])
+IN_TURN = [Scores(200, jnp.array(has_window), 5.0) for has_window in (True, False)]
+
+
+@pytest.mark.parametrize("scores", [Scores(), *IN_TURN], ids=["plain", "bent", "bent, no window"])
 def test_splash_is_that_of_one_device(monkeypatch: pytest.MonkeyPatch, scores: Scores) -> None:
     """The TPU kernel, interpreted, with its blocks in the order of the devices' chunks."""
     monkeypatch.setattr(context, "splash_kernel", partial(splash_kernel, interpret=True))

@@ -10,7 +10,7 @@ from shardwise.cli.live import live_status
 from shardwise.cli.run_files import committed_steps, refuse_other_directory, status_of
 from shardwise.page.gather import gather
 from shardwise.page.render import render
-from shardwise.protocol.contract import PAGE
+from shardwise.protocol.contract import LIVE_STATUSES, PAGE
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.files import replace_file
 
@@ -27,7 +27,7 @@ def command(directory: RunDir, *, out: Out = None) -> None:
     document = gather(
         directory,
         status=status,
-        live=live_status(directory) if status in ("starting", "running") else None,
+        live=live_status(directory) if status in LIVE_STATUSES else None,
         checkpoints=lambda root: committed_steps(root)[0],
     )
     path = out or directory / PAGE

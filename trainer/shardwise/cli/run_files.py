@@ -23,6 +23,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import (
     COMMITTED,
     JOB_FILE,
+    LIVE_STATUSES,
     LOCK,
     METRICS,
     SUMMARY,
@@ -33,8 +34,6 @@ from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
 from shardwise.protocol.run_status import RunStatus
 from shardwise.train.metrics import steps
-
-_LIVE = ("starting", "running")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +184,7 @@ def is_live(directory: Path) -> bool:
 
 def _status(summary: Mapping[str, Any], *, alive: bool) -> str:
     status: str = summary.get("status", "ready")
-    return "dead" if status in _LIVE and not alive else status
+    return "dead" if status in LIVE_STATUSES and not alive else status
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The attention kernels: what each can take, and which one `auto` means on a platform.
 
-`plain` and `blockwise` take everything. The limits of the others are those of the
-versions that are locked: JAX's Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
+`plain` and `blockwise` take everything. The limits of the others are those of the versions that are locked: JAX's
+Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
 """
 
 from typing import Literal

@@ -13,7 +13,7 @@ from shardwise.page.curves import HELD_OUT, Metrics, json_lines
 from shardwise.page.document import MemoryRow, PageDocument, Save
 from shardwise.page.log_tails import log_tails
 from shardwise.page.timeline import Timeline, notice
-from shardwise.protocol.contract import EVENTS, JOB_FILE, LOGS, METRICS, SUMMARY, checkpoint_root
+from shardwise.protocol.contract import EVENTS, JOB_FILE, LIVE_STATUSES, LOGS, METRICS, SUMMARY, checkpoint_root
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import RunStatus
@@ -58,7 +58,7 @@ def gather(
     starts = [event for event in metrics.events if event["event"] in _STARTS]
     root = checkpoint_root(job.spec.training.checkpoint.path if job else None, directory)
     steps = job.spec.training.steps if job else summary.get("of")
-    running = status in ("starting", "running")
+    running = status in LIVE_STATUSES
     return PageDocument(
         name=live.name if live else _name(job, summary, directory),
         directory=str(directory),

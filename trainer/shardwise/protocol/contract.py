@@ -15,6 +15,7 @@ from shardwise.protocol.message import Message
 JOB_FILE = "job.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+LIVE_STATUSES = ("starting", "running")  # what a summary says of a run until its command has ended
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 PLOT = "loss.png"

@@ -151,7 +151,9 @@ class Attention(eqx.Module):
     def _scores(self, layer: Array) -> Scores:
         """Return what becomes of this layer's scores."""
         config = self.config
-        window = None if (config.sliding_window or config.seq_len) >= config.seq_len else config.sliding_window
+        window = config.sliding_window
+        if window is not None and window >= config.seq_len:
+            window = None
         in_turn = window is not None and config.sliding_window_pattern is not None
         return Scores(window, self._is_local(layer) if in_turn else None, config.attention_softcap)
 

@@ -157,9 +157,8 @@ def _of_batch(
         batch, tokens, broken = decoder.go_on(batch, _rows(decoder, sequences, slot), wish)
         found = [[int(token) for token in row if token != NOTHING] for row in tokens]
         slot = (slot + max(map(len, found))) % length
-        for each, new, is_broken in zip(
-            sequences, found, broken.tolist(), strict=False
-        ):  # the rest of the rows are filling
+        # The rows behind the sequences are filling.
+        for each, new, is_broken in zip(sequences, found, broken.tolist(), strict=False):
             if each.is_over:
                 continue
             has_ended = bool(new) and new[-1] == wish.stop

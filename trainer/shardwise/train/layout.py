@@ -1,7 +1,7 @@
 """Where every array lives: the mesh, the tables from axis names to mesh axes, and named arrays as plain ones.
 
-Only this file, the config, and the model with its blocks and norms know haliax; the rest of the trainer sees arrays in
-a flat dict with their axis names beside them.
+Only this file, the config, and the model with what it is made of know haliax; the rest of the trainer sees arrays in a
+flat dict with their axis names beside them.
 
 Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions,
 and FSDP of `embed`), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab; and positions between its regions).
