@@ -1,9 +1,11 @@
 """shardwise.cli.logs and shardwise.cli.stop, without a live run; with one they are in tests/hosts."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Command
+from tests.cli.conftest import COMMAND, Command, person
+from tests.cli.test_status import Held
 
 
 @pytest.fixture
@@ -48,6 +50,35 @@ def test_logs_of_a_run_that_never_started(tmp_path: Path, command: Command) -> N
     ended = command("logs", str(tmp_path))
     assert (ended.code, ended.out) == (2, "")
     assert "none" in ended.error
+
+
+def test_follow(directory: Path, tmp_path: Path) -> None:
+    """What a live run writes is printed as it is written, then a later attempt's log; it ends with the run."""
+    logs = directory / "logs"
+    with Held(directory):
+        followed = subprocess.Popen(
+            [*COMMAND, "logs", str(directory), "-f"], env=person(tmp_path), stdout=subprocess.PIPE, text=True
+        )
+        assert followed.stdout is not None
+        assert followed.stdout.readline() == "être 10 0\n"
+        with (logs / "attempt-10" / "host-0.log").open("a", encoding="utf-8") as log:
+            log.write("step 1\nkilled in the middle")
+        assert followed.stdout.readline() == "step 1\n"
+        (logs / "attempt-11").mkdir()
+        (logs / "attempt-11" / "host-0.log").write_text("step 2\n", encoding="utf-8")
+        assert [followed.stdout.readline() for _ in range(3)] == [
+            "killed in the middle\n",
+            "==> attempt 11 <==\n",
+            "step 2\n",
+        ]
+    assert followed.communicate()[0] == ""
+    assert followed.returncode == 0
+
+
+def test_follow_a_run_that_has_ended(directory: Path, command: Command) -> None:
+    """Of a run that has ended --follow prints what there is, from the attempt on that is named."""
+    ended = command("logs", str(directory), "--follow", "--attempt", "0")
+    assert (ended.code, ended.out) == (0, "être 0 0\n==> attempt 10 <==\nêtre 10 0\n")
 
 
 def test_nothing_to_stop(directory: Path, command: Command) -> None:

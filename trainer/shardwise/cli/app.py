@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import shardwise
-from shardwise.cli import check, export, generate, import_weights, logs, page, plan, run, status, stop, tokenize
+from shardwise.cli import check, export, generate, import_weights, logs, page, plan, run, status, stop, tokenize, top
 from shardwise.protocol.errors import ShardwiseError
 
 app = typer.Typer(
@@ -29,7 +29,8 @@ _COMMANDS = (
     ("tokenize", "data.yaml --to gs://bucket/tokens --workers 16", tokenize),
     ("run", "job.yaml --dir runs/first --set training.steps=500", run),
     ("status", "runs/first --plot", status),
-    ("logs", "runs/first --host 1 --attempt 0", logs),
+    ("top", "runs/first --every 5", top),
+    ("logs", "runs/first --host 1 --follow", logs),
     ("page", "runs/first --out first.html", page),
     ("stop", "runs/first", stop),
     ("generate", 'runs/first --prompt "def " --tokens 100 --top-p 0.9 --stop "class "', generate),

@@ -1,26 +1,34 @@
-"""`shardwise logs`: what the trainers of a run wrote, by attempt and host."""
+"""`shardwise logs`: what the trainers of a run wrote, by attempt and host, also while they write it."""
 
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shardwise.cli.command import RunDir
-from shardwise.cli.run_files import refuse_other_directory
+from shardwise.cli.run_files import is_live, refuse_other_directory
+from shardwise.launcher.system.lines import GrowingFile
 from shardwise.protocol.contract import LOGS, log_path
 from shardwise.protocol.errors import UsageError
 
 _FOLDER = re.compile(r"attempt-(\d+)")
+_LOOK_SECONDS = 0.2
 
 Host = Annotated[int, typer.Option("--host", min=0, help="The host whose trainer wrote it.", metavar="N")]
 AttemptOption = Annotated[
     int | None,
     typer.Option("--attempt", min=0, help="Which start of the processes, from 0; else the newest.", metavar="M"),
 ]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", "-f", help="Go on with what is written, in later attempts too, until the run ends."),
+]
 
 
-def command(directory: RunDir, *, host: Host = 0, attempt: AttemptOption = None) -> None:
+def command(directory: RunDir, *, host: Host = 0, attempt: AttemptOption = None, follow: Follow = False) -> None:
     """Print the log of one trainer process.
 
     The logs of processes that were killed are kept.
@@ -29,14 +37,45 @@ def command(directory: RunDir, *, host: Host = 0, attempt: AttemptOption = None)
     there = _attempts(directory)
     wanted = max(there, default=0) if attempt is None else attempt
     path = log_path(directory, wanted, host)
-    if not path.is_file():
+    # A run that has only just begun has no log yet, but will have one.
+    is_early = follow and attempt is None and is_live(directory)
+    if not path.is_file() and not is_early:
         hosts = sorted(int(log.stem.removeprefix("host-")) for log in path.parent.glob("host-*.log"))
         raise UsageError(
             f"{directory}: no log of host {host} in attempt {wanted}; there are "
             f"attempts {', '.join(map(str, there)) or 'none'}"
             + (f", and in this one hosts {', '.join(map(str, hosts))}" if hosts else "")
         )
-    typer.echo(path.read_text(encoding="utf-8", errors="replace"), nl=False)
+    if follow:
+        for text in _followed(directory, wanted, host):
+            typer.echo(text, nl=False)
+    else:
+        typer.echo(path.read_text(encoding="utf-8", errors="replace"), nl=False)
+
+
+def _followed(directory: Path, attempt: int, host: int) -> Iterator[str]:
+    """Yield a host's log from this attempt on as it grows, with a line before each later attempt."""
+    file = GrowingFile(log_path(directory, attempt, host))
+    while True:
+        # In this order: an attempt's last lines are read after it is known that another one, or the end, has come.
+        live, later = is_live(directory), [number for number in _attempts(directory) if number > attempt]
+        yield from (f"{line}\n" for line in file.lines())
+        if later:
+            yield from _rest(file)
+            attempt = min(later)
+            file = GrowingFile(log_path(directory, attempt, host))
+            yield f"==> attempt {attempt} <==\n"
+        elif live:
+            time.sleep(_LOOK_SECONDS)
+        else:
+            yield from _rest(file)
+            return
+
+
+def _rest(file: GrowingFile) -> Iterator[str]:
+    """Yield the line that a killed process did not complete."""
+    if rest := file.rest():
+        yield f"{rest}\n"
 
 
 def _attempts(directory: Path) -> list[int]:

@@ -16,7 +16,7 @@ from shardwise.protocol.run_status import HostStatus, RunStatus
 
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
 
-_STATUSES = {
+STATUSES = {
     "starting": ("yellow", "on its way to the first step"),
     "running": ("green", "training"),
     "stopped": ("yellow", "saved on request; the same command goes on"),
@@ -26,6 +26,7 @@ _STATUSES = {
     "dead": ("red", "its process ended without a word; the same command goes on from the last checkpoint"),
     "ready": ("yellow", "never started"),
 }
+"""Of each status its colour, and what it means."""
 
 
 def command(directory: RunDir, *, as_json: Json = False, plot: Plot = False) -> None:
@@ -61,7 +62,7 @@ def _table(run: RunOverview) -> Table:
 def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     """Return what a person wants to know, the first things first; text is rich markup."""
     known = run.as_json()
-    colour, meaning = _STATUSES.get(run.status, ("yellow", ""))
+    colour, meaning = STATUSES.get(run.status, ("yellow", ""))
     yield "run", f"{escape(str(known['name'] or ''))} in {escape(str(run.directory))}"
     yield "status", f"[{colour}]{escape(run.status)}[/]{f' ({meaning})' if meaning else ''}"
     if known["error"]:

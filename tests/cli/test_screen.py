@@ -1,0 +1,71 @@
+"""shardwise.cli.screen: a run's page on one screen."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from tests.cli.test_status import LIVE
+from tests.page.building import make_run
+
+from shardwise.cli.screen import Size, screen
+from shardwise.page.document import Notice, PageDocument
+from shardwise.page.gather import gather
+from shardwise.protocol.run_status import RunStatus
+
+
+def drawn(document: PageDocument, live: RunStatus | None, size: Size) -> list[str]:
+    """Return the lines of a screen."""
+    console = Console(width=size.columns, height=size.lines, color_system=None)
+    with console.capture() as captured:
+        console.print(screen(document, live, size))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def crowd(count: int) -> RunStatus:
+    """Return the status of a run of so many hosts, of which one is slow and another behind."""
+    one: dict[str, Any] = LIVE["hosts"][0]
+    hosts = [{**one, "host": host, "step": 7 if host == 500 else 11} for host in range(count)]
+    return RunStatus.model_validate({**LIVE, "slowestHost": count - 1, "hosts": hosts})
+
+
+def test_what_is_shown(tmp_path: Path) -> None:
+    """A screen has the run's status, figures, curve, goodput with shares, and what happened last."""
+    lines = drawn(gather(make_run(tmp_path / "run")), None, Size(120, 50))
+    text = "\n".join(lines)
+    assert lines[0] == f"quickstart  complete  {tmp_path / 'run'}"
+    assert lines[1].startswith("step 6 of 100")
+    figures = "loss 60.0000   held-out loss 4.5000   tokens/s 1,004   MFU 25.0%   saved at step 4   attempts 2"
+    assert f"{figures}   restarts failure 1" == lines[2]
+    assert "training loss" in text
+    assert "■ step 62%   ■ start 25%   ■ recovery 10%   ■ lostSteps 2%" in text
+    assert "saveFailed at step 5" in lines[-1]
+
+
+def test_a_screen_is_never_longer_than_the_terminal(tmp_path: Path) -> None:
+    """Of a thousand hosts there are as many as fit, with the slow one and the one behind; the others are counted."""
+    document = gather(make_run(tmp_path / "run"))
+    for size in (Size(80, 24), Size(120, 50), Size(200, 80)):
+        lines = drawn(document, crowd(1024), size)
+        assert len(lines) <= size.lines
+        rows = [line.split()[0] for line in lines if " step " in line and line[0].isdigit()]
+        assert {"500", "1023"} <= set(rows)
+        assert f"and {1024 - len(rows):,} more hosts" in "\n".join(lines)
+
+
+def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
+    """Before the first step there is a screen too, without a curve and without goodput."""
+    directory = make_run(tmp_path / "run")
+    for name in ("metrics.jsonl", "summary.json", "logs/launcher.jsonl"):
+        (directory / name).unlink()
+    lines = drawn(gather(directory), None, Size(80, 50))
+    assert (len([line for line in lines if line]), lines[1].split()[:2]) == (2, ["step", "0"])
+
+
+def test_words_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """What a process has said is shown without its escape sequences and line breaks, and cannot be markup."""
+    hostile = Notice(event="stalled", text="\x1b]0;taken over\x07 [bold]loud[/bold]\nnext")
+    document = gather(make_run(tmp_path / "run")).model_copy(update={"notices": [hostile], "error": "\x1b[2J gone"})
+    text = "\n".join(drawn(document, None, Size(100, 24)))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold]loud[/bold] next" in text

@@ -1,0 +1,145 @@
+"""One screen of a run for `shardwise top`: what its page says, in as many lines and columns as a terminal has."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from shardwise.cli.command import trainer_imports
+from shardwise.cli.status import STATUSES
+from shardwise.page.document import Notice, PageDocument
+from shardwise.protocol.eta import clock
+from shardwise.protocol.run_status import HostStatus, RunStatus
+
+_CURVE_LINES = 12
+_MOST_NOTICES = 4
+_FIXED_LINES = 12
+"""Lines that every screen may have beside the curve, the hosts and the notices."""
+_COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")
+_WELL_SPENT = "step"
+
+
+class Size(NamedTuple):
+    """Of a terminal."""
+
+    columns: int
+    lines: int
+
+
+def screen(document: PageDocument, live: RunStatus | None, size: Size) -> RenderableType:
+    """Return a run as one screen: figures, the loss curve, goodput, hosts, what happened last.
+
+    Args:
+        document: the run's page.
+        live: what its leader says, None without one.
+        size: of the terminal. The curve is left out where it is too small for it; of more hosts than there is room for
+            the slow one and those that are behind are shown.
+
+    """
+    notices = [_notice(one) for one in document.notices[-_MOST_NOTICES:]]
+    room = size.lines - _FIXED_LINES - len(notices)
+    curve = _curve(document, size.columns) if room >= 2 * _CURVE_LINES else None
+    hosts = _hosts(live, room - (_CURVE_LINES if curve else 0)) if live and live.hosts else None
+    parts: list[RenderableType | None] = [_head(document), _progress(document), _figures(document), curve]
+    parts += [_goodput(document, size.columns), hosts, *notices]
+    return Group(*(part for part in parts if part is not None))
+
+
+def _head(document: PageDocument) -> Text:
+    colour, meaning = STATUSES.get(document.status, ("yellow", ""))
+    text = Text.assemble((document.name, "bold"), "  ", (document.status, colour), no_wrap=True, overflow="ellipsis")
+    what = ": ".join(part for part in (document.phase or meaning, document.reason or document.error) if part)
+    return text.append(f" ({_plain(what)})" if what else "").append(f"  {document.directory}", "dim")
+
+
+def _progress(document: PageDocument) -> RenderableType:
+    of = f" of {document.num_steps:,}" if document.num_steps else ""
+    left = f", {clock(document.eta_seconds)} left" if document.eta_seconds is not None else ""
+    row = Table.grid(expand=True, padding=(0, 2))
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)
+    row.add_row(f"step {document.step:,}{of}{left}", ProgressBar(document.num_steps or 1, document.step))
+    return row
+
+
+def _figures(document: PageDocument) -> Text:
+    """Return the figures that are known, in one line if there is room."""
+    restarts = ", ".join(f"{cause} {count}" for cause, count in document.restarts.items() if count)
+    saved = [save.step for save in document.saves]
+    known = {
+        "loss": _figure(document.loss, "{:.4f}"),
+        "held-out loss": _figure(document.held_out_loss, "{:.4f}"),
+        "tokens/s": _figure(document.tokens_per_second, "{:,.0f}"),
+        "MFU": _figure(document.mfu, "{:.1%}"),
+        "saved at step": f"{saved[-1]:,}" if saved else "",
+        "attempts": f"{document.attempts_made}" if document.attempts_made > 1 else "",
+        "restarts": restarts,
+    }
+    pairs = [((f"{name} ", "dim"), f"{text}   ") for name, text in known.items() if text]
+    return Text.assemble(*(part for pair in pairs for part in pair))
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _curve(document: PageDocument, columns: int) -> Text | None:
+    """Return the loss over the steps; None before the second step."""
+    losses = next((series for series in document.series if series.name == "loss"), None)
+    if losses is None or len(losses.steps) < 2:
+        return None
+    with trainer_imports():
+        from shardwise.train.plot import plot_text
+    records = [{"step": step, "loss": loss} for step, loss in zip(losses.steps, losses.values, strict=True)]
+    return Text(plot_text(records, document.entropy, width=columns, height=_CURVE_LINES).rstrip("\n"))
+
+
+def _goodput(document: PageDocument, columns: int) -> RenderableType | None:
+    """Return where the wall time went, as a bar with its legend; steps that counted come first."""
+    total = sum(document.goodput.values())
+    if not total:
+        return None
+    ordered = sorted(document.goodput.items(), key=lambda item: (item[0] != _WELL_SPENT, -item[1]))
+    bar, legend = Text(no_wrap=True, overflow="crop"), Text()
+    for at, (name, seconds) in enumerate(ordered):
+        colour = _COLOURS[min(at, len(_COLOURS) - 1)]
+        bar.append("█" * round(columns * seconds / total), colour)
+        if seconds:
+            legend.append("■ ", colour).append(f"{name} {seconds / total:.0%}   ")
+    return Group(bar, legend)
+
+
+def _hosts(live: RunStatus, lines: int) -> Table:
+    """Return a row for each host that there is room for: the slow one first, then those that are furthest behind."""
+    shown = sorted(live.hosts, key=lambda host: (host.host != live.slowest_host, host.step, host.host))
+    room = max(1, lines - 2)  # beside the header, and the line that counts the others
+    shown, left_out = shown[:room], len(shown) - room
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    for name in ("host", "phase", "step", "s a step", "own work, ms", "last sign, s"):
+        table.add_column(name, justify="left" if name in ("host", "phase") else "right")
+    for host in sorted(shown, key=lambda host: host.host):
+        table.add_row(*_cells(host), style="yellow" if host.host == live.slowest_host else None)
+    if left_out > 0:
+        table.add_row("", f"and {left_out:,} more hosts", style="dim")
+    return table
+
+
+def _cells(host: HostStatus) -> Sequence[str]:
+    if host.trainer_pid is None:
+        return str(host.host), "no trainer", "", "", "", ""
+    own = "" if host.own_seconds is None else f"{1000 * host.own_seconds:.1f}"
+    return str(host.host), str(host.phase), f"{host.step:,}", f"{host.step_seconds:.2f}", own, f"{host.age_seconds:.1f}"
+
+
+def _notice(notice: Notice) -> Text:
+    """Return an event as one line that ends where the screen does."""
+    at = "" if notice.step is None else f" at step {notice.step:,}"
+    return Text(_plain(f"{notice.event}{at}  {notice.text}"), "dim", no_wrap=True, overflow="ellipsis")
+
+
+def _plain(text: str) -> str:
+    """Return what a process has said without anything that would steer the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
