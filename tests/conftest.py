@@ -46,6 +46,7 @@ _SHARING = (
         "tests/operator/runtime/",
         "tests/cluster/test_api_server",
         "tests/charts/test_rights",
+        "tests/client/",
     ),
 )
 

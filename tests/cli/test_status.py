@@ -97,7 +97,7 @@ def _host(host: int, pid: int | None, step: int, seconds: float) -> dict[str, An
     }
 
 
-LIVE = {
+LIVE: dict[str, Any] = {
     "name": "quickstart",
     "raySession": 1,
     "progress": {"step": 11, "of": 100, "etaSeconds": 44.5},

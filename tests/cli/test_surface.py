@@ -12,7 +12,21 @@ from tests.conftest import Golden
 from shardwise.cli import run
 from shardwise.cli.app import app, main
 
-COMMANDS = ("check", "plan", "tokenize", "run", "status", "top", "logs", "page", "stop", "generate", "export", "import")
+COMMANDS = (
+    "check",
+    "plan",
+    "tokenize",
+    "run",
+    "submit",
+    "status",
+    "top",
+    "logs",
+    "page",
+    "stop",
+    "generate",
+    "export",
+    "import",
+)
 
 
 def surface() -> Iterator[str]:

@@ -11,7 +11,21 @@ from rich.console import Console
 from rich.markup import escape
 
 import shardwise
-from shardwise.cli import check, export, generate, import_weights, logs, page, plan, run, status, stop, tokenize, top
+from shardwise.cli import (
+    check,
+    export,
+    generate,
+    import_weights,
+    logs,
+    page,
+    plan,
+    run,
+    status,
+    stop,
+    submit,
+    tokenize,
+    top,
+)
 from shardwise.protocol.errors import ShardwiseError
 
 app = typer.Typer(
@@ -28,6 +42,7 @@ _COMMANDS = (
     ("plan", "job.yaml --set hardware.topology=4x4x8 --search", plan),
     ("tokenize", "data.yaml --to gs://bucket/tokens --workers 16", tokenize),
     ("run", "job.yaml --dir runs/first --set training.steps=500", run),
+    ("submit", "job.yaml --namespace team --wait", submit),
     ("status", "runs/first --plot", status),
     ("top", "runs/first --every 5", top),
     ("logs", "runs/first --host 1 --follow", logs),

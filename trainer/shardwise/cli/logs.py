@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.command import RunDir
+from shardwise.cli.in_cluster import Context, Namespace, RunOrJob, job_in_cluster
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.system.lines import GrowingFile
 from shardwise.protocol.contract import LOGS, log_path
@@ -28,11 +28,26 @@ Follow = Annotated[
 ]
 
 
-def command(directory: RunDir, *, host: Host = 0, attempt: AttemptOption = None, follow: Follow = False) -> None:
+def command(
+    directory: RunOrJob,
+    *,
+    host: Host = 0,
+    attempt: AttemptOption = None,
+    follow: Follow = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
     """Print the log of one trainer process.
 
-    The logs of processes that were killed are kept.
+    The logs of processes that were killed are kept in the run directory. Of a job in a cluster the log is the newest
+    pod's.
     """
+    if job := job_in_cluster(directory, namespace, context):
+        if attempt is not None:
+            raise UsageError(f"{directory}: --attempt goes with a run directory, which has the logs of all attempts")
+        for line in job.logs(host, follow=follow):
+            typer.echo(line, nl=False)
+        return
     refuse_other_directory(directory)
     there = _attempts(directory)
     wanted = max(there, default=0) if attempt is None else attempt

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from shardwise.cli.command import Json, RunDir, trainer_imports
+from shardwise.cli.command import Json, trainer_imports
+from shardwise.cli.in_cluster import Context, Namespace, RunOrJob, job_in_cluster, print_status
 from shardwise.cli.run_files import RunOverview, read_overview
+from shardwise.protocol.errors import UsageError
 from shardwise.protocol.eta import clock
 from shardwise.protocol.run_status import HostStatus, RunStatus
 
@@ -29,11 +31,27 @@ STATUSES = {
 """Of each status its colour, and what it means."""
 
 
-def command(directory: RunDir, *, as_json: Json = False, plot: Plot = False) -> None:
+def command(
+    directory: RunOrJob,
+    *,
+    as_json: Json = False,
+    plot: Plot = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
     """Show how a run stands: step, loss, speed, checkpoints, time left.
 
     A run whose process is gone though it never ended is called dead: the same `run` command goes on with it.
     """
+    if job := job_in_cluster(directory, namespace, context):
+        if plot:
+            raise UsageError(f"{directory}: a job's status holds no curve; --plot goes with a run directory")
+        known = job.status
+        if as_json:
+            typer.echo(known.model_dump_json(by_alias=True, exclude_none=True, indent=2))
+        else:
+            print_status(f"{job.name} in namespace {job.namespace}", known, Console(highlight=False))
+        return
     run = read_overview(directory)
     if as_json:
         typer.echo(json.dumps(run.as_json(), indent=2))

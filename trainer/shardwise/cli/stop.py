@@ -1,12 +1,13 @@
 """`shardwise stop`: have a live run save and stop, and wait until it has."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from shardwise.cli.command import RunDir
+from shardwise.cli.in_cluster import Context, Namespace, RunOrJob, job_in_cluster, one_line
 from shardwise.cli.live import ask
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.agent.client import NoLeaderError
@@ -17,13 +18,19 @@ _LOOK_SECONDS = 0.1
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has saved and ended.")]
 
 
-def command(directory: RunDir, *, wait: Wait = True) -> None:
+def command(directory: RunOrJob, *, wait: Wait = True, namespace: Namespace = None, context: Context = None) -> None:
     """Save a live run, then stop it.
 
-    The same `run` command goes on from there.
+    The same `run` command goes on from there; a job in a cluster is suspended, and `submit` goes on with it.
     """
-    refuse_other_directory(directory)
     console = Console(highlight=False)
+    if job := job_in_cluster(directory, namespace, context):
+        job.stop()
+        console.print("asked to save and stop" + (", waiting for the end" if wait else ""))
+        if wait:
+            console.print(one_line(job.wait()), markup=False)
+        return
+    refuse_other_directory(directory)
     if not is_live(directory):
         raise UsageError(f"{directory}: no run is going on here, so there is nothing to stop")
     _ask(directory)
@@ -34,7 +41,7 @@ def command(directory: RunDir, *, wait: Wait = True) -> None:
         console.print("stopped")
 
 
-def _ask(directory: RunDir) -> None:
+def _ask(directory: Path) -> None:
     """Ask for the stop; if host 0 is just being replaced, ask its successor."""
     while True:
         try:

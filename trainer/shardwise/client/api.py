@@ -1,0 +1,125 @@
+"""The API server, as kubeconfig says: requests as plain data, refusals as errors for people.
+
+Only this module imports `kubernetes`. Its typed models are not used: objects are read by their own fields.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from kubernetes import config
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config import ConfigException
+from urllib3 import BaseHTTPResponse, Timeout
+from urllib3.exceptions import HTTPError
+
+from shardwise.protocol.errors import ClusterError
+
+_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
+_NOT_FOUND, _FIRST_ERROR = 404, 300  # HTTP's own numbers
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+_MANAGER = {"fieldManager": "shardwise"}
+
+
+class NotFoundError(ClusterError, exit_code=ClusterError.exit_code):
+    """What was asked for is not there."""
+
+
+class Api:
+    """One API server, as one person."""
+
+    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
+        """Read how to reach it, from the file, $KUBECONFIG or ~/.kube/config, else as the pod that this is.
+
+        Raises:
+            ClusterError: none of them exists, or the context is not in it.
+        """
+        self._configuration = configuration = Configuration()
+        try:
+            config.load_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+            self.namespace = _namespace(kubeconfig, context)
+        except (ConfigException, OSError) as error:
+            raise ClusterError(f"no cluster to talk to: {error}; give --context, or set KUBECONFIG") from error
+        self._pool = RESTClientObject(configuration).pool_manager
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Return an object, or a list of them."""
+        answer: dict[str, Any] = json.loads(self._send("GET", path, query).data)
+        return answer
+
+    def patch(self, path: str, body: Mapping[str, Any], content_type: str) -> dict[str, Any]:
+        """Change an object, by a patch of this type; one that is applied by force may be new."""
+        query = _MANAGER | ({"force": "true"} if content_type == APPLY else {})
+        answer: dict[str, Any] = json.loads(self._send("PATCH", path, query, body, content_type).data)
+        return answer
+
+    def delete(self, path: str) -> None:
+        """Delete an object, and what it owns."""
+        self._send("DELETE", path, {"propagationPolicy": "Background"})
+
+    def lines(self, path: str, **query: str) -> Iterator[str]:
+        """Yield the lines of a log as they come, each with its newline; a connection that is cut ends them."""
+        answer, rest = self._send("GET", path, query, stream=True), b""
+        try:
+            for chunk in answer.stream():
+                *whole, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode("utf-8", "replace") + "\n" for line in whole)
+        except HTTPError:
+            return
+        finally:
+            answer.release_conn()
+        if rest:
+            yield rest.decode("utf-8", "replace") + "\n"
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        *,
+        stream: bool = False,
+    ) -> BaseHTTPResponse:
+        host = self._configuration.host
+        token = self._configuration.get_api_key_with_prefix("BearerToken")
+        headers = {"Accept": "application/json, */*", "Content-Type": content_type, "User-Agent": "shardwise"}
+        try:
+            answer: BaseHTTPResponse = self._pool.request(
+                method,
+                f"{host}{path}?{urlencode(query)}" if query else f"{host}{path}",
+                headers=headers | ({"Authorization": token.strip()} if token else {}),
+                body=None if body is None else json.dumps(body).encode(),
+                timeout=Timeout(connect=_CONNECT_SECONDS, read=None if stream else _ANSWER_SECONDS),
+                preload_content=not stream,
+                redirect=False,
+                retries=False,
+            )
+        except HTTPError as error:
+            raise ClusterError(f"{host} does not answer: {error}") from error
+        if answer.status >= _FIRST_ERROR:
+            kind = NotFoundError if answer.status == _NOT_FOUND else ClusterError
+            raise kind(_reason(answer))
+        return answer
+
+
+def _namespace(kubeconfig: str | None, context: str | None) -> str:
+    """Return the namespace of the context; inside of a pod that of the pod."""
+    try:
+        contexts, active = config.list_kube_config_contexts(kubeconfig)
+    except ConfigException:
+        return Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text(encoding="utf-8")
+    chosen = next((each for each in contexts if each["name"] == context), active)
+    return str(chosen["context"].get("namespace", "default"))
+
+
+def _reason(answer: BaseHTTPResponse) -> str:
+    """Return what the API server says, which for a refused job is every mistake in it."""
+    try:
+        return str(json.loads(answer.data)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status} {answer.reason}"
