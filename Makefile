@@ -17,6 +17,8 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 UNIT = tests/job tests/protocol tests/launcher/leader tests/operator/decide tests/operator/render tests/train/data
 # Nodes of the bare cluster that cluster-up starts.
 NODES ?= 3
+# Where `make dist` puts a release.
+DIST ?= dist
 # Images that `make images` builds.
 IMAGES ?= operator cpu
 # Which cluster: 1 is the real kind, the default where Docker answers; 0 is the bare one, which needs no Docker.
@@ -198,6 +200,17 @@ lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pi
 	$(COMPILE) $(OPERATOR) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 	$(COMPILE_TPU) requirements/hf.in -o requirements/hf.txt
+
+.PHONY: dist
+dist: $(READY) ## what a release is made of, in DIST=dist: the wheels of both distributions, the charts, their checksums
+	rm -rf $(DIST) && mkdir -p $(DIST)
+	for part in trainer operator; do \
+	  $(UV) build --wheel --no-build-isolation --offline --python $(BIN)/python --out-dir $(DIST) $$part; \
+	done
+	rm -f $(DIST)/.gitignore
+	helm=$$(command -v helm || echo $$($(BIN)/python -m tests.cluster build)/helm); \
+	  "$$helm" package charts/shardwise charts/training-job --destination $(DIST)
+	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 .PHONY: clean
 clean: ## remove the environments and the tools' caches (runs and checkpoints stay)
