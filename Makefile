@@ -34,6 +34,7 @@ INSTALLER := .venv/.uv-$(call fingerprint,requirements/uv.txt)
 READY := .venv/.ready-$(call fingerprint,requirements/uv.txt requirements/dev.txt trainer/pyproject.toml operator/pyproject.toml)
 PLAN_READY := .venv-plan/.ready-$(call fingerprint,requirements/plan.txt trainer/pyproject.toml)
 BENCH_READY := .venv-bench/.ready-$(call fingerprint,requirements/bench.txt)
+DOCS_READY := .venv-docs/.ready-$(call fingerprint,requirements/docs.txt)
 HF_READY := .venv-hf/.ready-$(call fingerprint,requirements/hf.txt)
 
 COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --python-version 3.11 --generate-hashes \
@@ -68,7 +69,7 @@ tour: $(READY) ## run the tours, which build every kind of parallelism by hand, 
 ##@ Judge a change
 
 .PHONY: test
-test: lint types imports pytest ## everything: lint, types, imports, then every test (make test ARGS="-k digest" picks tests)
+test: lint types imports docs pytest ## everything: lint, types, imports, the site, then every test (make test ARGS="-k digest" picks tests)
 
 .PHONY: check
 check: lint types imports ## what one runs while working: lint, types, imports, and the tests without a cluster or many processes
@@ -86,6 +87,10 @@ types: $(READY) ## strict types (mypy)
 .PHONY: imports
 imports: $(READY) ## the arrows between the packages (import-linter)
 	$(BIN)/lint-imports
+
+.PHONY: docs
+docs: $(DOCS_READY) ## the site of docs/, in build/site; a link that leads nowhere, and any other warning, is an error
+	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going -d build/doctrees -c docs/site docs build/site
 
 .PHONY: pytest
 pytest: $(READY) $(PLAN_READY) ## the tests alone; the first time they compile a Kubernetes and build images, which takes 10 minutes
@@ -199,6 +204,7 @@ lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pi
 	$(COMPILE) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
 	$(COMPILE) $(OPERATOR) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
+	$(COMPILE) requirements/docs.in -o requirements/docs.txt
 	$(COMPILE_TPU) requirements/hf.in -o requirements/hf.txt
 
 .PHONY: dist
@@ -214,7 +220,7 @@ dist: $(READY) ## what a release is made of, in DIST=dist: the wheels of both di
 
 .PHONY: clean
 clean: ## remove the environments and the tools' caches (runs and checkpoints stay)
-	rm -rf .venv .venv-bench .venv-hf .venv-plan .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-docs .venv-hf .venv-plan .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------- the environments
@@ -251,6 +257,12 @@ $(BENCH_READY): | $(READY)
 	@echo "==> .venv-bench: the peers that the benchmarks compare with"
 	$(BIN)/python -m venv --clear --without-pip .venv-bench
 	$(UV) pip sync --python .venv-bench/bin/python --compile-bytecode --require-hashes requirements/bench.txt
+	@touch $@
+
+$(DOCS_READY): | $(READY)
+	@echo "==> .venv-docs: Sphinx"
+	$(BIN)/python -m venv --clear --without-pip .venv-docs
+	$(UV) pip sync --python .venv-docs/bin/python --compile-bytecode --require-hashes requirements/docs.txt
 	@touch $@
 
 $(HF_READY): | $(READY)

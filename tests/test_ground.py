@@ -26,6 +26,7 @@ SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "base.txt": ([], {TRAINER: []}),
     "bench.txt": (["bench.in"], {}),
     "dev.txt": (["dev.in", "uv.in", "override.in"], {TRAINER: EXTRAS, OPERATOR: []}),
+    "docs.txt": (["docs.in"], {}),
     "go.txt": (["go.in"], {}),
     "hf.txt": (["hf.in"], {}),
     "gpu.txt": (["gpu.in"], {TRAINER: EXTRAS}),

@@ -88,7 +88,7 @@ def test_every_wrong_job_is_refused_by_a_layer(shardwise_api: Client) -> None:
     for override, *_ in FIELDS + RULES + PODS:
         name, words = layer(shardwise_api, override)
         counts[name] = counts.get(name, 0) + 1
-        lines.append(f"| `{shortened(override, 70)}` | {name} | {shortened(words, 200)} |")
+        lines.append(f"| `{shortened(override, 70)}` | {name} | `{shortened(words, 200)}` |")
     total = ", ".join(f"{counts[name]} {name}" for name in LAYERS)
     text = f"{HEAD}{len(lines)} files: {total}.\n\n| Change of a right job | Layer | What it says |\n|---|---|---|\n"
     text += "\n".join(lines) + "\n"
@@ -99,6 +99,6 @@ def test_every_wrong_job_is_refused_by_a_layer(shardwise_api: Client) -> None:
 
 
 def shortened(text: str, most: int) -> str:
-    """A cell of the table."""
-    text = text.encode("unicode_escape").decode().replace("\\n", " ").replace("|", "\\|")
+    """A cell of the table, as code: a pattern is not to be read as Markdown."""
+    text = text.encode("unicode_escape").decode().replace("\\n", " ").replace("|", "\\|").replace("`", "'")
     return text if len(text) <= most else f"{text[: most - 3]}..."
