@@ -1,4 +1,4 @@
-"""What the pages tell a reader to type: each command of ours exists, with those options, and so does each target of make."""
+"""What the pages tell a reader to type: each command of ours exists, with its options, and so does each make target."""
 
 import re
 import shlex
