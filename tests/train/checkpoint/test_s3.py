@@ -10,6 +10,7 @@ from tests.train.s3_server import Bucket, serving
 from shardwise.job.spec import Keep
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint import load_numpy, steps
+from shardwise.train.checkpoint.objects import Objects
 from shardwise.train.checkpoint.store import Store
 
 Toy = Any
@@ -215,16 +216,44 @@ def test_an_object_of_one_chunk_is_one_request(bucket: Bucket, remote: Toy, monk
     remote.save(remote.writer(), 1)
     objects = {key for key in bucket.keys(prefix(remote)) if not key.endswith("zarr.json")}
     asked: list[str] = []
-    read = Store.read
+    read, straight = Store.read, Objects.read
 
     def counted(store: Store, step: int, name: str, *part: slice) -> bytes | None:
-        asked.append(name)
+        asked.append(place(remote, step, name))
         return read(store, step, name, *part)
 
+    def counted_straight(of: Objects, key: str, start: int, memory: Any, num_more: int) -> tuple[int, bytes] | None:
+        asked.append(key)
+        return straight(of, key, start, memory, num_more)
+
     monkeypatch.setattr(Store, "read", counted)
+    monkeypatch.setattr(Objects, "read", counted_straight)
     remote.restore()
 
-    assert sorted(place(remote, 1, name) for name in asked) == sorted(objects - {f"{prefix(remote)}/LEASE"})
+    assert sorted(asked) == sorted(objects - {f"{prefix(remote)}/LEASE"})
+
+
+@pytest.mark.usefixtures("many_files")
+def test_chunks_come_straight_and_only_then_through_tensorstore(remote: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a bucket that answers plainly TensorStore reads no chunk; without plain answers all, and the same bits."""
+    remote.save(remote.writer(), 1)
+    sizes: list[int] = []
+    read = Store.read
+
+    def sized(store: Store, step: int, name: str, *part: slice) -> bytes | None:
+        content = read(store, step, name, *part)
+        sizes.append(len(content or b"") if "/c" in name else 0)
+        return content
+
+    monkeypatch.setattr(Store, "read", sized)
+    assert remote.restored_step() == 1
+    straight = sum(sizes)
+    monkeypatch.setattr(Objects, "_read", lambda *_: None)
+    assert remote.restored_step() == 1
+
+    everything = sum(entry.nbytes for entry in remote.arrays(1).values())
+    assert straight < everything / 4, "the indices of files of several chunks, and no chunk"
+    assert sum(sizes) - straight >= everything
 
 
 def test_nothing_saved_yet_is_not_an_error(remote: Toy) -> None:

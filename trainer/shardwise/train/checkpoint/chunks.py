@@ -14,6 +14,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import google_crc32c
@@ -21,10 +22,13 @@ import numpy as np
 
 from shardwise.train.checkpoint.layout import Cell
 from shardwise.train.checkpoint.manifest import ArrayEntry
+from shardwise.train.checkpoint.objects import Objects
 from shardwise.train.checkpoint.store import Store
 
 _PLACE = struct.Struct("<QQ")
 _CHECKSUM_BYTES = 4
+_REST_BYTES = _CHECKSUM_BYTES + _PLACE.size + _CHECKSUM_BYTES
+"""What follows the chunk of a file with a single one."""
 _LARGEST_START = 1 << 62
 """No file is so long, and the system's offsets are: an index may say anything, and still have a good checksum."""
 _PIECE_BYTES = 256 << 10
@@ -68,19 +72,21 @@ class _LocalFile:
 
 
 class _Object:
-    """An object in a bucket: a request for each range, or one for the whole if it holds a single chunk."""
+    """An object in a bucket, each part of it by a request: straight into its place, or else through TensorStore."""
 
-    def __init__(self, store: Store, step: int, name: str, *, whole: bool) -> None:
-        self._store, self._step, self._name = store, step, name
-        self._content = self._get(slice(None)) if whole else None
+    def __init__(self, store: Store, objects: Objects | None, step: int, name: str) -> None:
+        self._store, self._objects, self._step, self._name = store, objects, step, name
 
     def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
+        if start >= 0 and (found := self._straight(start, memory, _CHECKSUM_BYTES)):
+            return found
         # Counted from the end, a part that ends with the object would end at 0, which is a slice's beginning.
-        part = slice(start, start + memory.size + _CHECKSUM_BYTES or None)
-        content = self._get(part) if self._content is None else self._content[part]
-        values = np.frombuffer(content[: memory.size], np.uint8)
-        memory[: values.size] = values
-        return google_crc32c.value(values), bytes(content[memory.size :])
+        return _split(self._get(slice(start, start + memory.size + _CHECKSUM_BYTES or None)), memory)
+
+    def _straight(self, start: int, memory: np.ndarray, num_more: int) -> tuple[int, bytes] | None:
+        if self._objects is None:
+            return None
+        return self._objects.read(self._store.key(self._step, self._name), start, memory, num_more)
 
     def _get(self, part: slice) -> memoryview:
         content = self._store.read(self._step, self._name, part)
@@ -89,11 +95,39 @@ class _Object:
         return memoryview(content)
 
 
-def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell: Cell, memory: np.ndarray) -> None:
+class _SmallObject(_Object):
+    """An object with a single chunk, and so all of it by one request, with the chunk in its place before it is read."""
+
+    def __init__(self, store: Store, objects: Objects | None, step: int, name: str, place: np.ndarray) -> None:
+        super().__init__(store, objects, step, name)
+        self._checksum, self._rest = self._straight(0, place, _REST_BYTES) or _split(self._get(slice(None)), place)
+
+    def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
+        if start < 0:
+            return _split(memoryview(self._rest)[start:], memory)
+        return (self._checksum, self._rest[:_CHECKSUM_BYTES]) if start == 0 else (0, b"")
+
+
+def _split(content: memoryview, memory: np.ndarray) -> tuple[int, bytes]:
+    """Fill `memory` with the beginning of `content`; return the crc32c of that, and the rest."""
+    values = np.frombuffer(content[: memory.size], np.uint8)
+    memory[: values.size] = values
+    return google_crc32c.value(values), bytes(content[memory.size :])
+
+
+def read_chunk(
+    store: Store,
+    objects: Objects | None,
+    step: int,
+    directory: str,
+    entry: ArrayEntry,
+    cell: Cell,
+    memory: np.ndarray,
+) -> None:
     """Fill `memory`, uint8[bytes of a chunk], with the chunk at `cell` of the grid of all chunks of an array.
 
-    Raise `Refusal` if its file is missing, is cut short or is not what was written, and OSError or TensorStore's
-    ValueError if the store cannot be read.
+    `objects` are those of `store`. Raise `Refusal` if its file is missing, is cut short or is not what was written, and
+    OSError or TensorStore's ValueError if the store cannot be read.
     """
     per_file = [file // chunk for file, chunk in zip(entry.file_shape, entry.chunk_shape, strict=True)]
     name = ".".join(["c", *(str(place // count) for place, count in zip(cell, per_file, strict=True))])
@@ -101,7 +135,8 @@ def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell:
     for place, count in zip(cell, per_file, strict=True):
         number = number * count + place % count
     index = np.empty(_PLACE.size * math.prod(per_file), np.uint8)
-    with _opened(store, step, f"{directory}/{name}", whole=len(index) == _PLACE.size) as file:
+    only = memory if len(index) == _PLACE.size else None
+    with _opened(store, objects, step, f"{directory}/{name}", only) as file:
         _fill(file, -index.size - _CHECKSUM_BYTES, index, f"the index of {name}")
         start, length = _PLACE.unpack_from(index.data, _PLACE.size * number)
         if length != memory.size + _CHECKSUM_BYTES:
@@ -112,11 +147,13 @@ def read_chunk(store: Store, step: int, directory: str, entry: ArrayEntry, cell:
 
 
 @contextmanager
-def _opened(store: Store, step: int, name: str, *, whole: bool) -> Iterator[_File]:
+def _opened(store: Store, objects: Objects | None, step: int, name: str, only: np.ndarray | None) -> Iterator[_File]:
+    """Open a file; `only` is the place of its chunk, if it has but one."""
     path = store.local_file(step, name)
     try:
         if path is None:
-            yield _Object(store, step, name, whole=whole)
+            kind = _Object if only is None else partial(_SmallObject, place=only)
+            yield kind(store, objects, step, name)
         else:
             descriptor = os.open(path, os.O_RDONLY)
             try:

@@ -68,12 +68,16 @@ def fetch(
     paths = sorted(wanted, key=lambda path: (-math.prod(wanted[path].shape), path))
     scratch = _Scratch()
     begun: deque[_Reading] = deque()
-    with ThreadPoolExecutor(_NUM_CHUNKS_AT_ONCE, thread_name_prefix="checkpoint-read") as pool:
+    with (
+        store.objects() as objects,
+        ThreadPoolExecutor(_NUM_CHUNKS_AT_ONCE, thread_name_prefix="checkpoint-read") as pool,
+    ):
+        read_into = partial(read_chunk, store, objects, manifest.step)
         try:
             for path in paths:
                 while sum(not read.done() for reading in begun for read in reading.reads) > _NUM_CHUNKS_AHEAD:
                     yield _finish(store, begun.popleft(), wanted, beat)
-                begun.append(_begin(pool, store, manifest, path, wanted[path], scratch))
+                begun.append(_begin(pool, read_into, manifest, path, wanted[path], scratch))
             while begun:
                 yield _finish(store, begun.popleft(), wanted, beat)
         finally:
@@ -82,7 +86,7 @@ def fetch(
 
 def _begin(
     pool: ThreadPoolExecutor,
-    store: Store,
+    read_into: Callable[[str, ArrayEntry, layout.Cell, np.ndarray], None],
     manifest: Manifest,
     path: str,
     abstract: jax.ShapeDtypeStruct,
@@ -107,7 +111,7 @@ def _begin(
         is_whole = place.shape == entry.chunk_shape and place.flags.c_contiguous
         values = place if is_whole else _chunk_in(scratch, entry, abstract.dtype)
         memory = values.reshape(-1).view(np.uint8)
-        with_retries(partial(read_chunk, store, manifest.step, array_directory(path), entry, cell, memory))
+        with_retries(partial(read_into, array_directory(path), entry, cell, memory))
         if not is_whole:
             for place, overlap in parts:
                 np.copyto(place, values[overlap.within(chunk)])

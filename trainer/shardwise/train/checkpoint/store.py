@@ -9,6 +9,7 @@ mean is the manifest's business.
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from shardwise.protocol.errors import CheckpointError
 from shardwise.protocol.storage import may_pass
 from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.manifest import SET_ASIDE
+from shardwise.train.checkpoint.objects import Objects
 
 _BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -85,6 +87,14 @@ class Store:
     def local_file(self, step: int, name: str) -> Path | None:
         """Return where a file of a checkpoint lies, or None if that is in a bucket."""
         return self._folder and self._folder / checkpoint_name(step) / name
+
+    def objects(self) -> AbstractContextManager[Objects | None]:
+        """Return what reads the objects of an S3 bucket straight into memory; None of any other root."""
+        return Objects(self._base["bucket"]) if self._base["driver"] == "s3" else nullcontext()
+
+    def key(self, step: int, name: str) -> str:
+        """Return the key of a file of a checkpoint in its bucket."""
+        return f"{self.spec(step)['path']}{name}"
 
     def write(self, step: int, name: str, content: bytes) -> None:
         """Replace a small file of a checkpoint as a whole; it is on disk on return."""
