@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import pytest
 
 from shardwise.cli.app import main
 from shardwise.protocol.contract import CACHE_VARIABLE
 
+NUM_DEVICES = 8
 QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
 COMMAND = [sys.executable, "-m", "shardwise.cli.app"]
 MODEL = "training.model={preset: tiny, layers: 2, heads: 2, embed: 64, mlp: 128, seqLen: 32}"
@@ -59,6 +61,8 @@ def command(
 
     Not for a `run` that comes as far as starting anything: that is `process`.
     """
+    # A command sets the environment of its own job: what came first to JAX's devices would choose them for all tests.
+    assert len(jax.devices()) == NUM_DEVICES
     before = dict(os.environ)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("COLUMNS", "80")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.conftest import Command
 
-from shardwise.cli.generate import Texts, before_stop, pieces
+from shardwise.cli.generate import Texts, before_stop, pieces, with_text
 from shardwise.cli.prompts import read_prompts
 from shardwise.protocol.errors import UsageError
 from shardwise.train.data.tokenizer import ByteTokenizer
@@ -77,6 +77,19 @@ def test_lines_are_in_the_order_of_the_prompts() -> None:
         ("a", 1, "two", 3, "stop"),
         ("b", 0, "four", 4, "length"),
     ]
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_tokens_that_have_no_text_are_told(asked: int) -> None:
+    """How many there are is said once, when the text has ended or is cut at a stop; without any nothing is said."""
+    told: list[str] = []
+    made = with_text(iter([Made(0, [97, 257, 300], is_last=False), Made(0, [98], is_last=True)]), 257, told.append)
+    parts = [next(made) for _ in range(asked)]
+    assert (len(parts), told) == (asked, [])
+    made.close()  # type: ignore[attr-defined]  a generator
+    assert [words.split(",")[0] for words in told] == [f"2 of {2 + asked} tokens have no text"]
+    assert list(with_text([Made(0, [97, 256], is_last=True)], 257, told.append)) == [Made(0, [97, 256], is_last=True)]
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize(

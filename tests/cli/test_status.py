@@ -149,6 +149,19 @@ def test_dead_run(status: str, tmp_path: Path, command: Command) -> None:
     assert "the same command goes on" in " ".join(ended.out.split())
 
 
+@pytest.mark.parametrize("status", ["failed", "dead"])
+def test_a_first_run_that_failed_before_its_first_step(status: str, tmp_path: Path, command: Command) -> None:
+    """Without a checkpoint nothing goes on from one: the person is told that the same command begins anew."""
+    directory = make_run(tmp_path / "run", status=status)
+    for file in ("metrics.jsonl", "checkpoints"):
+        (directory / file).rename(tmp_path / file)
+    words = " ".join(command("status", str(directory)).out.split())
+    assert "the same command begins anew" in words
+    assert "step 0 of 100" in words
+    assert "none yet in" in words
+    assert "last checkpoint" not in words
+
+
 @pytest.mark.parametrize("status", ["complete", "stopped", "failed", "nonfinite"])
 def test_ended_run_keeps_its_word(status: str, tmp_path: Path) -> None:
     """A run that ended is what its summary says, and has no time left to show."""

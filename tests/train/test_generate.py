@@ -96,7 +96,7 @@ def all_of(made: Sequence[Made], count: int) -> list[list[int]]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_on_every_mesh_is_the_whole_forward_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of several lengths at once give what each gives by itself without a cache, on one device and on 2 x 2."""
-    monkeypatch.setattr(decoders, "SHORTEST", 8)  # half of the positions
+    monkeypatch.setattr(decoders, "SHORTEST", 8)
     config = FAMILIES[name]()
     prompts = [PROMPT, [7], [3, 66, 21, 8, 9, 30, 2], [0] * 6, [4, 4]]
     alone = program_of(config)

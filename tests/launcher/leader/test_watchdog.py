@@ -79,6 +79,21 @@ def test_work_before_the_first_step_is_progress(phase: Phase) -> None:
     assert stall.hung
 
 
+def test_a_long_first_step_is_not_stalled() -> None:
+    """Nobody knows yet how long a step takes: a rank that works is fine, and one that rests can but hang."""
+    long = WORK_LIMIT_HANGS * HANG_AFTER - 1
+    working = replace(FINE, step=0, step_seconds=0.0, idle_seconds=long, resting_seconds=1.0)
+    assert judge([working], Baseline(), HANG_AFTER) is None
+    resting = replace(working, idle_seconds=HANG_AFTER - 1, resting_seconds=HANG_AFTER - 1)
+    assert judge([resting], Baseline(), HANG_AFTER) is None
+    hung = judge([replace(resting, idle_seconds=HANG_AFTER, resting_seconds=HANG_AFTER)], Baseline(), HANG_AFTER)
+    assert hung is not None
+    assert hung.hung
+    # A rank that was stopped does not work on it, and a run that goes on knows its steps.
+    assert judge([replace(resting, process_state="T")], Baseline(), HANG_AFTER) is not None
+    assert judge([resting], after_steps(2.0), HANG_AFTER) is not None
+
+
 def test_a_halted_compilation_is_found() -> None:
     """A process that was stopped uses no processor, whatever its phase is."""
     compiling = replace(FINE, phase=Phase.COMPILE, idle_seconds=250.0, resting_seconds=99.0, process_state="T")

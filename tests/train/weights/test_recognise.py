@@ -141,11 +141,43 @@ LLAMA_LIKE: list[tuple[str, dict[str, Any], str]] = [
     ("llama3.2-1b", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_scaling.rope_type is longrope"),
     ("llama3.2-1b", {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "rope_scaling.mscale is 1.0"),
     ("llama3.2-1b", {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
-    ("llama3.2-1b", {"hidden_act": "relu"}, "hidden_act is relu, expected silu .* Llama's"),
+    (
+        "llama3.2-1b",
+        {"rope_scaling": {"type": "yarn", "factor": "two"}},
+        "rope_scaling.factor is 'two', expected a number",
+    ),
+    (
+        "llama3.2-1b",
+        {"rope_scaling": {"type": "linear", "factor": 0.5}},
+        "rope_scaling.factor is 0.5, .* number from 1",
+    ),
+    ("llama3.2-1b", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "rope_scaling.low_freq_factor is missing"),
+    ("llama3.2-1b", {"rope_scaling": {"type": ["yarn"]}}, "rope_scaling.rope_type is .*yarn.*, expected default or"),
+    ("llama3.2-1b", {"rope_scaling": [2.0]}, r"rope_scaling is \[2.0\], expected an object"),
+    ("llama3.2-1b", {"rope_parameters": "yarn"}, "rope_parameters is 'yarn', expected an object"),
+    ("llama3.2-1b", {"rope_theta": "big"}, "rope_theta is 'big', expected a number above 0"),
+    ("llama3.2-1b", {"rope_theta": -5}, "rope_theta is -5, expected a number above 0"),
+    ("llama3.2-1b", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, expected 1"),
+    ("llama3.2-1b", {"num_key_value_heads": 5}, "num_key_value_heads is 5, expected a divisor of its 32 heads"),
+    ("llama3.2-1b", {"num_attention_heads": None}, r"no config.json beside the file has num_attention_heads"),
+    ("llama3.2-1b", {"head_dim": 63}, "63, expected an even number .* with its head_dim"),
+    ("llama3.2-1b", {"hidden_act": ["silu"]}, "hidden_act is .*silu.*, expected silu"),
+    ("llama3.2-1b", {"hidden_act": "relu"}, r"hidden_act is relu, expected silu for Llama \(model_type llama\)"),
     ("llama3.2-1b", {"quantization_config": {"bits": 4}}, "quantization_config is .* expected None"),
+    ("mistral-7b", {"sliding_window": "4096"}, "sliding_window is '4096', expected a whole number"),
     ("qwen2.5-0.5b", {"use_sliding_window": True}, "use_sliding_window is true, expected false for Qwen 2.5"),
     ("gemma2-2b", {"attn_logit_softcapping": -1}, "attn_logit_softcapping is -1, expected a number above 0"),
-    ("gemma3-1b", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types is irregular"),
+    ("gemma2-2b", {"sliding_window": None}, "sliding_window is null, expected a whole number"),
+    ("gemma2-2b", {"layer_types": 7}, "layer_types is 7, expected a list"),
+    (
+        "gemma3-1b",
+        {"layer_types": ["sliding_attention", "full_attention"]},
+        "layer_types is .*, expected full_attention in",
+    ),
+    ("gemma3-1b", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0, expected None"),
+    ("gemma3-1b", {"rope_local_base_freq": "x"}, "rope_local_base_freq is 'x', expected a number above 0"),
+    ("gemma3-1b", {"rope_parameters": {"full_attention": 7}}, "full_attention is 7, expected an object"),
+    ("pythia-410m", {"rotary_pct": 0}, "rotary_pct is 0, expected a number above 0"),
     ("pythia-410m", {"hidden_act": "relu"}, "hidden_act is relu, expected gelu or gelu_new"),
 ]
 
@@ -169,6 +201,41 @@ def test_both_forms_of_rotary_keys_mean_the_same() -> None:
     newer = {name: value for name, value in older.items() if not name.startswith("rope_")}
     newer["rope_parameters"] = {**older["rope_scaling"], "rope_theta": older["rope_theta"]}
     assert recognise(shapes_of(config), newer, None) == recognise(shapes_of(config), older, None) == config
+
+
+LEFT_OUT: list[tuple[str, tuple[str, ...]]] = [
+    ("mistral-7b", ("sliding_window", "rope_theta", "rope_scaling")),
+    ("gemma2-2b", ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")),
+    ("gemma3-1b", ("rope_theta", "rope_local_base_freq", "rope_scaling", "layer_types", "query_pre_attn_scalar")),
+    (
+        "pythia-410m",
+        ("rotary_pct", "rotary_emb_base", "use_parallel_residual", "tie_word_embeddings", "attention_bias"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("preset", "keys"), LEFT_OUT)
+def test_a_key_that_is_left_out_has_the_value_of_transformers(preset: str, keys: tuple[str, ...]) -> None:
+    """A config.json need not say what is usual for its model type."""
+    changes = {"mistral-7b": {"slidingWindow": 4096}, "gemma3-1b": {"slidingWindow": 4096}}
+    config = config_of({"preset": preset, **changes.get(preset, {})}, PUBLISHED[preset][1])
+    family = family_of(config)
+    assert family is not None
+    published = published_config(family, config, "float32")
+    shorter = {name: value for name, value in published.items() if name not in keys}
+    assert len(shorter) == len(published) - len(keys)
+    assert recognise(shapes_of(config), shorter, None) == config
+
+
+def test_positions_of_the_first_training_may_stand_beside_the_scaling() -> None:
+    """As transformers has it, original_max_position_embeddings counts wherever it stands."""
+    config = config_of({"preset": "llama3.1-8b"}, 128256)
+    family = family_of(config)
+    assert family is not None
+    published = published_config(family, config, "float32")
+    scaling = dict(published["rope_scaling"])
+    beside = {"original_max_position_embeddings": scaling.pop("original_max_position_embeddings")}
+    assert recognise(shapes_of(config), {**published, **beside, "rope_scaling": scaling}, None) == config
 
 
 def test_recognition_reads_every_size() -> None:

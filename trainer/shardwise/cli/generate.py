@@ -126,6 +126,7 @@ def command(  # noqa: PLR0913  each is an option
         stop=tokenizer.end_of_text,
         is_over=texts.has_stop if stop else None,
     )
+    made = with_text(made, tokenizer.vocab_size, console.print)
     del params
     if as_json or prompts is not None or samples > 1:
         for line in texts.lines(made):
@@ -179,6 +180,22 @@ class Texts:
             },
             ensure_ascii=False,
         )
+
+
+def with_text(made: Iterable["Made"], num_tokens: int, tell: Callable[[str], None]) -> Iterator["Made"]:
+    """Yield what is made; in the end tell how many of its tokens a tokenizer of `num_tokens` has no text for."""
+    total = unknown = 0
+    try:
+        for part in made:
+            total += len(part.tokens)
+            unknown += sum(token >= num_tokens for token in part.tokens)
+            yield part
+    finally:
+        if unknown:
+            tell(
+                f"{unknown:,} of {total:,} tokens have no text, since the tokenizer has {num_tokens:,} tokens and the "
+                "model more: is it the model's own?"
+            )
 
 
 def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:

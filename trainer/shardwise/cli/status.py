@@ -23,9 +23,9 @@ STATUSES = {
     "running": ("green", "training"),
     "stopped": ("yellow", "saved on request; the same command goes on"),
     "complete": ("green", ""),
-    "failed": ("red", "the same command goes on from the last checkpoint, once the cause is gone"),
+    "failed": ("red", "the same command {goes_on}, once the cause is gone"),
     "nonfinite": ("red", "the loss or a gradient was not a number"),
-    "dead": ("red", "its process ended without a word; the same command goes on from the last checkpoint"),
+    "dead": ("red", "its process ended without a word; the same command {goes_on}"),
     "ready": ("yellow", "never started"),
 }
 """Of each status its colour, and what it means."""
@@ -82,6 +82,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     known = run.as_json()
     colour, meaning = STATUSES.get(run.status, ("yellow", ""))
     yield "run", f"{escape(str(known['name'] or ''))} in {escape(str(run.directory))}"
+    meaning = meaning.format(goes_on="begins anew" if run.checkpoints == [] else "goes on from the last checkpoint")
     yield "status", f"[{colour}]{escape(run.status)}[/]{f' ({meaning})' if meaning else ''}"
     if known["error"]:
         yield "error", escape(known["error"])

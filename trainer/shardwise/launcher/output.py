@@ -124,4 +124,6 @@ def _end(result: RunResult, used: Mapping[str, int]) -> str | None:
     lines = [f"the run has failed: {result.message} (restarts: {restarts})"]
     if result.rank and result.log_tail:
         lines += [f"the end of rank {result.rank}'s log:", result.log_tail]
-    return "\n".join([*lines, "once the cause is gone, the same command goes on from the last checkpoint"])
+    return "\n".join(
+        [*lines, "once the cause is gone, the same command goes on from the last checkpoint, if one is there"]
+    )

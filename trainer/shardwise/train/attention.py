@@ -32,14 +32,17 @@ class Cache(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """Where the newest position of each row is in keys and values that are kept as a ring.
+    """Where the newest position of each row is, in keys and values of a ring and of a few recent positions beside it.
 
-    The slot is the same for all rows, so that a new position is one write: the one before it is a slot earlier, and the
-    slot before the first is the last. So rows of different lengths end together.
+    The slot is the same for all rows: the position before that one is a slot earlier, and the slot before the first is
+    the last. So rows of different lengths end together. A loop that wrote into the ring and read it would copy it for
+    every token, several times on CPUs; what it writes is small, and goes into the ring once for all.
     """
 
     slot: Array
-    """int32 scalar: of the newest position."""
+    """int32 scalar: of the newest position in the ring."""
+    number: Array
+    """int32 scalar: where the newest position of all is among the recent ones."""
     position: Array
     """int32 [batch]: which position of its row that is; below it the row has as many others, and no more."""
 
@@ -105,13 +108,20 @@ def blockwise(
     return jnp.concatenate(rows, axis=2)
 
 
-def ring(q: Array, k: Array, v: Array, at: Ring, *, scores: Scores = _PLAINLY) -> Array:
-    """Attend from one position of each row to all that the row has in the ring: [batch, heads, 1, head_size]."""
-    age = (at.slot - jnp.arange(k.shape[2])) % k.shape[2]
-    mask = age <= at.position[:, None]
-    if (reach := scores.reach(k.shape[2])) is not None:
+def ring(q: Array, cache: Cache, recent: Cache, at: Ring, *, scores: Scores = _PLAINLY) -> Array:
+    """Attend from one position of each row to all that the row has in both: [batch, heads, 1, head_size]."""
+    size, more = cache.keys.shape[2], recent.keys.shape[2]
+    age = jnp.concatenate([(at.slot - jnp.arange(size)) % size + at.number + 1, at.number - jnp.arange(more)])
+    mask = (age >= 0) & (age <= at.position[:, None])
+    if (reach := scores.reach(size)) is not None:
         mask &= age < reach
-    return weighted_by(scores_of(q, k, scores.softcap), mask[:, None, None], v)
+    found = jnp.concatenate([scores_of(q, part.keys, scores.softcap) for part in (cache, recent)], axis=-1)
+    weights = jax.nn.softmax(jnp.where(mask[:, None, None], found, MASKED), axis=-1)
+    older, newer = (
+        mixed(weight, part.values, jnp.dtype(jnp.float32))
+        for weight, part in ((weights[..., :size], cache), (weights[..., size:], recent))
+    )
+    return (older + newer).astype(q.dtype)
 
 
 def splash(

@@ -87,14 +87,14 @@ class Attention(eqx.Module):
         return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), Cache(k, v)
 
     def following(
-        self, x: NamedArray, at: Ring, cache: Cache, layer: Array, layout: Layout
+        self, x: NamedArray, at: Ring, cache: Cache, recent: Cache, layer: Array, layout: Layout
     ) -> tuple[NamedArray, Cache]:
-        """Do the same for one position of each row, which is added to this layer's cache and sees its row there."""
+        """Do the same for one position of each row, which is added to `recent` and sees its row there and in cache."""
         q, k, v = self._project(x, at.position[:, None, None], layer, layout)
-        new = zip(cache, (k, v), strict=True)
-        cache = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, at.slot, 2) for old, part in new))
-        mixed = ring(q, cache.keys, cache.values, at, scores=self._scores(layer))
-        return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), cache
+        new = zip(recent, (k, v), strict=True)
+        recent = Cache(*(jax.lax.dynamic_update_slice_in_dim(old, part, at.number, 2) for old, part in new))
+        mixed = ring(q, cache, recent, at, scores=self._scores(layer))
+        return self.out(hax.named(mixed, self._inside(x, self.config.Heads)), layout, layout.leave), recent
 
     def _project(self, x: NamedArray, start: Array | int, layer: Array, layout: Layout) -> tuple[Array, Array, Array]:
         """Return scaled queries, keys and values from position `start` on: [batch, heads, position, head_size] each."""
@@ -211,12 +211,12 @@ class Block(eqx.Module):
         return self._join(x, x_normed, attended, layer, Dropout.none(), layout), cache
 
     def following(
-        self, x: NamedArray, layer: Array, at: Ring, cache: Cache, layout: Layout
+        self, x: NamedArray, layer: Array, at: Ring, cache: Cache, recent: Cache, layout: Layout
     ) -> tuple[NamedArray, Cache]:
-        """Do the same for one position of each row, after this layer's cache; without dropout."""
+        """Do the same for one position of each row, which is added to this layer's recent ones; without dropout."""
         x_normed = layout.enter(normed(self.norm, x, layout))
-        attended, cache = self.attention.following(x_normed, at, cache, layer, layout)
-        return self._join(x, x_normed, attended, layer, Dropout.none(), layout), cache
+        attended, recent = self.attention.following(x_normed, at, cache, recent, layer, layout)
+        return self._join(x, x_normed, attended, layer, Dropout.none(), layout), recent
 
     def _join(
         self, x: NamedArray, x_normed: NamedArray, attended: NamedArray, layer: Array, dropout: Dropout, layout: Layout

@@ -23,6 +23,7 @@ from shardwise.train.decoding import (
     lower_tokens,
     lower_weights,
     lower_window,
+    num_slots,
     weights_of,
 )
 from shardwise.train.layout import Layout
@@ -33,7 +34,7 @@ from shardwise.train.state import Program
 
 Array = jax.Array
 SHORTEST = 64
-"""Positions that a beginning is filled up to."""
+"""Positions that a beginning is filled up to; a multiple of `BLOCK`."""
 _MEMORY_SHARE = 0.9
 
 
@@ -62,7 +63,7 @@ class Decoder:
         """Return the batch after these tokens, one window at most of each row, and its newest slot."""
         longest = max(len(window) for window in windows)
         # A power of two, so that few programs serve all lengths.
-        length = min(max(SHORTEST, 1 << (longest - 1).bit_length()), self.program.config.seq_len)
+        length = min(max(SHORTEST, 1 << (longest - 1).bit_length()), num_slots(self.program))
         tokens = np.zeros((self.num_rows, length), np.int32)
         start = np.zeros(self.num_rows, np.int32)
         for row, window in enumerate(windows):

@@ -2,7 +2,7 @@
 
 Three programs: one makes the weights that the others read, cast and laid out once; one takes the beginnings of all
 sequences at once; and one makes up to `BLOCK` tokens of each, the choice of them included. So the host takes part once
-in a block. `shardwise.train.decoder` compiles and calls them.
+in a block, and the caches are written once in a block. `shardwise.train.decoder` compiles and calls them.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,10 @@ from shardwise.train.state import Abstract, Program
 
 Array = jax.Array
 BLOCK = 16
-"""Tokens between two looks of the host: text streams, and stop words are found, in steps of as many."""
+"""Tokens between two looks of the host: text streams, and stop words are found, in steps of as many.
+
+Only when no row goes on are fewer made, and nothing follows then.
+"""
 NOTHING = -1
 """In the place of a token: that a row has made none."""
 
@@ -40,7 +43,7 @@ class Rows(NamedTuple):
     """Where the rows of a batch stand: arrays of the host, which all devices get."""
 
     slot: Any
-    """int32 scalar: the newest slot of the caches (`attention.Ring`)."""
+    """int32 scalar: the newest slot of the caches (`attention.Ring`); one less than a multiple of `BLOCK`."""
     length: Any
     """int32 [rows]: positions of the row in the caches."""
     number: Any
@@ -78,7 +81,7 @@ def lower_window(program: Program, layout: Layout, num_rows: int, length: int) -
     """Lower (weights, int32 [rows, length], the first tokens' positions) -> Batch; see `Gpt.first_logits`."""
 
     def window(weights: Gpt, tokens: Array, start: Array) -> Batch:
-        logits, caches = weights.first_logits(tokens, start, layout)
+        logits, caches = weights.first_logits(tokens, start, num_slots(program), layout)
         return Batch(jax.lax.with_sharding_constraint(logits, _by_row(layout)), caches)
 
     inputs = Abstract((num_rows, length), jnp.int32), Abstract((num_rows,), jnp.int32)
@@ -117,7 +120,8 @@ class _Loop(NamedTuple):
     """What one token of all rows leaves for the next."""
 
     done: Array
-    batch: Batch
+    logits: Array
+    recent: tuple[Cache, ...]
     rows: Rows
     made: Array
     broken: Array
@@ -133,25 +137,36 @@ def _tokens(
         return jax.random.fold_in(jax.random.fold_in(key, sequence), number)
 
     def one(loop: _Loop) -> _Loop:
-        rows, logits = loop.rows, loop.batch.logits[:, : config.vocab_size]
+        rows, logits = loop.rows, loop.logits[:, : config.vocab_size]
         sound = _everywhere(jnp.isfinite(logits).all(-1), layout)
         keys = jax.vmap(key_of)(rows.sequence, rows.number)
         token = _everywhere(sampling.choose(jnp.where(sound[:, None], logits, 0), keys), layout)
         live = rows.live & sound
         made = loop.made.at[loop.done].set(jnp.where(live, token, NOTHING))
-        number, slot = rows.number + live, (rows.slot + 1) % config.seq_len
+        number = rows.number + live
         goes_on = live & (token != wish.stop) & (number < wish.num_tokens) & (rows.length < config.seq_len)
         # Rows that do not go on are computed with the others; nobody looks at them again.
-        at = Ring(slot, jnp.minimum(rows.length, config.seq_len - 1))
-        logits, caches = weights.next_logits(token, at, loop.batch.caches, layout)
-        batch = Batch(jax.lax.with_sharding_constraint(logits, _by_row(layout)), caches)
-        rows = Rows(slot, rows.length + goes_on, number, rows.sequence, goes_on)
-        return _Loop(loop.done + 1, batch, rows, made, loop.broken | (loop.rows.live & ~sound))
+        at = Ring(rows.slot, loop.done, jnp.minimum(rows.length, config.seq_len - 1))
+        logits, recent = weights.next_logits(token, at, batch.caches, loop.recent, layout)
+        logits = jax.lax.with_sharding_constraint(logits, _by_row(layout))
+        rows = Rows(rows.slot, rows.length + goes_on, number, rows.sequence, goes_on)
+        return _Loop(loop.done + 1, logits, recent, rows, made, loop.broken | (loop.rows.live & ~sound))
 
-    nothing = jnp.full((BLOCK, rows.live.shape[0]), NOTHING)
-    first = _Loop(jnp.int32(0), batch, rows, nothing, jnp.zeros_like(rows.live))
+    num_rows = rows.live.shape[0]
+    cached = cached_by(layout)
+    recent = jax.tree.map(
+        lambda x: jax.lax.with_sharding_constraint(jnp.zeros(x.shape, x.dtype), cached),
+        caches_of(program, num_rows, BLOCK),
+    )
+    nothing = jnp.full((BLOCK, num_rows), NOTHING)
+    first = _Loop(jnp.int32(0), batch.logits, recent, rows, nothing, jnp.zeros_like(rows.live))
     last = jax.lax.while_loop(lambda loop: (loop.done < BLOCK) & loop.rows.live.any(), one, first)
-    return last.batch, last.made, last.broken
+    start = (rows.slot + 1) % num_slots(program)
+
+    def longer(cache: Array, new: Array) -> Array:
+        return jax.lax.with_sharding_constraint(jax.lax.dynamic_update_slice_in_dim(cache, new, start, 2), cached)
+
+    return Batch(last.logits, jax.tree.map(longer, batch.caches, last.recent)), last.made, last.broken
 
 
 def _prepared(program: Program, params: Mapping[str, Array]) -> Gpt:
@@ -164,10 +179,15 @@ def weights_of(program: Program) -> Gpt:
     return weights
 
 
-def caches_of(program: Program, num_rows: int) -> tuple[Cache, ...]:
-    """Return the caches' shapes and dtype."""
-    config = program.config
-    part = Abstract((num_rows, config.num_kv_heads, config.seq_len, config.head_size), program.layout.dtype)
+def num_slots(program: Program) -> int:
+    """Return how many positions a cache has: those of the model, up to a multiple of `BLOCK`."""
+    return -(-program.config.seq_len // BLOCK) * BLOCK
+
+
+def caches_of(program: Program, num_rows: int, num_positions: int | None = None) -> tuple[Cache, ...]:
+    """Return the shapes and dtype of caches, of `num_slots` positions or of so many."""
+    config, length = program.config, num_positions or num_slots(program)
+    part = Abstract((num_rows, config.num_kv_heads, length, config.head_size), program.layout.dtype)
     return (Cache(part, part),) * config.num_layers  # type: ignore[arg-type]  # abstract
 
 

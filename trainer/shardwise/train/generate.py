@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwise.protocol.errors import NonFiniteError, UsageError
 from shardwise.train.decoder import Decoder, num_parts
-from shardwise.train.decoding import NOTHING, Rows, Wish
+from shardwise.train.decoding import BLOCK, NOTHING, Rows, Wish, num_slots
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 
@@ -156,7 +156,7 @@ def _of_batch(
             batch, slot = decoder.begin([each.window for each in sequences])
         batch, tokens, broken = decoder.go_on(batch, _rows(decoder, sequences, slot), wish)
         found = [[int(token) for token in row if token != NOTHING] for row in tokens]
-        slot = (slot + max(map(len, found))) % length
+        slot = (slot + BLOCK) % num_slots(decoder.program)
         # The rows behind the sequences are filling.
         for each, new, is_broken in zip(sequences, found, broken.tolist(), strict=False):
             if each.is_over:

@@ -128,22 +128,23 @@ class Gpt(eqx.Module):
         head = None if self.head is None else self.head.astype(dtype)
         return replace(self, blocks=blocks, token_embedding=self.token_embedding.astype(dtype), head=head)
 
-    def first_logits(self, tokens: Array, start: Array, layout: Layout) -> tuple[Array, tuple[Cache, ...]]:
+    def first_logits(self, tokens: Array, start: Array, size: int, layout: Layout) -> tuple[Array, tuple[Cache, ...]]:
         """Return the logits that follow the last of these tokens, and the cache of every block.
 
         Args:
             tokens: int32 [batch, position]; rows end together.
             start: int32 [batch], the position of a row's first token; those before position 0 are padding.
+            size: of the caches, at least as many positions as there are tokens.
             layout: where arrays live.
 
         Returns:
-            float32 [batch, vocab], -inf at the vocabulary's padding, and the cache of as many positions as the config
-            has: a ring whose newest slot is that of the last token.
+            float32 [batch, vocab], -inf at the vocabulary's padding, and the cache of `size` positions: a ring whose
+            newest slot is that of the last token.
 
         """
         positions = start[:, None] + jnp.arange(tokens.shape[1])
         x, segments = self._embed_at(tokens, positions, layout), (positions >= 0).astype(jnp.int32)
-        fill = [(0, 0), (0, 0), (0, self.config.seq_len - tokens.shape[1]), (0, 0)]
+        fill = [(0, 0), (0, 0), (0, size - tokens.shape[1]), (0, 0)]
         caches = []
         for i, block in enumerate(self.blocks):
             x, cache = block.first(x, jnp.int32(i), start, segments, layout)
@@ -151,12 +152,12 @@ class Gpt(eqx.Module):
         return self._last_logits(x, layout), tuple(caches)
 
     def next_logits(
-        self, tokens: Array, at: Ring, caches: tuple[Cache, ...], layout: Layout
+        self, tokens: Array, at: Ring, caches: tuple[Cache, ...], recent: tuple[Cache, ...], layout: Layout
     ) -> tuple[Array, tuple[Cache, ...]]:
-        """Do the same for one more token of each row, int32 [batch], which are added to the caches at `at`."""
+        """Do the same for one more token of each row, int32 [batch], which are added to the recent ones at `at`."""
         x, longer = self._embed_at(tokens[:, None], at.position[:, None], layout), []
-        for i, (block, cache) in enumerate(zip(self.blocks, caches, strict=True)):
-            x, new = block.following(x, jnp.int32(i), at, cache, layout)
+        for i, (block, cache, part) in enumerate(zip(self.blocks, caches, recent, strict=True)):
+            x, new = block.following(x, jnp.int32(i), at, cache, part, layout)
             longer.append(_laid_out(new, layout))
         return self._last_logits(x, layout), tuple(longer)
 

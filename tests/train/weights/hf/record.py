@@ -20,10 +20,11 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from tests.train.weights.hf.drawn import drawn
+from tests.train.weights.hf.random_models import PROMPT
 from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = Path(__file__).parent
-ROWS, POSITIONS, PROMPT, VOCAB = 2, 24, 6, 90
+ROWS, POSITIONS, VOCAB = 2, 24, 90
 FLOAT32_ROUNDING = 1e-5
 LLAMA: Mapping[str, Any] = {
     "vocab_size": VOCAB,
@@ -103,7 +104,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     for name, (family, fields) in MODELS.items():
         described, made = _made(family, fields)
-        arrays = _computed(made)
+        arrays = computed(made)
         if exports is None:
             text = json.dumps(described, indent=1, sort_keys=True) + "\n"
             (HERE / f"{name}.json").write_text(text, encoding="utf-8")
@@ -111,7 +112,7 @@ def main() -> None:
             np.savez_compressed(HERE / f"{name}.npz", tokens=tokens, logits=logits, greedy=greedy)
             print(name, f"logits up to {np.abs(arrays['logits']).max():.2f}")  # noqa: T201  the command's output
         else:
-            again, ours = _difference(name, arrays), _difference(name, _computed(_loaded(exports / name)))
+            again, ours = _difference(name, arrays), _difference(name, computed(loaded(exports / name)))
             print(name, f"differs by {again:.1e} from its recording, its export by {ours:.1e}")  # noqa: T201  as above
 
 
@@ -127,10 +128,10 @@ def _made(family: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
             shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118  no mapping
         save_file(drawn(shapes, gains), file, {"format": "pt"})
         saved = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-        return {"config": saved, "gains": gains, "shapes": shapes}, _loaded(Path(folder))
+        return {"config": saved, "gains": gains, "shapes": shapes}, loaded(Path(folder))
 
 
-def _loaded(folder: Path) -> Any:
+def loaded(folder: Path) -> Any:
     """Return the model in a folder; none of its tensors may be unknown or missing."""
     options = {"attn_implementation": "eager", "output_loading_info": True}
     model, found = AutoModelForCausalLM.from_pretrained(folder, **options)
@@ -138,11 +139,12 @@ def _loaded(folder: Path) -> Any:
     return model.eval()
 
 
-def _computed(model: Any) -> dict[str, np.ndarray[Any, Any]]:
+def computed(model: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return tokens, their logits, and the tokens that greedy generation adds to the first of each row."""
-    tokens = np.random.default_rng(3).integers(0, VOCAB, (ROWS, POSITIONS)).astype(np.int64)
+    positions = model.config.max_position_embeddings
+    tokens = np.random.default_rng(3).integers(0, model.config.vocab_size, (ROWS, positions)).astype(np.int64)
     logits = model(torch.tensor(tokens)).logits.numpy()
-    count = POSITIONS - PROMPT
+    count = positions - PROMPT
     greedy = model.generate(torch.tensor(tokens[:, :PROMPT]), max_new_tokens=count, do_sample=False).numpy()
     return {"tokens": tokens, "logits": logits, "greedy": greedy}
 

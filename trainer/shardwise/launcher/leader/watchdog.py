@@ -1,10 +1,12 @@
 """Whether the trainers still make progress: stalled or hung, and on which rank.
 
 Pure: it works on the last reports of all ranks and on how long things usually take in this run; time is passed in. No
-phase is exempt, but each has a patience of its own. Before the first step, when the progress record says little, a
-process that uses its processors counts as making progress.
+phase is exempt, but each has a patience of its own. Until a step is complete, when the progress record says little, a
+process that uses its processors counts as making progress. How long the first step takes nobody knows: it is not
+stalled, but can be hung.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,10 +57,10 @@ class RankState:
             process_state=report.process_state,
         )
 
-    @property
-    def still_seconds(self) -> float:
-        """For how long it has made no progress. From the first step on, only its progress record counts."""
-        if _PHASES.index(self.phase) < _PHASES.index(Phase.STEP):
+    def still_seconds(self, *, knows_steps: bool) -> float:
+        """For how long it has made no progress. Once this run knows steps, only its progress record counts in them."""
+        before_steps = _PHASES.index(self.phase) < _PHASES.index(Phase.STEP)
+        if before_steps or (self.phase == Phase.STEP and not knows_steps):
             return min(self.idle_seconds, self.resting_seconds)
         return self.idle_seconds
 
@@ -102,6 +104,11 @@ class Baseline:
         self._last_step.clear()
 
     @property
+    def knows_steps(self) -> bool:
+        """Whether a step of this run is complete."""
+        return bool(self._steps)
+
+    @property
     def step_seconds(self) -> float | None:
         """The median step over all ranks, in seconds; None before the first."""
         times = [seconds for history in self._steps.values() for seconds in history]
@@ -109,8 +116,9 @@ class Baseline:
 
     def patience_seconds(self, phase: Phase) -> float:
         """Return how long a rank may make no progress in a phase before it counts as stalled."""
-        if phase == Phase.STEP and (baseline := self.step_seconds) is not None:
-            return _FACTOR * baseline + _MARGIN_SECONDS
+        if phase == Phase.STEP:
+            baseline = self.step_seconds
+            return math.inf if baseline is None else _FACTOR * baseline + _MARGIN_SECONDS
         # A phase may be entered more than once, and how long it took the first time says little about the second.
         return max(_FIRST_TIME_SECONDS, _FACTOR * self._longest.get(phase, 0.0) + _MARGIN_SECONDS)
 
@@ -120,10 +128,10 @@ def judge(states: Sequence[RankState], baseline: Baseline, hang_after_seconds: f
     if not states:
         return None
     silent = min(state.idle_seconds for state in states)
-    still = min(state.still_seconds for state in states)
+    still = min(state.still_seconds(knows_steps=baseline.knows_steps) for state in states)
     # A process that the kernel has stopped does not work on its phase, so a long phase is no excuse for it.
     halted = any(state.process_state in _HALTED_STATES for state in states)
-    phases = {Phase.STEP} if halted else {state.phase for state in states}
+    phases = {Phase.STEP if baseline.knows_steps else Phase.START} if halted else {state.phase for state in states}
     patience = max(
         baseline.patience_seconds(phase) for phase in phases
     )  # once per phase: it takes the median of all ranks

@@ -11,6 +11,7 @@ job section that it fits. Not here: downloading, and any other format.
     llama_families.py     Llama, Mistral, Qwen, Gemma
     families.py           all of them
     config_file.py        a config.json as fields of a GptConfig, and back
+    key_values.py         values of its keys, checked
     rope_keys.py          those of rotary positions
     window_keys.py        those of sliding windows
     recognise.py          from shapes and a config.json to a GptConfig

@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family, Key
+from shardwise.train.weights.key_values import one_of, real, refused, whole
 from shardwise.train.weights.rope_keys import read_rope, rope_keys
 from shardwise.train.weights.tensors import Shape
 from shardwise.train.weights.window_keys import read_windows, window_keys
@@ -54,16 +55,6 @@ def published_config(
     }
 
 
-def number(family: Family, published: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a key that is a whole number; null counts as left out."""
-    value = published.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _wrong(family, name, repr(value), "a whole number from 1")
-    return value
-
-
 def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Any:
     """Return our value of a key, or None for what follows from other fields."""
     name = key.name
@@ -71,23 +62,20 @@ def _value(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
         case "count":
             return _count(family, key, published, shapes)
         case "choice":
-            value = published.get(name, key.default)
-            if value not in key.values:
-                raise _wrong(family, name, str(value), " or ".join(map(str, key.values)))
-            return key.values[value]
+            return key.values[one_of(family, name, published.get(name, key.default), key.values)]
         case "flag":
             value = published.get(name, key.default)
             if not isinstance(value, bool):
-                raise _wrong(family, name, repr(value), "true or false")
+                raise refused(family, name, repr(value), "true or false")
             return value
         case "cap":
             value = published.get(name, key.default)
-            return None if value is None else _real(family, name, value, None)
+            return None if value is None else real(family, name, value)
         case "positive":
             value = published.get(name)
-            return _real(family, name, key.default if value is None else value, None)
+            return real(family, name, key.default if value is None else value)
         case _:
-            return _real(family, name, published.get(name, key.default), 1)
+            return real(family, name, published.get(name, key.default), most=1)
 
 
 def _count(family: Family, key: Key, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> int | None:
@@ -99,8 +87,8 @@ def _count(family: Family, key: Key, published: Mapping[str, Any], shapes: Mappi
         start = family.mark.split(".")[0]
         size = len({name.split(".")[1] for name in shapes if name.startswith(f"{start}.")})
     if size is None:
-        return number(family, published, key.name, key.default or 0) or None
-    if number(family, published, key.name, size) != size:
+        return whole(family, published, key.name, key.default or 0) or None
+    if whole(family, published, key.name, size) != size:
         raise DataError(
             f"config.json: {key.name} is {published[key.name]}, but the tensors have {size}; "
             "put the weights in a folder with their own config.json"
@@ -117,26 +105,12 @@ def _matrix(shapes: Mapping[str, Shape], name: str) -> Shape:
     return shape
 
 
-def _real(family: Family, name: str, value: Any, most: float | None) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= (most or float("inf")):
-        bounds = "a number above 0" + ("" if most is None else f", at most {most}")
-        raise _wrong(family, name, str(value), bounds)
-    return float(value)
-
-
 def _check_fixed(family: Family, published: Mapping[str, Any]) -> None:
     """Refuse a config.json of a model that this trainer does not compute."""
     expected = {"model_type": (family.name,), **dict.fromkeys(_ABSENT, (None,)), **family.fixed}
     for name, values in expected.items():
-        if name in published and published[name] not in values:
-            raise _wrong(family, name, str(published[name]), " or ".join(map(str, values)))
-
-
-def _wrong(family: Family, name: str, given: str, expected: str) -> DataError:
-    return DataError(
-        f"config.json: {name} is {given}, expected {expected} for these tensors, which are {family.title}'s; a model "
-        "that differs in it cannot be imported"
-    )
+        if name in published:
+            one_of(family, name, published[name], values)
 
 
 def _published(key: Key, value: Any) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import field as declared
 from typing import Any, Literal
 
 from shardwise.train.config import GptConfig
+from shardwise.train.rotary import BASE
 from shardwise.train.weights.tensors import Row
 
 Kind = Literal["count", "share", "positive", "cap", "flag", "choice", "written"]
@@ -67,8 +68,9 @@ class Family:
     """Keys that make no difference to what a model computes, and are never read."""
     rope: Mapping[RopeKey, str] = declared(default_factory=dict)
     """The keys of rotary positions."""
+    rope_theta: float = BASE
     rope_share: float = 1.0
-    """How much of a head is turned where config.json does not say."""
+    """The base, and how much of a head is turned, where config.json does not say."""
     windows: Literal["none", "every", "pattern"] = "none"
     """Which blocks have a sliding window."""
     window_pattern: int = 0

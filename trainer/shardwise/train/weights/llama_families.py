@@ -7,7 +7,7 @@ Sources: the published files, and the config.json of Hugging Face's transformers
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.train.weights.family import Family, Key, RopeKey, Same
+from shardwise.train.weights.family import Family, Key, RopeKey
 from shardwise.train.weights.parts import (
     choice,
     choices,
@@ -95,8 +95,8 @@ QWEN2 = Family(
     name="qwen2",
     title="Qwen 2.5",
     architecture="Qwen2ForCausalLM",
-    choices=choices(attention_bias=True, attention_out_bias=False, head_size=Same("embed_over_heads")),
-    keys=(*_KEYS, _SILU, _TIED),
+    choices=choices(attention_bias=True, attention_out_bias=False),
+    keys=(*_KEYS, _HEAD_DIM, _SILU, _TIED),
 )
 
 QWEN3 = Family(
@@ -127,7 +127,6 @@ _GEMMA_FREE = (
     "sliding_window",
     "sliding_window_pattern",
     "query_pre_attn_scalar",
-    "attention_softcap",
     "logit_softcap",
 )
 _GEMMA_CHOICES: Mapping[str, Any] = {"norm": "rms-unit-offset", "post_norm": True, "scale_embedding": True}
@@ -145,7 +144,7 @@ GEMMA2 = Family(
     name="gemma2",
     title="Gemma 2",
     architecture="Gemma2ForCausalLM",
-    choices=choices(*_GEMMA_FREE, **_GEMMA_CHOICES),
+    choices=choices(*_GEMMA_FREE, "attention_softcap", **_GEMMA_CHOICES),
     keys=(
         *_GEMMA_KEYS,
         Key(name="attn_logit_softcapping", field="attention_softcap", kind="cap", default=50.0),
@@ -162,9 +161,10 @@ GEMMA3 = Family(
     choices=choices(*_GEMMA_FREE, "local_rope_theta", **_GEMMA_CHOICES, qk_norm=True),
     keys=(
         *_GEMMA_KEYS,
-        Key(name="attn_logit_softcapping", field="attention_softcap", kind="cap"),
         Key(name="final_logit_softcapping", field="logit_softcap", kind="cap"),
     ),
-    fixed={"use_bidirectional_attention": (False, None)},
+    # transformers reads the cap of attention and does not apply it.
+    fixed={"use_bidirectional_attention": (False, None), "attn_logit_softcapping": (None,)},
+    rope_theta=1e6,
     window_pattern=6,
 )

@@ -9,10 +9,13 @@ from typing import Any
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.text import any_of
 from shardwise.train.config import GptConfig
-from shardwise.train.weights.config_file import number, read_fields
+from shardwise.train.weights.config_file import read_fields
 from shardwise.train.weights.families import FAMILIES
 from shardwise.train.weights.family import Family, Same
+from shardwise.train.weights.key_values import refused, whole
 from shardwise.train.weights.tensors import Shape
+
+_SHARED_HEADS = "num_key_value_heads"
 
 
 def recognise(shapes: Mapping[str, Shape], published: Mapping[str, Any] | None, heads: int | None) -> GptConfig:
@@ -34,7 +37,7 @@ def recognise(shapes: Mapping[str, Shape], published: Mapping[str, Any] | None, 
     head_size = fields.get("head_size") or fields["embed_size"] // fields["num_heads"]
     if fields["position"] == "rotary":
         fields.setdefault("rotary_dim", int(head_size * fields.pop("rotary_share", 1.0)))
-        _check_rotary_dim(fields["rotary_dim"], head_size)
+        _check_rotary_dim(family, fields["rotary_dim"], head_size)
     return GptConfig(**fields)
 
 
@@ -61,23 +64,27 @@ def recognise_family(shapes: Mapping[str, Shape], published: Mapping[str, Any]) 
 def _heads(
     family: Family, embed_size: int, head_size: int | None, published: Mapping[str, Any], given: int | None
 ) -> int:
-    stated = number(family, published, family.heads_key, 0) or given
+    stated = whole(family, published, family.heads_key, 0) or given
     if given is not None and given != stated:
         raise DataError(f"heads: given {given}, but config.json says {stated}; leave --heads out")
     heads = stated or family.head_counts.get(embed_size, 0)
     if not heads:
         raise DataError(
-            f"heads: no tensor tells their number, there is no config.json beside the file, and {family.title} was not "
-            f"published with {embed_size} features; give --heads"
+            f"heads: no tensor tells their number, no config.json beside the file has {family.heads_key}, and "
+            f"{family.title} was not published with {embed_size} features; give --heads"
         )
     if heads < 0 or (head_size is None and embed_size % heads):
         raise DataError(f"heads: given {heads}, expected a divisor of the model's {embed_size} features; check --heads")
+    shared = whole(family, published, _SHARED_HEADS, heads)
+    if heads % shared:
+        raise refused(family, _SHARED_HEADS, shared, f"a divisor of its {heads} heads")
     return heads
 
 
-def _check_rotary_dim(rotary_dim: int, head_size: int) -> None:
+def _check_rotary_dim(family: Family, rotary_dim: int, head_size: int) -> None:
     if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
+        name = family.rope.get("share", "head_dim") if family.rope else "rotary_dim"
         raise DataError(
             f"rotary_dim: {rotary_dim}, expected an even number up to the {head_size} features of a head; "
-            "put the model's config.json with its rotary_dim beside the file"
+            f"put the model's config.json with its {name} beside the file"
         )

@@ -4,7 +4,8 @@
     from 5:  rope_parameters {rope_theta, rope_type, factor, ..., partial_rotary_factor}, or one such for each kind of
              block: {full_attention: {...}, sliding_attention: {...}}
 
-Both are read; what is written is the older form, which both versions read.
+Both are read, and where both are there, the inner key counts; what is written is the older form, which both versions
+read.
 """
 
 from collections.abc import Mapping
@@ -12,10 +13,9 @@ from typing import Any
 
 from shardwise.job.resolve import yarn_attention_factor
 from shardwise.job.spec import RopeScaling
-from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
-from shardwise.train.rotary import BASE
 from shardwise.train.weights.family import Family
+from shardwise.train.weights.key_values import one_of, real, refused, section, whole
 
 # Ours by theirs, for each kind of scaling; `rope_type` and the base are beside them.
 _FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -34,7 +34,13 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
         "attention_factor": "attention_factor",
     },
 }
-_BESIDE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+_SHARE, _ORIGINAL = "partial_rotary_factor", "original_max_position_embeddings"
+_BESIDE = ("rope_type", "type", "rope_theta", _SHARE)
 _LOCAL_BASE = 10_000.0
 
 
@@ -44,23 +50,23 @@ def read_rope(family: Family, published: Mapping[str, Any], seq_len: int) -> dic
     Raises:
         DataError: a scaling that this trainer does not compute.
     """
-    stated = published.get("rope_parameters") or {}
-    full, local = stated.get("full_attention", stated), stated.get("sliding_attention", {})
     theta_key, scaling_key = family.rope["theta"], family.rope["scaling"]
-    scaling = published.get(scaling_key) or full
+    newer = section(family, "rope_parameters", published.get("rope_parameters"))
+    older = section(family, scaling_key, published.get(scaling_key))
+    full = {**section(family, "full_attention", newer.get("full_attention", {} if older else newer)), **older}
+    theta = full.get("rope_theta", published.get(theta_key))
     fields = {
-        "rope_theta": float(full.get("rope_theta") or published.get(theta_key) or BASE),
-        "rope_scaling": _scaling(family, scaling, seq_len),
+        "rope_theta": family.rope_theta if theta is None else real(family, theta_key, theta),
+        "rope_scaling": _scaling(family, {_ORIGINAL: published.get(_ORIGINAL), **full}, seq_len),
     }
     if "local" in family.rope:
-        if local.get("rope_type", "default") != "default":
-            raise _wrong(family, "rope_parameters.sliding_attention.rope_type", local["rope_type"], ("default",))
-        theta = local.get("rope_theta") or published.get(family.rope["local"]) or _LOCAL_BASE
-        fields["local_rope_theta"] = float(theta)
-    if "share" in family.rope:
-        share = full.get("partial_rotary_factor") or published.get(family.rope["share"]) or family.rope_share
-        fields["rotary_share"] = float(share)
-    return fields
+        fields["local_rope_theta"] = _local_theta(family, published, newer)
+    share_key = family.rope.get("share", _SHARE)
+    share = full.get(_SHARE, published.get(share_key))
+    share = family.rope_share if share is None else real(family, share_key, share, most=1)
+    if "share" not in family.rope:
+        one_of(family, share_key, share, (1,))
+    return {**fields, "rotary_share": share}
 
 
 def rope_keys(family: Family, config: GptConfig) -> dict[str, Any]:
@@ -82,23 +88,32 @@ def rope_keys(family: Family, config: GptConfig) -> dict[str, Any]:
     return written
 
 
+def _local_theta(family: Family, published: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
+    local = section(family, "sliding_attention", newer.get("sliding_attention"))
+    one_of(family, "rope_parameters.sliding_attention.rope_type", local.get("rope_type", "default"), ("default",))
+    name = family.rope["local"]
+    theta = local.get("rope_theta", published.get(name))
+    return _LOCAL_BASE if theta is None else real(family, name, theta)
+
+
 def _scaling(family: Family, given: Mapping[str, Any], seq_len: int) -> RopeScaling | None:
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind == "default":
+    if one_of(family, "rope_scaling.rope_type", kind, ("default", *_FIELDS)) == "default":
         return None
-    if kind not in _FIELDS:
-        raise _wrong(family, "rope_scaling.rope_type", str(kind), ("default", *_FIELDS))
-    fields = {ours: given[theirs] for theirs, ours in _FIELDS[kind].items() if given.get(theirs) is not None}
-    if unknown := sorted(given.keys() - _FIELDS[kind].keys() - {*_BESIDE}):
-        raise _wrong(family, f"rope_scaling.{unknown[0]}", str(given[unknown[0]]), ("no such key",))
-    if "factor" not in fields:
-        raise _wrong(family, "rope_scaling.factor", "missing", ("a number from 1",))
-    if kind != "linear":
-        fields.setdefault("original_seq_len", seq_len)
-        fields["original_seq_len"] = int(fields["original_seq_len"])
-    return _resolved(
-        kind, {name: float(value) if name != "original_seq_len" else value for name, value in fields.items()}
-    )
+    known = _FIELDS[kind]
+    if unknown := sorted(given.keys() - known.keys() - {*_BESIDE, _ORIGINAL}):
+        raise refused(family, f"rope_scaling.{unknown[0]}", repr(given[unknown[0]]), "no such key")
+    stated = {theirs: given[theirs] for theirs in known if given.get(theirs) is not None}
+    if missing := [theirs for theirs in _NEEDED[kind] if theirs not in stated]:
+        raise refused(family, f"rope_scaling.{missing[0]}", "missing", "a number")
+    fields: dict[str, Any] = {
+        known[theirs]: real(family, f"rope_scaling.{theirs}", value, least=1.0 if theirs == "factor" else 0.0, most=1e6)
+        for theirs, value in stated.items()
+        if theirs != _ORIGINAL
+    }
+    if _ORIGINAL in known:
+        fields[known[_ORIGINAL]] = whole(family, stated, _ORIGINAL, seq_len)
+    return _resolved(kind, fields)
 
 
 def _resolved(kind: Any, fields: Mapping[str, Any]) -> RopeScaling:
@@ -111,10 +126,3 @@ def _resolved(kind: Any, fields: Mapping[str, Any]) -> RopeScaling:
 def _written(scaling: RopeScaling) -> dict[str, Any]:
     values = {theirs: getattr(scaling, ours) for theirs, ours in _FIELDS[scaling.kind].items()}
     return {"rope_type": scaling.kind, **values}
-
-
-def _wrong(family: Family, name: str, given: str, expected: tuple[str, ...]) -> DataError:
-    return DataError(
-        f"config.json: {name} is {given}, expected {' or '.join(expected)} for {family.title}; a model that differs in "
-        "it cannot be imported"
-    )

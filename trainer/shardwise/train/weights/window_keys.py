@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.protocol.errors import DataError
 from shardwise.train.config import GptConfig
 from shardwise.train.weights.family import Family
+from shardwise.train.weights.key_values import refused, whole
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _TYPES, _PATTERN, _WINDOW, _USED = "layer_types", "sliding_window_pattern", "sliding_window", "use_sliding_window"
+_USUAL_WINDOW = 4096
 
 
 def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
@@ -17,19 +18,24 @@ def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) 
     Raises:
         DataError: windows in other blocks than this trainer computes.
     """
+    types = published.get(_TYPES)
+    if types is not None and not isinstance(types, list):
+        raise refused(family, _TYPES, repr(types), "a list")
     if family.windows == "none":
-        if published.get(_USED) or _LOCAL in (published.get(_TYPES) or ()):
-            raise _wrong(family, _USED, "true", "false")
+        if published.get(_USED) or _LOCAL in (types or ()):
+            raise refused(family, _USED, "true", "false")
         return {}
-    window = published.get(_WINDOW)
+    window = None
+    if published.get(_WINDOW, _USUAL_WINDOW) is not None:
+        window = whole(family, published, _WINDOW, _USUAL_WINDOW)
     if family.windows == "every":
         return {"sliding_window": window}
     if window is None:
-        raise _wrong(family, _WINDOW, "missing", "a whole number")
-    usual = published.get(_PATTERN) or family.window_pattern
-    pattern = _pattern_of(published.get(_TYPES) or _types(usual, num_layers), usual, num_layers)
+        raise refused(family, _WINDOW, "null", "a whole number")
+    usual = whole(family, published, _PATTERN, family.window_pattern)
+    pattern = _pattern_of(types or _types(usual, num_layers), usual, num_layers)
     if pattern is None:
-        raise _wrong(family, _TYPES, "irregular", f"{_GLOBAL} in every so many-th block")
+        raise refused(family, _TYPES, types, f"{_GLOBAL} in every so many-th block")
     return {"sliding_window": window, "sliding_window_pattern": pattern}
 
 
@@ -52,10 +58,3 @@ def _pattern_of(types: Sequence[str], usual: int, num_layers: int) -> int | None
     """Return every so many-th of these blocks sees all, the usual number if several would say the same."""
     candidates = (usual, *range(2, num_layers + 2))
     return next((pattern for pattern in candidates if _types(pattern, num_layers) == list(types)), None)
-
-
-def _wrong(family: Family, name: str, given: str, expected: str) -> DataError:
-    return DataError(
-        f"config.json: {name} is {given}, expected {expected} for {family.title}; a model that differs in it cannot be "
-        "imported"
-    )

@@ -1,0 +1,212 @@
+"""Random small models of every family, each from a seed: sizes that divide nothing, and keys that are left out.
+
+What both sides have in common; it needs numpy alone.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Fields = dict[str, Any]
+
+PROMPT = 6
+"""Tokens that greedy generation begins with."""
+_SCALINGS = ("default", "linear", "llama3", "yarn")
+_TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh")
+
+
+def random_model(seed: int) -> tuple[str, Fields]:
+    """Return the `model_type` and fields of transformers' config; the families take turns."""
+    draw = Random(seed)
+    family = tuple(_FAMILIES)[seed % len(_FAMILIES)]
+    return family, _FAMILIES[family](draw)
+
+
+def as_written(config: Mapping[str, Any], defaults: Mapping[str, Any], seed: int) -> Fields:
+    """Return a config.json that says the same: keys at their defaults left out, rotary positions in the older form."""
+    draw = Random(seed)
+    kept = {key: value for key, value in config.items() if defaults.get(key, ...) != value or draw.random() < 0.5}
+    rope = kept.get("rope_parameters")
+    if rope is None or draw.random() < 0.5:
+        return {**kept, "model_type": config["model_type"]}
+    del kept["rope_parameters"]
+    full = dict(rope.get("full_attention", rope))
+    kept["rope_theta" if config["model_type"] != "gpt_neox" else "rotary_emb_base"] = full.pop("rope_theta")
+    if "partial_rotary_factor" in full:
+        kept["rotary_pct"] = full.pop("partial_rotary_factor")
+    if "sliding_attention" in rope:
+        kept["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    if full.get("rope_type") != "default":
+        kept["rope_scaling"] = full
+    return {**kept, "model_type": config["model_type"]}
+
+
+def num_files(seed: int) -> int:
+    """Return over how many files the tensors are spread."""
+    return Random(seed).choice((1, 1, 3))
+
+
+def rounding(logits: NDArray[np.float32]) -> float:
+    """Return by how much logits in float32 may differ."""
+    return 1e-5 * max(1.0, float(np.abs(logits).max()))
+
+
+def _gpt2(draw: Random) -> Fields:
+    heads, head_size = draw.randint(1, 7), draw.randint(1, 17)
+    return {
+        **_old_names(draw, heads * head_size, heads),
+        "n_inner": draw.choice((None, draw.randint(1, 130))),
+        "scale_attn_by_inverse_layer_idx": draw.random() < 0.3,
+        "reorder_and_upcast_attn": draw.random() < 0.3,
+    }
+
+
+def _gptj(draw: Random) -> Fields:
+    heads, head_size = draw.randint(1, 7), draw.randint(2, 17)
+    rotary_dim = 2 * draw.randint(1, head_size // 2)
+    return {**_old_names(draw, heads * head_size, heads), "rotary_dim": rotary_dim}
+
+
+def _old_names(draw: Random, width: int, heads: int) -> Fields:
+    return {
+        "vocab_size": _vocab_size(draw),
+        "n_embd": width,
+        "n_layer": draw.randint(1, 4),
+        "n_head": heads,
+        "n_positions": draw.randint(9, 40),
+        "activation_function": draw.choice(_TANH_GELUS),
+        "layer_norm_epsilon": draw.choice((1e-5, 1e-6, 1e-3)),
+    }
+
+
+def _neox(draw: Random) -> Fields:
+    heads, head_size = draw.randint(1, 6), 2 * draw.randint(2, 9)
+    share = draw.choice([pairs * 2 / head_size for pairs in range(1, head_size // 2 + 1)])
+    fields = {
+        **_sizes(draw, heads * head_size, heads),
+        "hidden_act": draw.choice(("gelu", *_TANH_GELUS)),
+        "use_parallel_residual": draw.random() < 0.5,
+        "layer_norm_eps": draw.choice((1e-5, 1e-3)),
+        "attention_bias": draw.random() < 0.7,
+        "tie_word_embeddings": draw.random() < 0.3,
+    }
+    exact = int(head_size * share) % 2 == 0  # their product is cut off
+    rope = {**_rope(draw, fields["max_position_embeddings"]), "partial_rotary_factor": share if exact else 1.0}
+    return {**fields, "rope_parameters": rope}
+
+
+def _llama(draw: Random) -> Fields:
+    fields = _of_heads(draw)
+    rope = _rope(draw, fields["max_position_embeddings"])
+    biases = {"attention_bias": draw.random() < 0.4, "mlp_bias": draw.random() < 0.4}
+    return {**fields, **biases, **_tied(draw), "rope_parameters": rope}
+
+
+def _mistral(draw: Random) -> Fields:
+    fields = _of_heads(draw)
+    positions = fields["max_position_embeddings"]
+    window = draw.choice((None, 1, draw.randint(2, positions), positions + 3))
+    return {**fields, **_tied(draw), "sliding_window": window, "rope_parameters": _rope(draw, positions)}
+
+
+def _qwen2(draw: Random) -> Fields:
+    heads, head_size = draw.randint(1, 6), 2 * draw.randint(1, 8)
+    fields = {**_sizes(draw, heads * head_size, heads), "num_key_value_heads": _shared(draw, heads)}
+    if draw.random() < 0.3:
+        fields["head_dim"] = 2 * draw.randint(1, 8)  # of no published model, but it is read
+    return {**fields, **_tied(draw), "rope_parameters": _rope(draw, fields["max_position_embeddings"])}
+
+
+def _qwen3(draw: Random) -> Fields:
+    fields = {**_of_heads(draw), "attention_bias": draw.random() < 0.4}
+    return {**fields, **_tied(draw), "rope_parameters": _rope(draw, fields["max_position_embeddings"])}
+
+
+def _gemma2(draw: Random) -> Fields:
+    fields = _of_heads(draw)
+    positions = fields["max_position_embeddings"]
+    return {
+        **fields,
+        **_tied(draw),
+        "attention_bias": draw.random() < 0.3,
+        "query_pre_attn_scalar": draw.randint(1, 40),
+        "attn_logit_softcapping": draw.choice((None, 2.0, 50.0)),
+        "final_logit_softcapping": draw.choice((None, 3.0, 30.0)),
+        "sliding_window": draw.randint(1, positions + 3),
+        "rope_parameters": _rope(draw, positions),
+    }
+
+
+def _gemma3(draw: Random) -> Fields:
+    fields = _gemma2(draw)
+    pattern, layers = draw.randint(2, 5), fields["num_hidden_layers"]
+    types = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)]
+    local = {"rope_type": "default", "rope_theta": draw.choice((500.0, 1e4))}
+    rope = {"full_attention": fields["rope_parameters"], "sliding_attention": local}
+    return {**fields, "layer_types": types, "rope_parameters": rope, "attn_logit_softcapping": None}  # not applied
+
+
+def _of_heads(draw: Random) -> Fields:
+    """Return sizes with a head size of its own: the width is a multiple of the heads, or of nothing."""
+    heads = draw.randint(1, 7)
+    head_size = 2 * draw.randint(1, 10)
+    width = heads * draw.randint(1, 15)
+    return {**_sizes(draw, width, heads), "num_key_value_heads": _shared(draw, heads), "head_dim": head_size}
+
+
+def _sizes(draw: Random, width: int, heads: int) -> Fields:
+    return {
+        "vocab_size": _vocab_size(draw),
+        "hidden_size": width,
+        "intermediate_size": draw.randint(1, 130),
+        "num_hidden_layers": draw.randint(1, 4),
+        "num_attention_heads": heads,
+        "max_position_embeddings": draw.randint(9, 40),
+    }
+
+
+def _vocab_size(draw: Random) -> int:
+    return draw.choice((draw.randint(3, 300), 127, 128, 129, 256, 257))
+
+
+def _shared(draw: Random, heads: int) -> int:
+    return draw.choice([count for count in range(1, heads + 1) if heads % count == 0])
+
+
+def _tied(draw: Random) -> Fields:
+    return {"tie_word_embeddings": draw.random() < 0.4, "rms_norm_eps": draw.choice((1e-6, 1e-5, 1e-3))}
+
+
+def _rope(draw: Random, positions: int) -> Fields:
+    rope = {"rope_type": draw.choice(_SCALINGS), "rope_theta": draw.choice((100.0, 1e4, 5e5, 1e6))}
+    original = draw.randint(4, positions)
+    match rope["rope_type"]:
+        case "linear":
+            return {**rope, "factor": draw.uniform(1, 9)}
+        case "llama3":
+            low = draw.uniform(0.5, 2)
+            bands = {"low_freq_factor": low, "high_freq_factor": low + draw.uniform(0.5, 4)}
+            return {**rope, **bands, "factor": draw.uniform(1, 9), "original_max_position_embeddings": original}
+        case "yarn":
+            betas = draw.choice(({}, {"beta_fast": draw.uniform(4, 40), "beta_slow": draw.uniform(0.2, 2)}))
+            told = draw.choice(({}, {"attention_factor": draw.uniform(0.5, 2)}))
+            length = draw.choice(({}, {"original_max_position_embeddings": original}))
+            return {**rope, **betas, **told, **length, "factor": draw.uniform(1, 9)}
+        case _:
+            return rope
+
+
+_FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
+    "gpt2": _gpt2,
+    "gptj": _gptj,
+    "gpt_neox": _neox,
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+}
