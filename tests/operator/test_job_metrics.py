@@ -175,7 +175,7 @@ def _run() -> CollectorRegistry:
         phases={},
     )
     summary = told(restarts={"hang": 1}, checkpoint={"step": 4, "age_seconds": 3.0}).model_dump()
-    summary["progress"]["grad_norm"] = 1.0
+    summary["progress"]["gradNorm"] = 1.0
     made = CollectorRegistry()
     made.register(prometheus.RunMetrics(RunStatus(**summary, name="job", ray_session=1, hosts=(host,))))
     return made
