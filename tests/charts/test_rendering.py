@@ -148,7 +148,7 @@ def test_alerts_read_what_is_served(helm: Helm) -> None:
     families = [family for what in ("jobs", "operator") for family in SERVED[what]().collect()]
     served = {family.name + suffix for family in families for suffix in ("", "_total", "_bucket")}
 
-    assert len(read) == 8
+    assert len(read) == 9
     assert read <= served
 
 

@@ -53,7 +53,7 @@ def test_a_job_that_trains(place: Place, agents: StandInAgents, recorded: Callab
     place.change("job", suspend=True)
     place.until("the question", lambda: place.status().get("phase") == "Suspending")
     for pod in place.pods():
-        place.end(pod, 143, record(80, step=10, loss="2.5"))
+        place.end(pod, 143, record(80, step=10, checkpoint_step=10, loss="2.5"))
     place.until_phase("Suspended")
     recorded("suspended")
 
