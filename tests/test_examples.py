@@ -19,7 +19,6 @@ from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Recovery
 from shardwise.launcher.leader.causes import Ending
-from shardwise.launcher.leader.goodput import CATEGORIES
 from shardwise.protocol.contract import (
     CHECKPOINTS,
     EVENTS,
@@ -37,6 +36,7 @@ from shardwise.protocol.contract import (
     Cause,
     ExitCode,
 )
+from shardwise.protocol.run_status import GOODPUT_CATEGORIES
 from shardwise.protocol.takeover import ATTEMPT_FILE
 from shardwise.train.run_directory import ID, IDENTITY
 
@@ -161,7 +161,7 @@ def test_causes_are_described() -> None:
     for cause in set(Cause) - {Cause.BAD_INPUT}:
         code = Ending(cause=cause, rank=None, exit=None, message="").exit_code
         assert causes[cause] == [f"{cause}: {restarts.of(cause)}", str(int(code))]
-    assert set(CATEGORIES) <= {name.strip(" `") for row in rows if len(row) == 2 for name in row[0].split(",")}
+    assert set(GOODPUT_CATEGORIES) <= {name.strip(" `") for row in rows if len(row) == 2 for name in row[0].split(",")}
 
 
 def test_recovery_is_described() -> None:

@@ -70,7 +70,7 @@ class JobController:
             self.catalog.reconcile()
             return None
         job = self._statuses.newest(key)
-        if job is None or job["spec"].get("managedBy", "") != self.settings.managed_by:
+        if job is None or not self._looks_after(job):
             for part in (self.poller, self._statuses, self.applier, self.observer):
                 part.forget(key)
             return None
@@ -91,6 +91,13 @@ class JobController:
         due_seconds = self._statuses.keep(key, job, status, at_once=bool(events))
         self._record(job, events)
         return soonest([requeue_after_seconds, due_seconds or None])
+
+    def jobs(self) -> list[Object]:
+        """Return all jobs that the operator looks after, as the cache has them."""
+        return [job for job in self.cache.list(TRAINING_JOBS) if self._looks_after(job)]
+
+    def _looks_after(self, job: Object) -> bool:
+        return str(job["spec"].get("managedBy", "")) == self.settings.managed_by
 
     def _written(self, job: Object, before: Object, after: Object) -> None:
         self._record(job, milestones(before, after))

@@ -85,7 +85,6 @@ def run(  # noqa: PLR0913  the options of the command
     lists = Api(connection, metrics, limiter=Limiter(_LIST_QPS, int(_LIST_QPS)))
     cache, queue, agents = Cache(), WorkQueue(metrics), Agents()
     poller, requests = Poller(agents, poll_seconds, queue.add), Requests(agents, queue.add)
-    metrics.registry.register(JobMetrics(poller.latest))
     manager = Manager(lists, cache, queue, elector, metrics, workers=workers, namespace=namespace)
     controller = JobController(
         cache,
@@ -97,6 +96,7 @@ def run(  # noqa: PLR0913  the options of the command
         recorder=Recorder(api, metrics, component="shardwise"),
         catalog=Catalog(cache, api, NodeWatch(cache, manager.watch)),
     )
+    metrics.registry.register(JobMetrics(controller.jobs, poller.latest, leads=elector.leads))
     with ExitStack() as stack:
         stack.enter_context(WebServer(health_address, health_pages(manager, poller.stuck)))
         stack.enter_context(WebServer(metrics_address, metrics_pages(metrics.registry)))

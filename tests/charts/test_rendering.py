@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.charts.helm import CHARTS, Helm, Object, named
-
-from shardwise_operator.runtime.metrics import Metrics
+from tests.operator.test_job_metrics import SERVED
 
 Golden = Callable[[str, str], None]
 
@@ -144,12 +143,12 @@ def test_namespaces(helm: Helm, options: tuple[str, ...]) -> None:
 
 def test_alerts_read_what_is_served(helm: Helm) -> None:
     """Every metric of an alert is one that the operator serves."""
-    rules = named(helm.render("shardwise", *EVERYTHING), "PrometheusRule", "shardwise")["spec"]["groups"][0]["rules"]
-    read = {name for rule in rules for name in re.findall(r"(\w+){namespace=", rule["expr"])}
-    families = Metrics().registry.collect()
+    groups = named(helm.render("shardwise", *EVERYTHING), "PrometheusRule", "shardwise")["spec"]["groups"]
+    read = {name for group in groups for rule in group["rules"] for name in re.findall(r"(\w+)\{", rule["expr"])}
+    families = [family for what in ("jobs", "operator") for family in SERVED[what]().collect()]
     served = {family.name + suffix for family in families for suffix in ("", "_total", "_bucket")}
 
-    assert len(read) == 3
+    assert len(read) == 9
     assert read <= served
 
 

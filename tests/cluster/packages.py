@@ -25,6 +25,10 @@ class Package:
         return shutil.which(self.shown_by, path=f"{os.environ.get('PATH', '')}:{_SEARCH}") is not None
 
 
+PROMTOOL = Package(
+    "prometheus", "promtool"
+)  # of which the tests of metrics, alerts and the Grafana board use this one program
+LUA = Package("lua5.4", "lua5.4")
 API_SERVER = (Package("openssl", "openssl"), Package("util-linux", "setpriv"))
 IMAGES = (
     Package("buildah", "buildah"),

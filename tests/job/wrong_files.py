@@ -83,7 +83,11 @@ FIELDS = [
     ("training.checkpoint.every=10", "spec.training.checkpoint.every", ["given 10", "a duration such as"]),
     ("training.checkpoint.every=10min", "spec.training.checkpoint.every", ['given "10min"']),
     ("training.checkpoint.keep.last=-1", "spec.training.checkpoint.keep.last", ["from 1 to 10000"]),
-    ("training.tracking.wandb=x", "spec.training.tracking.wandb", ["one of tensorboard, wandbProject"]),
+    (
+        "training.tracking.wandb=x",
+        "spec.training.tracking.wandb",
+        ["one of tensorboard, wandbProject, mlflowExperiment"],
+    ),
 ]
 
 # Overrides that are wrong together, or against the rest of the job.

@@ -17,6 +17,7 @@ from shardwise.protocol.pods import TerminationRecord, Verdict
 from shardwise.protocol.run_status import RunProgress, RunSummary
 from shardwise_operator.config import Settings
 from shardwise_operator.controller import JobController
+from shardwise_operator.job_metrics import JobMetrics
 from shardwise_operator.observe.agents import AgentError, Agents, Target
 from shardwise_operator.observe.nodes import NodeWatch
 from shardwise_operator.observe.observe import Observer
@@ -118,6 +119,7 @@ class Operator:
             recorder=Recorder(api, self.metrics, component="shardwise"),
             catalog=Catalog(cache, api, NodeWatch(cache, self._manager.watch)),
         )
+        self.metrics.registry.register(JobMetrics(self._controller.jobs, self._poller.latest, leads=elector.leads))
         self._thread = threading.Thread(target=self._manager.run, args=(self._controller, self._stop), name="operator")
 
     def requests(self, verb: str, *, but: tuple[str, ...] = ()) -> int:

@@ -18,6 +18,7 @@ from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.train import trackers as module
+from shardwise.train.background import Point
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import TensorBoard, trackers
 
@@ -45,8 +46,8 @@ def silent(words: str) -> None:
 def test_tensorboard_files_hold_the_scalars(tmp_path: Path) -> None:
     """The event file names every scalar."""
     board = TensorBoard(tmp_path, 0)
-    board.step(1, {"loss": 2.5, "gradNorm": 1.0})
-    board.close()
+    board.send([Point(1, {"loss": 2.5, "gradNorm": 1.0}, 0.0)])
+    board.close(complete=True)
 
     (written,) = tmp_path.glob("events.out.tfevents.*")
     assert {name for name in (b"loss", b"gradNorm") if name in written.read_bytes()} == {b"loss", b"gradNorm"}
@@ -83,7 +84,7 @@ def test_a_restart_goes_on_with_the_wandb_run(
         (tracker,) = trackers(job, run, silent, after=first - 1)
         for step in (first, first + 1):
             tracker.step(step, {"loss": 3.5 - step})
-        tracker.close()
+        tracker.close(complete=True)
         wandb.teardown()  # as a process that ends
 
     records = [record for file in sorted(run.logs.glob("wandb/offline-run-*/*.wandb")) for record in of_wandb(file)]
@@ -145,7 +146,7 @@ def test_a_wandb_that_does_not_answer_stops_no_run(
     said: list[str] = []
     (tracker,) = trackers(job, run, said.append, after=0)
     tracker.step(1, {"loss": 2.5})
-    tracker.close()
+    tracker.close(complete=True)
     wandb.teardown()  # as a process that ends: until then the file need not be whole
 
     assert str(run.logs / "wandb") in said[0]

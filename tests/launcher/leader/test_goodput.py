@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.launcher.leader.goodput import CATEGORIES, Ledger, attempt, with_lost
+from shardwise.launcher.leader.goodput import Ledger, attempt, with_lost
 from shardwise.protocol.contract import Phase
+from shardwise.protocol.run_status import GOODPUT_CATEGORIES
 
 SECONDS = {"imports": 1.0, Phase.RESTORE: 2.0, Phase.COMPILE: 3.0, Phase.STEP: 20.0, "wait": 4.0, Phase.SAVE: 5.0}
 _some = st.floats(min_value=0, max_value=1e6)
@@ -28,7 +29,7 @@ def test_attempt(recovering: bool, expected: dict[str, float]) -> None:  # noqa:
 def test_adds_up(elapsed: float, seconds: dict[str, float], bad: bool) -> None:  # noqa: FBT001  drawn
     """No time is counted twice or left out, even if a standby had worked before it got its orders."""
     split = attempt(elapsed, seconds, recovering=bad)
-    assert tuple(split) == CATEGORIES
+    assert tuple(split) == GOODPUT_CATEGORIES
     assert sum(split.values()) == pytest.approx(elapsed)
     assert min(split.values()) >= 0
 

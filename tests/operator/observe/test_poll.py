@@ -6,11 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry
 from tests.operator.operating import StandInAgents, told
 
 from shardwise.protocol.run_status import RunSummary
-from shardwise_operator.job_metrics import JobMetrics
 from shardwise_operator.observe.agents import AgentError, Target
 from shardwise_operator.observe.poll import Poller
 
@@ -175,20 +173,15 @@ def test_another_host_0_starts_anew(poller: Poller, agents: StandInAgents, chang
     assert _step(poller) is None
 
 
-def test_a_job_that_is_forgotten_has_no_metrics(
+def test_a_job_that_is_forgotten_has_no_figures(
     poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]"
 ) -> None:
-    """Namespace and job are the labels; the lines go with the job."""
-    registry = CollectorRegistry()
-    registry.register(JobMetrics(poller.latest))
-    labels = {"namespace": "default", "job": "job"}
-    agents.answer = told(step=7, restarts={"hang": 2})
+    """What host 0 said last goes with the job."""
+    agents.answer = told(step=7)
     poller.follow(KEY, TARGET)
     changed.get(timeout=SECONDS)
 
-    assert registry.get_sample_value("shardwise_job_step", labels) == 7
-    assert registry.get_sample_value("shardwise_job_restarts_total", {**labels, "cause": "hang"}) == 2
-    assert registry.get_sample_value("shardwise_job_phase", {**labels, "phase": "running"}) == 1
+    assert poller.latest()[KEY].progress.step == 7
     poller.forget(KEY)
     assert poller.published(KEY) is None
-    assert registry.get_sample_value("shardwise_job_step", labels) is None
+    assert poller.latest() == {}

@@ -77,7 +77,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.evaluation": ("", "everySteps batches"),
     "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
     "spec.training.profile": ("", "steps ranks"),
-    "spec.training.tracking": ("", "tensorboard wandbProject"),
+    "spec.training.tracking": ("", "tensorboard wandbProject mlflowExperiment"),
 }
 
 

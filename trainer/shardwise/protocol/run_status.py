@@ -13,6 +13,9 @@ from shardwise.protocol.contract import Phase
 from shardwise.protocol.message import Count, Message, Seconds, ShortText
 from shardwise.protocol.report import Report
 
+GOODPUT_CATEGORIES = ("start", "compile", "restore", "step", "lostSteps", "save", "wait", "recovery", "other")
+"""Where the wall time of a run goes; `shardwise.launcher.leader.goodput` says what each is."""
+
 _MOST_TEXT = 4096
 
 _Text = Annotated[str, AfterValidator(lambda text: text[:_MOST_TEXT])]

@@ -23,8 +23,8 @@ class Tracker(Protocol):
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take one step's numbers."""
 
-    def close(self) -> None:
-        """Send what is buffered."""
+    def close(self, *, complete: bool) -> None:
+        """Send what is buffered; `complete` says whether the run took its last step."""
 
 
 class MetricsLog:

@@ -40,7 +40,14 @@ class Report:
 
 
 class RunReport(Report):
-    """The report of rank 0."""
+    """The report of rank 0.
+
+    Attributes:
+        complete: whether the run has taken its last step.
+
+    """
+
+    complete = False
 
     def __init__(self, log: MetricsLog, view: View, others: Sequence[Tracker]) -> None:
         self._log, self._view, self._others = log, view, others
@@ -48,6 +55,7 @@ class RunReport(Report):
     def event(self, record: Mapping[str, Any]) -> None:
         """Append it to metrics.jsonl; show it as well if not every run has such an event."""
         self._log.write(record)
+        self.complete |= record["event"] == "complete"
         if record["event"] in _MESSAGES:
             self._view.show(_MESSAGES[record["event"]].format_map(record))
 
@@ -94,12 +102,14 @@ def open_report(job: TrainingJob, run: RunDirectory, console: Console, *, first_
     """Open the report of rank 0; close its files and trackers when the block ends."""
     log = MetricsLog(run.metrics)
     others: list[Tracker] = []
+    report = None
     try:
         show = partial(console.print, highlight=False, markup=False, soft_wrap=True)
         others += trackers(job, run, show, after=first_step)
         with View(console, steps=job.spec.training.steps, first_step=first_step) as view:
-            yield RunReport(log, view, others)
+            report = RunReport(log, view, others)
+            yield report
     finally:
         for tracker in others:
-            tracker.close()
+            tracker.close(complete=report is not None and report.complete)
         log.close()

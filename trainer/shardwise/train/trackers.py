@@ -1,18 +1,20 @@
-"""Metrics sent to TensorBoard and Weights & Biases, if the job file asks for it. Both packages are extras."""
+"""Metrics sent to TensorBoard, Weights & Biases and MLflow, if the job file asks for it. The packages are extras."""
 
+import importlib.util
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
+from shardwise.train.background import ANSWER_SECONDS, Background, Point, Service
 from shardwise.train.metrics import Tracker
+from shardwise.train.mlflow_run import URI, Mlflow
 from shardwise.train.run_directory import RunDirectory
 
-ANSWER_SECONDS = 20.0
-"""How long a start waits for a service that does not respond."""
 REFUSED = re.compile(r"returned error 4\d\d")
 """What wandb reports for a wrong key or someone else's project. It retries by itself if that may help."""
 
@@ -24,13 +26,31 @@ def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *
         UsageError: the extra is not installed, or the service refuses the key or finds none.
 
     """
-    wanted: list[Tracker] = []
-    tracking = job.spec.training.tracking
+    wanted: dict[str, Callable[[], Service]] = {}
+    tracking, name = job.spec.training.tracking, job.metadata.name
     if tracking.tensorboard:
-        wanted.append(TensorBoard(run.logs / "tensorboard", after))
+        wanted["TensorBoard"] = _ready(TensorBoard(run.logs / "tensorboard", after))
     if tracking.wandb_project is not None:
-        wanted.append(WeightsAndBiases(tracking.wandb_project, job.metadata.name, run, show))
-    return wanted
+        wanted["Weights & Biases"] = _ready(WeightsAndBiases(tracking.wandb_project, name, run, show))
+    if tracking.mlflow_experiment is not None:
+        _check_mlflow(tracking.mlflow_experiment)
+        wanted["MLflow"] = partial(Mlflow, tracking.mlflow_experiment, name, run.run_id())
+    return [Background(name, begin, show) for name, begin in wanted.items()]
+
+
+def _ready(service: Service) -> Callable[[], Service]:
+    return lambda: service
+
+
+def _check_mlflow(experiment: str) -> None:
+    """Raise UsageError if the package is missing, or nothing says where the server is."""
+    if importlib.util.find_spec("mlflow") is None:
+        raise UsageError(_missing("mlflowExperiment", "mlflow"))
+    if not os.environ.get(URI):
+        raise UsageError(
+            f"tracking.mlflowExperiment {experiment!r}: {URI} is not set. Set it to the address of your MLflow server, "
+            "such as http://mlflow.example:5000 (in pods by env or envFrom of the container agent)"
+        )
 
 
 class TensorBoard:
@@ -44,12 +64,13 @@ class TensorBoard:
             raise UsageError(_missing("tensorboard", "tensorboard")) from error
         self._writer = SummaryWriter(str(folder), purge_step=after + 1)
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Take one step's numbers."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+    def send(self, points: Sequence[Point]) -> None:
+        """Write the numbers of some steps."""
+        for step, values, at in points:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step, walltime=at)
 
-    def close(self) -> None:
+    def close(self, *, complete: bool) -> None:  # noqa: ARG002  files have no state
         """Write what is buffered."""
         self._writer.close()
 
@@ -91,11 +112,12 @@ class WeightsAndBiases:
             self._run = begin(mode="offline")
             show(f"Weights & Biases does not answer ({why}): the numbers wait in {run.logs / 'wandb'} for `wandb sync`")
 
-    def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Take one step's numbers."""
-        self._run.log(dict(values), step=step)
+    def send(self, points: Sequence[Point]) -> None:
+        """Hand the numbers of some steps to W&B's own process."""
+        for step, values, _ in points:
+            self._run.log(dict(values), step=step)
 
-    def close(self) -> None:
+    def close(self, *, complete: bool) -> None:  # noqa: ARG002  W&B would call a suspended run failed
         """Send what is buffered."""
         self._run.finish()
 

@@ -16,7 +16,7 @@ from shardwise_operator.observe.observed import LEADER, Observed
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import COMPLETE, DEADLINE, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRAINED, TRUE, Lost
 
-_REASONS = {
+OUTCOMES = {
     ExitCode.USAGE: "BadInput",
     ExitCode.BAD_INPUT: "BadInput",
     ExitCode.NONFINITE: "NonFinite",
@@ -24,6 +24,7 @@ _REASONS = {
     ExitCode.STORAGE: "Storage",
     ExitCode.DEVICE: "Device",
 }
+"""The reason of a job that failed, by the exit code of its run."""
 
 wake = never
 
@@ -79,4 +80,4 @@ def _complete(seen: Observed, record: TerminationRecord, now: float) -> Plan:
 
 def _reason(record: TerminationRecord) -> str:
     cause = record.cause or "failure"
-    return _REASONS.get(record.code or 0, cause[0].upper() + cause[1:])  # type: ignore[call-overload,no-any-return]
+    return OUTCOMES.get(record.code or 0, cause[0].upper() + cause[1:])  # type: ignore[call-overload,no-any-return]

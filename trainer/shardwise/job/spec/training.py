@@ -139,6 +139,9 @@ class Tracking(StrictModel):
     wandb_project: str | None = Field(
         None, min_length=1, max_length=128, description="Weights & Biases project to log to."
     )
+    mlflow_experiment: str | None = Field(
+        None, min_length=1, max_length=128, description="MLflow experiment to log to; MLFLOW_TRACKING_URI says where."
+    )
 
 
 class Profile(StrictModel):

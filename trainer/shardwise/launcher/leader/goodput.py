@@ -15,14 +15,14 @@ phases.
 from collections.abc import Mapping
 
 from shardwise.protocol.contract import Phase
+from shardwise.protocol.run_status import GOODPUT_CATEGORIES
 
-CATEGORIES = ("start", "compile", "restore", "step", "lostSteps", "save", "wait", "recovery", "other")
 _START = ("interpreter", "imports", Phase.START, Phase.JOIN, Phase.DATA, Phase.INIT)
 
 
 def nothing() -> dict[str, float]:
     """Return every category at zero."""
-    return dict.fromkeys(CATEGORIES, 0.0)
+    return dict.fromkeys(GOODPUT_CATEGORIES, 0.0)
 
 
 def attempt(elapsed_seconds: float, seconds: Mapping[str, float], *, recovering: bool) -> dict[str, float]:
@@ -62,7 +62,7 @@ def attempt(elapsed_seconds: float, seconds: Mapping[str, float], *, recovering:
 
 def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     """Return the sum by category."""
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in CATEGORIES}
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in GOODPUT_CATEGORIES}
 
 
 def with_lost(split: Mapping[str, float], lost_seconds: float) -> dict[str, float]:

@@ -12,11 +12,13 @@ from shardwise.protocol.run_status import RunStatus
 def metrics(status: RunStatus) -> bytes:
     """Return the status in Prometheus' text format. Labels are hosts, causes and categories: there are few of each."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Status(status))
+    registry.register(RunMetrics(status))
     return generate_latest(registry)
 
 
-class _Status(Collector):
+class RunMetrics(Collector):
+    """The metrics of one status."""
+
     def __init__(self, status: RunStatus) -> None:
         self._status = status
 
@@ -32,7 +34,7 @@ class _Status(Collector):
         for key, name, value in (
             ("loss", "loss", progress.loss),
             ("tokensPerSecond", "tokens_per_second", progress.tokens_per_second),
-            ("mfu", "mfu", progress.mfu),
+            ("mfu", "mfu_ratio", progress.mfu),
             ("gradNorm", "grad_norm", progress.grad_norm),
         ):
             yield _gauge(name, f"{key} of the last step.", [(job, value if isinstance(value, float) else None)])

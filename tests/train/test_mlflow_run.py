@@ -1,0 +1,176 @@
+"""Runs of MLflow, with the real package: over files without a server, and with servers that refuse or are not there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from tests.train.conftest import SMALL
+
+from shardwise.job.load import loads
+from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import UsageError
+from shardwise.train import background
+from shardwise.train.mlflow_run import URI
+from shardwise.train.run_directory import RunDirectory
+from shardwise.train.trackers import trackers
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """Return an empty run directory."""
+    made = RunDirectory(tmp_path, attempt=0)
+    made.logs.mkdir()
+    return made
+
+
+@pytest.fixture
+def job() -> TrainingJob:
+    """Return a job that asks for MLflow."""
+    return resolve(loads(SMALL, ["training.tracking.mlflowExperiment=mine"]))
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
+    """Return a client of MLflow's store of files, which the environment names to runs."""
+    uri = (tmp_path / "store").as_uri()
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv(URI, uri)
+    return MlflowClient(tracking_uri=uri)
+
+
+def runs(client: MlflowClient) -> list[Run]:
+    """Return all runs of the experiment."""
+    experiment = client.get_experiment_by_name("mine")
+    assert experiment
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def train(job: TrainingJob, run: RunDirectory, steps: range, scale: float = 1.0, *, complete: bool = False) -> None:
+    """Take some steps as one start of a run, with an evaluation at each second one; each loss is scale / step."""
+    (tracker,) = trackers(job, run, pytest.fail, after=steps[0] - 1)
+    for step in steps:
+        tracker.step(step, {"loss": scale / step, "gradNorm": 1.0})
+        if step % 2 == 0:
+            tracker.step(step, {"heldOutLoss": 2 * scale / step})
+    tracker.close(complete=complete)
+
+
+def test_a_restart_goes_on_with_the_run(run: RunDirectory, job: TrainingJob, client: MlflowClient) -> None:
+    """There is one run for a directory, named after the job; each step is in it once, from wherever a restart began."""
+    train(job, run, range(1, 5))
+    train(job, run, range(3, 7), complete=True)  # as from the checkpoint of step 2
+
+    (found,) = runs(client)
+    assert (found.info.run_name, found.info.status) == ("small", "FINISHED")
+    losses = client.get_metric_history(found.info.run_id, "loss")
+    assert sorted((metric.step, metric.value) for metric in losses) == [(step, 1.0 / step) for step in range(1, 7)]
+    evaluations = client.get_metric_history(found.info.run_id, "heldOutLoss")
+    assert sorted(metric.step for metric in evaluations) == [2, 4, 6]
+
+
+def test_what_was_sent_and_not_acknowledged_is_not_sent_again(
+    run: RunDirectory, job: TrainingJob, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request whose answer is lost has arrived all the same: the next try asks first."""
+    monkeypatch.setattr(background, "_FIRST_PAUSE_SECONDS", 0.001)
+    real, lost = MlflowClient.log_batch, iter([True, True])
+
+    def log_batch(self: MlflowClient, *rest: object, **named: object) -> None:
+        real(self, *rest, **named)  # type: ignore[arg-type]
+        if next(lost, False):
+            raise ConnectionError("the answer is lost")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
+    said: list[str] = []
+    (tracker,) = trackers(job, run, said.append, after=0)
+    tracker.step(1, {"loss": 2.5})
+    tracker.step(2, {"loss": 2.0})
+    tracker.close(complete=True)
+
+    (found,) = runs(client)
+    assert [metric.step for metric in client.get_metric_history(found.info.run_id, "loss")] == [1, 2]
+    assert len(said) == 1
+
+
+def test_a_run_that_did_not_complete_is_not_finished(run: RunDirectory, job: TrainingJob, client: MlflowClient) -> None:
+    """A stop, a kill by an error: MLflow says so, until the run goes on."""
+    train(job, run, range(1, 3))
+
+    (found,) = runs(client)
+    assert found.info.status == "KILLED"
+
+
+def test_another_directory_is_another_run(
+    run: RunDirectory, job: TrainingJob, client: MlflowClient, tmp_path: Path
+) -> None:
+    """Two runs of one job share the experiment, and no numbers."""
+    other = RunDirectory(tmp_path / "other", attempt=0)
+    other.logs.mkdir(parents=True)
+    for each in (run, other):
+        train(job, each, range(1, 3))
+
+    found = runs(client)
+    counts = [len(client.get_metric_history(each.info.run_id, "loss")) for each in found]
+    assert counts == [2, 2]
+
+
+def test_no_address_is_said(run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the variable the message names it, before anything is trained."""
+    monkeypatch.delenv(URI, raising=False)
+    with pytest.raises(UsageError, match=r"mlflowExperiment 'mine': MLFLOW_TRACKING_URI is not set"):
+        trackers(job, run, pytest.fail, after=0)
+
+
+@contextmanager
+def server(status: int) -> Iterator[str]:
+    """Answer every request with a status; yield the address."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
+        Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_server_that_refuses_is_said(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """A wrong password, or an address that is no MLflow: the run ends before it trains."""
+    with server(status) as address:
+        monkeypatch.setenv(URI, address)
+        with pytest.raises(UsageError, match=rf"mlflowExperiment 'mine': .*{status}.* Expected in MLFLOW_TRACKING_URI"):
+            trackers(job, run, pytest.fail, after=0)
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_server_that_is_down_ends_no_run(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    """Nobody listens, or a proxy says that nobody does: it is said once, and how much is missing at the end."""
+    monkeypatch.setattr(background, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    said: list[str] = []
+    with server(status or 200) as address:
+        monkeypatch.setenv(URI, address if status else "http://127.0.0.1:9")
+        (tracker,) = trackers(job, run, said.append, after=0)
+        tracker.step(1, {"loss": 2.5})
+        tracker.close(complete=True)
+
+    assert len(said) == 2
+    assert said[0].startswith("MLflow does not take the numbers")
+    assert said[1] == "MLflow lacks 1 records of this start; metrics.jsonl has them"
