@@ -57,7 +57,7 @@ def command(
     hosts: Hosts = None,
     devices: Devices = None,
 ) -> None:
-    """Train a job here, or run an own program on simulated hosts, or go on with the run that is in --dir.
+    """Train a job or run an own program here, or go on with what is in --dir.
 
     Devices of cpu-sim are simulated, on any number of hosts. Of GPUs and TPUs a job has one host here, with all the
     devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or
@@ -69,10 +69,10 @@ def command(
             raise UsageError("run: --set changes a job file, and a command has none")
         job = job_of_command(what, hosts=hosts or 1, devices=devices or 1)
         directory = directory or Path("runs") / name_of_command(what)
+    elif directory is None:
+        raise UsageError("run: no run directory was given; expected one, such as --dir runs/first")
     else:
         job = resolve(load(Path(what[0]), overrides or []))
-    if directory is None:
-        raise UsageError("run: no run directory was given; expected one, such as --dir runs/first")
     _refuse_start(job, fork=fork, step=step)
     with trainer_imports():
         from shardwise.launcher.local import run

@@ -111,11 +111,9 @@ class Host:
     def ready(self) -> bool:
         """Return whether this host's trainer has joined the others, or its program runs; from any thread."""
         progress = self._progress
-        if self._exit is not None:
-            return False
-        if self._runs_program:  # whether it joins others, and when, is its own affair
-            return self._trainer is not None
-        return progress is not None and progress.phase not in (Phase.START, Phase.JOIN)
+        joined = progress is not None and progress.phase not in (Phase.START, Phase.JOIN)
+        # Whether a program joins others, and when, is its own affair.
+        return self._exit is None and (self._trainer is not None if self._runs_program else joined)
 
     @property
     def stuck(self) -> str:
