@@ -18,6 +18,7 @@ from shardwise_operator.api.cel import Rule, flag_rules, fusing, overlaps
 from shardwise_operator.api.immutable import immutability
 from shardwise_operator.api.job_rules import JOB_RULES
 from shardwise_operator.api.pod_rules import POD_RULES
+from shardwise_operator.api.program_rules import PROGRAM_RULES
 from shardwise_operator.api.schema import Schema, structural
 from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES, CRDS, TRAINING_JOBS, Kind
 
@@ -104,7 +105,7 @@ _CLASS_RULES = (
 def crds() -> list[dict[str, Any]]:
     """Return the CRDs."""
     job = _schema(JobSpec, "A training job.", _job_notes(), status=JobStatus)
-    _hang(job, (_NAME_RULE, *JOB_RULES, *POD_RULES, immutability()))
+    _hang(job, (_NAME_RULE, *PROGRAM_RULES, *JOB_RULES, *POD_RULES, immutability()))
     machine = _schema(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {})
     _hang(machine, _CLASS_RULES)
     catalog = _schema(CatalogSpec, "All accelerator classes in one object; the operator writes it.", {})

@@ -25,7 +25,10 @@ _HELD = IDENTITY_FIELDS | {"spec.training.model.preset"}
 _TOKENIZER = "spec.training.data.tokenizer"
 # Of the compiler's options those may change that only schedule.
 _XLA_FLAGS = "spec.training.xlaFlags"
-_SHAPE = ("hardware", "training", "recovery", "pod")
+_SHAPE = ("hardware", "training", "program", "recovery", "pod")
+# A job is of the trainer or of a program for good. Of a program nothing else is part of what the run is.
+_KIND = "has(self.training) == has(oldSelf.training)"
+_TRAINS = "has(self.training) && has(oldSelf.training)"
 _ROOTS = ("self", "oldSelf")
 
 _MANAGED_BY = "managedBy never changes; delete the job and create it anew"
@@ -42,10 +45,12 @@ def immutability() -> Rule:
     suspended = " || ".join(f"has({root}.suspend) && {root}.suspend" for root in _ROOTS)
     shape = " && ".join(map(_same_group, _SHAPE))
     changed = ", ".join(f"{same} ? '' : '{name}'" for name, same in held.items())
+    same = f"{_KIND} && (!({_TRAINS}) || {' && '.join(held.values())})"
+    names = f"!({_KIND}) ? ['training'] : {_TRAINS} ? [{changed}].filter(name, name != '') : []"
     return Rule(
         at="spec",
-        holds=f"self == oldSelf || {managed_by} && ({suspended} || {shape}) && {' && '.join(held.values())}",
-        message=f"!({managed_by}) ? '{_MANAGED_BY}' : [[{changed}].filter(name, name != '')]"
+        holds=f"self == oldSelf || {managed_by} && ({suspended} || {shape}) && {same}",
+        message=f"!({managed_by}) ? '{_MANAGED_BY}' : [{names}]"
         f".map(names, names.size() == 0 ? '{_WHILE_SUSPENDED}' : names.join(', ') + ' {_OF_THE_RUN}')[0]",
         shows=True,
     )
@@ -88,13 +93,13 @@ def _same_if_there(name: str, is_there: str, was_there: str) -> str:
 
 
 def _optional(leaf: Leaf) -> Iterator[str]:
-    """Yield the field and the groups around it that a job may leave out; below the spec."""
+    """Yield the field and the groups around it, below `training`, that a job may leave out."""
     model: type[StrictModel] | None = JobSpec
     for depth, part in enumerate(map(str, leaf.path[1:]), start=2):
         assert model is not None
         info = named_fields(model)[part]
         model = kind_of(info).model
-        if not info.is_required():
+        if not info.is_required() and depth > 2:  # that there is a training section is known
             yield ".".join(map(str, leaf.path[1:depth]))
 
 

@@ -56,7 +56,7 @@ POD_RULES = (
         message="expected pod in a cluster, with at least directory and the volume that it is on",
     ),
     _of_spec(
-        holds="!self.training.?mesh.?replica.hasValue() "
+        holds="!self.?training.?mesh.?replica.hasValue() "
         "|| self.training.mesh.replica % self.hardware.?slices.orValue(1) == 0",
         message="expected a replica that is a multiple of hardware.slices",
         field=".training.mesh.replica",
@@ -68,7 +68,7 @@ POD_RULES = (
         field=".directory",
     ),
     _of_spec(
-        holds=f"!self.training.?checkpoint.?path.hasValue() || {_PATH}.contains('://') || !has(self.pod) || "
+        holds=f"!self.?training.?checkpoint.?path.hasValue() || {_PATH}.contains('://') || !has(self.pod) || "
         + _is_shared("self.pod", _PATH),
         message=f"expected a URL, or {_SHARED_WORDS}",
         field=".training.checkpoint.path",

@@ -98,7 +98,7 @@ def _divisor(name: str, value: str, before: str, number: str, after: str) -> str
 
 
 # What must hold, and the message if it does not.
-_VALIDATIONS = (
+_OF_ANY_JOB = (
     (
         "variables.isKnown",
         _text(
@@ -120,6 +120,8 @@ _VALIDATIONS = (
         _number("spec.hardware.slices", "variables.slices", f"at most ' + string({MAX_HOSTS} / variables.hosts) ")
         + f"+ ' slices of ' + string(variables.hosts) + ' hosts: a job has at most {MAX_HOSTS} hosts'",
     ),
+)
+_OF_TRAINING = (
     (
         f"!variables.isKnown || {_KERNEL} == 'auto' || {_KERNEL} in variables.kind.kernels",
         _text("spec.training.model.attention", _KERNEL, "a kernel of ' + variables.hardware.accelerator ")
@@ -171,6 +173,12 @@ _VALIDATIONS = (
 )
 
 
+_VALIDATIONS = (
+    *_OF_ANY_JOB,
+    *((f"!has(object.spec.training) || ({holds})", text) for holds, text in _OF_TRAINING),
+)
+
+
 def policy() -> dict[str, dict[str, Any]]:
     """Return the policy and its binding, by the name of their file."""
     binding = {
@@ -190,7 +198,7 @@ def _policy() -> dict[str, Any]:
     }
     is_new = (
         "request.operation == 'CREATE' || object.spec.hardware != oldObject.spec.hardware "
-        "|| object.spec.training != oldObject.spec.training"
+        "|| object.spec.?training != oldObject.spec.?training"
     )
     spec = {
         "failurePolicy": "Fail",

@@ -3,6 +3,7 @@
 Reads the job file and nothing else: no data, no JAX.
 """
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.job.sizes import num_parameters
 from shardwise.job.spec import Model, TrainingJob
+from shardwise.job.spec.program import command_of
 from shardwise.job.topology import mesh_shape, num_devices
 from shardwise.protocol.errors import UsageError
 
@@ -54,19 +56,26 @@ def command(
 
 def _summary(job: TrainingJob) -> Table:
     """Yield what the job asks for, a line each."""
-    training, hardware = job.spec.training, job.spec.hardware
-    mesh = mesh_shape(job)
-    assert mesh is not None, "the rules have passed the mesh"
-    tokens = training.batch.sequences * (training.model.seq_len or 0)
+    hardware = job.spec.hardware
     table = Table.grid(padding=(0, 2))
     table.add_row("job", escape(job.metadata.name))
     slices = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
     table.add_row("devices", f"{num_devices(hardware)} ({slices}{hardware.accelerator} {hardware.topology})")
+    if job.spec.program:
+        table.add_row("program", escape(shlex.join(command_of(job.spec.program))))
+    else:
+        _add_training(table, job)
+    return table
+
+
+def _add_training(table: Table, job: TrainingJob) -> None:
+    training, mesh = job.spec.training, mesh_shape(job)
+    assert mesh is not None, "the rules have passed the mesh"
+    tokens = training.batch.sequences * (training.model.seq_len or 0)
     table.add_row("mesh", mesh.words)
     table.add_row("model", _model_size(training.model))
     table.add_row("a step", f"{training.batch.sequences:,} sequences x {training.model.seq_len:,} = {tokens:,} tokens")
     table.add_row("steps", f"{training.steps:,} ({training.steps * tokens:,} tokens)")
-    return table
 
 
 def _model_size(model: Model) -> str:

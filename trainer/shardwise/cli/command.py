@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 
 JobFile = Annotated[Path, typer.Argument(help="The job file.", metavar="JOB.YAML")]
@@ -24,6 +25,16 @@ Step = Annotated[
     int | None,
     typer.Option("--step", min=0, help="The checkpoint of this step instead of the newest usable one.", metavar="N"),
 ]
+
+
+def of_trainer(job: TrainingJob) -> TrainingJob:
+    """Return the job if the trainer runs it; UsageError if an own program does, of whose models nothing is known."""
+    if job.spec.training_if_any is None:
+        raise UsageError(
+            f"{job.metadata.name}: this job runs an own program (spec.program); this command works on models of the "
+            "trainer, which have a training section"
+        )
+    return job
 
 
 @contextmanager

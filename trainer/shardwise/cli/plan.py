@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 from rich.console import Console
 
-from shardwise.cli.command import JobFile, Json, Overrides, trainer_imports
+from shardwise.cli.command import JobFile, Json, Overrides, of_trainer, trainer_imports
 from shardwise.job.accelerators import offered
 from shardwise.job.environment import plan_environment
 from shardwise.job.load import load
@@ -67,7 +67,7 @@ def command(
         raise UsageError("plan: --write puts the best layout of a search into the file; give --search too")
     if write and overrides:
         raise UsageError("plan: --write changes the file, and --set is not in it; put the changes into the file first")
-    job = load(job_file, overrides or [])
+    job = of_trainer(load(job_file, overrides or []))
     os.environ.update(plan_environment(resolve(job)))
     with trainer_imports(), _compilers_kept_quiet() as errors:
         from shardwise.plan.pictures import draw

@@ -1,4 +1,4 @@
-"""`shardwise run`: train a job in a run directory on this machine, or go on with what is there.
+"""`shardwise run`: run a job in a run directory on this machine, or go on with what is there.
 
 The launcher does the work: hosts of `cpu-sim` are simulated here, one host of GPUs or TPU chips is this machine. This
 process imports neither JAX nor Ray.
@@ -12,12 +12,24 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.command import JobFile, Overrides, trainer_imports
+from shardwise.cli.command import Overrides, trainer_imports
 from shardwise.job.load import load
+from shardwise.job.own_program import job_of_command, name_of_command
 from shardwise.job.resolve import resolve
+from shardwise.job.spec import TrainingJob
+from shardwise.protocol.errors import UsageError
 
+What = Annotated[
+    list[str],
+    typer.Argument(help="The job file; or -- and an own program with its words.", metavar="JOB.YAML | COMMAND..."),
+]
 Directory = Annotated[
-    Path, typer.Option("--dir", help="The run directory; made if needed. A run that is there goes on.", metavar="DIR")
+    Path | None,
+    typer.Option(
+        "--dir",
+        help="The run directory; made if needed. A run that is there goes on. Of a command runs/NAME if left out.",
+        metavar="DIR",
+    ),
 ]
 Fork = Annotated[
     bool,
@@ -29,18 +41,39 @@ StartStep = Annotated[
         "--step", min=0, help="Start from the checkpoint of this step instead of the newest usable one.", metavar="N"
     ),
 ]
+Hosts = Annotated[int | None, typer.Option("--hosts", min=1, help="Simulated hosts of a command; else 1.", metavar="N")]
+Devices = Annotated[
+    int | None, typer.Option("--devices", min=1, help="Simulated devices of each of them; else 1.", metavar="N")
+]
 
 
 def command(
-    job_file: JobFile, directory: Directory, overrides: Overrides = None, *, fork: Fork = False, step: StartStep = None
+    what: What,
+    directory: Directory = None,
+    overrides: Overrides = None,
+    *,
+    fork: Fork = False,
+    step: StartStep = None,
+    hosts: Hosts = None,
+    devices: Devices = None,
 ) -> None:
-    """Train a job here, or go on with the run that is in --dir.
+    """Train a job or run an own program here, or go on with what is in --dir.
 
     Devices of cpu-sim are simulated, on any number of hosts. Of GPUs and TPUs a job has one host here, with all the
     devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or
     `shardwise stop` saves, then stops; the same command goes on from there.
     """
-    job = resolve(load(job_file, overrides or []))
+    is_command = len(what) > 1 or hosts is not None or devices is not None
+    if is_command:
+        if overrides:
+            raise UsageError("run: --set changes a job file, and a command has none")
+        job = job_of_command(what, hosts=hosts or 1, devices=devices or 1)
+        directory = directory or Path("runs") / name_of_command(what)
+    elif directory is None:
+        raise UsageError("run: no run directory was given; expected one, such as --dir runs/first")
+    else:
+        job = resolve(load(Path(what[0]), overrides or []))
+    _refuse_start(job, fork=fork, step=step)
     with trainer_imports():
         from shardwise.launcher.local import run
         from shardwise.launcher.machine import refuse_elsewhere
@@ -50,3 +83,9 @@ def command(
 
     refuse_elsewhere(job)
     sys.exit(run(job, directory, fork=fork, step=step, console=Console(), errors=Console(stderr=True)))
+
+
+def _refuse_start(job: TrainingJob, *, fork: bool, step: int | None) -> None:
+    if job.spec.program and (fork or step is not None):
+        given = "--fork" if fork else "--step"
+        raise UsageError(f"run: {given} is for jobs of the trainer; what an own program starts from is its own affair")

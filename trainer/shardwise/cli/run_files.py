@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from shardwise.cli.command import of_trainer
 from shardwise.cli.live import live_status
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
@@ -65,7 +66,7 @@ class RunOverview:
     @property
     def num_steps(self) -> int | None:
         """Return the steps of the whole run; None before its first start has read the job."""
-        return self.job.spec.training.steps if self.job else self.summary.get("of")
+        return (self.job and self.job.spec.num_steps) or self.summary.get("of")
 
     def recent(self, key: str) -> float | None:
         """Return the median of a metric over the last steps; None before the first."""
@@ -121,12 +122,12 @@ def job_of(directory: Path) -> TrainingJob:
     path = directory / JOB_FILE
     if not path.exists():
         raise UsageError(f"{directory}: its run has not got as far as writing {JOB_FILE}; run it first")
-    return resolve(load(path))
+    return of_trainer(resolve(load(path)))
 
 
 def root_of(job: TrainingJob, directory: Path) -> str:
     """Return where the checkpoints of a run are."""
-    return checkpoint_root(job.spec.training.checkpoint.path, directory)
+    return checkpoint_root(job.spec.checkpoint_path, directory)
 
 
 def report_refused(console: Console, step: int, reason: str) -> None:
@@ -140,7 +141,7 @@ def read_overview(directory: Path) -> RunOverview:
     alive = is_live(directory)
     summary = _read_summary(directory / SUMMARY)
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
-    root = checkpoint_root(job.spec.training.checkpoint.path if job else None, directory)
+    root = checkpoint_root(job.spec.checkpoint_path if job else None, directory)
     checkpoints, unlisted = committed_steps(root)
     return RunOverview(
         directory=directory,

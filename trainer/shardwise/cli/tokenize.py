@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from shardwise.cli.command import trainer_imports
+from shardwise.cli.command import of_trainer, trainer_imports
 from shardwise.job.document import read_document
 from shardwise.job.load import check
 from shardwise.job.spec.data import Data
@@ -67,7 +67,7 @@ def command(data_file: DataFile, to: To = "tokens", workers: Workers = None, *, 
 def _data(path: Path) -> Data:
     document = read_document(path)
     if "apiVersion" in document.data:
-        return check(document).spec.training.data
+        return of_trainer(check(document)).spec.training.data
     return validate_as(Data, document)
 
 

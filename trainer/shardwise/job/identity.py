@@ -10,6 +10,7 @@ from the old weights instead. The table below covers every leaf of the job file,
 - `attention`, `remat`, mesh and microbatches change the order of sums, and so the last bits, but not the run.
 - `badSteps` says what happens when something is wrong, and a run that ended there may go on with another value. What
   it leaves out by itself is kept with the checkpoints; `data.leaveOut` is the author's.
+- A `program` knows by itself what it goes on with: all of it is free.
 - `xlaFlags` count where they may change bits; those that only schedule are free (`job/flags.py` knows them).
 """
 
@@ -47,6 +48,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         unknown""",
     ),
     "spec.hardware": ("", "accelerator topology slices"),
+    "spec.program": ("", "module command args env workdir"),
     "spec.training": ("seed xlaFlags", "steps"),
     "spec.training.model": (
         """layers heads kvHeads headSize embed mlp seqLen vocabSize block norm postNorm qkNorm activation position

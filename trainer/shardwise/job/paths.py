@@ -8,7 +8,9 @@ from shardwise.job.spec import TrainingJob
 
 def with_absolute_paths(job: TrainingJob) -> TrainingJob:
     """Return the job with its relative paths below the working directory; addresses with a protocol stay."""
-    training = job.spec.training
+    training = job.spec.training_if_any
+    if training is None:
+        return _with_absolute_workdir(job)
     data, start, checkpoint = training.data, training.start_from, training.checkpoint
     sources = tuple(
         source.model_copy(update={"paths": tuple(absolute(path) for path in source.paths)}) for source in data.train
@@ -21,6 +23,13 @@ def with_absolute_paths(job: TrainingJob) -> TrainingJob:
     }
     spec = job.spec.model_copy(update={"training": training.model_copy(update=changes)})
     return job.model_copy(update={"spec": spec})
+
+
+def _with_absolute_workdir(job: TrainingJob) -> TrainingJob:
+    program = job.spec.program
+    assert program is not None, "the rules want one of the two"
+    program = program.model_copy(update={"workdir": absolute(program.workdir or ".")})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"program": program})})
 
 
 def absolute(path: str) -> str:

@@ -28,7 +28,9 @@ Section = TypeVar("Section", bound=StrictModel)
 
 def resolve(job: TrainingJob) -> TrainingJob:
     """Return the same job with presets expanded and every default written out."""
-    training = job.spec.training
+    training = job.spec.training_if_any
+    if training is None:
+        return job
     filled = training.model_copy(
         update={
             "model": _model(training.model, training.data.tokenizer),

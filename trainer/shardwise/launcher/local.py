@@ -25,6 +25,7 @@ from shardwise.launcher.agent.client import NoLeaderError, read_status, request
 from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
 from shardwise.launcher.agent.standby import remove_standby_logs
 from shardwise.launcher.agent.trainer import tail
+from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
@@ -60,11 +61,12 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         The run's exit code (`ExitCode`).
 
     Raises:
-        RunDirectoryError: the directory is in use, or cannot be written.
+        RunDirectoryError: the directory is in use, is another job's, or cannot be written.
 
     """
     with hold(directory):
         directory = directory.resolve()
+        keep_job(directory, job)
         processes.become_subreaper()
         processes.end_marked(directory, None)
         remove_scratch_of(LeaderRecord.read(directory))

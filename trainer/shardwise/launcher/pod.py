@@ -21,11 +21,13 @@ from rich.console import Console
 
 from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.load import load
+from shardwise.job.resolve import resolve
 from shardwise.job.topology import num_hosts
 from shardwise.launcher import agent_main
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.claim import claimed
+from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.output import Output
 from shardwise.launcher.termination import refused, termination_record
 from shardwise.protocol import pods
@@ -114,6 +116,8 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
 def _work(config: AgentConfig) -> int:
     _make(config.directory / LOGS)
     with claimed(config.directory, config.run) if config.host == 0 else nullcontext(), _shown(config):
+        if config.host == 0:
+            keep_job(config.directory, resolve(load(config.job_file)))
         return asyncio.run(_serve(config))
 
 

@@ -56,8 +56,8 @@ def gather(
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
     record = LeaderRecord.read(directory)
     starts = [event for event in metrics.events if event["event"] in _STARTS]
-    root = checkpoint_root(job.spec.training.checkpoint.path if job else None, directory)
-    steps = job.spec.training.steps if job else summary.get("of")
+    root = checkpoint_root(job.spec.checkpoint_path if job else None, directory)
+    steps = (job and job.spec.num_steps) or summary.get("of")
     running = status in LIVE_STATUSES
     return PageDocument(
         name=live.name if live else _name(job, summary, directory),

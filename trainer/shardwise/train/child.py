@@ -8,7 +8,6 @@ An agent starts `python -m shardwise.train.child`, perhaps long before it is nee
 import gc
 import io
 import os
-import signal
 import sys
 import threading
 import time
@@ -30,9 +29,10 @@ from shardwise.job.load import load  # noqa: E402
 from shardwise.job.resolve import resolve  # noqa: E402
 from shardwise.protocol.contract import ExitCode  # noqa: E402
 from shardwise.protocol.errors import ShardwiseError  # noqa: E402
-from shardwise.protocol.orders import STACKS_SIGNAL, wait_for_orders, wait_for_the_agents_end  # noqa: E402
+from shardwise.protocol.orders import wait_for_orders, wait_for_the_agents_end  # noqa: E402
 from shardwise.protocol.storage import passing_over  # noqa: E402
 from shardwise.train.main import run  # noqa: E402
+from shardwise.train.stacks import write_stacks_when_asked  # noqa: E402
 
 # Imported objects stay. Later collections skip them, so a forked process shares their memory for longer.
 gc.freeze()
@@ -59,7 +59,7 @@ def main() -> None:
     spent = _SPENT if os.getpid() == _IMPORTED_BY else dict.fromkeys(_SPENT, 0.0)
     os.environ.update(orders.variables)
     sys.stdout, sys.stderr = _Log(sys.stdout), _Log(sys.stderr)
-    _write_stacks_when_asked(Path(orders.stacks))
+    write_stacks_when_asked(Path(orders.stacks))
     threading.Thread(target=_end_with_the_agent, daemon=True, name="agent-watch").start()
     try:
         code = run(resolve(load(Path(orders.job_file))), orders, Console(width=_COLUMNS), spent=spent)
@@ -91,33 +91,6 @@ class _Log(io.TextIOWrapper):
         """Flush, unless the disk refuses."""
         with passing_over():
             super().flush()
-
-
-def _write_stacks_when_asked(path: Path) -> None:
-    """Write all stacks at each `STACKS_SIGNAL`, even while the main thread waits for the devices.
-
-    A thread reads the signal's number from a wakeup pipe, which needs no Python code in the main thread. faulthandler
-    would read frames of running threads, and has crashed a process that was compiling.
-    """
-    reader, wakeup = os.pipe()
-    os.set_blocking(wakeup, False)  # as set_wakeup_fd requires
-    signal.signal(STACKS_SIGNAL, lambda *_: None)
-    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-
-    def write_stacks() -> None:
-        while numbers := os.read(reader, 64):
-            if STACKS_SIGNAL in numbers:
-                path.write_text(_stacks(), encoding="utf-8")
-
-    threading.Thread(target=write_stacks, daemon=True, name="stacks").start()
-
-
-def _stacks() -> str:
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return "\n".join(
-        f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()  # noqa: SLF001  the documented way to see them all
-    )
 
 
 def _end_with_the_agent() -> None:

@@ -6,8 +6,8 @@ the result. `shardwise.train.child` runs it.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,11 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
-from shardwise.train.checkpoint import CheckpointWriter, Lease
+from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.devices import simulated
 from shardwise.train.executables import machine
+from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.memory import DeviceMemory, device_memory
@@ -110,7 +111,11 @@ def _run(
 
     with ExitStack() as stack:
         # Before the start reads any checkpoint: another run may be writing to the same folder.
-        fence = stack.enter_context(_fence(job, directory, phases, show)) if summary else directory.hold_attempt
+        fence = directory.hold_attempt
+        if summary:
+            root = checkpoint_root(job.spec.training.checkpoint.path, directory.path)
+            beat = partial(phases.switch_to, Phase.START)  # waiting for another run is no hang
+            fence = stack.enter_context(fenced(root, directory, job.metadata.name, show=show, beat=beat))
         ready = start(job, directory, phases, orders, peers, show)
         token_flops = flops_per_token(ready.program.config)
         hardware = _peak(job, directory, ready, peers)
@@ -162,27 +167,6 @@ def _run(
             _plot(job, directory, drawn, floors)
     show(_end_text(ready, outcome))
     return outcome
-
-
-@contextmanager
-def _fence(
-    job: TrainingJob, directory: RunDirectory, phases: Phases, show: Callable[[str], None]
-) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Hold the folder of checkpoints while the block runs, and yield the guard of one commit.
-
-    The guard refuses the commit if a newer attempt, or another run, has taken over meanwhile.
-    """
-    root = checkpoint_root(job.spec.training.checkpoint.path, directory.path)
-    lease = Lease(root, run=directory.run_id(), name=job.metadata.name, directory=str(directory.path))
-
-    @contextmanager
-    def commit() -> Iterator[None]:
-        with directory.hold_attempt():
-            lease.renew()
-            yield
-
-    with lease.held(show, beat=lambda: phases.switch_to(Phase.START)):  # waiting for another run is no hang
-        yield commit
 
 
 def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers) -> Peak:

@@ -18,6 +18,7 @@ import jax
 
 from shardwise.protocol.errors import PeerError
 from shardwise.protocol.orders import Orders
+from shardwise.protocol.program import Place
 from shardwise.protocol.storage import first_line
 from shardwise.train.jax_private import key_value_store
 
@@ -52,7 +53,7 @@ class Peers:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def join(cls, orders: Orders, *, limit_seconds: float) -> Self:
+    def join(cls, orders: Orders | Place, *, limit_seconds: float) -> Self:
         """Meet the other processes at the coordinator. Call it before anything asks JAX for devices.
 
         Raises:

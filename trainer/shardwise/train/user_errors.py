@@ -16,6 +16,7 @@ import jaxlib.version
 
 from shardwise.job.flags import options
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import CompilerError, DeviceError, OutOfMemoryError, PeerError, RunDirectoryError
 from shardwise.protocol.storage import first_line, in_words, may_pass
 
@@ -52,12 +53,27 @@ def user_errors(job: TrainingJob, directory: Path) -> Iterator[None]:
             raise PeerError(f"another process of the run is gone: {first_line(error)}") from error
         if wrong := _WRONG_FLAG.search(str(error)):
             raise CompilerError(_flag_message(job, wrong)) from error
-        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+        if not _is_out_of_memory(error):
             raise
         raise OutOfMemoryError(
             f"out of memory: {first_line(error) or 'the host has no memory left'}. Raise batch.microbatches, lower "
             "batch.sequences or model.seqLen, or use more devices; committed checkpoints are untouched"
         ) from error
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit code for an error of a program of which nothing is known; 1 unless it is one of the machine's."""
+    if not isinstance(error, MemoryError | RuntimeError):
+        return ExitCode.FAILURE
+    if _DEVICE_HAS_FAILED.search(str(error)):
+        return ExitCode.DEVICE
+    if any(text in str(error) for text in _PEER_IS_GONE):
+        return ExitCode.PEER
+    return ExitCode.OUT_OF_MEMORY if _is_out_of_memory(error) else ExitCode.FAILURE
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _flag_message(job: TrainingJob, wrong: re.Match[str]) -> str:

@@ -6,19 +6,24 @@ because an earlier one failed (no devices known, no sizes) finds nothing. What o
 
 from collections.abc import Callable, Iterator
 
-from shardwise.job.rules import conflicts, hardware, model, pod, training
+from shardwise.job.rules import conflicts, hardware, model, pod, program, training
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import Problem
 
-RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
+Rule = Callable[[TrainingJob], Iterator[Problem]]
+
+RULES: tuple[Rule, ...] = (
+    *program.RULES,
     *hardware.RULES,
     conflicts.values_go_together,
     *model.RULES,
     *training.RULES,
     pod.pods_are_sound,
 )
+_OF_ANY_JOB: frozenset[Rule] = frozenset((*program.RULES, *hardware.OF_ANY_JOB, pod.pods_are_sound))
 
 
 def problems(job: TrainingJob) -> list[Problem]:
     """Return every problem of a resolved job, in the order of the rules."""
-    return [problem for rule in RULES for problem in rule(job)]
+    trains = job.spec.training_if_any is not None
+    return [problem for rule in RULES if trains or rule in _OF_ANY_JOB for problem in rule(job)]

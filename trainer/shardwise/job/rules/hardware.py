@@ -134,10 +134,11 @@ def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]
     return parts
 
 
+OF_ANY_JOB = (accelerator_is_known, topology_is_valid, hosts_are_bounded)
+"""Those that a program is held to as well."""
+
 RULES = (
-    accelerator_is_known,
-    topology_is_valid,
-    hosts_are_bounded,
+    *OF_ANY_JOB,
     traced_ranks_exist,
     replica_follows_slices,
     mesh_divides_devices,

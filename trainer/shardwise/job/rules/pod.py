@@ -178,7 +178,7 @@ def directory_is_shared(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
     """Checkpoints have a URL or lie on a volume that every host sees and may write to."""
-    path = job.spec.training.checkpoint.path
+    path = job.spec.checkpoint_path
     if path is not None and "://" not in path:
         yield from _on_shared_volume(pod, "spec.training.checkpoint.path", path, other="a URL, or ")
 

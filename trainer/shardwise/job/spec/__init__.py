@@ -9,6 +9,7 @@ from shardwise.job.spec.job import Hardware, JobSpec, TrainingJob
 from shardwise.job.spec.model import Model, RopeScaling
 from shardwise.job.spec.optimizer import Optimizer, Schedule
 from shardwise.job.spec.pod import Pod
+from shardwise.job.spec.program import Program
 from shardwise.job.spec.recovery import Recovery, Restarts
 from shardwise.job.spec.training import BadSteps, Checkpoint, Keep, Mesh, Profile, Training
 
@@ -25,6 +26,7 @@ __all__ = [
     "Optimizer",
     "Pod",
     "Profile",
+    "Program",
     "Recovery",
     "Restarts",
     "RopeScaling",

@@ -1,12 +1,14 @@
-"""The root of the job file: its kind and name, the hardware, and the training."""
+"""The root of the job file: its kind and name, the hardware, and the training or a program."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, MarkKey, Unit
 from shardwise.job.spec.pod import Pod
+from shardwise.job.spec.program import Program
 from shardwise.job.spec.recovery import Recovery
 from shardwise.job.spec.training import Training
 from shardwise.protocol.job_status import MAX_SLICES
@@ -49,7 +51,11 @@ class JobSpec(StrictModel):
     """What the job is to do."""
 
     hardware: Hardware = Field(description="What the job runs on.")
-    training: Training = Field(description="What is trained, on what, how, and for how long.")
+    # `training` below is what everything reads that has to do with a job of the trainer.
+    training_if_any: Training | None = Field(
+        None, alias="training", description="What is trained, on what, how, and for how long."
+    )
+    program: Program | None = Field(None, description="Own program that runs in place of the trainer.")
     recovery: Recovery = Field(Recovery(), description="What happens when something ends that should not.")
     deadline: Duration | None = Field(
         None,
@@ -73,6 +79,27 @@ class JobSpec(StrictModel):
         description="Which operator looks after the job, where a cluster has several.",
     )
     pod: Pod | None = Field(None, description="The pods of the job; needed in a cluster, unused elsewhere.")
+
+    @property
+    def training(self) -> Training:
+        """What is trained, of a job that has no program of its own."""
+        assert self.training_if_any is not None, "only asked of a job with a training section"
+        return self.training_if_any
+
+    @property
+    def num_steps(self) -> int | None:
+        """The steps of the whole run; None of a program, which may report them."""
+        return self.training_if_any.steps if self.training_if_any else None
+
+    @property
+    def checkpoint_path(self) -> str | None:
+        """The folder or URL of the checkpoints that the job names; None for that of the run directory."""
+        return self.training_if_any.checkpoint.path if self.training_if_any else None
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy, with `training` by the name that it is read by."""
+        named = {"training_if_any" if name == "training" else name: value for name, value in (update or {}).items()}
+        return super().model_copy(update=named, deep=deep)
 
 
 class TrainingJob(StrictModel):

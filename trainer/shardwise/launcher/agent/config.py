@@ -15,6 +15,7 @@ from shardwise.protocol.message import Message
 
 JOB_COPY = "job.yaml"
 TRAINER: tuple[str, ...] = (sys.executable, "-m", "shardwise.train.child")
+PROGRAM: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent.program")
 GANG_TOKEN, STATUS_TOKEN = "gang-token", "status-token"  # names of files
 
 

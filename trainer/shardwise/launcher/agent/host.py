@@ -10,11 +10,11 @@ import secrets
 import time
 
 from shardwise.job.spec import TrainingJob
+from shardwise.launcher.agent.activity import Activity
 from shardwise.launcher.agent.config import AgentConfig, stacks_of
 from shardwise.launcher.agent.standby import Standbys
 from shardwise.launcher.agent.trainer import StuckError, Trainer
 from shardwise.launcher.system import processes
-from shardwise.launcher.system.cpu_time import CpuActivity
 from shardwise.protocol.contract import Phase, Progress, progress_name, read_progress
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit, Report
@@ -50,15 +50,15 @@ class Host:
         self.agent_id = secrets.token_hex(8)
         self._progress_file = config.scratch / progress_name(config.host)
         self._trainer: Trainer | None = None
-        self._cpu_activity = CpuActivity(time.monotonic())
         self._standbys = Standbys(config, job)
+        self._runs_program = job.spec.program is not None
+        self._activity = Activity(time.monotonic(), is_program=self._runs_program)
         self._exit: Exit | None = None
         self._ended: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._stuck = ""
         self._progress: Progress | None = None
         self._seen: tuple[int, int] = (0, 0)
-        self._ordered_at = 0.0
         self._told_at = 0.0
         self._version = 0
         self._news = asyncio.Event()
@@ -75,7 +75,7 @@ class Host:
                 await self._look()
             if time.monotonic() - reaped_at > _REAP_SECONDS:
                 if self._trainer:
-                    self._cpu_activity.observe(self._trainer.cpu_seconds, time.monotonic())
+                    self._activity.observe(self._trainer, self._progress, time.monotonic())
                 processes.reap_orphans()
                 reaped_at = time.monotonic()
 
@@ -109,9 +109,11 @@ class Host:
 
     @property
     def ready(self) -> bool:
-        """Return whether this host's trainer has joined the others; from any thread."""
+        """Return whether this host's trainer has joined the others, or its program runs; from any thread."""
         progress = self._progress
-        return self._exit is None and progress is not None and progress.phase not in (Phase.START, Phase.JOIN)
+        joined = progress is not None and progress.phase not in (Phase.START, Phase.JOIN)
+        # Whether a program joins others, and when, is its own affair.
+        return self._exit is None and (self._trainer is not None if self._runs_program else joined)
 
     @property
     def stuck(self) -> str:
@@ -141,7 +143,7 @@ class Host:
         """Return the report of this host now."""
         running = self._trainer if self._trainer and self._exit is None else None
         orders = self._trainer.orders if self._trainer else None
-        since = self._progress.monotonic_seconds if self._progress else self._ordered_at
+        now = time.monotonic()
         return Report(
             version=self._version,
             host=self._config.host,
@@ -150,8 +152,8 @@ class Host:
             trainer_pid=running.pid if running else None,
             attempt=orders.attempt if orders else None,
             progress=self._progress,
-            age_seconds=max(0.0, time.monotonic() - since) if orders else 0.0,
-            resting_seconds=self._cpu_activity.resting_seconds(time.monotonic()) if running else 0.0,
+            age_seconds=self._activity.age_seconds(self._progress, now) if orders else 0.0,
+            resting_seconds=self._activity.resting_seconds(now) if running else 0.0,
             process_state=running.state if running else "",
             exit=self._exit,
             standby=self._standbys.ready,
@@ -179,8 +181,8 @@ class Host:
             standby, successor = await self._standbys.take()
             self._progress_file.unlink(missing_ok=True)
             self._progress, self._seen, self._exit = None, (0, 0), None
-            self._trainer, self._ordered_at = standby.give(orders, successor), time.monotonic()
-            self._cpu_activity = CpuActivity(self._ordered_at)
+            self._trainer = standby.give(orders, successor)
+            self._activity = Activity(time.monotonic(), is_program=self._runs_program)
             self._ended = asyncio.create_task(self._await_end(self._trainer))
         self._tell()
 
@@ -195,6 +197,8 @@ class Host:
 
     async def _await_end(self, trainer: Trainer) -> None:
         ended = await trainer.wait()
+        if self._runs_program:
+            await asyncio.to_thread(trainer.end_family)
         self._read_progress()
         self._exit = ended
         self._tell()
@@ -241,5 +245,6 @@ class Host:
         if self._trainer is None or self._exit is not None:
             return "no trainer runs here\n"
         if self._progress is None:
-            return f"process {self._trainer.pid}, state {self._trainer.state}: it has its orders and still imports\n"
+            silence = "it reports nothing" if self._runs_program else "it has its orders and still imports"
+            return f"process {self._trainer.pid}, state {self._trainer.state}: {silence}\n"
         return await self._trainer.stacks(stacks_of(self._config.scratch, self._config.host))

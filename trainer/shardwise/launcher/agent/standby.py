@@ -20,7 +20,7 @@ import psutil
 
 from shardwise.job.environment import trainer_environment
 from shardwise.job.spec import TrainingJob
-from shardwise.launcher.agent.config import AgentConfig
+from shardwise.launcher.agent.config import PROGRAM, AgentConfig
 from shardwise.launcher.agent.trainer import GONE_WITHIN_SECONDS, Trainer
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.processes import Process, readable, send_signal
@@ -126,6 +126,9 @@ class Standbys:
         inherited = processes.clean_environment()
         mark = processes.mark(config.directory, config.host)
         self._environment = inherited | trainer_environment(job, inherited) | mark
+        # A program is no fork of the one before it, and would not expect a child that it has not made.
+        self._forks = job.spec.program is None
+        self._command = config.trainer_command if self._forks else PROGRAM
         self._standby: Standby | None = None
 
     @property
@@ -144,9 +147,10 @@ class Standbys:
             await self._started()
 
     async def take(self) -> tuple[Standby, Standby | None]:
-        """Return a standby to give orders to, and the next one, which it is to fork if memory allows it."""
+        """Return a standby to give orders to, and the next one, which it is to fork if it can and memory allows it."""
         standby = self._standby if self._standby and self._standby.alive else await self._started()
-        self._standby = Standby(self._config.directory, self._config.host) if _has_room() else None
+        forked = self._forks and _has_room()
+        self._standby = Standby(self._config.directory, self._config.host) if forked else None
         return standby, self._standby
 
     async def dismiss(self) -> None:
@@ -158,7 +162,7 @@ class Standbys:
     async def _started(self) -> Standby:
         await self.dismiss()
         made = Standby(self._config.directory, self._config.host)
-        self._standby = await made.start(self._config.trainer_command, self._environment)
+        self._standby = await made.start(self._command, self._environment)
         return self._standby
 
 

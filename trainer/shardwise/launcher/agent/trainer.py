@@ -7,10 +7,12 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from shardwise.launcher.system import processes
 from shardwise.launcher.system.lines import size_of
 from shardwise.launcher.system.memory_events import oom_kills
 from shardwise.launcher.system.processes import Process, readable, send_signal
 from shardwise.protocol.orders import SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
+from shardwise.protocol.program import ATTEMPT
 from shardwise.protocol.report import Exit
 
 TAIL_LINES = 20
@@ -50,14 +52,30 @@ class Trainer:
     @property
     def state(self) -> str:
         """Return the letter of its state in /proc/PID/stat; "" when it is gone."""
-        fields = self._stat()
+        fields = _stat(self.pid)
         return fields[0] if fields else ""
 
     @property
     def cpu_seconds(self) -> float:
         """Return the processor time that all of its threads have used; 0 when it is gone."""
-        fields = self._stat()
+        fields = _stat(self.pid)
         return sum(map(int, fields[_USED])) / _TICKS_PER_SECOND if fields else 0.0
+
+    @property
+    def family_cpu_seconds(self) -> float:
+        """Return the same together with its descendants': a program may be a script that waits for another one."""
+        ticks, pids = 0, [self.pid]
+        while pids:
+            pid = pids.pop()
+            fields = _stat(pid)
+            ticks += sum(map(int, fields[_USED])) if fields else 0
+            pids += _children(pid)
+        return ticks / _TICKS_PER_SECOND
+
+    @property
+    def log_bytes(self) -> int:
+        """Return how much it has written to its log."""
+        return size_of(self._log)
 
     def ask(self, action: str) -> None:
         """Send it the signal for "stop" or "save"."""
@@ -90,6 +108,11 @@ class Trainer:
                 f"in {_waiting_in(self.pid)}): look at its devices and network disks"
             ) from None
 
+    def end_family(self) -> None:
+        """End what a program has started, and left behind."""
+        marks = processes.mark(Path(self.orders.directory), self.orders.rank)
+        processes.end_carrying(marks | {ATTEMPT: str(self.orders.attempt)})
+
     async def wait(self) -> Exit:
         """Wait for its end, and return how it ended."""
         status = await self._process.wait()
@@ -107,16 +130,26 @@ class Trainer:
         os.close(self._handle)
         self._channel.close()
 
-    def _stat(self) -> list[str]:
-        """Return the fields of /proc/PID/stat after the name, from the state on; none when it is gone."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return []
-        return text.rpartition(")")[2].split()
-
     def _send(self, number: signal.Signals) -> None:
         send_signal(self._handle, number)
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name, from the state on; none when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of all threads of a process; none when it is gone, or if the kernel keeps no such list."""
+    children: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += map(int, listed.read_text(encoding="ascii").split())
+    return children
 
 
 def tail(log: Path) -> str:

@@ -14,11 +14,13 @@ from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_p
 from shardwise.launcher.leader.channel import ANSWER_SECONDS, ReceivedReport
 from shardwise.launcher.leader.decision import Action, Observed, decide
 from shardwise.launcher.leader.devices import device_variables
+from shardwise.launcher.leader.program_exits import understood
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
 from shardwise.launcher.system.ports import free_port
 from shardwise.protocol.contract import LOGS, Progress, progress_name
 from shardwise.protocol.orders import Orders
+from shardwise.protocol.program import rendezvous
 from shardwise.protocol.report import Exit
 from shardwise.protocol.requests import (
     Done,
@@ -44,6 +46,7 @@ class Attempt:
     def __init__(self, number: int, state: LeaderState) -> None:
         """Prepare an attempt; no trainer has its orders yet."""
         self.number, self._state = number, state
+        self._runs_program = state.job.spec.program is not None
         self._hosts = range(state.config.num_hosts)
         self._agent_ids = state.channel.agent_ids
         self._stop_sent_at: float | None = None
@@ -74,6 +77,7 @@ class Attempt:
         platform = offered()[hardware.accelerator].spec.platform
         state.metrics.read()  # what the last attempt wrote while it ended
         committed, fresh = state.metrics.committed, state.record.fresh
+        meeting = rendezvous(config.address, free_port(config.address)) if self._runs_program else {}
 
         async def start(rank: int) -> None:
             orders = Orders(
@@ -89,7 +93,7 @@ class Attempt:
                 step=config.step if fresh else None,
                 deadline_seconds=state.deadline_seconds,
                 committed=committed if committed >= 0 else None,
-                variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank),
+                variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank) | meeting,
             )
             await state.channel.ask(rank, StartTrainer(orders=orders), Done)
 
@@ -179,6 +183,7 @@ class Attempt:
             stop_asked=self._state.stop.is_set() or bool(self._state.leaving),
             stopping_seconds=None if self._stop_sent_at is None else now - self._stop_sent_at,
             stepped=self.stepped,
+            silent=self._runs_program and not self.progress,
         )
 
     def _notice_step(self, now: float) -> None:
@@ -201,7 +206,8 @@ class Attempt:
 
     def _take_exit(self, rank: int, ended: Exit | None) -> None:
         if ended and ended.attempt == self.number:  # the first one counts: it is from before the leader ended anything
-            self._exits.setdefault(rank, ended)
+            stopping = self._runs_program and self._stop_sent_at is not None
+            self._exits.setdefault(rank, understood(ended, self.progress.get(rank)) if stopping else ended)
 
     def _lost(self) -> set[int]:
         return set(self._state.members.replaced(self._agent_ids))

@@ -11,6 +11,8 @@ from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.report import Exit
 
 STOP_WITHIN_SECONDS = 2.0
+SILENT_STOP_SECONDS = 120.0
+"""The same for a program that reports nothing: it may save by itself, as in a pod's usual grace period."""
 
 
 class Action(StrEnum):
@@ -30,7 +32,8 @@ class Observed:
 
     `exits` are of the ranks that have ended; `lost` are the hosts that went away; `hung` is the watchdog's judgement.
     `stopping_seconds` is how long ago the trainers were told to stop, None before. `stepped` is whether a step was
-    completed in this attempt, so that there is something to save.
+    completed in this attempt, so that there is something to save; `silent` is whether a program runs that has reported
+    nothing, so that no one knows.
     """
 
     num_hosts: int
@@ -40,6 +43,7 @@ class Observed:
     stop_asked: bool
     stopping_seconds: float | None
     stepped: bool
+    silent: bool = False
 
 
 def decide(observed: Observed) -> Action:
@@ -56,6 +60,7 @@ def decide(observed: Observed) -> Action:
         return Action.STOP
     # A trainer stops at the end of a step. Before the first one that may be minutes away, and nothing would be lost.
     since = observed.stopping_seconds
-    if since is not None and since >= STOP_WITHIN_SECONDS and not observed.stepped:
+    bound = SILENT_STOP_SECONDS if observed.silent else STOP_WITHIN_SECONDS
+    if since is not None and since >= bound and not observed.stepped:
         return Action.LEAVE
     return Action.END if observed.hung else Action.WAIT

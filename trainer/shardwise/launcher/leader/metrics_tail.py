@@ -21,7 +21,7 @@ class MetricsTail:
     newest known checkpoint with the time it was saved (seconds since the epoch) and, if this command saved it, the
     seconds that took; `failed_saves` is about the saves that failed since. `attempt` is the last one that began its
     steps, -1 before, and `stepped` whether it has completed one. `lost_seconds` is the time of steps that a later
-    attempt repeated. `recent_seconds` are those of the last steps.
+    attempt repeated. `recent_seconds` are those of the last steps. `of` is how many steps a program says it has.
     """
 
     def __init__(self, directory: Path, offset: int) -> None:
@@ -37,6 +37,7 @@ class MetricsTail:
         self.first_step = 0
         self.stepped = False
         self.lost_seconds = 0.0
+        self.of: int | None = None
 
     def read(self) -> None:
         """Take in the lines that were appended since the last call."""
@@ -56,6 +57,7 @@ class MetricsTail:
             self.failed_saves = None
             if event == "restored" and self.checkpoint is None:
                 self.checkpoint = CheckpointStatus(step=record["step"], saved_at=record.get("savedAt"))
+            self.of = record.get("of")
             # Lines of an earlier release have no attempt; none of theirs is the one that runs.
             self._begun(record["step"], record.get("attempt", -1))
         elif event == "saved":

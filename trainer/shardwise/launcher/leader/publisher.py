@@ -130,7 +130,8 @@ class StatusPublisher:
 
     def _make_status(self) -> RunStatus:
         state = self._state
-        metrics, of = state.metrics, state.job.spec.training.steps
+        metrics = state.metrics
+        of = state.job.spec.num_steps or metrics.of
         reports = {host: received.report for host, received in state.channel.reports.items()}
         reports[0] = state.host.report()
         eta = eta_seconds(metrics.last.get("step"), of, metrics.recent_seconds)

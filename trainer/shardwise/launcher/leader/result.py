@@ -62,6 +62,11 @@ def complete_summary(
     now = read_summary(directory) or {"name": name}
     if result.code == ExitCode.SAVED and now.get("status") in (None, "starting"):
         now = dict(before) if before.get("status") in _ENDED_WELL else {**now, "status": "stopped"}
+    # A trainer says itself how it ended, a program need not.
+    if result.code == ExitCode.OK and now.get("status") not in _ENDED_WELL:
+        now |= {"status": "complete"}
+    if result.code == ExitCode.SAVED and now.get("status") == "running":
+        now |= {"status": "stopped"}
     if result.code == ExitCode.HOSTS_MISSING and now.get("status") in _UNFINISHED:
         now |= {"status": "stopped"}
     if result.cause and now.get("status") in _UNFINISHED:

@@ -1,0 +1,106 @@
+"""An own program on two hosts is disturbed as the trainer is in this folder's other tests, and ends with the same bits."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.cli.running import Run
+from tests.hosts.conftest import agent_of
+from tests.hosts.programs import EXAMPLES, ProgramShell
+
+from shardwise.cli.live import ask
+from shardwise.protocol.contract import ExitCode, Phase
+
+STEPS = 400
+
+
+@pytest.fixture(scope="module")
+def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramShell]:
+    folder, cache = tmp_path_factory.mktemp("programs"), tmp_path_factory.getbasetemp() / "cache"
+    made = ProgramShell(folder, cache, str(EXAMPLES / "equinox_sine.py"), "--steps", str(STEPS))
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def shell(_shell: ProgramShell) -> Iterator[ProgramShell]:
+    """Return the folder with the job; after the test nothing of its runs may remain."""
+    yield _shell
+    _shell.close()
+    assert _shell.remains() == []
+
+
+@pytest.fixture(scope="module")
+def digest(_shell: ProgramShell) -> str:
+    """Return the digest of the last state of a run that nothing disturbs."""
+    return str(_shell.finish("undisturbed")["digest"])
+
+
+def saved(run: Run, *, attempt: int = 0) -> None:
+    """Have the program save where it is, and wait until it has, and until a few more steps are done."""
+    run.until_phase(Phase.STEP, step=20, attempt=attempt)
+    before = len(run.records("saved"))
+    ask(run.directory, "POST", "/save")
+    run.until(lambda: len(run.records("saved")) > before)
+
+
+def trainers(run: Run) -> list[int]:
+    """The processes of the program, by rank."""
+    status = run.until_status(lambda status: all(host["trainerPid"] for host in status["hosts"]) and not status["missing"])
+    return [host["trainerPid"] for host in status["hosts"]]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank(shell: ProgramShell, digest: str, rank: int) -> None:
+    """kill -9 of a process: all start again, from the newest checkpoint, and end with the same bits."""
+    run = shell.begin(f"killed-{rank}")
+    saved(run)
+    os.kill(trainers(run)[rank], signal.SIGKILL)
+    summary = run.finish()
+
+    assert summary["digest"] == digest
+    assert summary["restarts"] == {"failure": 1}
+    assert [event["step"] for event in run.records("restored")][-1] >= 20
+    ended = run.events("ended")
+    assert [(event["cause"], event["rank"], event["exit"]) for event in ended] == [("failure", rank, "signal SIGKILL")]
+
+
+def test_a_killed_agent(shell: ProgramShell, digest: str) -> None:
+    """kill -9 of an agent: its program ends with it, the agent is replaced, and the bits are the same."""
+    run = shell.begin("agent")
+    saved(run)
+    trainer = trainers(run)[1]
+    os.kill(agent_of(trainer), signal.SIGKILL)
+    run.until(lambda: not os.path.exists(f"/proc/{trainer}") or trainer not in run.processes())
+
+    assert run.finish()["digest"] == digest
+    assert run.summary["restarts"] == {"hostLost": 1}
+
+
+def test_a_stopped_rank(shell: ProgramShell, digest: str) -> None:
+    """SIGSTOP of a process: the hang is found and named, and the bits are the same."""
+    run = shell.begin("stopped-rank", "recovery.hangAfter=4s")
+    saved(run)
+    os.kill(trainers(run)[1], signal.SIGSTOP)
+    summary = run.finish()
+
+    assert summary["digest"] == digest
+    assert summary["restarts"] == {"hang": 1}
+    assert [event["rank"] for event in run.events("stalled")] == [1]
+
+
+def test_a_stop_loses_nothing(shell: ProgramShell, digest: str) -> None:
+    """SIGTERM: all processes save after the same step and end; the same command goes on from that very step."""
+    run = shell.begin("stopped")
+    run.until_phase(Phase.STEP, step=20)
+    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+    assert run.summary["status"] == "stopped"
+    stopped = run.records()[-1]["step"]
+    assert [event["step"] for event in run.records("saved")][-1] == stopped
+    assert 20 <= stopped < STEPS
+
+    again = shell.begin("stopped")
+    assert again.finish()["digest"] == digest
+    assert [event["step"] for event in again.records("restored")] == [stopped]
+    assert [record["step"] for record in again.records()] == list(range(1, STEPS + 1))

@@ -1,0 +1,70 @@
+"""What an agent starts for an own program: `python -m shardwise.launcher.agent.program`. It becomes the program.
+
+It waits for its orders as a trainer does (`shardwise.protocol.orders`), sets the program's variables and folder, and
+executes it in its own place: so the program is the agent's child, in a session of its own, with the agent's log as its
+output. The kernel ends it when the agent ends.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from shardwise.job.load import load
+from shardwise.job.spec import Program
+from shardwise.job.spec.program import command_of
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.orders import wait_for_orders
+from shardwise.protocol.program import variables
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Wait for orders, and become the program."""
+    agent = os.getppid()
+    orders = wait_for_orders()
+    if orders is None:
+        return
+    job = load(Path(orders.job_file))
+    program = job.spec.program
+    assert program is not None, "agents start this for jobs with a program"
+    told = variables(job.metadata.name, orders, hang_after_seconds=job.spec.recovery.hang_after.seconds)
+    _end_with(agent)
+    _become(program, {**os.environ, "PYTHONUNBUFFERED": "1", **told, **program.env})
+
+
+def _end_with(agent: int) -> None:
+    """Have the kernel end this process, and what it becomes, as soon as the agent has ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
+    if os.getppid() != agent:  # it had ended before
+        sys.exit(ExitCode.FAILURE)
+
+
+def _become(program: Program, environment: Mapping[str, str]) -> None:
+    command = command_of(program)
+    if program.module is not None:
+        command[0] = sys.executable
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())  # which was the agent's socket
+    try:
+        if program.workdir is not None:
+            os.chdir(program.workdir)
+        os.execvpe(command[0], command, environment)  # noqa: S606  the program that the job names
+    except OSError as error:
+        field = "command" if error.filename == command[0] or error.filename is None else "workdir"
+        given = command[0] if field == "command" else program.workdir
+        print(  # noqa: T201  the program's log
+            f"error: spec.program.{field}: given {given!r}, which cannot be used on this host ({error.strerror})",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.exit(ExitCode.BAD_INPUT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""`shardwise.checkpoint`: any tree of arrays, sharded, committed as a whole, and read back on any mesh.
+
+Every process calls these functions, at the same steps.
+"""
+
+from typing import Any, TypeVar
+
+from shardwise.program.library import current
+
+Tree = TypeVar("Tree")
+
+
+def save(tree: Any, step: int) -> None:
+    """Save the arrays of a tree as the checkpoint of `step`.
+
+    They are copied before this returns, and may be donated then; the rest happens in the background, and the end of the
+    program waits for it. A step that is saved already is left as it is.
+
+    Raises:
+        UsageError: the tree has no arrays, or such as no checkpoint can hold.
+        CheckpointError: the checkpoint of this step is there, and holds other values.
+        StorageError: the save before this one failed, and there is no older one.
+
+    """
+    current().checkpoints.save(tree, step)
+
+
+def restore(like: Tree, *, step: int | None = None) -> tuple[Tree, int]:
+    """Return the tree with the values of the newest checkpoint that is whole, or of that of `step`, and its step.
+
+    `like` gives shapes, dtypes and shardings; the values may have been saved on another mesh. Before the first save it
+    is returned as it is, with step 0. Its leaves may be `jax.ShapeDtypeStruct` if there is a checkpoint.
+
+    Raises:
+        CheckpointError: checkpoints are there, and none fits, or the one asked for does not.
+
+    """
+    return current().checkpoints.restore(like, step)

@@ -1,0 +1,146 @@
+"""The checkpoints of a program's run: any tree of arrays, written and read as the trainer's are."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+
+from shardwise.job.spec import Keep
+from shardwise.program.leaves import Leaves
+from shardwise.program.record import Record
+from shardwise.protocol.contract import Phase, checkpoint_root
+from shardwise.train.checkpoint import CheckpointWriter, SaveTicket, restore
+from shardwise.train.digest import Digester
+from shardwise.train.fence import fenced
+from shardwise.train.peers import Peers
+from shardwise.train.phases import Phases
+from shardwise.train.run_directory import RunDirectory
+
+Tree = TypeVar("Tree")
+Abstract = Mapping[str, jax.ShapeDtypeStruct]
+
+
+class Checkpoints:
+    """The checkpoints of one run, in the folder `checkpoints` of its directory.
+
+    `step` is that of the last one that was saved or restored, None before; `saved_at` is when the restored one was
+    saved, in seconds since the epoch.
+    """
+
+    def __init__(
+        self, name: str, files: RunDirectory, peers: Peers, phases: Phases, record: Record, *, keep: int
+    ) -> None:
+        """Touch nothing yet; `keep` is how many stay."""
+        self._name, self._files, self._peers, self._phases, self._record = name, files, peers, phases, record
+        self._root = checkpoint_root(None, files.path)
+        self._keep = Keep(last=keep)
+        self._stack = ExitStack()
+        self._writer: CheckpointWriter | None = None
+        self._ticket: SaveTicket | None = None
+        self._digesters: dict[tuple[Any, ...], Digester] = {}
+        self._refused: frozenset[int] = frozenset()
+        self._replaces = False
+        self.step: int | None = None
+        self.saved_at: float | None = None
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of what was saved last, once it is committed."""
+        return self._ticket.digest if self._ticket else None
+
+    def save(self, tree: Any, step: int) -> None:
+        """Copy the arrays, and have them written in the background; a step that is saved already stays as it is."""
+        if step == self.step:
+            return
+        arrays = Leaves.of(tree).arrays()
+        abstract = {path: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for path, a in arrays.items()}
+        digester = self._digester(abstract)
+        with self._phases.entered(Phase.SAVE):
+            self._writer = self._writer or self._opened()
+            self._ticket = self._writer.save(
+                step,
+                arrays,
+                digester=digester,
+                identity={},
+                overwrite=self._replaces or step in self._refused,
+                beat=self._phases.beat,
+            )
+        self.step = step
+
+    def restore(self, like: Tree, step: int | None) -> tuple[Tree, int]:
+        """Return the tree with the values of a checkpoint, and its step; as it is, with step 0, before the first."""
+        leaves = Leaves.of(like)
+        abstract = leaves.abstract()
+        digester = self._digester(abstract)
+        with self._phases.entered(Phase.RESTORE):
+            found = restore(
+                self._root,
+                abstract,
+                step=step,
+                digester=digester,
+                report=_tell_refused,
+                agree=partial(self._peers.agree, "restore"),
+                beat=self._phases.beat,
+            )
+        if found is None:
+            return like, 0
+        # What was saved after a step that was asked for by its number is another way on from there.
+        self._replaces = step is not None
+        self._refused = frozenset(refused for refused, _ in found.refused)
+        self.step, self.saved_at = found.step, found.manifest.created.timestamp()
+        tree: Tree = leaves.with_values(found.arrays)
+        return tree, found.step
+
+    def wait(self) -> None:
+        """Wait until what was saved is committed.
+
+        Raises:
+            ShardwiseError: it is not.
+
+        """
+        if self._writer:
+            with self._phases.entered(Phase.SAVE):
+                self._writer.wait(self._phases.beat)
+        if self._ticket and self._ticket.error:
+            raise self._ticket.error
+
+    def close(self) -> None:
+        """Wait like `wait`, and give the folder back."""
+        with self._stack:
+            self.wait()
+
+    def _opened(self) -> CheckpointWriter:
+        fence = self._files.hold_attempt
+        if self._peers.writes:
+            held = fenced(self._root, self._files, self._name, show=tell, beat=self._phases.beat)
+            fence = self._stack.enter_context(held)
+        writer = CheckpointWriter(
+            self._root,
+            keep=self._keep,
+            run=self._name,
+            attempt=self._files.attempt,
+            fence=fence,
+            processes=self._peers,
+            listener=self._record,
+            restored=self.step is not None,
+        )
+        self._stack.callback(writer.close)
+        return writer
+
+    def _digester(self, abstract: Abstract) -> Digester:
+        signature = tuple((path, a.shape, a.dtype, a.sharding) for path, a in sorted(abstract.items()))
+        if signature not in self._digesters:
+            with self._phases.entered(Phase.COMPILE):
+                self._digesters[signature] = Digester(abstract)
+        return self._digesters[signature]
+
+
+def tell(text: str) -> None:
+    """Write a line to the program's log."""
+    print(f"shardwise: {text}", flush=True)  # noqa: T201  its output is the log
+
+
+def _tell_refused(step: int, reason: str) -> None:
+    tell(f"checkpoint of step {step} refused: {reason}")

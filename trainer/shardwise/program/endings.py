@@ -1,0 +1,40 @@
+"""How a program ends: an error as the exit code of its cause, and no wait for processes that may be gone."""
+
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.errors import ShardwiseError
+from shardwise.protocol.storage import may_pass
+from shardwise.train.control import StoppedError
+from shardwise.train.user_errors import exit_code_of
+
+
+def code_of(error: BaseException) -> ExitCode:
+    """Return the exit code that names the cause of an error; 1 if it is the program's own."""
+    if isinstance(error, StoppedError):
+        return ExitCode.SAVED
+    if isinstance(error, ShardwiseError):
+        return error.exit_code
+    if isinstance(error, OSError) and may_pass(error):
+        return ExitCode.STORAGE
+    return exit_code_of(error)
+
+
+def show(error: BaseException) -> None:
+    """Write the error to standard error: in words if it is for the user, else with its traceback."""
+    if isinstance(error, StoppedError):
+        print("shardwise: stopped before the first step; there was nothing to save", file=sys.stderr)  # noqa: T201
+    elif isinstance(error, ShardwiseError):
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201  the program's log
+    else:
+        traceback.print_exception(error)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process now: JAX's own exit would wait for its peers, one of which may be lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,145 @@
+"""A tree as the arrays of a checkpoint, and back: {path: array with a NamedSharding}.
+
+Leaves that are arrays of JAX keep their sharding. Those that one process holds for itself, numpy's arrays and Python's
+numbers are taken to be equal on all processes, and are saved whole. Values of 64 bits go as pairs of 32. Keys of
+`jax.random` go as their data. Whatever else a tree has, such as functions, is left as it is.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from shardwise.protocol.errors import UsageError
+
+_NUMBERS = (bool, int, float, np.ndarray, np.generic)
+_WORD_BYTES = 4
+_OTHER = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The leaves of one tree that a checkpoint holds, by path."""
+
+    tree: Any
+    leaves: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, tree: Any) -> "Leaves":
+        """Find them.
+
+        Raises:
+            UsageError: there is none, two have one path, or the values of one cannot be saved.
+
+        """
+        found: dict[str, Any] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            name = _name(path)
+            if not _is_saved(leaf):
+                continue
+            if name in found:
+                raise UsageError(f"checkpoint: two leaves have the path {name!r}; rename one")
+            _refuse_wide(name, leaf)
+            found[name] = leaf
+        if not found:
+            raise UsageError("checkpoint: the tree has no array; expected a tree such as (parameters, optimizer state)")
+        return cls(tree, found)
+
+    def arrays(self) -> dict[str, jax.Array]:
+        """Return what is to be saved; nothing is copied that a device holds already."""
+        return {name: _laid(leaf) for name, leaf in self.leaves.items()}
+
+    def abstract(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes, dtypes and shardings of the same."""
+        return {name: _abstract(leaf) for name, leaf in self.leaves.items()}
+
+    def with_values(self, arrays: Mapping[str, jax.Array]) -> Any:
+        """Return the tree with these values in the place of its own."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: _like(leaf, arrays[_name(path)]) if _is_saved(leaf) else leaf, self.tree
+        )
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Return a leaf's path as a checkpoint may hold it; a character that it may not is an underscore there."""
+    parts = [_OTHER.sub("_", jax.tree_util.keystr((key,), simple=True)) or "_" for key in path]
+    return ".".join(parts) or "value"
+
+
+def _is_saved(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct, *_NUMBERS))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _refuse_wide(name: str, leaf: Any) -> None:
+    if isinstance(leaf, _NUMBERS):
+        if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
+            raise UsageError(f"checkpoint: {name} is {leaf}; expected a whole number of at most 64 bits")
+        if np.asarray(leaf).dtype.kind not in "biuf":
+            raise UsageError(f"checkpoint: {name} is of {np.asarray(leaf).dtype}; expected numbers")
+    elif not _is_key(leaf) and leaf.dtype.itemsize > _WORD_BYTES:
+        raise UsageError(f"checkpoint: {name} is of {leaf.dtype}; expected arrays of JAX of at most 32 bits a value")
+
+
+def _laid(leaf: Any) -> jax.Array:
+    """Return the leaf as an array that all processes hold together."""
+    if isinstance(leaf, _NUMBERS):
+        return _whole(_words(leaf))
+    array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if _is_shared(array.sharding):
+        return array
+    return _whole(np.asarray(array))
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, _NUMBERS):
+        words = _words(leaf)
+        return jax.ShapeDtypeStruct(words.shape, words.dtype, sharding=_everywhere())
+    sharding = leaf.sharding if _is_shared(leaf.sharding) and not _is_key(leaf) else _everywhere()
+    of = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    return jax.ShapeDtypeStruct(of.shape, of.dtype, sharding=sharding)
+
+
+def _like(leaf: Any, array: jax.Array) -> Any:
+    """Return the values of a restored array in the form of the leaf."""
+    if isinstance(leaf, _NUMBERS):
+        words = np.asarray(array.addressable_data(0))
+        kind = np.asarray(leaf).dtype
+        value = words.view(kind)[..., 0] if kind.itemsize > _WORD_BYTES else words
+        return value.copy() if isinstance(leaf, np.ndarray) else type(leaf)(value[()])
+    if _is_key(leaf):
+        array = jax.random.wrap_key_data(_local(array), impl=jax.random.key_impl(leaf))
+    if leaf.sharding is None or _is_shared(leaf.sharding):
+        return array
+    return jax.device_put(_local(array), leaf.sharding)
+
+
+def _local(array: jax.Array) -> jax.Array:
+    return array.addressable_data(0)
+
+
+def _words(leaf: Any) -> np.ndarray:
+    """Return a number, or an array of numpy, with values of at most 32 bits: those of 64 as a last axis of two."""
+    value = np.asarray(leaf)
+    return value[..., None].view(np.uint32) if value.dtype.itemsize > _WORD_BYTES else value
+
+
+def _is_shared(sharding: jax.sharding.Sharding | None) -> bool:
+    """Return whether a sharding is one of all processes, and not of what one of several holds for itself."""
+    return isinstance(sharding, NamedSharding) and (jax.process_count() == 1 or not sharding.is_fully_addressable)
+
+
+def _everywhere() -> NamedSharding:
+    return NamedSharding(Mesh(np.array(jax.devices()), ("device",)), PartitionSpec())
+
+
+def _whole(value: np.ndarray) -> jax.Array:
+    return jax.make_array_from_callback(value.shape, _everywhere(), lambda index: value[index])

@@ -1,0 +1,142 @@
+"""The functions that a script calls: `shardwise.init()`, and what follows it.
+
+Under `shardwise run`, or in a pod, an agent has given this process its place (`shardwise.protocol.program`). Without
+one the script is a run of one process, in a directory of its own.
+"""
+
+import atexit
+import os
+import re
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from shardwise.program.run import Run
+from shardwise.protocol.contract import progress_name
+from shardwise.protocol.errors import UsageError
+from shardwise.protocol.program import Place
+from shardwise.protocol.takeover import hold, next_attempt
+
+SAVE_EVERY_SECONDS = 600.0
+KEPT = 3
+_ALONE_HANG_SECONDS = 300.0
+
+_run: Run | None = None  # a process has one part in one run, so this is global to it
+
+
+def init(
+    *,
+    steps: int | None = None,
+    save_every_seconds: float | None = SAVE_EVERY_SECONDS,
+    keep: int = KEPT,
+    directory: str | os.PathLike[str] | None = None,
+) -> Run:
+    """Join the run, and return this process's part in it. Call it before anything asks JAX for devices.
+
+    From here on SIGTERM asks all processes to save and to end, and an error that nothing catches ends the process at
+    once, with the exit code of its cause.
+
+    Args:
+        steps: of the whole run; with it the status has the time left.
+        save_every_seconds: how often `should_save` says so by itself; None for never.
+        keep: how many checkpoints stay.
+        directory: of a script that is run by itself; `runs/NAME` if left out. `shardwise run` gives its own.
+
+    Raises:
+        UsageError: it was called before, or not in the main thread.
+        PeerError: another process did not come.
+        RunDirectoryError: another live run uses the directory, or it cannot be written.
+
+    """
+    global _run  # noqa: PLW0603  see its definition
+    if _run is not None:
+        raise UsageError("shardwise.init() was called before; call it once, at the beginning of the script")
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("shardwise.init() was called in a thread; only the main thread can take signals")
+    stack = ExitStack()
+    place = Place.of(os.environ)
+    _run = Run(
+        place or _place_alone(Path(directory or Path("runs") / _script()), stack),
+        stack,
+        alone=place is None,
+        steps=steps,
+        save_every_seconds=save_every_seconds,
+        keep=keep,
+    )
+    sys.excepthook = _failed
+    atexit.register(_run.end)
+    return _run
+
+
+def report(*, step: int, **metrics: Any) -> None:
+    """Report that a step is complete, or is with the devices: every process calls it once after each step.
+
+    Args:
+        step: how many steps the run has now, from 1 on.
+        metrics: `loss` and whatever else; numbers, or arrays of JAX that every process holds whole. An array is waited
+            for one step later, so that the devices are never idle. `grad_norm`, `tokens_per_second` and `mfu` are shown
+            as the trainer's are.
+
+    """
+    current().report(step, metrics)
+
+
+def should_save() -> bool:
+    """Return whether to save now: because it is time, because someone asks for it, or before a stop.
+
+    All processes get the same answer after the same step, which is that of the last `report`.
+    """
+    return current().saves
+
+
+def should_stop() -> bool:
+    """Return whether to end now, after `should_save` has said to save. The exit code then says that the run goes on."""
+    return current().stops
+
+
+def save_now() -> None:
+    """Ask all processes to save: `should_save` says so, on each of them, after one of the next steps."""
+    current().ask_to_save()
+
+
+def current() -> Run:
+    """Return this process's part in the run; UsageError before `init`."""
+    if _run is None:
+        raise UsageError("expected shardwise.init() first, at the beginning of the script")
+    return _run
+
+
+def _place_alone(directory: Path, stack: ExitStack) -> Place:
+    """Return the place of a script that no agent has started, and hold its directory until the stack closes."""
+    stack.enter_context(hold(directory))
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardwise-")))
+    return Place(
+        job=_script(),
+        directory=str(directory.resolve()),
+        rank=0,
+        num_processes=1,
+        coordinator="",
+        attempt=next_attempt(directory),
+        deadline_seconds=None,
+        hang_after_seconds=_ALONE_HANG_SECONDS,
+        progress=str(scratch / progress_name(0)),
+        stacks=str(scratch / "stacks.txt"),
+    )
+
+
+def _script() -> str:
+    """Return the name of the script as a job may have it."""
+    name = re.sub(r"[^a-z0-9]+", "-", Path(sys.argv[0]).stem.lower()).strip("-")
+    return name[:40].rstrip("-") or "script"
+
+
+def _failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Take the place of `sys.excepthook`."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        current().fail(error)
