@@ -12,7 +12,20 @@ from tests.conftest import Golden
 from shardwise.cli import run
 from shardwise.cli.app import app, main
 
-COMMANDS = ("check", "plan", "tokenize", "run", "status", "logs", "page", "stop", "generate", "export", "import")
+COMMANDS = (
+    "check",
+    "plan",
+    "tokenize",
+    "run",
+    "status",
+    "logs",
+    "page",
+    "stop",
+    "generate",
+    "evaluate",
+    "export",
+    "import",
+)
 
 
 def surface() -> Iterator[str]:

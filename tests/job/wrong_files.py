@@ -210,7 +210,7 @@ RULES = [
         "spec.training.optimizer.schedule.decaySteps",
         ["given 81", "at most the 80 steps"],
     ),
-    ("training.evaluation.everySteps=5", "spec.training.evaluation.everySteps", ["data.heldOut is 0"]),
+    ("training.evaluation.everySteps=5", "spec.training.evaluation.everySteps", ["neither data.heldOut nor"]),
     (
         "training.badSteps.nonFinite=rollBack",
         "spec.training.badSteps.nonFinite",

@@ -137,6 +137,13 @@ _TRAINING_RULES = (
         message="expected precision.compute: bfloat16 with attention: cudnn; or set attention: auto",
         field=".precision.compute",
     ),
+    Rule(
+        at=f"{_TRAINING}.optimizer",
+        holds="!has(self.groups) || self.?name.orValue('adamw') != 'adam' "
+        "|| !self.groups.exists(group, has(group.weightDecay))",
+        message="expected groups without weightDecay with name: adam, which has none; adamw has it",
+        field=".groups",
+    ),
     _of_training(
         holds=f"{_WARMUP} < self.steps",
         message="expected fewer warmupSteps than training.steps",
@@ -159,6 +166,13 @@ _TRAINING_RULES = (
         "|| (self.profile.steps[0] <= self.profile.steps[1] && self.profile.steps[1] <= self.steps)",
         message="expected a first step and a last one that are steps of the run, such as [10, 12]",
         field=".profile.steps",
+    ),
+    _of_training(
+        holds="!has(self.evaluation) || !has(self.evaluation.everySteps) || self.data.?heldOut.orValue(0.0) > 0.0 "
+        "|| (has(self.evaluation.sets) && self.evaluation.sets.size() > 0)",
+        message="expected documents to evaluate on, and there are neither data.heldOut nor evaluation.sets; "
+        "set data.heldOut, such as 0.01, or name sets, or take everySteps out",
+        field=".evaluation.everySteps",
     ),
     Rule(
         at=f"{_TRAINING}.checkpoint",

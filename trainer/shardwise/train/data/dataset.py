@@ -19,6 +19,7 @@ from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
 from shardwise.train.data.cache import CachedCorpus, open_or_build
+from shardwise.train.data.cuts import Even
 from shardwise.train.data.digests import file_digests
 from shardwise.train.data.files import find_files
 from shardwise.train.data.order import Order
@@ -93,14 +94,12 @@ def prepare(
 
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
+    with opener(data, cache_root, report, beat) as open_source:
+        opened = [open_source(source, data.held_out) for source in data.train]
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    folder = cache_root / _DATA_FOLDER
-    with _cache_errors(folder):
-        opened = [_opened(source, data.held_out, tokenizer, folder, report, beat) for source in data.train]
     summaries = tuple(each.summary for each in opened)
-    across = data.attend_across == "stream"
-    train = Sequences(streams=tuple(each.train for each in opened), seq_len=seq_len, split_documents=not across)
-    held_out = Sequences(streams=tuple(each.held_out for each in opened), seq_len=seq_len, split_documents=not across)
+    train = cut_up(data.train, [each.train for each in opened], data, seq_len)
+    held_out = cut_up(data.train, [each.held_out for each in opened], data, seq_len)
     _refuse_too_little(summaries, train, held_out, data.held_out)
     weights = [source.weight for source in data.train]
     return Dataset(
@@ -111,6 +110,29 @@ def prepare(
         train=TrainSet(train, Order(num_sequences=train.count(), weights=weights, seed=seed)),
         held_out=HeldOutSet(held_out) if data.held_out else None,
     )
+
+
+def cut_up(
+    sources: Sequence[Source], streams: Sequence[Stream], data: Data, seq_len: int, *, keeps_rest: bool = False
+) -> Sequences:
+    """Return the sequences of streams; what is left at the end of one is a shorter sequence, or is not used."""
+    return Sequences(
+        streams=tuple(streams),
+        cuts=tuple(Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest) for stream in streams),
+        seq_len=seq_len,
+        split_documents=data.attend_across == "document",
+    )
+
+
+@contextmanager
+def opener(
+    data: Data, cache_root: Path, report: Callable[[str], None], beat: Callable[[], None]
+) -> Iterator[Callable[[Source, float], "Opened"]]:
+    """Yield a function of a source and its held-out share that opens its streams, with the tokenizer of the job."""
+    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    folder = cache_root / _DATA_FOLDER
+    with _cache_errors(folder):
+        yield lambda source, held_out: _opened(source, held_out, tokenizer, folder, report, beat)
 
 
 @contextmanager
@@ -127,7 +149,7 @@ def _cache_errors(folder: Path) -> Iterator[None]:
         raise in_words(error, words, DataError) from error
 
 
-class _Opened(NamedTuple):
+class Opened(NamedTuple):
     """A source, ready to be read. `identity` is `Corpus.identity()`, whoever tokenised it."""
 
     identity: dict[str, Any]
@@ -143,7 +165,7 @@ def _opened(
     folder: Path,
     report: Callable[[str], None],
     beat: Callable[[], None],
-) -> _Opened:
+) -> Opened:
     store = open_store(source.paths, folder)
     if store is not None:
         store.refuse_other(tokenizer, held_out)
@@ -156,7 +178,7 @@ def _opened(
     return _of(source.name, corpus.identity(), cached)
 
 
-def _of(name: str, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> _Opened:
+def _of(name: str, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> Opened:
     summary = SourceSummary(
         name=name,
         num_files=len(identity["files"]),
@@ -165,7 +187,7 @@ def _of(name: str, identity: dict[str, Any], streams: CachedCorpus | TokenStore)
         num_held_out_documents=streams.held_out.num_documents,
         num_held_out_tokens=streams.held_out.num_tokens,
     )
-    return _Opened(identity, summary, streams.train, streams.held_out)
+    return Opened(identity, summary, streams.train, streams.held_out)
 
 
 def _refuse_too_little(
