@@ -144,6 +144,30 @@ _TRAINING_RULES = (
         message="expected groups without weightDecay with name: adam, which has none; adamw has it",
         field=".groups",
     ),
+    *(
+        _of_training(
+            holds=f"{there}{sources}.all(source, "
+            "!has(source.chatTemplate) || !has(source.textField) || source.textField == 'text')",
+            message="expected no textField with chatTemplate, which reads messages",
+            field=field,
+        )
+        for sources, there, field in (
+            ("self.data.train", "", ".data.train"),
+            ("self.evaluation.sets", "!has(self.evaluation) || !has(self.evaluation.sets) || ", ".evaluation.sets"),
+        )
+    ),
+    *(
+        _of_training(
+            holds=f"self.data.?attendAcross.orValue('stream') == 'document' || {there}"
+            f"!{sources}.exists(source, has(source.chatTemplate))",
+            message="expected data.attendAcross: document with chatTemplate: conversations would see each other",
+            field=".data.attendAcross",
+        )
+        for sources, there in (
+            ("self.data.train", ""),
+            ("self.evaluation.sets", "!has(self.evaluation) || !has(self.evaluation.sets) || "),
+        )
+    ),
     _of_training(
         holds=f"{_WARMUP} < self.steps",
         message="expected fewer warmupSteps than training.steps",

@@ -62,7 +62,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     ),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut", ""),
-    "spec.training.data.train.*": ("name weight textField", "paths"),
+    "spec.training.data.train.*": ("name weight textField chatTemplate", "paths"),
     "spec.training.mesh": ("", "tensor fsdp replica dataInner context pipeline"),
     "spec.training.batch": ("sequences", "microbatches"),
     "spec.training.optimizer": (
@@ -77,7 +77,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.checkpoint": ("", "path every everySteps"),
     "spec.training.checkpoint.keep": ("", "last everySteps"),
     "spec.training.evaluation": ("", "everySteps batches"),
-    "spec.training.evaluation.sets.*": ("", "name paths textField batches"),
+    "spec.training.evaluation.sets.*": ("", "name paths textField chatTemplate batches"),
     "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
     "spec.training.profile": ("", "steps ranks"),
     "spec.training.tracking": ("", "tensorboard wandbProject"),

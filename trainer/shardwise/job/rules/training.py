@@ -7,6 +7,8 @@ from shardwise.job.document import wrong
 from shardwise.job.flags import refusals, repeated
 from shardwise.job.presets import OWNERS
 from shardwise.job.spec import Optimizer, TrainingJob
+from shardwise.job.spec.data import Source
+from shardwise.job.spec.training import EvaluationSet
 from shardwise.job.topology import divisors, mesh_shape, multiples_near
 from shardwise.protocol.errors import Problem
 from shardwise.protocol.text import any_of
@@ -43,6 +45,25 @@ def evaluation_set_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
     for index, name in enumerate(names):
         if name in names[:index]:
             yield wrong(f"{_PATH}.evaluation.sets.{index}.name", name, "a name that no other set has")
+
+
+def conversations_stay_apart(job: TrainingJob) -> Iterator[Problem]:
+    """A conversation is read whole and sees no other one, and its text is in no field."""
+    data, sets = job.spec.training.data, job.spec.training.evaluation.sets
+    named: list[tuple[str, Source | EvaluationSet]] = [
+        (f"data.train.{index}", source) for index, source in enumerate(data.train)
+    ]
+    named += [(f"evaluation.sets.{index}", one) for index, one in enumerate(sets)]
+    for place, source in named:
+        if source.chat_template is None:
+            continue
+        if data.attend_across != "document":
+            expected = "no chatTemplate with data.attendAcross: stream: conversations would see each other"
+            hint = "set data.attendAcross: document"
+            yield wrong(f"{_PATH}.{place}.chatTemplate", source.chat_template, expected, hint)
+        if source.text_field != "text":
+            expected = "no textField with chatTemplate, which reads messages"
+            yield wrong(f"{_PATH}.{place}.textField", source.text_field, expected, "take it out")
 
 
 def evaluation_has_documents(job: TrainingJob) -> Iterator[Problem]:
@@ -142,6 +163,7 @@ RULES = (
     batch_divides,
     source_names_are_unique,
     evaluation_set_names_are_unique,
+    conversations_stay_apart,
     evaluation_has_documents,
     fields_belong_to_optimizer,
     groups_decay_only_with_decay,

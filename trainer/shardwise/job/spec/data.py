@@ -12,6 +12,11 @@ TextField = Annotated[
     str, Field(min_length=1, max_length=256, description="The key of the text in each line of a JSONL file.")
 ]
 
+ChatTemplate = Annotated[
+    Literal["chatml", "llama3"] | None,
+    Field(description="How conversations in messages become text; only their answers are learned. Left out, text."),
+]
+
 
 class Source(StrictModel):
     """Documents from files of one kind, with a share in the mixture."""
@@ -24,6 +29,7 @@ class Source(StrictModel):
         1.0, gt=0, le=1e6, description="Share in the mixture, relative to the other sources'."
     )
     text_field: TextField = "text"
+    chat_template: ChatTemplate = None
 
 
 class Data(StrictModel):

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Label, PathText, Unit, XlaFlag
-from shardwise.job.spec.data import Data, TextField
+from shardwise.job.spec.data import ChatTemplate, Data, TextField
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 from shardwise.protocol.job_status import MAX_HOSTS
@@ -121,6 +121,7 @@ class EvaluationSet(StrictModel):
         strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
     )
     text_field: TextField = "text"
+    chat_template: ChatTemplate = None
     batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
         None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
     )

@@ -19,11 +19,12 @@ from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
 from shardwise.train.data.cache import CachedCorpus, open_or_build
-from shardwise.train.data.cuts import Even
+from shardwise.train.data.chat import of_source
 from shardwise.train.data.digests import file_digests
 from shardwise.train.data.files import find_files
 from shardwise.train.data.order import Order
-from shardwise.train.data.sequences import HeldOutSet, Sequences, Stream, TrainSet
+from shardwise.train.data.sequences import HeldOutSet, Sequences, Stream, TrainSet, cut_up
+from shardwise.train.data.sources import field_of
 from shardwise.train.data.token_store import TokenStore, open_store
 from shardwise.train.data.tokenise import Corpus
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
@@ -112,18 +113,6 @@ def prepare(
     )
 
 
-def cut_up(
-    sources: Sequence[Source], streams: Sequence[Stream], data: Data, seq_len: int, *, keeps_rest: bool = False
-) -> Sequences:
-    """Return the sequences of streams; what is left at the end of one is a shorter sequence, or is not used."""
-    return Sequences(
-        streams=tuple(streams),
-        cuts=tuple(Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest) for stream in streams),
-        seq_len=seq_len,
-        split_documents=data.attend_across == "document",
-    )
-
-
 @contextmanager
 def opener(
     data: Data, cache_root: Path, report: Callable[[str], None], beat: Callable[[], None]
@@ -132,7 +121,9 @@ def opener(
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
-        yield lambda source, held_out: _opened(source, held_out, tokenizer, folder, report, beat)
+        yield lambda source, held_out: _opened(
+            source, held_out, of_source(tokenizer, source.chat_template), folder, report, beat
+        )
 
 
 @contextmanager
@@ -150,7 +141,7 @@ def _cache_errors(folder: Path) -> Iterator[None]:
 
 
 class Opened(NamedTuple):
-    """A source, ready to be read. `identity` is `Corpus.identity()`, whoever tokenised it."""
+    """A source, ready to be read. `identity` is `Corpus.identity()`, whoever tokenised it, and the chat template."""
 
     identity: dict[str, Any]
     summary: SourceSummary
@@ -170,23 +161,25 @@ def _opened(
     if store is not None:
         store.refuse_other(tokenizer, held_out)
         report(f"{source.name}: {store.train.num_tokens:,} tokens of the store {store.url}")
-        return _of(source.name, store.index.corpus, store)
+        return _of(source, store.index.corpus, store)
     files = find_files(source.paths)
     digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=report, beat=beat)
-    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=source.text_field, held_out=held_out)
+    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=field_of(source), held_out=held_out)
     cached = open_or_build(corpus, tokenizer, directory=folder, report=report, beat=beat)
-    return _of(source.name, corpus.identity(), cached)
+    return _of(source, corpus.identity(), cached)
 
 
-def _of(name: str, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> Opened:
+def _of(source: Source, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> Opened:
     summary = SourceSummary(
-        name=name,
+        name=source.name,
         num_files=len(identity["files"]),
         num_documents=streams.train.num_documents,
         num_tokens=streams.train.num_tokens,
         num_held_out_documents=streams.held_out.num_documents,
         num_held_out_tokens=streams.held_out.num_tokens,
     )
+    if source.chat_template is not None:
+        identity = {**identity, "chat_template": source.chat_template}
     return Opened(identity, summary, streams.train, streams.held_out)
 
 

@@ -9,8 +9,8 @@ from shardwise.job.spec.data import Data, Source
 from shardwise.job.spec.training import EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
-from shardwise.train.data.dataset import cut_up, opener
-from shardwise.train.data.sequences import HeldOutSet
+from shardwise.train.data.dataset import opener
+from shardwise.train.data.sequences import HeldOutSet, cut_up
 
 Report = Callable[[str], None]
 Beat = Callable[[], None]
@@ -50,7 +50,7 @@ def open_sets(
     found = []
     with opener(data, cache_root, report, beat) as open_source:
         for one in sets:
-            source = Source(name=one.name, paths=one.paths, text_field=one.text_field)
+            source = Source(**one.model_dump(exclude={"batches"}))
             opened = open_source(source, 0.0)
             sequences = cut_up([source], [opened.train], data, seq_len, keeps_rest=True)
             if not sum(sequences.count()):

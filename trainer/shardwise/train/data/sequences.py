@@ -5,14 +5,15 @@ It knows no mesh: the caller asks for the samples that its devices need, in any 
 Where the sequences of a stream begin and end is for `cuts` to say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.train.data.cuts import Cut
+from shardwise.job.spec.data import Data, Source
+from shardwise.train.data.cuts import Cut, Even, Packed
 from shardwise.train.data.order import Int64Array, Order
 
 # Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
@@ -82,6 +83,24 @@ class Sequences:
             weights=(counted[:, 1:] & (segments[:, :-1] == segments[:, 1:])).astype(np.float32),
             segments=segments[:, :-1],
         )
+
+
+def cut_up(
+    sources: Sequence[Source], streams: Sequence[Stream], data: Data, seq_len: int, *, keeps_rest: bool = False
+) -> Sequences:
+    """Return the sequences of sources' streams: whole conversations, or even ones of text.
+
+    What is left at the end of a text is a shorter sequence, or is not used.
+    """
+    return Sequences(
+        streams=tuple(streams),
+        cuts=tuple(
+            Packed(stream, seq_len) if source.chat_template else Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest)
+            for source, stream in zip(sources, streams, strict=True)
+        ),
+        seq_len=seq_len,
+        split_documents=data.attend_across == "document",
+    )
 
 
 class TrainSet:
