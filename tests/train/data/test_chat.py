@@ -149,7 +149,7 @@ def test_a_store_holds_the_same(tmp_path: Path) -> None:
 def test_markers_are_tokens_where_the_tokenizer_has_them(tmp_path: Path) -> None:
     """Those that a message writes out are plain text; a tokenizer without them is refused by name."""
     words = ["<unk>", "hi", "yo", "user", "assistant", "<", "|", "im_end", ">", "<|endoftext|>"]
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))  # noqa: S106  no password
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "without.json"))
     made.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])

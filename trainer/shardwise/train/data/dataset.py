@@ -95,9 +95,8 @@ def prepare(
 
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
-    with opener(data, cache_root, report, beat) as open_source:
-        opened = [open_source(source, data.held_out) for source in data.train]
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    opened = open_all(data, tokenizer, cache_root, report, beat)
     summaries = tuple(each.summary for each in opened)
     train = cut_up(data.train, [each.train for each in opened], data, seq_len)
     held_out = cut_up(data.train, [each.held_out for each in opened], data, seq_len)
@@ -113,17 +112,16 @@ def prepare(
     )
 
 
-@contextmanager
-def opener(
-    data: Data, cache_root: Path, report: Callable[[str], None], beat: Callable[[], None]
-) -> Iterator[Callable[[Source, float], "Opened"]]:
-    """Yield a function of a source and its held-out share that opens its streams, with the tokenizer of the job."""
-    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+def open_all(
+    data: Data, tokenizer: Tokenizer, cache_root: Path, report: Callable[[str], None], beat: Callable[[], None]
+) -> list["Opened"]:
+    """Return the streams of each source, after tokenising what neither the cache nor a store has."""
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
-        yield lambda source, held_out: _opened(
-            source, held_out, of_source(tokenizer, source.chat_template), folder, report, beat
-        )
+        return [
+            _opened(source, data.held_out, of_source(tokenizer, source.chat_template), folder, report, beat)
+            for source in data.train
+        ]
 
 
 @contextmanager
