@@ -69,6 +69,7 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
         "step": 10,
         "of": 100,
         "loss": 4.0,
+        "evaluated": None,
         "tokensPerSecond": 1024.0,
         "mfu": 0.25,
         "etaSeconds": 180.0,

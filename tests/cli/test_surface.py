@@ -24,6 +24,7 @@ COMMANDS = (
     "page",
     "stop",
     "generate",
+    "evaluate",
     "export",
     "import",
 )

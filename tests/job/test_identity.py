@@ -85,6 +85,17 @@ def test_a_source_more_is_a_difference() -> None:
     assert "spec.training.data.train.1.weight" in changed("training.data.train.1={name: b, paths: [b]}")
 
 
+def test_groups_of_parameters_are_part_of_a_run() -> None:
+    """A group that is added, taken out or changed makes another run."""
+    group = "training.optimizer.groups=[{match: '*.bias', rateFactor: 0.5}]"
+    paths = [f"spec.training.optimizer.groups{rest}" for rest in (".0.match", ".0.rateFactor", "")]
+    assert sorted(changed(group)) == sorted(paths)
+    old, new = (
+        identity(load(QUICKSTART, [group, *more]), data_fingerprint="f") for more in ([], [group.replace("0.5", "0.1")])
+    )
+    assert [str(one) for one in differences(old, new)] == [f"{paths[1]}: was 0.5, is now 0.1"]
+
+
 def test_a_tokenizer_file_may_move() -> None:
     """A tokenizer's file is known by the fingerprint, not by its path."""
     jobs = [load(QUICKSTART, [f"training.data.tokenizer={path}"]) for path in ("a/t.json", "b/t.json")]

@@ -15,12 +15,14 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     overrides = [
         "training.data.train.0.paths=[my text/*.txt, gs://bucket/a.jsonl, /data/b.txt]",
+        "training.evaluation.sets=[{name: books, paths: [books.txt, 's3://bucket/b.txt']}]",
         "training.data.tokenizer=gpt2/tokenizer.json",
         "training.startFrom.path=runs/base",
         "training.checkpoint.path=../kept",
     ]
     training = with_absolute_paths(load(QUICKSTART, overrides)).spec.training
     assert training.data.train[0].paths == (f"{tmp_path}/my text/*.txt", "gs://bucket/a.jsonl", "/data/b.txt")
+    assert training.evaluation.sets[0].paths == (f"{tmp_path}/books.txt", "s3://bucket/b.txt")
     assert training.data.tokenizer == f"{tmp_path}/gpt2/tokenizer.json"
     assert training.start_from
     assert training.start_from.path == f"{tmp_path}/runs/base"

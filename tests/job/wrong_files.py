@@ -74,6 +74,14 @@ FIELDS = [
     ("training.optimizer.learningRate=.nan", "spec.training.optimizer.learningRate", ["given nan", "a number above 0"]),
     ("training.optimizer.learningRate=1e400", "spec.training.optimizer.learningRate", ["given inf"]),
     ("training.optimizer.beta1=1.0", "spec.training.optimizer.beta1", ["from 0, below 1"]),
+    (
+        "training.optimizer.groups=[{match: a, rateFactor: -1}]",
+        "spec.training.optimizer.groups.0.rateFactor",
+        ["from 0"],
+    ),
+    ("training.optimizer.groups=[{rateFactor: 0}]", "spec.training.optimizer.groups.0.match", ["given nothing"]),
+    ("training.data.train.0.chatTemplate=alpaca", "spec.training.data.train.0.chatTemplate", ["chatml, llama3"]),
+    ("training.evaluation.sets=[{name: heldOut, paths: [a]}]", "spec.training.evaluation.sets.0.name", ["lower-case"]),
     ("training.optimizer.name=adamW2", "spec.training.optimizer.name", ['did you mean "adamw"?']),
     ("training.mesh.dataInner=0", "spec.training.mesh.dataInner", ["given 0", "from 1 to 4096"]),
     ("training.xlaFlags=[xla_dump_to=/x]", "spec.training.xlaFlags.0", ["an option of XLA's compiler, such as --xla_"]),
@@ -214,7 +222,7 @@ RULES = [
         "spec.training.optimizer.schedule.decaySteps",
         ["given 81", "at most the 80 steps"],
     ),
-    ("training.evaluation.everySteps=5", "spec.training.evaluation.everySteps", ["data.heldOut is 0"]),
+    ("training.evaluation.everySteps=5", "spec.training.evaluation.everySteps", ["neither data.heldOut nor"]),
     (
         "training.badSteps.nonFinite=rollBack",
         "spec.training.badSteps.nonFinite",
@@ -239,6 +247,31 @@ RULES = [
         "training.data.train=[{name: a, paths: [b]}, {name: a, paths: [c]}]",
         "spec.training.data.train.1.name",
         ['given "a"', "no other source"],
+    ),
+    (
+        "training.evaluation={everySteps: 1, sets: [{name: a, paths: [b]}, {name: a, paths: [c]}]}",
+        "spec.training.evaluation.sets.1.name",
+        ['given "a"', "no other set"],
+    ),
+    (
+        "training.data.train=[{name: a, paths: [b], chatTemplate: chatml}]",
+        "spec.training.data.train.0.chatTemplate",
+        ['given "chatml"', "set data.attendAcross: document"],
+    ),
+    (
+        "training.evaluation={everySteps: 1, sets: [{name: a, paths: [b], chatTemplate: llama3}]}",
+        "spec.training.evaluation.sets.0.chatTemplate",
+        ['given "llama3"', "set data.attendAcross: document"],
+    ),
+    (
+        "training.data={attendAcross: document, train: [{name: a, paths: [b], chatTemplate: chatml, textField: t}]}",
+        "spec.training.data.train.0.textField",
+        ['given "t"', "no textField with chatTemplate"],
+    ),
+    (
+        "training.optimizer={name: adam, learningRate: 1, groups: [{match: a, weightDecay: 0.1}]}",
+        "spec.training.optimizer.groups.0.weightDecay",
+        ["given 0.1", "adam has no such setting"],
     ),
 ]
 

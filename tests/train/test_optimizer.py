@@ -11,6 +11,7 @@ import pytest
 
 from shardwise.job.spec import Optimizer, Schedule
 from shardwise.job.spec.optimizer import OptimizerName
+from shardwise.protocol.errors import JobError
 from shardwise.train.optimizer import (
     falls_to_the_last_step,
     is_matrix,
@@ -238,3 +239,69 @@ def test_bfloat16_parameters_are_the_rounded_master_weights(make_program: MakePr
         assert params[path].dtype == jnp.bfloat16
         assert (np.asarray(weight) < 1 - 1e-5).all(), path
         np.testing.assert_array_equal(params[path], weight.astype(jnp.bfloat16), err_msg=path)
+
+
+GROUPS = (
+    "{match: blocks.norm.weight, weightDecay: 0.5}",
+    "{match: 'blocks.*.weight', rateFactor: 0.5, weightDecay: 0}",
+    "{match: '*_embedding', rateFactor: 0}",
+)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
+def test_groups_have_rates_and_decays_of_their_own(make_program: MakeProgram, name: str) -> None:
+    """The first group that matches counts: its factor times what the update was, and its decay, of a gain too."""
+    settings = f"name: {name}, learningRate: 0.1, clipNorm: null, weightDecay: 0.1"
+    plain = make_program(f"optimizer={{{settings}}}", num_devices=1)
+    grouped = make_program(f"optimizer={{{settings}, groups: [{', '.join(GROUPS)}]}}", num_devices=1)
+    rng = np.random.default_rng(0)
+    shapes = {path: leaf.shape for path, leaf in plain.abstract()["params"].items()}
+    params, grads = (
+        {path: jnp.asarray(rng.standard_normal(shape), jnp.float32) for path, shape in shapes.items()} for _ in range(2)
+    )
+    step = jnp.int32(0)
+    before, _ = plain.rule.apply(grads, plain.rule.init(params), params, step)
+    after, state = grouped.rule.apply(grouped.rule.trained(grads), grouped.rule.init(params), params, step)
+
+    decayed = {path for path, axes in plain.names.items() if is_matrix(axes)}
+    if name == "muon":
+        decayed = {path for path in decayed if muon_dimensions(plain.names[path])}
+    kinds = set()
+    for path, weight in params.items():
+        moved = np.asarray(before[path] - weight)
+        without_decay = moved + (0.1 * 0.1 * np.asarray(weight) if path in decayed else 0)
+        if path == "blocks.norm.weight":
+            kinds.add("decay")
+            expected = without_decay - 0.1 * 0.5 * np.asarray(weight)
+        elif path.startswith("blocks.") and path.endswith(".weight"):
+            kinds.add("factor")
+            expected = 0.5 * without_decay
+        elif path.endswith("_embedding"):
+            kinds.add("frozen")
+            np.testing.assert_array_equal(after[path], weight)
+            expected = np.zeros_like(moved)
+        else:
+            expected = moved
+        np.testing.assert_allclose(after[path] - weight, expected, atol=1e-6, err_msg=path)
+    assert kinds == {"decay", "factor", "frozen"}
+    moments = {key: leaf for key, leaf in flat(state).items() if key.endswith("token_embedding") and leaf.ndim > 1}
+    assert moments
+    assert all((leaf == 0).all() for leaf in moments.values())
+
+
+def test_what_is_frozen_is_in_no_norm(make_program: MakeProgram) -> None:
+    """Clipping scales by the norm of what moves, and the state has the paths that it has without groups."""
+    program = make_program("optimizer.groups=[{match: '*', rateFactor: 0}]", num_devices=1)
+    grads = {path: jnp.ones(leaf.shape) for path, leaf in program.abstract()["params"].items()}
+    assert float(optax.tree.norm(program.rule.trained(grads))) == 0
+    plain = make_program(num_devices=1)
+    assert flat(program.abstract()).keys() == flat(plain.abstract()).keys()
+    assert plain.rule.trained(grads) is grads
+
+
+def test_a_pattern_that_matches_nothing_is_refused(make_program: MakeProgram) -> None:
+    """As is one whose parameters other groups have all taken; the refusal lists the model's parameters."""
+    with pytest.raises(JobError, match=r"groups\.0\.match: given \"blocks\.nothing\".*blocks\.norm\.weight"):
+        make_program("optimizer.groups=[{match: blocks.nothing}]", num_devices=1)
+    with pytest.raises(JobError, match=r"groups\.1\.match: .*that no group before it has"):
+        make_program("optimizer.groups=[{match: 'blocks.*'}, {match: blocks.norm.weight}]", num_devices=1)

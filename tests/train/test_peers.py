@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -128,10 +128,13 @@ def test_a_single_process_exchanges_with_itself() -> None:
 
 
 def test_hosts_that_see_different_data_are_told_apart() -> None:
-    """Before anything is trained the fingerprints are compared, and the first host that differs is named."""
+    """Before anything is trained fingerprints and sets are compared, and the first host that differs is named."""
 
     class Found:
         fingerprint = "aa"
+
+    class Set:
+        identity: ClassVar[dict[str, str]] = {"files": "cc"}
 
     class Three:
         def exchange(self, _name: str, text: str) -> list[str]:
@@ -139,6 +142,10 @@ def test_hosts_that_see_different_data_are_told_apart() -> None:
 
     data: Any = Found()
     several: Any = Three()
-    _same_data(data, ALONE)
+    _same_data(data, [], ALONE)
     with pytest.raises(DataError, match="aa on rank 0 and bb on rank 2"):
-        _same_data(data, several)
+        _same_data(data, [], several)
+    sets: Any = [Set()]
+    _same_data(data, sets, ALONE)
+    with pytest.raises(DataError, match=r"data\.train or evaluation\.sets: .*bb on rank 2"):
+        _same_data(data, sets, several)

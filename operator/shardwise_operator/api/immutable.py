@@ -65,9 +65,7 @@ def _same(leaf: Leaf) -> str:
         now, before = (f"{root}.{name}" for root in _ROOTS)
         return f"{_holds(now, before)} && {_holds(before, now)}"
     if ITEM in leaf.path:
-        group, _, item = name.partition(f".{ITEM}.")
-        value = f"(has(item.{item}) ? item.{item} : {default})" if default else f"item.{item}"
-        return " == ".join(f"{root}.{group}.map(item, {value})" for root in _ROOTS)
+        return " == ".join(_items(root, name, default, leaf) for root in _ROOTS)
     if leaf.info.is_required() and not any(_optional(leaf)):
         return f"self.{name} == oldSelf.{name}"
     there = [" && ".join(f"has({root}.{part})" for part in _optional(leaf)) for root in _ROOTS]
@@ -76,6 +74,17 @@ def _same(leaf: Leaf) -> str:
             f"({is_there} ? {root}.{name} : {default})" for root, is_there in zip(_ROOTS, there, strict=True)
         )
     return _same_if_there(name, *there)
+
+
+def _items(root: str, name: str, default: str, leaf: Leaf) -> str:
+    """Return the values of a field in all items of a list; one without a value or a default is an empty list."""
+    group, _, item = name.partition(f".{ITEM}.")
+    value = f"item.{item}"
+    if not leaf.info.is_required():
+        value = f"(has({value}) ? {value} : {default})" if default else f"(has({value}) ? [{value}] : [])"
+    values = f"{root}.{group}.map(item, {value})"
+    is_there = [f"has({root}.{part})" for part in _optional(leaf)]
+    return f"({' && '.join(is_there)} ? {values} : [])" if is_there else values
 
 
 def _holds(flags: str, others: str) -> str:
@@ -93,9 +102,11 @@ def _same_if_there(name: str, is_there: str, was_there: str) -> str:
 
 
 def _optional(leaf: Leaf) -> Iterator[str]:
-    """Yield the field and the groups around it, below `training`, that a job may leave out."""
+    """Yield the field, or the list that it is in, and the groups around it that a job may leave out; below the spec."""
     model: type[StrictModel] | None = JobSpec
     for depth, part in enumerate(map(str, leaf.path[1:]), start=2):
+        if part == ITEM:
+            return
         assert model is not None
         info = named_fields(model)[part]
         model = kind_of(info).model

@@ -137,6 +137,37 @@ _TRAINING_RULES = (
         message="expected precision.compute: bfloat16 with attention: cudnn; or set attention: auto",
         field=".precision.compute",
     ),
+    Rule(
+        at=f"{_TRAINING}.optimizer",
+        holds="!has(self.groups) || self.?name.orValue('adamw') != 'adam' "
+        "|| !self.groups.exists(group, has(group.weightDecay))",
+        message="expected groups without weightDecay with name: adam, which has none; adamw has it",
+        field=".groups",
+    ),
+    *(
+        _of_training(
+            holds=f"{there}{sources}.all(source, "
+            "!has(source.chatTemplate) || !has(source.textField) || source.textField == 'text')",
+            message="expected no textField with chatTemplate, which reads messages",
+            field=field,
+        )
+        for sources, there, field in (
+            ("self.data.train", "", ".data.train"),
+            ("self.evaluation.sets", "!has(self.evaluation) || !has(self.evaluation.sets) || ", ".evaluation.sets"),
+        )
+    ),
+    *(
+        _of_training(
+            holds=f"self.data.?attendAcross.orValue('stream') == 'document' || {there}"
+            f"!{sources}.exists(source, has(source.chatTemplate))",
+            message="expected data.attendAcross: document with chatTemplate: conversations would see each other",
+            field=".data.attendAcross",
+        )
+        for sources, there in (
+            ("self.data.train", ""),
+            ("self.evaluation.sets", "!has(self.evaluation) || !has(self.evaluation.sets) || "),
+        )
+    ),
     _of_training(
         holds=f"{_WARMUP} < self.steps",
         message="expected fewer warmupSteps than training.steps",
@@ -159,6 +190,13 @@ _TRAINING_RULES = (
         "|| (self.profile.steps[0] <= self.profile.steps[1] && self.profile.steps[1] <= self.steps)",
         message="expected a first step and a last one that are steps of the run, such as [10, 12]",
         field=".profile.steps",
+    ),
+    _of_training(
+        holds="!has(self.evaluation) || !has(self.evaluation.everySteps) || self.data.?heldOut.orValue(0.0) > 0.0 "
+        "|| (has(self.evaluation.sets) && self.evaluation.sets.size() > 0)",
+        message="expected documents to evaluate on, and there are neither data.heldOut nor evaluation.sets; "
+        "set data.heldOut, such as 0.01, or name sets, or take everySteps out",
+        field=".evaluation.everySteps",
     ),
     Rule(
         at=f"{_TRAINING}.checkpoint",

@@ -16,6 +16,7 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data import tokenizer
 from shardwise.train.data.blocks import BLOCK_BYTES, BlockCache, Range
+from shardwise.train.data.cuts import Even
 from shardwise.train.data.dataset import Dataset, prepare
 from shardwise.train.data.order import Order
 from shardwise.train.data.part_file import PartCounts
@@ -146,7 +147,9 @@ def test_an_index_of_a_hundred_gigabytes_gives_its_sequences() -> None:
     index = Index(tokenizer="", dtype="<u2", part_bytes=64 << 20, corpus={}, parts=(counts,) * num_parts)
     reader = Arithmetic(tokens_per_part)
     tracemalloc.start()
-    sequences = Sequences(streams=(StoredStream(index, "train", reader),), seq_len=seq_len, split_documents=False)
+    stream = StoredStream(index, "train", reader)
+    cut = Even(stream.num_tokens, seq_len)
+    sequences = Sequences(streams=(stream,), cuts=(cut,), seq_len=seq_len, split_documents=False)
     (count,) = sequences.count()
     order = Order(num_sequences=[count], weights=[1.0], seed=7)
     rows = np.concatenate([np.arange(32), np.arange(count - 32, count)])

@@ -13,6 +13,7 @@ from rich.markup import escape
 import shardwise
 from shardwise.cli import (
     check,
+    evaluate,
     export,
     generate,
     import_weights,
@@ -49,6 +50,7 @@ _COMMANDS = (
     ("page", "runs/first --out first.html", page),
     ("stop", "runs/first", stop),
     ("generate", 'runs/first --prompt "def " --tokens 100 --top-p 0.9 --stop "class "', generate),
+    ("evaluate", "runs/first --set 'training.evaluation.sets=[{name: books, paths: [books.txt]}]'", evaluate),
     ("export", "runs/first out/model.safetensors", export),
     ("import", "gpt2/model.safetensors runs/gpt2", import_weights),
 )

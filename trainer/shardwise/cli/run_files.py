@@ -7,7 +7,7 @@ leader of a live run is asked for its status.
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -33,8 +33,9 @@ from shardwise.protocol.contract import (
 )
 from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
+from shardwise.protocol.evaluated import results
 from shardwise.protocol.run_status import RunStatus
-from shardwise.train.metrics import steps
+from shardwise.train.metrics import newest_evaluation, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class RunOverview:
 
     `status` is starting, running, stopped (saved, can go on), complete, failed, nonfinite, dead (its process ended
     without a summary; can go on) or ready (never started). `live` is its leader's status, None if no leader answers.
-    `records` are its metrics, one a step. `checkpoints` are the committed steps, ascending; None if `root` could not be
-    listed, and then `unlisted` says why.
+    `records` are its metrics, one a step, `evaluated` its newest evaluation with its step. `checkpoints` are the
+    committed steps, ascending; None if `root` could not be listed, and then `unlisted` says why.
     """
 
     directory: Path
@@ -53,6 +54,7 @@ class RunOverview:
     summary: Mapping[str, Any]
     live: RunStatus | None
     records: list[dict[str, Any]]
+    evaluated: dict[str, Any] | None
     root: str
     checkpoints: list[int] | None
     unlisted: str
@@ -99,6 +101,7 @@ class RunOverview:
             "step": self.step,
             "of": self.num_steps,
             "loss": newest.get("loss"),
+            "evaluated": self.evaluated and {"step": self.evaluated["step"], "sets": results(self.evaluated)},
             "tokensPerSecond": self.recent("tokensPerSecond"),
             "mfu": self.recent("mfu"),
             "etaSeconds": self.eta_seconds,
@@ -116,13 +119,13 @@ class RunOverview:
         return [record[key] for record in self.records[-RECENT_STEPS:] if record.get(key) is not None]
 
 
-def job_of(directory: Path) -> TrainingJob:
-    """Return the resolved job of a run; UsageError if the directory holds none."""
+def job_of(directory: Path, overrides: Sequence[str] = ()) -> TrainingJob:
+    """Return the resolved job of a run, with `--set` overrides; UsageError if the directory holds none."""
     refuse_other_directory(directory)
     path = directory / JOB_FILE
     if not path.exists():
         raise UsageError(f"{directory}: its run has not got as far as writing {JOB_FILE}; run it first")
-    return of_trainer(resolve(load(path)))
+    return of_trainer(resolve(load(path, overrides)))
 
 
 def root_of(job: TrainingJob, directory: Path) -> str:
@@ -150,6 +153,7 @@ def read_overview(directory: Path) -> RunOverview:
         summary=summary,
         live=live_status(directory) if alive else None,
         records=steps(directory / METRICS),
+        evaluated=newest_evaluation(directory / METRICS),
         root=root,
         checkpoints=checkpoints,
         unlisted=unlisted,

@@ -1,7 +1,7 @@
 """`shardwise status`: a run as its directory and its leader show it. No JAX, and nothing is changed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -14,6 +14,7 @@ from shardwise.cli.in_cluster import Context, Namespace, RunOrJob, job_in_cluste
 from shardwise.cli.run_files import RunOverview, read_overview
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.eta import clock
+from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.run_status import HostStatus, RunStatus
 
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
@@ -92,6 +93,8 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     yield "step", f"{run.step:,}" + (f" of {run.num_steps:,}" if run.num_steps else "")
     if known["loss"] is not None:
         yield "loss", f"{known['loss']:.4f}"
+    if known["evaluated"]:
+        yield "evaluated", escape(_evaluated(**known["evaluated"]))
     if known["tokensPerSecond"] is not None:
         yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s, MFU {known['mfu']:.1%}"
     if known["etaSeconds"] is not None:
@@ -103,6 +106,13 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     for label, key in (("initial digest", "initialDigest"), ("digest", "digest")):
         if known[key]:
             yield label, known[key]
+
+
+def _evaluated(step: int, sets: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Return the losses of the newest evaluation; of a set whose loss was not a number, that it was none."""
+    losses = {"held-out" if name == HELD_OUT else name: values["loss"] for name, values in sets.items()}
+    words = ", ".join(f"{name} {'nan' if loss is None else f'{loss:.4f}'}" for name, loss in losses.items())
+    return f"at step {step:,}: loss {words}"
 
 
 def _hosts(live: RunStatus | None) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,7 @@ _TOKENIZER = "spec.training.data.tokenizer"
 _MODEL = "spec.training.model"
 _XLA_FLAGS = "spec.training.xlaFlags"
 _LEAVE_OUT = "spec.training.data.leaveOut"
+_GROUPS = "spec.training.optimizer.groups"
 
 # By group: the fields that are part of the identity, and those that are free to change.
 _TABLE: Mapping[str, tuple[str, str]] = {
@@ -63,13 +64,14 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     ),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut", ""),
-    "spec.training.data.train.*": ("name weight textField", "paths"),
+    "spec.training.data.train.*": ("name weight textField chatTemplate", "paths"),
     "spec.training.mesh": ("", "tensor fsdp replica dataInner context pipeline"),
     "spec.training.batch": ("sequences", "microbatches"),
     "spec.training.optimizer": (
         "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",
         "",
     ),
+    "spec.training.optimizer.groups.*": ("match rateFactor weightDecay", ""),
     "spec.training.optimizer.schedule": ("kind warmupSteps decaySteps finalRatio", ""),
     "spec.training.precision": ("params compute output reduce", ""),
     "spec.training.loss": ("zLoss", "blockTokens"),
@@ -77,6 +79,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.checkpoint": ("", "path every everySteps"),
     "spec.training.checkpoint.keep": ("", "last everySteps"),
     "spec.training.evaluation": ("", "everySteps batches"),
+    "spec.training.evaluation.sets.*": ("", "name paths textField chatTemplate batches"),
     "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
     "spec.training.profile": ("", "steps ranks"),
     "spec.training.tracking": ("", "tensorboard wandbProject mlflowExperiment"),
@@ -121,6 +124,7 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
         result[_TOKENIZER] = "file"
     result[_XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
     result = without_younger_fields(result)
+    result[_GROUPS] = len(job.spec.training.optimizer.groups)  # so that a run without any is known to have none
     result[_LEAVE_OUT] = " ".join(map(str, sorted(job.spec.training.data.leave_out))) or None
     return {**result, FINGERPRINT: data_fingerprint}
 

@@ -1,9 +1,14 @@
 """The paths of a job as they are from any folder: a run's own job file is read from everywhere."""
 
 from pathlib import Path
+from typing import TypeVar
 
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.spec import TrainingJob
+from shardwise.job.spec.data import Source
+from shardwise.job.spec.training import EvaluationSet
+
+HasPaths = TypeVar("HasPaths", Source, EvaluationSet)
 
 
 def with_absolute_paths(job: TrainingJob) -> TrainingJob:
@@ -12,12 +17,11 @@ def with_absolute_paths(job: TrainingJob) -> TrainingJob:
     if training is None:
         return _with_absolute_workdir(job)
     data, start, checkpoint = training.data, training.start_from, training.checkpoint
-    sources = tuple(
-        source.model_copy(update={"paths": tuple(absolute(path) for path in source.paths)}) for source in data.train
-    )
+    evaluation = training.evaluation
     tokenizer = data.tokenizer if data.tokenizer == BYTE_TOKENIZER else absolute(data.tokenizer)
     changes = {
-        "data": data.model_copy(update={"train": sources, "tokenizer": tokenizer}),
+        "data": data.model_copy(update={"train": _absolute(data.train), "tokenizer": tokenizer}),
+        "evaluation": evaluation.model_copy(update={"sets": _absolute(evaluation.sets)}),
         "start_from": start and start.model_copy(update={"path": absolute(start.path)}),
         "checkpoint": checkpoint.model_copy(update={"path": checkpoint.path and absolute(checkpoint.path)}),
     }
@@ -30,6 +34,8 @@ def _with_absolute_workdir(job: TrainingJob) -> TrainingJob:
     assert program is not None, "the rules want one of the two"
     program = program.model_copy(update={"workdir": absolute(program.workdir or ".")})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"program": program})})
+def _absolute(sources: tuple[HasPaths, ...]) -> tuple[HasPaths, ...]:
+    return tuple(each.model_copy(update={"paths": tuple(absolute(path) for path in each.paths)}) for each in sources)
 
 
 def absolute(path: str) -> str:

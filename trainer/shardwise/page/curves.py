@@ -11,9 +11,12 @@ from typing import Any
 
 from shardwise.page.document import Series
 from shardwise.protocol.eta import RECENT_STEPS
+from shardwise.protocol.evaluated import by_name
 
 NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm")
 HELD_OUT = "heldOutLoss"
+SET_LOSS = "/loss"
+"""Ends the name of the curve of an evaluation set's losses."""
 MOST_POINTS = 2000
 _DIGITS = 6
 
@@ -66,7 +69,9 @@ class Metrics:
             for name in NAMES:
                 self._add(name, step, record.get(name))
         elif event == "evaluated":
-            self._add(HELD_OUT, step, record.get(HELD_OUT))
+            for name, value in by_name(record).items():
+                if name == HELD_OUT or name.endswith(SET_LOSS):
+                    self._add(name, step, value)
         else:
             if event in ("started", "restored"):
                 self.last_step = step
@@ -76,10 +81,11 @@ class Metrics:
 
     def _add(self, name: str, step: int, value: object) -> None:
         # What JSON cannot hold is null in the file: the step then has no point.
+        curve = self.curves.setdefault(name, Curve())
         if isinstance(value, int | float):
-            self.curves[name].add(step, value)
+            curve.add(step, value)
         else:
-            self.curves[name].cut(step)
+            curve.cut(step)
 
     def recent(self, name: str) -> float | None:
         """Return the median of the last steps; None before the first."""
@@ -90,6 +96,11 @@ class Metrics:
         """Return the last value; None if there is none."""
         values = self.curves[name].values
         return values[-1] if values else None
+
+    def set_losses(self) -> dict[str, float]:
+        """Return the last loss on each evaluation set, by its name."""
+        curves = {name: curve for name, curve in self.curves.items() if name.endswith(SET_LOSS)}
+        return {name.removesuffix(SET_LOSS): curve.values[-1] for name, curve in curves.items() if curve.values}
 
     def series(self) -> list[Series]:
         """Return each curve that has a point, thinned."""

@@ -120,6 +120,7 @@ class PageDocument(Message):
     tokens_per_second: float | None = None
     mfu: float | None = None
     held_out_loss: float | None = None
+    set_losses: dict[str, float] = Field(default_factory=dict)
     attempts_made: int = 0
     restarts: dict[str, int] = Field(default_factory=dict)
     entropy: dict[str, float] = Field(default_factory=dict)

@@ -75,6 +75,7 @@ def gather(
         tokens_per_second=metrics.recent("tokensPerSecond"),
         mfu=metrics.recent("mfu"),
         held_out_loss=metrics.last(HELD_OUT),
+        set_losses=metrics.set_losses(),
         attempts_made=len(timeline.attempts),
         restarts=live.restarts if live else (record.restarts if record else summary.get("restarts", {})),
         entropy=summary.get("entropy", {}),

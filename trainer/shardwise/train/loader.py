@@ -36,6 +36,11 @@ class Loader:
         self._shape = (sequences, seq_len)
         self.waited_seconds = 0.0
 
+    @property
+    def num_sequences(self) -> int:
+        """The sequences of a batch."""
+        return self._shape[0]
+
     def number(self, step: int) -> int:
         """Return the number of a step's batch: the step, counted from 0, plus one for each batch left out before it."""
         number = step

@@ -14,10 +14,11 @@ import numpy as np
 
 from shardwise.protocol.contract import Control, Phase
 from shardwise.protocol.errors import NonFiniteError
+from shardwise.protocol.evaluated import as_record
 from shardwise.train.bad_steps import Judge, Verdict
 from shardwise.train.checkpoint import NO_HISTORY, CheckpointWriter
 from shardwise.train.control import Controls
-from shardwise.train.evaluation import evaluate
+from shardwise.train.evaluation import Evaluator
 from shardwise.train.loader import Loader, Rows
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
@@ -233,17 +234,13 @@ class Loop:
         self._controls.measured(time.perf_counter() - began)
 
     def _evaluate(self, number: int) -> None:
-        """Report the mean loss over the first held-out batches, weighted by tokens."""
-        held_out, evaluation = self._start.data.held_out, self._start.evaluation
-        if held_out is None or evaluation is None:
+        """Report means over the first batches of each set, weighted by tokens; one program evaluates them all."""
+        if self._start.evaluation is None:
             return
         with self._phases.entered(Phase.EVALUATE):
-            training = self._program.training
-            num_batches = min(training.evaluation.batches, -(-held_out.num_sequences // training.batch.sequences))
-            loader = self._loader(held_out.rows)
-            means = evaluate(evaluation, self._state["params"], loader, num_batches, self._phases.beat)
-        values = {"heldOutLoss": means.loss, "heldOutAccuracy": means.accuracy, "tokens": means.tokens}
-        self._report.evaluated(number, values)
+            model = Evaluator(self._start.evaluation, self._state["params"], self._loader, self._phases.beat)
+            means = {one.name: model.means(one)._asdict() for one in self._start.evaluated}
+        self._report.evaluated(number, as_record(means))
 
     def _save(self, number: int) -> None:
         self._saves.save(number, self._state, self._judge.losses)

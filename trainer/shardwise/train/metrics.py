@@ -42,7 +42,7 @@ class MetricsLog:
 
     def write(self, record: Record) -> None:
         """Append one record, with null for numbers that JSON cannot hold."""
-        finite = {key: _finite(value) for key, value in record.items()}
+        finite = _finite(record)
         with self._lock:
             self._waiting += json.dumps(finite, allow_nan=False).encode() + b"\n"
             try:
@@ -83,6 +83,17 @@ def steps(path: Path) -> list[dict[str, Any]]:
     return [newest[step] for step in sorted(newest)]
 
 
+def newest_evaluation(path: Path) -> dict[str, Any] | None:
+    """Return the step and the results of the last evaluation that counts (`shardwise.protocol.evaluated`)."""
+    found: list[dict[str, Any]] = []
+    for record in records(path):
+        if record.get("event") in ("started", "restored"):
+            found = [kept for kept in found if kept["step"] <= record["step"]]
+        elif record.get("event") == "evaluated":
+            found = [kept for kept in found if kept["step"] < record["step"]] + [record]
+    return {key: value for key, value in found[-1].items() if key != "event"} if found else None
+
+
 def _drop_partial_line(path: Path) -> None:
     with path.open("r+b") as file:
         content = file.read()
@@ -90,4 +101,6 @@ def _drop_partial_line(path: Path) -> None:
 
 
 def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,15 +4,18 @@ Parameters are a flat dict {path: array} with axis names beside it. Clipping by 
 the step takes the mean of the gradients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from shardwise.job.spec import Optimizer, Schedule
+from shardwise.job.document import wrong
+from shardwise.job.spec import Optimizer, ParameterGroup, Schedule
+from shardwise.protocol.errors import JobError
 
 Names = Mapping[str, tuple[str, ...]]
 Params = Mapping[str, jax.Array]
@@ -74,20 +77,38 @@ class UpdateRule:
     """The learning rate of each parameter, by step from 0."""
     has_masters: bool
     """Whether parameters are kept in bfloat16, with float32 weights beside the moments."""
+    decays: Mapping[str, float]
+    """Weight decay that `transform` leaves to this rule: of parameters whose group says it."""
+    frozen: frozenset[str]
+    """Parameters that stay as they are."""
 
     def init(self, weights: Params) -> Any:
         """Return the state before the first step, for initial weights in float32."""
         moments = self.transform.init(weights)
         return Masters(weights, moments) if self.has_masters else moments
 
+    def trained(self, grads: Params) -> Params:
+        """Return the gradients with 0 for what is frozen: it counts in no norm, and its moments see nothing."""
+        if not self.frozen:
+            return grads
+        return {path: jnp.zeros_like(grad) if path in self.frozen else grad for path, grad in grads.items()}
+
     def apply(self, grads: Params, state: Any, params: Params, step: jax.Array) -> tuple[Params, Any]:
         """Return the parameters and the state after a step, given the mean gradient in float32."""
         weights, moments = (state.weights, state.moments) if self.has_masters else (params, state)
         updates, moments = self.transform.update(grads, moments, weights)
-        moved = {path: weights[path] + self.rates[path](step) * updates[path] for path in weights}
+        moved = {path: self._moved(path, weights[path], updates[path], step) for path in weights}
         if not self.has_masters:
             return moved, moments
         return {path: x.astype(params[path].dtype) for path, x in moved.items()}, Masters(moved, moments)
+
+    def _moved(self, path: str, weight: jax.Array, update: jax.Array, step: jax.Array) -> jax.Array:
+        if path in self.frozen:
+            return weight
+        if path in self.decays:
+            update = update - self.decays[path] * weight
+        moved: jax.Array = weight + self.rates[path](step) * update
+        return moved
 
 
 def optimizer(settings: Optimizer, names: Names, steps: int, *, params: str = "float32") -> UpdateRule:
@@ -95,18 +116,47 @@ def optimizer(settings: Optimizer, names: Names, steps: int, *, params: str = "f
     rate = schedule(settings.schedule, settings.learning_rate, steps)
     other = schedule(settings.schedule, settings.adam_learning_rate or settings.learning_rate, steps)
     of_muon = {path for path, axes in names.items() if settings.name != "muon" or muon_dimensions(axes)}
+    groups = groups_of(settings, names)
+    decays = {path: group.weight_decay for path, group in groups.items() if group.weight_decay is not None}
     # Clipping stays a link of the chain when it is off: without it the moments would have other paths in checkpoints.
     clip = optax.identity() if settings.clip_norm is None else optax.clip_by_global_norm(settings.clip_norm)
     return UpdateRule(
-        transform=optax.chain(clip, _transform(settings, names)),
-        rates={path: rate if path in of_muon else other for path in names},
+        transform=optax.chain(clip, _transform(settings, names, decays.keys())),
+        rates={path: _scaled(rate if path in of_muon else other, groups.get(path)) for path in names},
         has_masters=params != "float32",
+        decays=decays,
+        frozen=frozenset(path for path, group in groups.items() if group.rate_factor == 0),
     )
 
 
-def _transform(settings: Optimizer, names: Names) -> optax.GradientTransformation:
-    """Return the optimizer's own part, at a rate of 1."""
-    decayed = {path: is_matrix(axes) for path, axes in names.items()}
+def groups_of(settings: Optimizer, names: Iterable[str]) -> dict[str, ParameterGroup]:
+    """Return the group of each parameter that has one, by path.
+
+    Raises:
+        JobError: a group is of no parameter.
+
+    """
+    found: dict[str, ParameterGroup] = {}
+    for index, group in enumerate(settings.groups):
+        matched = [path for path in names if fnmatchcase(path, group.match)]
+        if not matched or found.keys() >= set(matched):
+            expected = "parameters that no group before it has" if matched else "a parameter of this model"
+            paths = f"they are {', '.join(sorted(names))}"
+            raise JobError([wrong(f"spec.training.optimizer.groups.{index}.match", group.match, expected, paths)])
+        found = dict.fromkeys(matched, group) | found
+    return found
+
+
+def _scaled(rate: optax.Schedule, group: ParameterGroup | None) -> optax.Schedule:
+    if group is None or group.rate_factor == 1:
+        return rate
+    factor = group.rate_factor
+    return lambda step: factor * rate(step)
+
+
+def _transform(settings: Optimizer, names: Names, others: Collection[str]) -> optax.GradientTransformation:
+    """Return the optimizer's own part, at a rate of 1; it leaves the weight decay of `others` out."""
+    decayed = {path: is_matrix(axes) and path not in others for path, axes in names.items()}
     moments: dict[str, Any] = {"b1": settings.beta1, "b2": settings.beta2}
     rule: optax.GradientTransformation
     match settings.name:
@@ -179,7 +229,8 @@ def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers
 
 def state_bytes_of_a_weight(settings: Optimizer, params: str) -> int:
     """Return the bytes of a job's optimizer for each weight of a block's matrix, which is kept in this dtype."""
-    rule = optimizer(settings, {"weight": ("embed", "mlp")}, steps=1, params=params)
+    plain = settings.model_copy(update={"groups": ()})  # they change no size
+    rule = optimizer(plain, {"weight": ("embed", "mlp")}, steps=1, params=params)
     state = jax.eval_shape(rule.init, {"weight": jax.ShapeDtypeStruct((1, 1), jnp.float32)})
     return sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)
 

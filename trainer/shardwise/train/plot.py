@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from shardwise.protocol.evaluated import HELD_OUT, results
+
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -34,23 +36,28 @@ def plot_png(
     evaluations: Records = (),
     restarts: Sequence[int] = (),
 ) -> None:
-    """Write the curve of `loss`, and of `heldOutLoss` if measured, over `step`.
+    """Write the curve of `loss`, and of the losses of evaluations, over `step`.
 
     Args:
         records: step records, in order.
         floors: entropies by name, in nats per token, drawn as lines, e.g. {"unigram": 3.1}.
         path: the PNG to write.
         title: above the picture.
-        evaluations: events with `heldOutLoss`; for a step that was repeated after a restart, the last one counts.
+        evaluations: their events; for a step that was repeated after a restart, the last one counts.
         restarts: steps at which the run was resumed.
 
     """
-    held_out = {r["step"]: r["heldOutLoss"] for r in evaluations}
+    sets: dict[str, dict[int, float]] = {}
+    for event in evaluations:
+        for name, values in results(event).items():
+            loss = values["loss"]
+            sets.setdefault(name, {})[event["step"]] = float("nan") if loss is None else loss
     resumed = ", ".join(map(str, restarts[:4])) + (" ..." if len(restarts) > 4 else "")
     with picture(path, (8, 4.5), dpi=100) as axes:
         axes.plot([r["step"] for r in records], [r["loss"] for r in records], label="training loss", linewidth=1.2)
-        if held_out:
-            axes.plot(*zip(*sorted(held_out.items()), strict=True), "o-", label="held-out loss", markersize=3)
+        for name, losses in sets.items():
+            what = "held-out loss" if name == HELD_OUT else f"loss on {name}"
+            axes.plot(*zip(*sorted(losses.items()), strict=True), "o-", label=what, markersize=3)
         for (name, value), style in zip(floors.items(), ("--", ":", "-.") * len(floors), strict=False):
             axes.axhline(value, color="gray", linestyle=style, linewidth=1, label=f"{name} entropy {value:.2f}")
         for number, step in enumerate(restarts):

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.evaluated import by_name
 from shardwise.train.checkpoint import SaveTicket
 from shardwise.train.metrics import MetricsLog, Tracker
 from shardwise.train.run_directory import RunDirectory
@@ -32,8 +33,8 @@ class Report:
     def step(self, number: int, record: Mapping[str, float]) -> None:
         """Take the numbers of a complete step."""
 
-    def evaluated(self, number: int, values: Mapping[str, float]) -> None:
-        """Take the result of an evaluation."""
+    def evaluated(self, number: int, record: Mapping[str, Any]) -> None:
+        """Take the results of an evaluation (`shardwise.protocol.evaluated`)."""
 
     def saved(self, ticket: SaveTicket) -> None:
         """Take a committed checkpoint, from the thread that wrote it."""
@@ -66,12 +67,12 @@ class RunReport(Report):
         for tracker in self._others:
             tracker.step(number, record)
 
-    def evaluated(self, number: int, values: Mapping[str, float]) -> None:
+    def evaluated(self, number: int, record: Mapping[str, Any]) -> None:
         """Write an evaluation everywhere."""
-        self._log.write({"event": "evaluated", "step": number, **values})
-        self._view.evaluated(number, values["heldOutLoss"])
+        self._log.write({"event": "evaluated", "step": number, **record})
+        self._view.evaluated(record)
         for tracker in self._others:
-            tracker.step(number, {name: values[name] for name in ("heldOutLoss", "heldOutAccuracy")})
+            tracker.step(number, {name: value for name, value in by_name(record).items() if value is not None})
 
     def saved(self, ticket: SaveTicket) -> None:
         """Write how long the save took."""

@@ -4,6 +4,9 @@ All processes of a run take the same path through this file, and agree on what t
 data are prepared and a checkpoint is read, since none of the three needs the others.
 """
 
+import hashlib
+import json
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +17,15 @@ from jax.stages import Compiled
 
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.identity import identity
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Training, TrainingJob
 from shardwise.protocol.contract import Phase, cache_directory, checkpoint_root
 from shardwise.protocol.errors import DataError
+from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import Manifest, import_lister, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.evaluation_sets import Evaluated, open_sets
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
@@ -42,6 +47,8 @@ class Start:
     job: TrainingJob
     program: Program
     data: Dataset
+    evaluated: tuple[Evaluated, ...]
+    """What is evaluated on; nothing if no evaluation is due."""
     identity: dict[str, Any]
     root: str
     step: Compiled
@@ -120,7 +127,8 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
                 report=show,
                 beat=phases.beat,
             )
-        _same_data(data, peers)
+            evaluated = _evaluated(training, data, program.config.seq_len, show, phases)
+        _same_data(data, evaluated, peers)
         own = identity(job, data_fingerprint=data.fingerprint)
         newest = newest_manifest(root, peers)
         forked = is_fork(run, root, newest, job.metadata.name, own, orders)
@@ -147,6 +155,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         job=job,
         program=program,
         data=data,
+        evaluated=evaluated,
         identity=own,
         root=root,
         step=compiled,
@@ -165,13 +174,34 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
     )
 
 
-def _same_data(data: Dataset, peers: Peers) -> None:
+def _evaluated(training: Training, data: Dataset, seq_len: int, show: Show, phases: Phases) -> tuple[Evaluated, ...]:
+    """Prepare what the evaluations of a run need."""
+    evaluation = training.evaluation
+    if evaluation.every_steps is None:
+        return ()
+    held_out = [Evaluated(name=HELD_OUT, sequences=data.held_out, batches=evaluation.batches)] if data.held_out else []
+    sets = open_sets(
+        evaluation.sets,
+        training.data,
+        seq_len=seq_len,
+        cache_root=cache_directory(),
+        report=show,
+        beat=phases.beat,
+        most=evaluation.batches,
+    )
+    return (*held_out, *sets)
+
+
+def _same_data(data: Dataset, evaluated: Sequence[Evaluated], peers: Peers) -> None:
     """Refuse to start if the hosts, each of which reads the data by itself, found different data."""
-    found = peers.exchange("data", data.fingerprint)
+    sets = [one.identity for one in evaluated if one.identity is not None]
+    content = f"{data.fingerprint} {json.dumps(sets, sort_keys=True)}".encode()
+    found = peers.exchange("data", hashlib.sha256(content).hexdigest() if sets else data.fingerprint)
     others = [rank for rank, fingerprint in enumerate(found) if fingerprint != found[0]]
     if others:
+        what = "data.train or evaluation.sets" if sets else "data.train"
         raise DataError(
-            f"data.train: the hosts see different data: the fingerprint is {found[0]} on rank 0 and {found[others[0]]} "
+            f"{what}: the hosts see different data: the fingerprint is {found[0]} on rank 0 and {found[others[0]]} "
             f"on rank {others[0]}; expected the same files on every host"
         )
 

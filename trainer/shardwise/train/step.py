@@ -126,7 +126,7 @@ def _step(
 ) -> tuple[State, Metrics]:
     rows = jnp.arange(batch.tokens.shape[0], dtype=jnp.int32)
     sums, grads = _over_replicas(program, _gradients)(state["params"], batch, rows, state["step"])
-    mean = jax.tree.map(lambda g: g / sums.weight, grads)
+    mean = program.rule.trained(jax.tree.map(lambda g: g / sums.weight, grads))
     params, optimizer = program.rule.apply(mean, state["optimizer"], state["params"], state["step"])
     settings = program.training.optimizer
     rate = schedule(settings.schedule, settings.learning_rate, program.training.steps)(state["step"])

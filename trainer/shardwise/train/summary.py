@@ -12,6 +12,7 @@ import jax
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import NonFiniteError, ShardwiseError
 from shardwise.train.loop import Outcome
+from shardwise.train.metrics import newest_evaluation
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Start
@@ -36,7 +37,10 @@ class Summary:
     def ended(self, outcome: Outcome, drawn: list[dict[str, Any]], entropy: Mapping[str, float]) -> None:
         """Record the end of the loop, or its stop; `drawn` are the step records, `entropy` is the data's, in nats."""
         status = "stopped" if outcome.stopped else "complete"
-        self.write(status, finalLoss=drawn[-1]["loss"] if drawn else None, digest=outcome.digest, entropy=entropy)
+        evaluated = newest_evaluation(self._directory.metrics)
+        more = {} if evaluated is None else {"evaluated": evaluated}
+        loss = drawn[-1]["loss"] if drawn else None
+        self.write(status, finalLoss=loss, digest=outcome.digest, entropy=entropy, **more)
 
     def failed(self, error: ShardwiseError) -> None:
         """Record the error that ends this start."""

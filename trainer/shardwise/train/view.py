@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.protocol.eta import RECENT_STEPS, clock, eta_seconds
+from shardwise.protocol.evaluated import HELD_OUT, results
 from shardwise.train.memory import DeviceMemory
 
 _LOG_EVERY_SECONDS = 10.0
@@ -25,7 +26,7 @@ class View:
         self._console, self._steps, self._first_step = console, steps, first_step
         self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
         self._saved: int | None = None
-        self._held_out: float | None = None
+        self._losses: dict[str, float | None] = {}
         self._recent_seconds = deque[float](maxlen=RECENT_STEPS)
         self._logged = time.monotonic()
 
@@ -54,9 +55,9 @@ class View:
             self._logged = now
             self._console.print(line, highlight=False, soft_wrap=True)
 
-    def evaluated(self, _number: int, loss: float) -> None:
-        """Show this held-out loss from the next line on."""
-        self._held_out = loss
+    def evaluated(self, record: Mapping[str, Any]) -> None:
+        """Show the losses of an evaluation from the next line on."""
+        self._losses = {name: values["loss"] for name, values in results(record).items()}
 
     def show(self, text: str) -> None:
         """Print a line that stays."""
@@ -77,8 +78,11 @@ class View:
             f"MFU {record['mfu']:.1%}",
             f"ETA {clock(left, hours=False)}",
         ]
-        if self._held_out is not None:
-            parts.append(f"held-out {self._held_out:.4f}")
+        parts += [
+            f"{'held-out' if name == HELD_OUT else name} {loss:.4f}"
+            for name, loss in self._losses.items()
+            if loss is not None
+        ]
         if self._saved is not None:
             parts.append(f"checkpoint {self._saved}")
         return "  ".join(parts)

@@ -84,11 +84,6 @@ CONFLICTS = (
         expected="no decaySteps with kind: constant",
         hint="take kind: cosine, linear or warmup-stable-decay for a fall",
     ),
-    Conflict(
-        facts=(Fact("training.evaluation.everySteps", "set"), Fact("training.data.heldOut", "==", 0.0)),
-        expected="documents to evaluate on, and data.heldOut is 0",
-        hint="set data.heldOut, such as 0.01, or take everySteps out",
-    ),
     *(
         Conflict(
             facts=(Fact(f"training.badSteps.{name}", "==", "rollBack"), Fact("recovery.restarts.nonfinite", "==", 0)),

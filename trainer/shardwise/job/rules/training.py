@@ -7,6 +7,8 @@ from shardwise.job.document import wrong
 from shardwise.job.flags import refusals, repeated
 from shardwise.job.presets import OWNERS
 from shardwise.job.spec import Optimizer, TrainingJob
+from shardwise.job.spec.data import Source
+from shardwise.job.spec.training import EvaluationSet
 from shardwise.job.topology import divisors, mesh_shape, multiples_near
 from shardwise.protocol.errors import Problem
 from shardwise.protocol.text import any_of
@@ -37,6 +39,43 @@ def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
             yield wrong(f"{_PATH}.data.train.{index}.name", name, "a name that no other source has")
 
 
+def evaluation_set_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
+    """Curves and messages tell sets apart by name."""
+    names = [one.name for one in job.spec.training.evaluation.sets]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield wrong(f"{_PATH}.evaluation.sets.{index}.name", name, "a name that no other set has")
+
+
+def conversations_stay_apart(job: TrainingJob) -> Iterator[Problem]:
+    """A conversation is read whole and sees no other one, and its text is in no field."""
+    data, sets = job.spec.training.data, job.spec.training.evaluation.sets
+    named: list[tuple[str, Source | EvaluationSet]] = [
+        (f"data.train.{index}", source) for index, source in enumerate(data.train)
+    ]
+    named += [(f"evaluation.sets.{index}", one) for index, one in enumerate(sets)]
+    for place, source in named:
+        if source.chat_template is None:
+            continue
+        if data.attend_across != "document":
+            expected = "no chatTemplate with data.attendAcross: stream: conversations would see each other"
+            hint = "set data.attendAcross: document"
+            yield wrong(f"{_PATH}.{place}.chatTemplate", source.chat_template, expected, hint)
+        if source.text_field != "text":
+            expected = "no textField with chatTemplate, which reads messages"
+            yield wrong(f"{_PATH}.{place}.textField", source.text_field, expected, "take it out")
+
+
+def evaluation_has_documents(job: TrainingJob) -> Iterator[Problem]:
+    """What is due has something to read."""
+    training = job.spec.training
+    evaluation = training.evaluation
+    if evaluation.every_steps is not None and not training.data.held_out and not evaluation.sets:
+        expected = "documents to evaluate on, and there are neither data.heldOut nor evaluation.sets"
+        hint = "set data.heldOut, such as 0.01, or name sets, or take everySteps out"
+        yield wrong(f"{_PATH}.evaluation.everySteps", evaluation.every_steps, expected, hint)
+
+
 def fields_belong_to_optimizer(job: TrainingJob) -> Iterator[Problem]:
     """A setting that the update rule does not use is a mistake, not a wish to be ignored."""
     optimizer = job.spec.training.optimizer
@@ -46,6 +85,15 @@ def fields_belong_to_optimizer(job: TrainingJob) -> Iterator[Problem]:
             path = f"{_PATH}.optimizer.{Optimizer.model_fields[name].alias}"
             hint = f"{' and '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
             yield wrong(path, value, f"nothing: {optimizer.name} has no such setting", hint)
+
+
+def groups_decay_only_with_decay(job: TrainingJob) -> Iterator[Problem]:
+    """Adam has no decoupled weight decay, for a group of parameters neither."""
+    optimizer = job.spec.training.optimizer
+    for index, group in enumerate(optimizer.groups):
+        if group.weight_decay is not None and optimizer.name not in OWNERS["weight_decay"]:
+            path = f"{_PATH}.optimizer.groups.{index}.weightDecay"
+            yield wrong(path, group.weight_decay, f"nothing: {optimizer.name} has no such setting", "adamw has it")
 
 
 def warmup_ends(job: TrainingJob) -> Iterator[Problem]:
@@ -114,7 +162,11 @@ def _multiples(number: int, step: int) -> str:
 RULES = (
     batch_divides,
     source_names_are_unique,
+    evaluation_set_names_are_unique,
+    conversations_stay_apart,
+    evaluation_has_documents,
     fields_belong_to_optimizer,
+    groups_decay_only_with_decay,
     warmup_ends,
     decay_has_room,
     kept_checkpoints_are_made,

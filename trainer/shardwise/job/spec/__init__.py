@@ -7,7 +7,7 @@ from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import FilledFrom, Unit
 from shardwise.job.spec.job import Hardware, JobSpec, TrainingJob
 from shardwise.job.spec.model import Model, RopeScaling
-from shardwise.job.spec.optimizer import Optimizer, Schedule
+from shardwise.job.spec.optimizer import Optimizer, ParameterGroup, Schedule
 from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.program import Program
 from shardwise.job.spec.recovery import Recovery, Restarts
@@ -24,6 +24,7 @@ __all__ = [
     "Mesh",
     "Model",
     "Optimizer",
+    "ParameterGroup",
     "Pod",
     "Profile",
     "Program",

@@ -8,6 +8,14 @@ from shardwise.job.spec.base import MAX_INT32, FilledFrom, Label, PathText, Unit
 from shardwise.protocol.strict_model import StrictModel
 
 TokenText = Annotated[str, Field(min_length=1, max_length=256)]
+TextField = Annotated[
+    str, Field(min_length=1, max_length=256, description="The key of the text in each line of a JSONL file.")
+]
+
+ChatTemplate = Annotated[
+    Literal["chatml", "llama3"] | None,
+    Field(description="How conversations in messages become text; only their answers are learned. Left out, text."),
+]
 
 
 class Source(StrictModel):
@@ -20,9 +28,8 @@ class Source(StrictModel):
     weight: Annotated[float, Unit("ratio")] = Field(
         1.0, gt=0, le=1e6, description="Share in the mixture, relative to the other sources'."
     )
-    text_field: str = Field(
-        "text", min_length=1, max_length=256, description="The key of the text in each line of a JSONL file."
-    )
+    text_field: TextField = "text"
+    chat_template: ChatTemplate = None
 
 
 class Data(StrictModel):

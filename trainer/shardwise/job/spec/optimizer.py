@@ -34,6 +34,20 @@ class Schedule(StrictModel):
     )
 
 
+class ParameterGroup(StrictModel):
+    """What is different for the parameters whose paths match; of several groups the first that matches counts."""
+
+    match: str = Field(
+        min_length=1, max_length=256, description="Parameters by path, such as blocks.*.bias; * is any text, dots too."
+    )
+    rate_factor: Annotated[float, Unit("ratio")] = Field(
+        1.0, ge=0, le=1000, description="Times the learning rate; at 0 the parameters stay as they are."
+    )
+    weight_decay: Annotated[float | None, Unit("ratio"), FilledFrom("the optimizer's, for matrices")] = Field(
+        None, ge=0, le=10, description="Pull to zero, of matrices and others alike; not for adam."
+    )
+
+
 class Optimizer(StrictModel):
     """The update rule."""
 
@@ -61,4 +75,7 @@ class Optimizer(StrictModel):
     )
     adam_learning_rate: Annotated[_LearningRate | None, Unit("per step"), FilledFrom("learningRate, for muon")] = Field(
         None, description="The highest rate for what Muon leaves to Adam; muon only."
+    )
+    groups: tuple[ParameterGroup, ...] = Field(
+        (), strict=False, max_length=32, description="Parameters with rates and decays of their own."
     )

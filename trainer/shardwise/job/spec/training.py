@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, PathText, Unit, XlaFlag
-from shardwise.job.spec.data import Data
+from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Label, PathText, Unit, XlaFlag
+from shardwise.job.spec.data import ChatTemplate, Data, TextField
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 from shardwise.protocol.job_status import MAX_HOSTS
@@ -113,11 +113,30 @@ class Checkpoint(StrictModel):
     keep: Keep = Field(Keep(), description="Which checkpoints stay.")
 
 
+class EvaluationSet(StrictModel):
+    """Text that is evaluated on and never trained on, in files of its own."""
+
+    name: Label = Field(description="What metrics and messages call the set; unique.")
+    paths: tuple[PathText, ...] = Field(
+        strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
+    )
+    text_field: TextField = "text"
+    chat_template: ChatTemplate = None
+    batches: Annotated[int | None, Unit("batches"), FilledFrom("evaluation.batches")] = Field(
+        None, ge=1, le=100000, description="Batches of one evaluation, at most; the whole set has no more."
+    )
+
+
 class Evaluation(StrictModel):
-    """Loss on held-out documents; needs data.heldOut."""
+    """Loss on held-out documents, and on sets of text of their own; needs data.heldOut or sets."""
 
     every_steps: Annotated[Count | None, Unit("steps")] = Field(None, description="Steps between evaluations.")
-    batches: Annotated[int, Unit("batches")] = Field(8, ge=1, le=100000, description="Batches of one evaluation.")
+    batches: Annotated[int, Unit("batches")] = Field(
+        8, ge=1, le=100000, description="Batches of one evaluation, of each set at most."
+    )
+    sets: tuple[EvaluationSet, ...] = Field(
+        (), strict=False, max_length=32, description="Sets beside the held-out documents; never trained on."
+    )
 
 
 class StartFrom(StrictModel):

@@ -19,10 +19,12 @@ from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
 from shardwise.train.data.cache import CachedCorpus, open_or_build
+from shardwise.train.data.chat import of_source
 from shardwise.train.data.digests import file_digests
 from shardwise.train.data.files import find_files
 from shardwise.train.data.order import Order
-from shardwise.train.data.sequences import HeldOutSet, Sequences, Stream, TrainSet
+from shardwise.train.data.sequences import HeldOutSet, Sequences, Stream, TrainSet, cut_up
+from shardwise.train.data.sources import field_of
 from shardwise.train.data.token_store import TokenStore, open_store
 from shardwise.train.data.tokenise import Corpus
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
@@ -94,13 +96,10 @@ def prepare(
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    folder = cache_root / _DATA_FOLDER
-    with _cache_errors(folder):
-        opened = [_opened(source, data.held_out, tokenizer, folder, report, beat) for source in data.train]
+    opened = open_all(data, tokenizer, cache_root, report, beat)
     summaries = tuple(each.summary for each in opened)
-    across = data.attend_across == "stream"
-    train = Sequences(streams=tuple(each.train for each in opened), seq_len=seq_len, split_documents=not across)
-    held_out = Sequences(streams=tuple(each.held_out for each in opened), seq_len=seq_len, split_documents=not across)
+    train = cut_up(data.train, [each.train for each in opened], data, seq_len)
+    held_out = cut_up(data.train, [each.held_out for each in opened], data, seq_len)
     _refuse_too_little(summaries, train, held_out, data.held_out)
     weights = [source.weight for source in data.train]
     return Dataset(
@@ -111,6 +110,18 @@ def prepare(
         train=TrainSet(train, Order(num_sequences=train.count(), weights=weights, seed=seed)),
         held_out=HeldOutSet(held_out) if data.held_out else None,
     )
+
+
+def open_all(
+    data: Data, tokenizer: Tokenizer, cache_root: Path, report: Callable[[str], None], beat: Callable[[], None]
+) -> list["Opened"]:
+    """Return the streams of each source, after tokenising what neither the cache nor a store has."""
+    folder = cache_root / _DATA_FOLDER
+    with _cache_errors(folder):
+        return [
+            _opened(source, data.held_out, of_source(tokenizer, source.chat_template), folder, report, beat)
+            for source in data.train
+        ]
 
 
 @contextmanager
@@ -127,8 +138,8 @@ def _cache_errors(folder: Path) -> Iterator[None]:
         raise in_words(error, words, DataError) from error
 
 
-class _Opened(NamedTuple):
-    """A source, ready to be read. `identity` is `Corpus.identity()`, whoever tokenised it."""
+class Opened(NamedTuple):
+    """A source, ready to be read. `identity` is `Corpus.identity()`, whoever tokenised it, and the chat template."""
 
     identity: dict[str, Any]
     summary: SourceSummary
@@ -143,29 +154,31 @@ def _opened(
     folder: Path,
     report: Callable[[str], None],
     beat: Callable[[], None],
-) -> _Opened:
+) -> Opened:
     store = open_store(source.paths, folder)
     if store is not None:
         store.refuse_other(tokenizer, held_out)
         report(f"{source.name}: {store.train.num_tokens:,} tokens of the store {store.url}")
-        return _of(source.name, store.index.corpus, store)
+        return _of(source, store.index.corpus, store)
     files = find_files(source.paths)
     digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=report, beat=beat)
-    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=source.text_field, held_out=held_out)
+    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=field_of(source), held_out=held_out)
     cached = open_or_build(corpus, tokenizer, directory=folder, report=report, beat=beat)
-    return _of(source.name, corpus.identity(), cached)
+    return _of(source, corpus.identity(), cached)
 
 
-def _of(name: str, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> _Opened:
+def _of(source: Source, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> Opened:
     summary = SourceSummary(
-        name=name,
+        name=source.name,
         num_files=len(identity["files"]),
         num_documents=streams.train.num_documents,
         num_tokens=streams.train.num_tokens,
         num_held_out_documents=streams.held_out.num_documents,
         num_held_out_tokens=streams.held_out.num_tokens,
     )
-    return _Opened(identity, summary, streams.train, streams.held_out)
+    if source.chat_template is not None:
+        identity = {**identity, "chat_template": source.chat_template}
+    return Opened(identity, summary, streams.train, streams.held_out)
 
 
 def _refuse_too_little(

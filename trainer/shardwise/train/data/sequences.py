@@ -2,21 +2,23 @@
 
 It knows no mesh: the caller asks for the samples that its devices need, in any order and on any number of hosts.
 
-Sequence i of length S is the tokens [i S, i S + S] of its stream, the last one being only a target. What is left at the
-end of a stream is not used.
+Where the sequences of a stream begin and end is for `cuts` to say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.spec.data import Data, Source
+from shardwise.train.data.cuts import Cut, Even, Packed
 from shardwise.train.data.order import Int64Array, Order
 
 # Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
 _HELD_OUT_SEED = 0
+_WITHOUT_MARK = np.int32(0x7FFFFFFF)
 
 
 class Stream(Protocol):
@@ -49,34 +51,56 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """Sequences of streams by (source, number)."""
+    """Sequences of streams by (source, number). Each stream has a cut."""
 
     streams: tuple[Stream, ...]
+    cuts: tuple[Cut, ...]
     seq_len: int
     split_documents: bool
 
     def count(self) -> list[int]:
         """Return the number of sequences [source]."""
-        return [max(0, stream.num_tokens - 1) // self.seq_len for stream in self.streams]
+        return [cut.count() for cut in self.cuts]
 
     def read(self, sources: Int64Array, sequences: Int64Array) -> Batch:
         """Return the batch of these sequences, in order; both arguments [batch]."""
-        tokens = np.empty((sources.size, self.seq_len + 1), np.int32)
-        segments = np.zeros_like(tokens)
+        tokens = np.zeros((sources.size, self.seq_len + 1), np.int32)
+        segments, counted = np.zeros_like(tokens), np.zeros(tokens.shape, np.bool_)
         for source in np.unique(sources):
-            starts = sequences[sources == source] * self.seq_len
-            self.streams[source].prefetch((start, start + self.seq_len + 1) for start in starts.tolist())
-        for row, (source, sequence) in enumerate(zip(sources.tolist(), sequences.tolist(), strict=True)):
-            start = sequence * self.seq_len
-            tokens[row] = self.streams[source].read(start, start + self.seq_len + 1)
-            if self.split_documents:
-                segments[row] = _segments(self.streams[source], start, self.seq_len + 1)
+            stream, cut, rows = self.streams[source], self.cuts[source], np.flatnonzero(sources == source)
+            bounds = [each.tolist() for each in cut.bounds(sequences[rows])]
+            stream.prefetch(zip(*bounds, strict=True))
+            for row, start, stop in zip(rows.tolist(), *bounds, strict=True):
+                found, size = stream.read(start, stop), stop - start
+                counted[row, :size] = found < 0 if cut.marked else True
+                tokens[row, :size] = found & _WITHOUT_MARK if cut.marked else found
+                if self.split_documents:
+                    segments[row, :size] = _segments(stream, start, size)
+                    segments[row, size:] = segments[row, size - 1] + 1  # no document is seen from the room that is left
         return Batch(
             tokens=tokens[:, :-1],
             targets=tokens[:, 1:],
-            weights=(segments[:, :-1] == segments[:, 1:]).astype(np.float32),
+            weights=(counted[:, 1:] & (segments[:, :-1] == segments[:, 1:])).astype(np.float32),
             segments=segments[:, :-1],
         )
+
+
+def cut_up(
+    sources: Sequence[Source], streams: Sequence[Stream], data: Data, seq_len: int, *, keeps_rest: bool = False
+) -> Sequences:
+    """Return the sequences of sources' streams: whole conversations, or even ones of text.
+
+    What is left at the end of a text is a shorter sequence, or is not used.
+    """
+    return Sequences(
+        streams=tuple(streams),
+        cuts=tuple(
+            Packed(stream, seq_len) if source.chat_template else Even(stream.num_tokens, seq_len, keeps_rest=keeps_rest)
+            for source, stream in zip(sources, streams, strict=True)
+        ),
+        seq_len=seq_len,
+        split_documents=data.attend_across == "document",
+    )
 
 
 class TrainSet:

@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
+from shardwise.job.spec.data import Source
 from shardwise.protocol.errors import DataError
+from shardwise.train.data.chat import conversation_of
 from shardwise.train.data.files import DataFile, read_blocks
 
 _SPLIT_SALT = b"shardwise split"
 _GIVEN_CHARS = 60
 _DECODER = json.JSONDecoder()
+CONVERSATION = ""
+"""In place of a text field: a line is a conversation (`shardwise.train.data.chat`). No job can name this field."""
 
 
 class Document(NamedTuple):
@@ -45,6 +49,11 @@ def file_kind(file: DataFile) -> str:
             "Write one object a line and name it .jsonl, or give the path of a text file."
         )
     return "jsonl" if suffix == ".jsonl" else "text"
+
+
+def field_of(source: Source) -> str:
+    """Return the text field of a source's lines, or CONVERSATION."""
+    return source.text_field if source.chat_template is None else CONVERSATION
 
 
 def is_held_out(document: Document, fraction: float) -> bool:
@@ -105,6 +114,8 @@ def _text_of(line: bytes, text_field: str, where: str) -> bytes:
         raise DataError(f"{where}: byte {error.start} of the line is not UTF-8; {expected} in UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error}), given {_shown(line)}; {expected}.") from error
+    if text_field == CONVERSATION:
+        return conversation_of(value, where)
     if not isinstance(value, dict):
         raise DataError(f"{where}: given {_shown(line)}; {expected}.")
     if not isinstance(value.get(text_field), str):

@@ -15,15 +15,17 @@ from typing import Protocol, TypeVar
 
 from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
+from shardwise.train.data.chat import TokenizerName
 from shardwise.train.data.digests import refuse_empty
 from shardwise.train.data.files import DataFile, find_files
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import PartCounts
 from shardwise.train.data.scan import Scan, parts, spans
+from shardwise.train.data.sources import field_of
 from shardwise.train.data.store_tasks import PartTask, do_scan, make_part, parts_that_are_there, scan_tasks
 from shardwise.train.data.token_store import INDEX, Index, is_store
 from shardwise.train.data.tokenise import Corpus
-from shardwise.train.data.tokenizer import BYTE, Tokenizer, TokenizerName, token_dtype
+from shardwise.train.data.tokenizer import BYTE, Tokenizer
 
 PART_BYTES = 64 << 20
 """Of the corpus: what a kill loses of each process at most."""
@@ -64,16 +66,19 @@ def build(data: Data, to: str, *, run: Run, progress: Progress, part_bytes: int 
     # Tasks run in other folders and on other hosts, so the path is absolute.
     path = data.tokenizer if data.tokenizer == BYTE else find_files([data.tokenizer])[0].url
     name = TokenizerName(path, data.begin_token, data.end_token)
-    builder = _Builder(
-        tokenizer=name.load(),
-        name=name,
-        held_out=data.held_out,
-        to=Folder(to).absolute(),
-        run=run,
-        progress=progress,
-        part_bytes=part_bytes,
-    )
-    return [builder.build(source) for source in data.train]
+    builders = [
+        _Builder(
+            tokenizer=own.load(),
+            name=own,
+            held_out=data.held_out,
+            to=Folder(to).absolute(),
+            run=run,
+            progress=progress,
+            part_bytes=part_bytes,
+        )
+        for own in (name._replace(template=source.chat_template) for source in data.train)
+    ]
+    return [builder.build(source) for builder, source in zip(builders, data.train, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +102,7 @@ class _Builder:
                 number=number,
                 spans=part,
                 folder=folder.url,
-                text_field=source.text_field,
+                text_field=field_of(source),
                 held_out=self.held_out,
                 tokenizer=self.name,
                 fingerprint=self.tokenizer.fingerprint,
@@ -128,11 +133,11 @@ class _Builder:
         digests = tuple(each.digest for each in scans)
         refuse_empty(files, digests)
         corpus = Corpus(
-            name=source.name, files=files, digests=digests, text_field=source.text_field, held_out=self.held_out
+            name=source.name, files=files, digests=digests, text_field=field_of(source), held_out=self.held_out
         )
         return Index(
             tokenizer=self.tokenizer.fingerprint,
-            dtype=token_dtype(self.tokenizer.vocab_size).str,
+            dtype=self.tokenizer.stored_dtype.str,
             part_bytes=self.part_bytes,
             corpus=corpus.identity(),
             parts=(),

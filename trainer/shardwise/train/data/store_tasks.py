@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwise.protocol.errors import DataError
+from shardwise.train.data.chat import TokenizerName
 from shardwise.train.data.digests import SETTLED_SECONDS
 from shardwise.train.data.files import DataFile
 from shardwise.train.data.folder import Folder
@@ -20,7 +21,7 @@ from shardwise.train.data.part_file import HEADER_BYTES, PartCounts, read_header
 from shardwise.train.data.scan import Scan, Span, changed, scan, span_pieces
 from shardwise.train.data.token_store import PART_SUFFIX, part_name
 from shardwise.train.data.tokenise import encoded
-from shardwise.train.data.tokenizer import Tokenizer, TokenizerName, token_dtype
+from shardwise.train.data.tokenizer import Tokenizer
 
 _FILES = 4096  # that one task reads
 _THREADS = 16
@@ -88,7 +89,7 @@ def make_part(task: PartTask) -> tuple[int, PartCounts, bool]:
     Raise DataError for data that cannot be used, a file that changes meanwhile, and another tokenizer on this host.
     """
     tokenizer = _tokenizer(task.tokenizer, task.fingerprint)
-    folder, name, dtype = Folder(task.folder), part_name(task.number), token_dtype(tokenizer.vocab_size)
+    folder, name, dtype = Folder(task.folder), part_name(task.number), tokenizer.stored_dtype
     there = _counts(folder, name, folder.size(name), dtype.itemsize)
     if there is not None:
         return task.number, there, False

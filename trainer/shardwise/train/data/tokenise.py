@@ -11,7 +11,7 @@ from typing import NamedTuple
 from shardwise.train.data.files import DataFile
 from shardwise.train.data.sources import Document, documents, file_kind, is_held_out
 from shardwise.train.data.store import StreamLayout, StreamWriter
-from shardwise.train.data.tokenizer import TokenArray, Tokenizer, token_dtype
+from shardwise.train.data.tokenizer import TokenArray, Tokenizer
 
 TRAIN, HELD_OUT = "train", "held-out"
 TOKENS_PER_FILE = 64 << 20
@@ -52,10 +52,13 @@ def write_streams(
 
     Raise DataError for data that cannot be used, OSError for a disk that cannot be written.
     """
-    dtype = token_dtype(tokenizer.vocab_size)
     writers = {
         name: StreamWriter(
-            directory, name, dtype=dtype, tokens_per_file=TOKENS_PER_FILE, end_of_text=tokenizer.end_of_text
+            directory,
+            name,
+            dtype=tokenizer.stored_dtype,
+            tokens_per_file=TOKENS_PER_FILE,
+            end_of_text=tokenizer.end_of_text,
         )
         for name in (TRAIN, HELD_OUT)
     }

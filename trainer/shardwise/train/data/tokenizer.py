@@ -6,7 +6,7 @@ They encode a corpus or a prompt, and decode an answer. They read no data file b
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,10 @@ class Tokenizer(Protocol):
         """The id that each document begins with, if any."""
 
     @property
+    def stored_dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
+        """The type in which its tokens are stored."""
+
+    @property
     def fingerprint(self) -> str:
         """Differs when the same text may give other tokens."""
 
@@ -50,6 +54,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> TokenArray:
         """Return the tokens of a text, without end-of-text; `token_dtype(vocab_size)` [token]."""
 
+    def marker(self, name: str) -> TokenArray:
+        """Return the tokens that a marker of a template is, such as <|im_end|>; DataError if there is none."""
+
     def prompt(self, text: str) -> list[int]:
         """Return the tokens that a model is given to go on from: those of a document that begins so."""
 
@@ -59,18 +66,6 @@ class Tokenizer(Protocol):
 
 class Beginning(bytes):
     """The first piece of a document, where the tokenizer puts a token before it."""
-
-
-class TokenizerName(NamedTuple):
-    """A tokenizer as a job names it, to be loaded in another process."""
-
-    path: str
-    begin: str | None
-    end: str | None
-
-    def load(self) -> Tokenizer:
-        """Return it; DataError if it cannot be used."""
-        return load_tokenizer(self.path, begin=self.begin, end=self.end)
 
 
 def load_tokenizer(spec: str, *, begin: str | None = None, end: str | None = None) -> Tokenizer:
@@ -96,6 +91,7 @@ class ByteTokenizer:
     vocab_size = 257
     begin_of_text = None
     end_of_text = 256
+    stored_dtype = np.dtype("<u2")
     fingerprint = "byte-257"
 
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:  # noqa: ARG002
@@ -109,6 +105,10 @@ class ByteTokenizer:
     def encode(self, text: str) -> TokenArray:
         """Return the UTF-8 bytes of the text."""
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2")
+
+    def marker(self, name: str) -> TokenArray:
+        """Return the bytes of its name: there are no other tokens."""
+        return self.encode(name)
 
     def prompt(self, text: str) -> list[int]:
         """Return the tokens of the text; end-of-text, after which a document begins, if it is empty."""
@@ -150,7 +150,8 @@ class HfTokenizer:
         self.begin_of_text = None if begin is None else _token(vocabulary, path, begin, "beginToken")
         tokens = "".join(f"-{name}-{token}" for name, token in (("begin", begin), ("end", end)) if token is not None)
         self.fingerprint = f"tokenizer.json-{hashlib.sha256(content).hexdigest()}{tokens}"
-        self._dtype = token_dtype(self.vocab_size)
+        self._dtype = self.stored_dtype = token_dtype(self.vocab_size)
+        self._path = path
 
     def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
         """Yield pieces of valid UTF-8 of at most about PIECE_BYTES. Raise DataError at the first byte that is not."""
@@ -173,6 +174,16 @@ class HfTokenizer:
     def encode(self, text: str) -> TokenArray:
         """Encode the text as a whole."""
         return np.array(self._library.encode(text, add_special_tokens=False).ids, self._dtype)
+
+    def marker(self, name: str) -> TokenArray:
+        """Return the token of this name."""
+        token = self._library.token_to_id(name)
+        if token is None:
+            raise DataError(
+                f"tokenizer {self._path!r} has no token {name}, which chatTemplate writes; expected one among its "
+                "added tokens. Add it to the file, or take the chatTemplate of this tokenizer."
+            )
+        return np.array([token], self._dtype)
 
     def prompt(self, text: str) -> list[int]:
         """Return the token that begins documents, if there is one, and those of the text; else end-of-text."""

@@ -1,0 +1,89 @@
+"""shardwise.cli.evaluate: the sets of a run, or others, on its checkpoints, each to its last token."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from tests.cli.conftest import Command
+from tests.train.conftest import run_here
+
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.evaluated import results
+from shardwise.train.metrics import records
+
+BOOKS = "call me Ishmael, some years ago, never mind how long precisely"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run of 2 steps on 8 devices, evaluated on all of its sets after each; its programs are kept apart."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    (folder / "text.jsonl").write_text("".join(f'{{"text": "{n} green bottles, and no more."}}\n' for n in range(300)))
+    (folder / "books.txt").write_text(BOOKS)
+    directory = folder / "run"
+    (directory / "logs").mkdir(parents=True)
+    (directory / ".lock").touch()
+    words = [
+        f"training.data={{train: [{{name: text, paths: [{folder}/text.jsonl]}}], heldOut: 0.2}}",
+        f"training.evaluation={{everySteps: 1, batches: 99, sets: [{{name: books, paths: [{folder}/books.txt]}}]}}",
+        "training.mesh.tensor=2",
+        "training.model.layers=1",
+        "training.checkpoint.everySteps=1",
+        "training.steps=2",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDWISE_CACHE", str(folder / "cache"))
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()
+        assert run_here(directory, *words) == ExitCode.OK
+        yield directory
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
+
+
+def test_a_checkpoint_is_evaluated_as_in_training(run: Path, process: Command, tmp_path: Path) -> None:
+    """On one device as on the run's eight: the loss of each checkpoint on each set is that of its step."""
+    in_training = {
+        record["step"]: results(record)
+        for record in records(run / "metrics.jsonl")
+        if record.get("event") == "evaluated"
+    }
+    for step in (1, 2):
+        ended = process("evaluate", str(run), "--step", str(step), "--json", folder=tmp_path)
+        assert ended.code == 0
+        assert "evaluating books: 1 batches" in ended.error
+        known = json.loads(ended.out)
+        assert (known["step"], list(known["sets"])) == (step, ["heldOut", "books"])
+        books, trained = known["sets"]["books"], in_training[step]["books"]
+        assert books["tokens"] == trained["tokens"] == len(BOOKS)
+        assert books["loss"] == pytest.approx(trained["loss"], rel=1e-5)
+        assert books["accuracy"] == trained["accuracy"]
+        assert books["perplexity"] == pytest.approx(2.718281828459045 ** books["loss"])
+        # Training leaves out what is left behind the last whole sequence; here it counts.
+        held_out, of_training = known["sets"]["heldOut"], in_training[step]["heldOut"]["tokens"]
+        assert of_training
+        assert of_training <= held_out["tokens"] < of_training + 32
+
+
+def test_other_text_is_named_on_the_command_line(run: Path, process: Command, tmp_path: Path) -> None:
+    """Sets that --set gives take the place of the job's; what is shown is a table."""
+    (tmp_path / "web.txt").write_text("buy this " * 20)
+    words = ["--set=training.data.heldOut=0", "--set=training.evaluation.sets=[{name: web, paths: [web.txt]}]"]
+    ended = process("evaluate", str(run), *words, folder=tmp_path)
+    assert ended.code == 0
+    (row,) = [line.split() for line in ended.out.splitlines() if "web" in line]
+    assert row[-2] == "180"
+    assert "books" not in ended.out
+
+
+def test_there_must_be_text(run: Path, command: Command) -> None:
+    """Without sets, and where their files are not there, it is said what to give."""
+    ended = command("evaluate", str(run), "--set=training.data.heldOut=0", "--set=training.evaluation={}")
+    assert ended.code == 2
+    assert "--set 'training.evaluation.sets=[{name: books, paths: [books.txt]}]'" in ended.error
+    ended = command("evaluate", str(run), "--set=training.evaluation.sets=[{name: x, paths: [nothing.txt]}]")
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "nothing.txt" in ended.error

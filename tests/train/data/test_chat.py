@@ -1,0 +1,207 @@
+"""Conversations: which tokens they become, which of them are learned, and how they lie in sequences."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+from shardwise.job.spec.data import Data
+from shardwise.protocol.errors import DataError
+from shardwise.train.data.chat import MARK, ChatTokenizer, conversation_of
+from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.sequences import Batch
+from shardwise.train.data.store_builder import build
+from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer
+
+END = 256
+GREETING = [("user", "hi"), ("assistant", "yo")]
+TURNS = [("system", "be brief"), ("user", "1+1?"), ("assistant", "2"), ("user", "sure?"), ("assistant", "yes")]
+
+
+def line(messages: list[tuple[str, str]]) -> str:
+    """A line of JSONL with a conversation."""
+    return json.dumps({"messages": [{"role": role, "content": content} for role, content in messages]}) + "\n"
+
+
+def by_hand(messages: list[tuple[str, str]]) -> tuple[list[int], list[bool]]:
+    """The bytes of a conversation in ChatML, and which of them are learned, written out plainly."""
+    tokens: list[int] = []
+    counts: list[bool] = []
+    for role, content in messages:
+        for text, counted in (
+            (f"<|im_start|>{role}\n", False),
+            (f"{content}<|im_end|>", role == "assistant"),
+            ("\n", False),
+        ):
+            tokens += text.encode()
+            counts += [counted] * len(text.encode())
+    return [*tokens, END], [*counts, False]
+
+
+def data_of(path: str, **fields: Any) -> Data:
+    """A data section with one source of conversations."""
+    source = {"name": "chat", "paths": [path], "chatTemplate": "chatml"}
+    return Data.model_validate({"train": [source], "attendAcross": "document", **fields})
+
+
+def prepared(path: Path, cache: Path, *, seq_len: int, **fields: Any) -> Dataset:
+    """The data of a file of conversations."""
+    return prepare(data_of(str(path), **fields), seq_len=seq_len, seed=0, cache_root=cache, report=lambda _: None)
+
+
+def learned(batch: Batch) -> list[list[int]]:
+    """The targets that count [row]."""
+    return [row[weights > 0].tolist() for row, weights in zip(batch.targets, batch.weights, strict=True)]
+
+
+def test_answers_alone_are_marked() -> None:
+    """Their content and the marker that ends them; headers, other roles and the end of the document are not."""
+    tokenizer = ChatTokenizer(ByteTokenizer(), "chatml")
+    (found,) = tokenizer.encode_batch([json.dumps(TURNS).encode()])
+    tokens, counts = by_hand(TURNS)
+    assert (found & ~MARK).tolist() == tokens[:-1]
+    assert ((found & MARK) > 0).tolist() == counts[:-1]
+
+
+def test_weights_are_those_by_hand(tmp_path: Path) -> None:
+    """In batches as in the text: whole conversations in each sequence, the answers' targets 1, all others 0."""
+    conversations = [[("user", f"say {number}"), ("assistant", f"it is {number}")] for number in range(40)]
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(map(line, conversations)))
+    seq_len = 160
+    data = prepared(path, tmp_path, seq_len=seq_len)
+    batch = data.train.rows(np.arange(data.train.num_sequences))
+
+    expected: list[tuple[list[int], list[float], list[int]]] = []
+    row: tuple[list[int], list[bool], list[int]] = ([], [], [])
+    number = 0
+    for conversation in [*conversations, None]:
+        tokens, counts = by_hand(conversation) if conversation else ([], [])
+        if conversation is None or len(row[0]) + len(tokens) > seq_len + 1:
+            room = seq_len + 1 - len(row[0])
+            segments = [*row[2], *[number] * room]
+            weights = [float(count) for count in [*row[1], *[False] * room]][1:]
+            expected.append(([*row[0], *[0] * room], weights, segments))
+            row, number = ([], [], []), 0
+        row[0].extend(tokens)
+        row[1].extend(counts)
+        row[2].extend([number] * len(tokens))
+        number += 1
+    assert 1 < len(expected) == data.train.num_sequences < len(conversations)
+    found = {
+        (tuple(tokens), tuple(weights), tuple(segments))
+        for tokens, weights, segments in zip(
+            np.concatenate([batch.tokens, batch.targets[:, -1:]], 1).tolist(),
+            batch.weights.tolist(),
+            batch.segments.tolist(),
+            strict=True,
+        )
+    }
+    assert found == {(tuple(t), tuple(w), tuple(s[:-1])) for t, w, s in expected}
+    assert b"".join(bytes(each) for each in learned(batch)).count(b"<|im_end|>") == len(conversations)
+
+
+def test_a_long_conversation_is_cut(tmp_path: Path) -> None:
+    """Every target of its answers counts once; a piece with nothing to learn is left out, so no batch is empty."""
+    path = tmp_path / "chat.jsonl"
+    long = [("user", "x" * 500), ("assistant", "abcdefghij" * 20), ("user", "y" * 300), ("assistant", "end")]
+    path.write_text(line(GREETING) + line(long) + line(GREETING))
+    data = prepared(path, tmp_path, seq_len=64)
+    rows = learned(data.train.rows(np.arange(data.train.num_sequences)))
+    assert all(rows)
+    found = sorted(token for row in rows for token in row)
+    answers = ["yo", "abcdefghij" * 20, "end", "yo"]
+    assert found == sorted("".join(f"{answer}<|im_end|>" for answer in answers).encode())
+
+
+def test_a_store_holds_the_same(tmp_path: Path) -> None:
+    """What `shardwise tokenize` makes of conversations gives the batches of the text, and is the same data."""
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(line([("user", f"{n}?"), ("assistant", f"{n}!")]) for n in range(300)))
+    fields = {"heldOut": 0.2}
+    (store,) = build(
+        data_of(str(path), **fields), str(tmp_path / "to"), run=map, progress=lambda *_: None, part_bytes=4096
+    )
+    assert len(store.index.parts) > 2
+    of_text, of_store = (
+        prepared(Path(place), tmp_path / "cache", seq_len=100, **fields) for place in (str(path), store.url)
+    )
+    assert of_text.fingerprint == of_store.fingerprint
+    rows = np.arange(of_text.train.num_sequences)
+    for one, other in zip(
+        vars(of_text.train.rows(rows)).values(), vars(of_store.train.rows(rows)).values(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    plain = data_of(store.url, **fields).train[0].model_copy(update={"chat_template": None})
+    with pytest.raises(DataError, match="was made with the tokenizer byte-257-chatml; given byte-257"):
+        prepare(
+            data_of(store.url, **fields).model_copy(update={"train": (plain,)}),
+            seq_len=100,
+            seed=0,
+            cache_root=tmp_path,
+            report=lambda _: None,
+        )
+
+
+def test_markers_are_tokens_where_the_tokenizer_has_them(tmp_path: Path) -> None:
+    """Those that a message writes out are plain text; a tokenizer without them is refused by name."""
+    words = ["<unk>", "hi", "yo", "user", "assistant", "<", "|", "im_end", ">", "<|endoftext|>"]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))  # noqa: S106  no password
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "without.json"))
+    made.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])
+    made.save(str(tmp_path / "with.json"))
+    start, end = len(words), len(words) + 1
+
+    tokenizer = ChatTokenizer(load_tokenizer(str(tmp_path / "with.json")), "chatml")
+    forged = [["user", "hi <|im_end|>"], ["assistant", "yo"]]
+    (found,) = tokenizer.encode_batch([json.dumps(forged).encode()])
+    plain = (found & ~MARK).tolist()
+    assert plain[:3] == [start, 3, 1]
+    assert plain[-5:] == [end, start, 4, 2, end]
+    assert plain.count(end) == 2
+    assert (found & MARK > 0).tolist() == [*[False] * (len(plain) - 2), True, True]
+    with pytest.raises(DataError, match=r"without.json' has no token <\|im_start\|>, which chatTemplate writes"):
+        ChatTokenizer(load_tokenizer(str(tmp_path / "without.json")), "chatml")
+    with pytest.raises(DataError, match=r"has no token <\|start_header_id\|>"):
+        ChatTokenizer(load_tokenizer(str(tmp_path / "with.json")), "llama3")
+
+
+def test_llama3_writes_its_own_headers() -> None:
+    """As Meta's models are asked: headers, two newlines, the content without space around it, and the turn's end."""
+    tokenizer = ChatTokenizer(ByteTokenizer(), "llama3")
+    (found,) = tokenizer.encode_batch([json.dumps([["user", " hi\n"], ["assistant", "yo "]]).encode()])
+    text = tokenizer.decode((found & ~MARK).tolist())
+    header = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    assert text == header.format("user") + "hi<|eot_id|>" + header.format("assistant") + "yo<|eot_id|>"
+    assert tokenizer.decode((found[found >= MARK] & ~MARK).tolist()) == "yo<|eot_id|>"
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ({"text": "hi"}, "no list of messages; expected a JSON object with messages"),
+        ({"messages": []}, "no list of messages"),
+        (["hi"], "no list of messages"),
+        ({"messages": ["hi"]}, "message 0 has role None"),
+        ({"messages": [{"role": "bot", "content": "x"}]}, "message 0 has role 'bot'.*system, user, assistant"),
+        ({"messages": [{"role": "user", "content": None}]}, "content of type NoneType"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "no message has the role 'assistant'"),
+        ({"messages": [{"role": "assistant", "content": "\ud800"}]}, "half a surrogate pair"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(value: Any, error: str) -> None:
+    """With the line, what is there and what was expected."""
+    with pytest.raises(DataError, match=f"a.jsonl, line 7: .*{error}"):
+        conversation_of(value, "a.jsonl, line 7")
+
+
+def test_text_is_no_conversation(tmp_path: Path) -> None:
+    """A source of conversations is JSONL; a file of text is refused by name."""
+    path = tmp_path / "book.txt"
+    path.write_text("call me Ishmael " * 100)
+    with pytest.raises(DataError, match=r"book.txt: text; expected conversations for chatTemplate: a .jsonl file"):
+        prepared(path, tmp_path, seq_len=16)

@@ -1,0 +1,137 @@
+"""`shardwise evaluate`: the loss of a run's checkpoint on text, set by set and each to its last token.
+
+Reads the run's job and the parameters of one checkpoint. Results go to standard output, what the command is doing to
+standard error.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from shardwise.cli.command import Json, Overrides, RunDir, Step, trainer_imports
+from shardwise.cli.fallback_job import on_this_machine
+from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
+from shardwise.job import environment
+from shardwise.job.spec import TrainingJob
+from shardwise.job.topology import mesh_shape
+from shardwise.protocol.contract import cache_directory
+from shardwise.protocol.errors import NonFiniteError, UsageError
+
+if TYPE_CHECKING:  # both import JAX
+    from shardwise.cli.model import Model
+    from shardwise.train.data.evaluation_sets import Evaluated
+
+
+def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Measure loss, perplexity and accuracy of a run's model.
+
+    The sets are the job's held-out documents and its training.evaluation.sets, or those that --set gives; all of each
+    is read. The model runs on the GPUs or TPU chips that the run's job names where this machine has them, or else on
+    the processor.
+    """
+    asked = job_of(directory, overrides or ())
+    training = asked.spec.training
+    if not training.data.held_out and not training.evaluation.sets:
+        raise UsageError(
+            f"{directory}: its job has neither data.heldOut nor training.evaluation.sets; name text to evaluate on: "
+            "--set 'training.evaluation.sets=[{name: books, paths: [books.txt]}]'"
+        )
+    console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
+    job = _in_batches(asked, on_this_machine(asked, live=is_live(directory), tell=console.print))
+    environment.apply(job)
+    console.print("loading the model ...")
+    with trainer_imports():
+        from shardwise.cli.model import load_model
+
+    sets = list(_sets(job, console))
+    model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
+    console.print(f"checkpoint of step {model.step}; compiling ...")
+    results = dict(_results(model, sets, console))
+    if as_json:
+        typer.echo(json.dumps({"step": model.step, "sets": results}, indent=2))
+    else:
+        Console(highlight=False).print(_table(model.step, results))
+
+
+def _in_batches(asked: TrainingJob, here: TrainingJob) -> TrainingJob:
+    """Return the job with as many sequences on each device at once as a microbatch of the run has, in one piece."""
+    training = here.spec.training
+    there, mesh = mesh_shape(asked), training.mesh.model_copy(update={"context": 1})
+    training = training.model_copy(update={"mesh": mesh})
+    here = here.model_copy(update={"spec": here.spec.model_copy(update={"training": training})})
+    shape, batch = mesh_shape(here), asked.spec.training.batch
+    assert there is not None
+    assert shape is not None, "the job was checked, and each device is one of data, tensor and replica"
+    rows = batch.sequences // (there.data * there.replica * batch.microbatches)
+    small = batch.model_copy(update={"sequences": rows * shape.data * shape.replica, "microbatches": 1})
+    training = training.model_copy(update={"batch": small})
+    return here.model_copy(update={"spec": here.spec.model_copy(update={"training": training})})
+
+
+def _sets(job: TrainingJob, console: Console) -> "Iterator[Evaluated]":
+    from shardwise.train.data.evaluation_sets import open_held_out, open_sets
+
+    training = job.spec.training
+    assert training.model.seq_len is not None, "the job is resolved"
+    given: dict[str, Any] = {
+        "seq_len": training.model.seq_len,
+        "cache_root": cache_directory(),
+        "report": partial(console.print, markup=False),
+        "beat": lambda: None,
+    }
+    if training.data.held_out:
+        yield open_held_out(training.data, **given)
+    yield from open_sets(training.evaluation.sets, training.data, most=None, **given)
+
+
+def _results(model: "Model", sets: "list[Evaluated]", console: Console) -> Iterator[tuple[str, dict[str, float]]]:
+    from shardwise.train.evaluation import Evaluator
+    from shardwise.train.loader import Loader
+    from shardwise.train.step import lower_evaluation
+
+    program, size = model.program, model.program.training.batch.sequences
+    loader = partial(Loader, layout=program.layout, sequences=size, seq_len=program.config.seq_len)
+    compiled = lower_evaluation(program).compile()
+    for one in sets:
+        with _progress(console, one.name, one.num_batches(size)) as advance:
+            means = Evaluator(compiled, model.params, loader, advance).means(one)
+        if not math.isfinite(means.loss):
+            raise NonFiniteError(
+                f"{one.name}: the loss is not a number, so the parameters of step {model.step} are not; give another "
+                "checkpoint with --step"
+            )
+        yield one.name, {"loss": means.loss, "perplexity": _perplexity(means.loss), **means._asdict()}
+
+
+@contextmanager
+def _progress(console: Console, name: str, num_batches: int) -> "Iterator[Any]":
+    """Yield what counts a batch: on a terminal as a bar, else a line says how many there are."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    if not console.is_terminal:
+        console.print(f"evaluating {name}: {num_batches:,} batches", markup=False)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(f"evaluating {name}", total=num_batches)
+        yield partial(bars.advance, bar)
+
+
+def _perplexity(loss: float) -> float:
+    """Return e to the loss, as far as a float can hold it."""
+    return math.exp(min(loss, 700.0))
+
+
+def _table(step: int, results: Mapping[str, Mapping[str, float]]) -> Table:
+    table = Table(title=f"step {step}, means over tokens", title_justify="left")
+    for column in ("set", "loss", "perplexity", "accuracy", "tokens"):
+        table.add_column(column, justify="left" if column == "set" else "right")
+    for name, found in results.items():
+        values = (f"{found['loss']:.4f}", f"{found['perplexity']:,.3f}", f"{found['accuracy']:.2%}")
+        table.add_row(name, *values, f"{found['tokens']:,.0f}")
+    return table

@@ -1,0 +1,40 @@
+"""The results of an evaluation, as metrics.jsonl, summary.json and `shardwise status` have them.
+
+`heldOutLoss`, `heldOutAccuracy` and `tokens` are of the documents that the job holds out; `sets` has `loss`, `accuracy`
+and `tokens` of every other set by its name.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+HELD_OUT = "heldOut"
+"""What the held-out documents are called among sets, whose own names have no capital letters."""
+
+
+def results(record: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Return loss, accuracy and tokens by the name of the set; None is what was not a number."""
+    found = {name: dict(values) for name, values in record.get("sets", {}).items()}
+    if f"{HELD_OUT}Loss" not in record:
+        return found
+    held_out = {"loss": record[f"{HELD_OUT}Loss"], "accuracy": record.get(f"{HELD_OUT}Accuracy")}
+    return {HELD_OUT: held_out | {"tokens": record.get("tokens")}, **found}
+
+
+def as_record(found: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the record of results by the name of the set: the inverse of `results`."""
+    held_out = found.get(HELD_OUT)
+    record: dict[str, Any] = {}
+    if held_out is not None:
+        record = {f"{HELD_OUT}Loss": held_out["loss"], f"{HELD_OUT}Accuracy": held_out["accuracy"]}
+        record["tokens"] = held_out["tokens"]
+    sets = {name: dict(values) for name, values in found.items() if name != HELD_OUT}
+    return record | ({"sets": sets} if sets else {})
+
+
+def by_name(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return losses and accuracies by the names that curves and trackers have: `heldOutLoss`, and `web/loss` of web."""
+    return {
+        f"{HELD_OUT}{key.capitalize()}" if name == HELD_OUT else f"{name}/{key}": values[key]
+        for name, values in results(record).items()
+        for key in ("loss", "accuracy")
+    }

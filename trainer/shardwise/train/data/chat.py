@@ -1,0 +1,160 @@
+"""Conversations as tokens: a template writes each message, and the tokens of the assistant's answers are marked.
+
+Messages are encoded apart from the template's own words, as they are when a model is asked: no token spans the two, and
+a marker that is written out in a message is plain text.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwise.protocol.errors import DataError
+from shardwise.train.data.tokenizer import TokenArray, Tokenizer, load_tokenizer
+
+ROLES = ("system", "user", "assistant")
+ANSWER = "assistant"
+MARK = np.uint32(1 << 31)
+"""The bit that marks a token as a target that counts; as a signed number it is below 0."""
+MARKED_DTYPE = np.dtype("<u4")
+
+
+class Part(NamedTuple):
+    """A text of a conversation, or a marker: one token, where the tokenizer has such."""
+
+    text: str
+    is_marker: bool
+    counts: bool
+
+
+class Message(NamedTuple):
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+def _chatml(message: Message) -> Iterator[Part]:
+    is_answer = message.role == ANSWER
+    yield Part("<|im_start|>", True, False)
+    yield Part(f"{message.role}\n", False, False)
+    yield Part(message.content, False, is_answer)
+    yield Part("<|im_end|>", True, is_answer)
+    yield Part("\n", False, False)
+
+
+def _llama3(message: Message) -> Iterator[Part]:
+    is_answer = message.role == ANSWER
+    yield Part("<|start_header_id|>", True, False)
+    yield Part(message.role, False, False)
+    yield Part("<|end_header_id|>", True, False)
+    yield Part("\n\n", False, False)
+    yield Part(message.content.strip(), False, is_answer)
+    yield Part("<|eot_id|>", True, is_answer)
+
+
+TEMPLATES: Mapping[str, Callable[[Message], Iterator[Part]]] = {"chatml": _chatml, "llama3": _llama3}
+
+
+class ChatTokenizer:
+    """A tokenizer of conversations, each the content that `conversation_of` makes of a line.
+
+    The tokens of answers, and of the marker that ends each, have MARK; the token that ends the document has not.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: str) -> None:
+        """Raise DataError if the tokenizer lacks a marker of the template."""
+        self._tokenizer, self._parts = tokenizer, TEMPLATES[template]
+        markers = [part.text for part in self._parts(Message(ANSWER, "")) if part.is_marker]
+        self._markers = {marker: tokenizer.marker(marker).astype(np.uint32) for marker in markers}
+        begin = tokenizer.begin_of_text
+        self._begin = np.array([] if begin is None else [begin], np.uint32)
+        self.vocab_size, self.begin_of_text, self.end_of_text = tokenizer.vocab_size, begin, tokenizer.end_of_text
+        self.stored_dtype = MARKED_DTYPE
+        self.fingerprint = f"{tokenizer.fingerprint}-{template}"
+
+    def split(self, parts: Iterable[bytes], where: str) -> Iterator[bytes]:
+        """Return a conversation in one piece. `where` names it in errors."""
+        content = b"".join(parts)
+        if not content.startswith(b"[["):
+            raise DataError(
+                f"{where}: text; expected conversations for chatTemplate: a .jsonl file with a list in messages"
+            )
+        return iter((content,))
+
+    def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
+        """Return the tokens of each conversation, uint32 with marks [token]."""
+        rendered = [self._rendered(piece) for piece in pieces]
+        texts = [part.text.encode() for parts in rendered for part in parts if not part.is_marker]
+        encoded = iter(self._tokenizer.encode_batch(texts))
+        return [
+            np.concatenate([self._begin, *(self._tokens(part, encoded) for part in parts)], dtype=np.uint32)
+            for parts in rendered
+        ]
+
+    def encode(self, text: str) -> TokenArray:
+        """Return the tokens of a text that is no conversation."""
+        return self._tokenizer.encode(text)
+
+    def prompt(self, text: str) -> list[int]:
+        """Return the tokens that a model is given to go on from."""
+        return self._tokenizer.prompt(text)
+
+    def marker(self, name: str) -> TokenArray:
+        """Return the tokens of a marker."""
+        return self._tokenizer.marker(name)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of tokens without marks."""
+        return self._tokenizer.decode(tokens)
+
+    def _rendered(self, piece: bytes) -> list[Part]:
+        return [part for message in json.loads(piece) for part in self._parts(Message(*message))]
+
+    def _tokens(self, part: Part, encoded: Iterator[TokenArray]) -> TokenArray:
+        tokens = self._markers[part.text] if part.is_marker else next(encoded).astype(np.uint32)
+        return tokens | MARK if part.counts else tokens
+
+
+class TokenizerName(NamedTuple):
+    """A tokenizer as a job and a source name it, to be loaded in another process."""
+
+    path: str
+    begin: str | None
+    end: str | None
+    template: str | None = None
+
+    def load(self) -> Tokenizer:
+        """Return it; DataError if it cannot be used."""
+        return of_source(load_tokenizer(self.path, begin=self.begin, end=self.end), self.template)
+
+
+def of_source(tokenizer: Tokenizer, template: str | None) -> Tokenizer:
+    """Return the tokenizer of a source's documents: the job's, or that of conversations in this template."""
+    return tokenizer if template is None else ChatTokenizer(tokenizer, template)
+
+
+def conversation_of(value: Any, where: str) -> bytes:
+    """Return the conversation in a line's object as JSON: [[role, content], ...]. Raise DataError if it holds none."""
+    expected = "expected a JSON object with messages, a list of objects with role and content"
+    messages = value.get("messages") if isinstance(value, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"{where}: no list of messages; {expected}. Take chatTemplate out for plain text.")
+    found = []
+    for number, message in enumerate(messages):
+        role, content = (message.get(key) if isinstance(message, dict) else None for key in ("role", "content"))
+        if role not in ROLES or not isinstance(content, str):
+            given = f"role {role!r} and content of type {type(content).__name__}"
+            raise DataError(
+                f"{where}: message {number} has {given}; expected a role of {', '.join(ROLES)}, and text as content"
+            )
+        found.append([role, content])
+    if all(role != ANSWER for role, _ in found):
+        raise DataError(
+            f"{where}: no message has the role {ANSWER!r}, so there is no answer to learn; take the line out"
+        )
+    try:
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: half a surrogate pair in the messages; {expected} in UTF-8.") from error

@@ -1,0 +1,87 @@
+"""Where the sequences of a stream begin and end: evenly, or at the ends of conversations.
+
+A sequence has at most seq_len + 1 tokens, the last one being only a target.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise.train.data.order import Int64Array
+
+
+class Documents(Protocol):
+    """What a cut needs of a stream."""
+
+    num_tokens: int
+
+    def read(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Return the tokens [token] from position `start` up to `stop`."""
+
+    def ends_within(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the ends of documents [document] from position `first` up to `stop`."""
+
+
+class Cut(Protocol):
+    """The sequences of a stream, by their numbers from 0."""
+
+    marked: bool
+    """Whether tokens carry a mark, their sign, if they are targets that count; else all count."""
+
+    def count(self) -> int:
+        """Return the number of sequences."""
+
+    def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return where these sequences begin and where they end [sequence]."""
+
+
+class Even:
+    """Sequence i is the tokens [i S, i S + S]. What is left at the end is not used, or is a shorter sequence."""
+
+    marked = False
+
+    def __init__(self, num_tokens: int, seq_len: int, *, keeps_rest: bool = False) -> None:
+        self._num_tokens, self._seq_len, self._keeps_rest = num_tokens, seq_len, keeps_rest
+
+    def count(self) -> int:
+        """Return the number of sequences."""
+        num_targets = max(0, self._num_tokens - 1)
+        return -(-num_targets // self._seq_len) if self._keeps_rest else num_targets // self._seq_len
+
+    def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return where these sequences begin and where they end [sequence]."""
+        starts = numbers * self._seq_len
+        return starts, np.minimum(starts + self._seq_len + 1, self._num_tokens)
+
+
+class Packed:
+    """As many whole documents, in their order, as fit into each sequence.
+
+    One that is longer than a sequence is cut into several, none of which lacks a target that counts; each of its tokens
+    is a target once. `stream` holds marks.
+    """
+
+    marked = True
+
+    def __init__(self, stream: Documents, seq_len: int) -> None:
+        ends = stream.ends_within(0, stream.num_tokens + 1)
+        room = seq_len + 1
+        bounds = []
+        start, is_cut = 0, False
+        while start < stream.num_tokens:
+            place = int(np.searchsorted(ends, start + room, side="right"))
+            was_cut, is_cut = is_cut, place == 0 or ends[place - 1] <= start
+            stop = start + room if is_cut else int(ends[place - 1])
+            if not (was_cut or is_cut) or (stream.read(start + 1, stop) < 0).any():
+                bounds.append((start, stop))
+            start = stop - 1 if is_cut else stop
+        self._bounds = np.array(bounds, np.int64).reshape(-1, 2)
+
+    def count(self) -> int:
+        """Return the number of sequences."""
+        return len(self._bounds)
+
+    def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return where these sequences begin and where they end [sequence]."""
+        return self._bounds[numbers, 0], self._bounds[numbers, 1]

@@ -1,0 +1,83 @@
+"""What is evaluated on: the held-out documents, and sets of text that is never trained on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.job.spec.data import Data, Source
+from shardwise.job.spec.training import EvaluationSet
+from shardwise.protocol.errors import DataError
+from shardwise.protocol.evaluated import HELD_OUT
+from shardwise.train.data.dataset import Opened, open_all
+from shardwise.train.data.sequences import HeldOutSet, cut_up
+from shardwise.train.data.tokenizer import load_tokenizer
+
+Report = Callable[[str], None]
+Beat = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """A set to evaluate on, in one fixed order. `batches` is how many of it are evaluated; None: all."""
+
+    name: str
+    sequences: HeldOutSet
+    batches: int | None
+    identity: dict[str, Any] | None = None
+    """What the set's content is; None of documents that are part of the training data's fingerprint."""
+
+    def num_batches(self, size: int) -> int:
+        """Return how many batches of so many sequences are evaluated; the last one may be partly empty."""
+        whole = -(-self.sequences.num_sequences // size)
+        return whole if self.batches is None else min(self.batches, whole)
+
+
+def open_sets(
+    sets: Sequence[EvaluationSet],
+    data: Data,
+    *,
+    seq_len: int,
+    cache_root: Path,
+    report: Report,
+    beat: Beat,
+    most: int | None,
+) -> list[Evaluated]:
+    """Find, tokenise and map sets, each to its last token.
+
+    `most` is how many batches are evaluated of those that do not say it themselves; without it all of each set are.
+    Raise DataError for text that is missing, unreadable, malformed or too little.
+    """
+    own = data.model_copy(update={"train": tuple(map(_source, sets)), "held_out": 0.0})
+    found = []
+    for one, source, opened in zip(sets, own.train, _opened(own, cache_root, report, beat), strict=True):
+        sequences = cut_up([source], [opened.train], own, seq_len, keeps_rest=True)
+        if not sum(sequences.count()):
+            raise DataError(
+                f"evaluation set {one.name!r} has {opened.train.num_tokens} tokens; expected at least 2. Give more "
+                "text, or take the set out."
+            )
+        batches = one.batches if most is not None and one.batches is not None else most
+        identity = {"name": one.name, **opened.identity}
+        found.append(Evaluated(name=one.name, sequences=HeldOutSet(sequences), batches=batches, identity=identity))
+    return found
+
+
+def open_held_out(data: Data, *, seq_len: int, cache_root: Path, report: Report, beat: Beat) -> Evaluated:
+    """Return all held-out documents of the training sources, to the last token; DataError if there are none."""
+    streams = [opened.held_out for opened in _opened(data, cache_root, report, beat)]
+    sequences = cut_up(data.train, streams, data, seq_len, keeps_rest=True)
+    if not sum(sequences.count()):
+        raise DataError(f"data.heldOut {data.held_out:g} has kept no document out of training; there is none to read")
+    return Evaluated(name=HELD_OUT, sequences=HeldOutSet(sequences), batches=None)
+
+
+def _source(one: EvaluationSet) -> Source:
+    return Source(**one.model_dump(exclude={"batches"}))
+
+
+def _opened(data: Data, cache_root: Path, report: Report, beat: Beat) -> list[Opened]:
+    if not data.train:
+        return []
+    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    return open_all(data, tokenizer, cache_root, report, beat)
