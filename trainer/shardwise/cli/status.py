@@ -103,6 +103,8 @@ def _saves(live: RunStatus | None) -> Iterator[tuple[str, str]]:
 def _host(host: HostStatus, *, slowest: int | None) -> str:
     if host.trainer_pid is None:
         return "no trainer"
+    if host.doing:
+        return escape(f"{host.phase}: {host.doing}")
     slow = "  the slowest" if slowest == host.host else ""
     return f"{host.phase}, step {host.step}, {host.step_seconds:.2f} s a step{slow}"
 

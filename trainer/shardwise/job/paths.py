@@ -15,7 +15,9 @@ def with_absolute_paths(job: TrainingJob) -> TrainingJob:
     )
     tokenizer = data.tokenizer if data.tokenizer == BYTE_TOKENIZER else absolute(data.tokenizer)
     changes = {
-        "data": data.model_copy(update={"train": sources, "tokenizer": tokenizer}),
+        "data": data.model_copy(
+            update={"train": sources, "tokenizer": tokenizer, "store": data.store and absolute(data.store)}
+        ),
         "start_from": start and start.model_copy(update={"path": absolute(start.path)}),
         "checkpoint": checkpoint.model_copy(update={"path": checkpoint.path and absolute(checkpoint.path)}),
     }
