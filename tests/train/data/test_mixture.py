@@ -131,8 +131,8 @@ def test_only_epochs_take_the_whole_run() -> None:
         (
             [{"epochs": 4.0}, {"weight": 1.0}],
             (
-                r"s0 4 x 100 = 400 sequences, and the run has 40 steps x 8 = 320; expected fewer than that, .* raise steps "
-                r"above 50"
+                r"s0 4 x 100 = 400 sequences, and the run has 40 steps x 8 = 320; expected fewer than that, .* raise "
+                r"steps above 50"
             ),
         ),
     ],

@@ -7,6 +7,7 @@ from pydantic import Field
 from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Label, PathText, Unit
 from shardwise.protocol.strict_model import StrictModel
 
+_SourceName = Annotated[str, Field(min_length=1, max_length=63)]  # the key of a map has no pattern in a CRD
 TokenText = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -15,7 +16,10 @@ class Source(StrictModel):
 
     name: Label = Field(description="What metrics and messages call the source; unique.")
     paths: tuple[PathText, ...] = Field(
-        strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
+        strict=False,
+        min_length=1,
+        max_length=1024,
+        description="Files, globs, URLs, folders of `datasets`; .gz, .zst too.",
     )
     weight: Annotated[float | None, Unit("ratio"), FilledFrom("1, unless there are epochs")] = Field(
         None, ge=0, le=1e6, description="Share in the mixture, relative to the other sources'."
@@ -24,7 +28,10 @@ class Source(StrictModel):
         None, gt=0, le=1e6, description="Passes over the source in the whole run, in place of a weight."
     )
     text_field: str = Field(
-        "text", min_length=1, max_length=256, description="The key of the text in each line of a JSONL file."
+        "text",
+        min_length=1,
+        max_length=256,
+        description="The key of the text in a line of JSONL, or its column in Parquet.",
     )
 
 
@@ -34,8 +41,8 @@ class MixturePhase(StrictModel):
     from_step: Annotated[Count, Unit("step")] = Field(
         description="Steps before the phase; ascending from phase to phase."
     )
-    weights: dict[Label, Annotated[float, Field(ge=0, le=1e6)]] = Field(
-        min_length=1, max_length=64, description="Weight of each source by its name; a source that is left out has 0."
+    weights: dict[_SourceName, Annotated[float, Field(ge=0, le=1e6)]] = Field(
+        max_length=64, description="Weight of each source by its name; a source that is left out has 0."
     )
 
 
