@@ -1,6 +1,6 @@
 """A small network of equinox learns a sine, on any number of hosts: saved, stopped, killed and resumed.
 
-    shardwise run --hosts 2 --devices 2 -- python examples/programs/equinox_sine.py
+shardwise run --hosts 2 --devices 2 -- python examples/programs/equinox_sine.py
 """
 
 import argparse

@@ -39,6 +39,20 @@ def test_a_data_section_and_a_whole_job_make_one_store(
     assert first.out.splitlines()[-1] == second.out.splitlines()[-1] == f"  - {{name: book, paths: [{store}]}}"
 
 
+def test_repeated_documents_are_counted(command: Command, tmp_path: Path) -> None:
+    """With dedup each source's line says how many of its documents are left out."""
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("call me Ishmael\n" * (2 if name == "b.txt" else 1))
+    sources = [{"name": "two", "paths": [f"{tmp_path}/[ab].txt"]}, {"name": "one", "paths": [f"{tmp_path}/c.txt"]}]
+    data = written(tmp_path / "data.yaml", {"train": sources, "dedup": "exact"})
+
+    ended = command("tokenize", data, "--to", str(tmp_path / "tokens"), "--workers", "1")
+
+    assert ended.code == 0
+    assert "two: 2 documents, without 0 that repeat earlier ones, 50 tokens in 1 parts" in ended.out
+    assert "one: 0 documents, without 1 that repeat earlier ones, 0 tokens in 1 parts" in ended.out
+
+
 def test_mistakes_are_refused_before_anything_is_made(
     command: Command, tmp_path: Path, data: dict[str, object]
 ) -> None:

@@ -47,13 +47,15 @@ def saved(run: Run, *, attempt: int = 0) -> None:
 
 def trainers(run: Run) -> list[int]:
     """The processes of the program, by rank."""
-    status = run.until_status(lambda status: all(host["trainerPid"] for host in status["hosts"]) and not status["missing"])
+    status = run.until_status(
+        lambda status: all(host["trainerPid"] for host in status["hosts"]) and not status["missing"]
+    )
     return [host["trainerPid"] for host in status["hosts"]]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank(shell: ProgramShell, digest: str, rank: int) -> None:
-    """kill -9 of a process: all start again, from the newest checkpoint, and end with the same bits."""
+    """Kill -9 of a process: all start again, from the newest checkpoint, and end with the same bits."""
     run = shell.begin(f"killed-{rank}")
     saved(run)
     os.kill(trainers(run)[rank], signal.SIGKILL)
@@ -67,7 +69,7 @@ def test_a_killed_rank(shell: ProgramShell, digest: str, rank: int) -> None:
 
 
 def test_a_killed_agent(shell: ProgramShell, digest: str) -> None:
-    """kill -9 of an agent: its program ends with it, the agent is replaced, and the bits are the same."""
+    """Kill -9 of an agent: its program ends with it, the agent is replaced, and the bits are the same."""
     run = shell.begin("agent")
     saved(run)
     trainer = trainers(run)[1]

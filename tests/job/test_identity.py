@@ -41,6 +41,8 @@ def test_every_field_is_in_one_column_of_the_table() -> None:
         ["training.model.attention=plain"],
         ["training.loss.blockTokens=64"],
         ["training.data.train.0.paths=[moved.txt]"],
+        ["training.data.train.0.weight=1"],
+        ["training.data.store=tokens"],
         ["training.tracking.tensorboard=true"],
         ["training.model={layers: 4, heads: 4, embed: 128, seqLen: 128}"],
         ["training.optimizer.beta2=0.95"],
@@ -62,6 +64,13 @@ def test_free_fields_may_change(overrides: list[str]) -> None:
         ("training.data.tokenizer=t.json", "spec.training.data.tokenizer"),
         ("training.data.train.0.weight=2", "spec.training.data.train.0.weight"),
         ("training.data.heldOut=0.1", "spec.training.data.heldOut"),
+        ("training.data.dedup=exact", "spec.training.data.dedup"),
+        ("training.data.train.0={name: a, paths: [a], epochs: 2}", "spec.training.data.train.0.epochs"),
+        ("training.data.phases=[{fromStep: 2, weights: {text: 2}}]", "spec.training.data.phases.0.fromStep"),
+        (
+            "training.data.phases=[{fromStep: 2, weights: {text: 2}}]",
+            "spec.training.data.phases.0.weights.text",
+        ),
         ("training.data.attendAcross=document", "spec.training.data.attendAcross"),
         ("training.optimizer.learningRate=1e-3", "spec.training.optimizer.learningRate"),
         ("training.optimizer.schedule.kind=cosine", "spec.training.optimizer.schedule.kind"),
@@ -73,6 +82,17 @@ def test_free_fields_may_change(overrides: list[str]) -> None:
 def test_identity_fields_are_named_when_they_change(override: str, path: str) -> None:
     """What changes the numbers is found, and named by its path."""
     assert path in changed(override)
+
+
+def test_steps_count_where_a_source_has_epochs() -> None:
+    """Its share of each step follows from the number of steps; without epochs they may change."""
+    source = "training.data.train.0={name: a, paths: [a], epochs: 2}"
+    old, new = (
+        identity(load(QUICKSTART, [source, f"training.steps={steps}"]), data_fingerprint="f") for steps in (50, 60)
+    )
+
+    assert list(map(str, differences(old, new))) == ["spec.training.steps: was 50, is now 60"]
+    assert changed("training.steps=60") == []
 
 
 def test_other_data_is_another_run() -> None:

@@ -62,7 +62,46 @@ FIELDS = [
     ("training.data.train=README.md", "spec.training.data.train", ["a list of 1 to 64 items"]),
     ("training.data.train.0.paths=README.md", "spec.training.data.train.0.paths", ["a list of 1 to 1024 items"]),
     ("training.data.train.0.paths=[3]", "spec.training.data.train.0.paths.0", ["given 3", 'quote it ("3")']),
-    ("training.data.train.0.weight=0", "spec.training.data.train.0.weight", ["above 0, up to 1000000"]),
+    ("training.data.train.0.weight=-1", "spec.training.data.train.0.weight", ["from 0 to 1000000"]),
+    ("training.data.train.0.weight=0", "spec.training.data.train.0.weight", ["above 0, here or in data.phases"]),
+    (
+        "training.data.train.0={name: a, paths: [a], weight: 1, epochs: 2}",
+        "spec.training.data.train.0.weight",
+        ["given 1.0", "expected nothing with epochs"],
+    ),
+    (
+        "training.data={train: [{name: a, paths: [a], weight: 0}], phases: [{fromStep: 5, weights: {a: 1}}]}",
+        "spec.training.data.train",
+        ["one weight above 0 before the first of data.phases"],
+    ),
+    (
+        "training.data={train: [{name: a, paths: [a]}], phases: [{fromStep: 5, weights: {b: 1}}]}",
+        "spec.training.data.phases.0.weights.b",
+        ["the name of a source: a"],
+    ),
+    (
+        "training.data={train: [{name: a, paths: [a], epochs: 1}], phases: [{fromStep: 5, weights: {a: 1}}]}",
+        "spec.training.data.phases.0.weights.a",
+        ["no weight of a source with epochs"],
+    ),
+    (
+        (
+            "training.data={train: [{name: a, paths: [a]}], "
+            "phases: [{fromStep: 9, weights: {a: 1}}, {fromStep: 9, weights: {a: 2}}]}"
+        ),
+        "spec.training.data.phases.1.fromStep",
+        ["given 9", "a step after 9"],
+    ),
+    (
+        "training.data={train: [{name: a, paths: [a]}], phases: [{fromStep: 100000, weights: {a: 1}}]}",
+        "spec.training.data.phases.0.fromStep",
+        ["a step after 0, before the run's"],
+    ),
+    (
+        "training.data={train: [{name: a, paths: [a]}], phases: [{fromStep: 5, weights: {a: 0}}]}",
+        "spec.training.data.phases.0.weights",
+        ["given no weight above 0"],
+    ),
     ("training.data.train.0.weigth=1", "spec.training.data.train.0.weigth", ['did you mean "weight"?']),
     ("training.data.train.0={name: a}", "spec.training.data.train.0.paths", ["given nothing", "a list of"]),
     ("training.data.heldOut=0.6", "spec.training.data.heldOut", ["from 0 to 0.5"]),

@@ -9,6 +9,21 @@ from shardwise.protocol.contract import Phase, read_progress
 from shardwise.train import phases
 
 
+def test_what_a_phase_is_at_is_told_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record has the words, which are news like a beat, and none once the phase is over."""
+    path, clock = tmp_path / "progress.json", itertools.count(100.0, 2.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    mine = phases.Phases(path, attempt=0, rank=0, pid=1)
+    with mine.entered(Phase.DATA):
+        mine.say("tokenising web: 1 of 2 MB")
+        during = read_progress(path)
+    after = read_progress(path)
+
+    assert during is not None
+    assert after is not None
+    assert (during.doing, after.doing) == ("tokenising web: 1 of 2 MB", "")
+
+
 def test_a_beat_shows_that_a_phase_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each one changes the record, but for those within a second of the last: there may be thousands."""
     path, clock = tmp_path / "progress.json", itertools.count(100.0, 0.25)

@@ -23,6 +23,10 @@ from shardwise_operator.api.cel import Rule
 _HELD = IDENTITY_FIELDS | {"spec.training.model.preset"}
 # Where the tokenizer's file lies may change, as on a laptop; its contents are part of the data's fingerprint.
 _TOKENIZER = "spec.training.data.tokenizer"
+# A list that may be left out is compared as a whole.
+_PHASES = "training.data.phases"
+# What resolving a job fills in, or a value that nobody may give.
+_ITEM_DEFAULTS = {"spec.training.data.train.*.weight": "1.0", "spec.training.data.train.*.epochs": "0.0"}
 # Of the compiler's options those may change that only schedule.
 _XLA_FLAGS = "spec.training.xlaFlags"
 _SHAPE = ("hardware", "training", "program", "recovery", "pod")
@@ -65,7 +69,7 @@ def _same(leaf: Leaf) -> str:
         now, before = (f"{root}.{name}" for root in _ROOTS)
         return f"{_holds(now, before)} && {_holds(before, now)}"
     if ITEM in leaf.path:
-        return " == ".join(_items(root, name, default, leaf) for root in _ROOTS)
+        return _same_items(leaf)
     if leaf.info.is_required() and not any(_optional(leaf)):
         return f"self.{name} == oldSelf.{name}"
     there = [" && ".join(f"has({root}.{part})" for part in _optional(leaf)) for root in _ROOTS]
@@ -76,9 +80,18 @@ def _same(leaf: Leaf) -> str:
     return _same_if_there(name, *there)
 
 
-def _items(root: str, name: str, default: str, leaf: Leaf) -> str:
+def _same_items(leaf: Leaf) -> str:
+    """Return whether a field is unchanged in all items of a list."""
+    group, _, _ = leaf.name.removeprefix("spec.").partition(f".{ITEM}.")
+    if group == _PHASES:
+        return _same_group(group)
+    default = _default(leaf) or _ITEM_DEFAULTS.get(leaf.name, "")
+    return " == ".join(_items(root, leaf, default) for root in _ROOTS)
+
+
+def _items(root: str, leaf: Leaf, default: str) -> str:
     """Return the values of a field in all items of a list; one without a value or a default is an empty list."""
-    group, _, item = name.partition(f".{ITEM}.")
+    group, _, item = leaf.name.removeprefix("spec.").partition(f".{ITEM}.")
     value = f"item.{item}"
     if not leaf.info.is_required():
         value = f"(has({value}) ? {value} : {default})" if default else f"(has({value}) ? [{value}] : [])"

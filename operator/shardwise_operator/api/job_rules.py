@@ -199,6 +199,12 @@ _TRAINING_RULES = (
         field=".evaluation.everySteps",
     ),
     Rule(
+        at=f"{_TRAINING}.data.train.*",
+        holds="!has(self.epochs) || !has(self.weight)",
+        message="expected a weight or epochs, not both",
+        field=".weight",
+    ),
+    Rule(
         at=f"{_TRAINING}.checkpoint",
         holds="!self.?keep.?everySteps.hasValue() "
         "|| (has(self.everySteps) && self.keep.everySteps % self.everySteps == 0)",

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.job.spec.data import Data
 from shardwise.train.data import dataset
 from shardwise.train.data.tokenizer import ByteTokenizer, TokenArray
+from shardwise.train.peers import ALONE
 
 
 class PausingTokenizer(ByteTokenizer):
@@ -40,7 +41,15 @@ def main(cache: str, path: str, *options: str) -> None:
     if "pause" in options:
         setattr(dataset, "load_tokenizer", lambda _, **_named: PausingTokenizer())  # noqa: B010  it is not an export
     data = Data.model_validate({"train": [{"name": "text", "paths": [path]}], "heldOut": 0.2})
-    made = dataset.prepare(data, seq_len=64, seed=0, cache_root=Path(cache), report=lambda line: say(f"report {line}"))
+    made = dataset.prepare(
+        data,
+        dataset.Reading(seq_len=64, sequences=8, steps=32, seed=0),
+        cache_root=Path(cache),
+        hosts=ALONE,
+        report=lambda line: say(f"report {line}"),
+        say=lambda _: None,
+        beat=lambda: None,
+    )
     tokens = made.train.rows(np.arange(256)).tokens
     say(f"tokens {made.num_tokens} {hashlib.sha256(tokens.tobytes()).hexdigest()}")
 

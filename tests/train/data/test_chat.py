@@ -11,10 +11,11 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import MARK, ChatTokenizer, conversation_of
-from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.sequences import Batch
 from shardwise.train.data.store_builder import build
 from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer
+from shardwise.train.peers import ALONE
 
 END = 256
 GREETING = [("user", "hi"), ("assistant", "yo")]
@@ -49,7 +50,14 @@ def data_of(path: str, **fields: Any) -> Data:
 
 def prepared(path: Path, cache: Path, *, seq_len: int, **fields: Any) -> Dataset:
     """The data of a file of conversations."""
-    return prepare(data_of(str(path), **fields), seq_len=seq_len, seed=0, cache_root=cache, report=lambda _: None)
+    return made_of(data_of(str(path), **fields), cache, seq_len=seq_len)
+
+
+def made_of(data: Data, cache: Path, *, seq_len: int) -> Dataset:
+    """The data of a section, read by one process."""
+    nothing = lambda *_: None  # noqa: E731
+    reading = Reading(seq_len, sequences=4, steps=100, seed=0)
+    return prepare(data, reading, cache_root=cache, hosts=ALONE, report=nothing, say=nothing, beat=nothing)
 
 
 def learned(batch: Batch) -> list[list[int]]:
@@ -137,13 +145,7 @@ def test_a_store_holds_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
     plain = data_of(store.url, **fields).train[0].model_copy(update={"chat_template": None})
     with pytest.raises(DataError, match="was made with the tokenizer byte-257-chatml; given byte-257"):
-        prepare(
-            data_of(store.url, **fields).model_copy(update={"train": (plain,)}),
-            seq_len=100,
-            seed=0,
-            cache_root=tmp_path,
-            report=lambda _: None,
-        )
+        made_of(data_of(store.url, **fields).model_copy(update={"train": (plain,)}), tmp_path, seq_len=100)
 
 
 def test_markers_are_tokens_where_the_tokenizer_has_them(tmp_path: Path) -> None:

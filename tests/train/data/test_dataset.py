@@ -14,9 +14,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import cache, compression, tokenise
-from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.sources import Document, is_held_out
 from shardwise.train.data.tokenise import Corpus
+from shardwise.train.peers import ALONE
 
 SEQ_LEN = 16
 END = 256
@@ -49,7 +50,15 @@ class Workspace:
         ]
         data = Data.model_validate({"train": sources, **fields})
         root = self.root / "cache"
-        return prepare(data, seq_len=seq_len, seed=seed, cache_root=root, report=self.reports.append, beat=self.beat)
+        return prepare(
+            data,
+            Reading(seq_len=seq_len, sequences=4, steps=100, seed=seed),
+            cache_root=root,
+            hosts=ALONE,
+            report=self.reports.append,
+            say=lambda _: None,
+            beat=self.beat,
+        )
 
     def beat(self) -> None:
         """Count one."""
@@ -309,7 +318,7 @@ def test_everything_held_out_is_refused(workspace: Workspace) -> None:
 
 def is_single_held_out(text: str) -> bool:
     """Whether a document of this text is held out at 0.5."""
-    return is_held_out(Document(where="", parts=lambda: iter((text.encode(),))), 0.5)
+    return is_held_out(Document(where="", row=0, parts=lambda: iter((text.encode(),))), 0.5)
 
 
 def test_empty_files_are_skipped_by_a_glob_and_refused_by_name(workspace: Workspace) -> None:

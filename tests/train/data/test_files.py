@@ -100,7 +100,7 @@ def test_damaged_compressed_files_are_refused(tmp_path: Path, suffix: str, broke
     [
         ("nothing/*.txt", "no file matches 'nothing/"),
         ("missing.txt", "no file matches 'missing.txt'"),
-        (".", r"is a folder; expected a file or a glob. Write './\*\*'"),
+        (".", r"is a folder; expected a file, a glob, or .* Write './\*\*'"),
         ("nosuch://bucket/x", "cannot read 'nosuch://bucket/x'"),
         ("/proc/self/mem", "cannot read '/proc/self/mem'"),
     ],

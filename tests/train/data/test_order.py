@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.order import BLOCK_SAMPLES, Order, permute
 
 
@@ -35,7 +36,7 @@ def test_permute_reaches_far_and_depends_on_the_key() -> None:
 @pytest.mark.parametrize("num_sequences", [1, 2, 3, 257, 5000])
 def test_one_source_gives_every_sequence_once_an_epoch(num_sequences: int) -> None:
     """Each window of one epoch holds every sequence once, and the next epoch has another order."""
-    order = Order(num_sequences=[num_sequences], weights=[3.0], seed=5)
+    order = Order(num_sequences=[num_sequences], mixture=Mixture.constant([3.0]), seed=5)
 
     sources, sequences = order.locate(np.arange(3 * num_sequences))
     epochs = sequences.reshape(3, num_sequences)
@@ -50,7 +51,7 @@ def test_one_source_gives_every_sequence_once_an_epoch(num_sequences: int) -> No
 def test_a_mixture_gives_every_sequence_of_a_source_once_an_epoch() -> None:
     """The samples of one source among others go through its epochs whole, one after the other."""
     sizes = [70, 1000, 3]
-    order = Order(num_sequences=sizes, weights=[0.3, 0.6, 0.1], seed=1)
+    order = Order(num_sequences=sizes, mixture=Mixture.constant([0.3, 0.6, 0.1]), seed=1)
 
     sources, sequences = order.locate(np.arange(10_000))
 
@@ -63,7 +64,7 @@ def test_a_mixture_gives_every_sequence_of_a_source_once_an_epoch() -> None:
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 3.0], [0.7, 0.2, 0.1], [1e-6, 1.0, 1e-3, 5.0], [1 / 3] * 7])
 def test_weights_are_exact_in_the_long_run(weights: list[float]) -> None:
     """At the end of every block each source's count is within the number of sources of its exact weight."""
-    order = Order(num_sequences=[11] * len(weights), weights=weights, seed=0)
+    order = Order(num_sequences=[11] * len(weights), mixture=Mixture.constant(weights), seed=0)
     shares = np.array(weights) / sum(weights)
     counts = np.zeros(len(weights))
 
@@ -75,7 +76,9 @@ def test_weights_are_exact_in_the_long_run(weights: list[float]) -> None:
 
 def test_sources_are_mixed_within_a_block() -> None:
     """Sources do not come in runs: any stretch of a block has about its share of each."""
-    sources, _ = Order(num_sequences=[50, 50], weights=[1.0, 1.0], seed=3).locate(np.arange(BLOCK_SAMPLES))
+    sources, _ = Order(num_sequences=[50, 50], mixture=Mixture.constant([1.0, 1.0]), seed=3).locate(
+        np.arange(BLOCK_SAMPLES)
+    )
 
     stretches = sources.reshape(16, -1).mean(axis=1)
 
@@ -84,7 +87,7 @@ def test_sources_are_mixed_within_a_block() -> None:
 
 def test_the_order_does_not_depend_on_how_it_is_asked() -> None:
     """Any slice, any order and any repetition of sample numbers gives what the whole range gives."""
-    make = partial(Order, num_sequences=[31, 77], weights=[2.0, 1.0], seed=9)
+    make = partial(Order, num_sequences=[31, 77], mixture=Mixture.constant([2.0, 1.0]), seed=9)
     numbers = np.arange(5 * BLOCK_SAMPLES)
     sources, sequences = make().locate(numbers)
     shuffled = np.random.default_rng(0).permutation(numbers)
@@ -97,7 +100,7 @@ def test_the_order_does_not_depend_on_how_it_is_asked() -> None:
 
 def test_far_samples_need_no_history() -> None:
     """A sample beyond any real run is located, and counts stay exact there."""
-    order = Order(num_sequences=[10**9, 5], weights=[0.9, 0.1], seed=2)
+    order = Order(num_sequences=[10**9, 5], mixture=Mixture.constant([0.9, 0.1]), seed=2)
     start = 10**15 // BLOCK_SAMPLES * BLOCK_SAMPLES
 
     sources, sequences = order.locate(np.arange(start, start + BLOCK_SAMPLES))
@@ -109,7 +112,9 @@ def test_far_samples_need_no_history() -> None:
 
 def test_the_order_is_the_same_on_every_machine_and_release() -> None:
     """The first samples of a seed are pinned: resuming a run relies on them."""
-    sources, sequences = Order(num_sequences=[100, 10], weights=[3.0, 1.0], seed=8).locate(np.arange(10))
+    sources, sequences = Order(num_sequences=[100, 10], mixture=Mixture.constant([3.0, 1.0]), seed=8).locate(
+        np.arange(10)
+    )
 
     assert (sources.tolist(), sequences.tolist()) == (
         [0, 1, 0, 1, 0, 1, 0, 0, 1, 0],
@@ -119,7 +124,10 @@ def test_the_order_is_the_same_on_every_machine_and_release() -> None:
 
 def test_seeds_give_other_orders() -> None:
     """Another seed changes both the mixing and the permutations."""
-    orders = [Order(num_sequences=[500, 500], weights=[1.0, 1.0], seed=seed).locate(np.arange(400)) for seed in (0, 1)]
+    orders = [
+        Order(num_sequences=[500, 500], mixture=Mixture.constant([1.0, 1.0]), seed=seed).locate(np.arange(400))
+        for seed in (0, 1)
+    ]
 
     assert np.mean(orders[0][0] == orders[1][0]) < 0.7
     assert np.mean(orders[0][1] == orders[1][1]) < 0.05

@@ -14,10 +14,11 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data import blocks
 from shardwise.train.data.compression import BLOCK_BYTES
-from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.files import find_files, has_changed, read_blocks
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.store_builder import build
+from shardwise.train.peers import ALONE
 
 LINES = "".join(json.dumps({"text": f"document {number} " * 9}) + "\n" for number in range(200)).encode()
 FILES = {
@@ -48,7 +49,15 @@ def section(root: str) -> Data:
 def prepared(data: Data, cache: Path) -> tuple[Dataset, list[str]]:
     """What a job prepares, and what was reported."""
     reports: list[str] = []
-    return prepare(data, seq_len=32, seed=3, cache_root=cache, report=reports.append), reports
+    return prepare(
+        data,
+        Reading(seq_len=32, sequences=4, steps=100, seed=3),
+        cache_root=cache,
+        hosts=ALONE,
+        report=reports.append,
+        say=lambda _: None,
+        beat=lambda: None,
+    ), reports
 
 
 def test_data_is_the_same_in_a_bucket_and_on_a_disk(bucket: Bucket, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def texts(path: Path, text_field: str = "text") -> list[bytes]:
 
 def document(*parts: bytes) -> Document:
     """A document of these parts."""
-    return Document(where="here", parts=lambda: iter(parts))
+    return Document(where="here", row=0, parts=lambda: iter(parts))
 
 
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:

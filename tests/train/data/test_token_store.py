@@ -17,12 +17,14 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.data import tokenizer
 from shardwise.train.data.blocks import BLOCK_BYTES, BlockCache, Range
 from shardwise.train.data.cuts import Even
-from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.order import Order
 from shardwise.train.data.part_file import PartCounts
 from shardwise.train.data.sequences import Sequences, TrainSet
 from shardwise.train.data.store_builder import Built, build
 from shardwise.train.data.token_store import Index, StoredStream
+from shardwise.train.peers import ALONE
 
 PART_BYTES = 5000
 SEQ_LEN = 32
@@ -77,7 +79,8 @@ def stored(data: Data, to: str) -> tuple[list[Built], Data]:
 
 def prepared(data: Data, cache: Path) -> Dataset:
     """What a job prepares."""
-    return prepare(data, seq_len=SEQ_LEN, seed=3, cache_root=cache, report=nothing)
+    reading = Reading(seq_len=SEQ_LEN, sequences=4, steps=100, seed=3)
+    return prepare(data, reading, cache_root=cache, hosts=ALONE, report=nothing, say=nothing, beat=nothing)
 
 
 def assert_same(one: Dataset, other: Dataset) -> None:
@@ -151,7 +154,7 @@ def test_an_index_of_a_hundred_gigabytes_gives_its_sequences() -> None:
     cut = Even(stream.num_tokens, seq_len)
     sequences = Sequences(streams=(stream,), cuts=(cut,), seq_len=seq_len, split_documents=False)
     (count,) = sequences.count()
-    order = Order(num_sequences=[count], weights=[1.0], seed=7)
+    order = Order(num_sequences=[count], mixture=Mixture.constant([1.0]), seed=7)
     rows = np.concatenate([np.arange(32), np.arange(count - 32, count)])
     batch = TrainSet(sequences, order).rows(rows)
     _, peak_bytes = tracemalloc.get_traced_memory()

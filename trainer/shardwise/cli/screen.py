@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.cli.command import trainer_imports
-from shardwise.cli.status import STATUSES
+from shardwise.cli.status import meaning_of
 from shardwise.page.document import Notice, PageDocument
 from shardwise.protocol.eta import clock
 from shardwise.protocol.run_status import HostStatus, RunStatus
@@ -49,7 +49,7 @@ def screen(document: PageDocument, live: RunStatus | None, size: Size) -> Render
 
 
 def _head(document: PageDocument) -> Text:
-    colour, meaning = STATUSES.get(document.status, ("yellow", ""))
+    colour, meaning = meaning_of(document.status, has_saved=bool(document.saves))
     text = Text.assemble((document.name, "bold"), "  ", (document.status, colour), no_wrap=True, overflow="ellipsis")
     what = ": ".join(part for part in (document.phase or meaning, document.reason or document.error) if part)
     return text.append(f" ({_plain(what)})" if what else "").append(f"  {document.directory}", "dim")

@@ -19,7 +19,7 @@ from shardwise.protocol.run_status import HostStatus, RunStatus
 
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
 
-STATUSES = {
+_STATUSES = {
     "starting": ("yellow", "on its way to the first step"),
     "running": ("green", "training"),
     "stopped": ("yellow", "saved on request; the same command goes on"),
@@ -29,7 +29,6 @@ STATUSES = {
     "dead": ("red", "its process ended without a word; the same command {goes_on}"),
     "ready": ("yellow", "never started"),
 }
-"""Of each status its colour, and what it means."""
 
 
 def command(
@@ -69,6 +68,12 @@ def command(
             )
 
 
+def meaning_of(status: str, *, has_saved: bool) -> tuple[str, str]:
+    """Return the colour of a status, and what it means for a run with a checkpoint or without."""
+    colour, meaning = _STATUSES.get(status, ("yellow", ""))
+    return colour, meaning.format(goes_on="goes on from the last checkpoint" if has_saved else "begins anew")
+
+
 def _table(run: RunOverview) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -81,9 +86,8 @@ def _table(run: RunOverview) -> Table:
 def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     """Return what a person wants to know, the first things first; text is rich markup."""
     known = run.as_json()
-    colour, meaning = STATUSES.get(run.status, ("yellow", ""))
+    colour, meaning = meaning_of(run.status, has_saved=run.checkpoints != [])
     yield "run", f"{escape(str(known['name'] or ''))} in {escape(str(run.directory))}"
-    meaning = meaning.format(goes_on="begins anew" if run.checkpoints == [] else "goes on from the last checkpoint")
     yield "status", f"[{colour}]{escape(run.status)}[/]{f' ({meaning})' if meaning else ''}"
     if known["error"]:
         yield "error", escape(known["error"])
@@ -133,6 +137,8 @@ def _saves(live: RunStatus | None) -> Iterator[tuple[str, str]]:
 def _host(host: HostStatus, *, slowest: int | None) -> str:
     if host.trainer_pid is None:
         return "no trainer"
+    if host.doing:
+        return escape(f"{host.phase}: {host.doing}")
     slow = "  the slowest" if slowest == host.host else ""
     return f"{host.phase}, step {host.step}, {host.step_seconds:.2f} s a step{slow}"
 

@@ -92,7 +92,9 @@ def _summary(store: "Built") -> str:
     documents = sum(part.train_documents + part.held_out_documents for part in parts)
     tokens = sum(part.train_tokens + part.held_out_tokens for part in parts)
     made = f"{store.num_made:,} of them made now" if store.num_made else "all of them there already"
-    return f"{store.name}: {documents:,} documents, {tokens:,} tokens in {len(parts):,} parts, {made}"
+    removed = store.index.num_removed
+    without = "" if removed is None else f", without {removed:,} that repeat earlier ones"
+    return f"{store.name}: {documents:,} documents{without}, {tokens:,} tokens in {len(parts):,} parts, {made}"
 
 
 class _Shown:

@@ -5,6 +5,7 @@ from the old weights instead. The table below covers every leaf of the job file,
 
 - Data is known by its fingerprint, which the trainer makes from the contents of the files and the tokenizer; where
   they lie may change.
+- `steps` counts where a source has `epochs`: its share of each step follows from both.
 - The schedule counts as written. With `decaySteps` left out a cosine or linear fall ends at the last step, so a run
   that goes on with more `steps` follows the longer curve from there.
 - `attention`, `remat`, mesh and microbatches change the order of sums, and so the last bits, but not the run.
@@ -35,6 +36,7 @@ _MODEL = "spec.training.model"
 _XLA_FLAGS = "spec.training.xlaFlags"
 _LEAVE_OUT = "spec.training.data.leaveOut"
 _GROUPS = "spec.training.optimizer.groups"
+_STEPS = "spec.training.steps"
 
 # By group: the fields that are part of the identity, and those that are free to change.
 _TABLE: Mapping[str, tuple[str, str]] = {
@@ -63,8 +65,9 @@ _TABLE: Mapping[str, tuple[str, str]] = {
         "",
     ),
     "spec.training.model.dropout": ("embed residual attention", ""),
-    "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut", ""),
-    "spec.training.data.train.*": ("name weight textField chatTemplate", "paths"),
+    "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut dedup", "store"),
+    "spec.training.data.train.*": ("name weight epochs textField chatTemplate", "paths"),
+    "spec.training.data.phases.*": ("fromStep weights", ""),
     "spec.training.mesh": ("", "tensor fsdp replica dataInner context pipeline"),
     "spec.training.batch": ("sequences", "microbatches"),
     "spec.training.optimizer": (
@@ -118,7 +121,7 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     """
     result: dict[str, Json] = dict.fromkeys(name for name in _IN_ORDER if ITEM not in name)
     for path, value in _flat(as_data(resolve(job)), ()):
-        if _general(path) in IDENTITY_FIELDS:
+        if not IDENTITY_FIELDS.isdisjoint((_general(path), _general(path[:-1]))):  # of a map, the values are there
             result[dotted(path)] = value
     if result[_TOKENIZER] != BYTE_TOKENIZER:
         result[_TOKENIZER] = "file"
@@ -126,6 +129,8 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     result = without_younger_fields(result)
     result[_GROUPS] = len(job.spec.training.optimizer.groups)  # so that a run without any is known to have none
     result[_LEAVE_OUT] = " ".join(map(str, sorted(job.spec.training.data.leave_out))) or None
+    if any(source.epochs for source in job.spec.training.data.train):
+        result[_STEPS] = job.spec.training.steps
     return {**result, FINGERPRINT: data_fingerprint}
 
 

@@ -20,7 +20,13 @@ def with_absolute_paths(job: TrainingJob) -> TrainingJob:
     evaluation = training.evaluation
     tokenizer = data.tokenizer if data.tokenizer == BYTE_TOKENIZER else absolute(data.tokenizer)
     changes = {
-        "data": data.model_copy(update={"train": _absolute(data.train), "tokenizer": tokenizer}),
+        "data": data.model_copy(
+            update={
+                "train": _absolute(data.train),
+                "tokenizer": tokenizer,
+                "store": data.store and absolute(data.store),
+            }
+        ),
         "evaluation": evaluation.model_copy(update={"sets": _absolute(evaluation.sets)}),
         "start_from": start and start.model_copy(update={"path": absolute(start.path)}),
         "checkpoint": checkpoint.model_copy(update={"path": checkpoint.path and absolute(checkpoint.path)}),
@@ -34,6 +40,8 @@ def _with_absolute_workdir(job: TrainingJob) -> TrainingJob:
     assert program is not None, "the rules want one of the two"
     program = program.model_copy(update={"workdir": absolute(program.workdir or ".")})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"program": program})})
+
+
 def _absolute(sources: tuple[HasPaths, ...]) -> tuple[HasPaths, ...]:
     return tuple(each.model_copy(update={"paths": tuple(absolute(path) for path in each.paths)}) for each in sources)
 

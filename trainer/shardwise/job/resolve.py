@@ -20,6 +20,7 @@ from shardwise.job.presets import (
 )
 from shardwise.job.quantity import Duration
 from shardwise.job.spec import Checkpoint, Mesh, Model, Optimizer, RopeScaling, TrainingJob
+from shardwise.job.spec.data import Data
 from shardwise.job.topology import inner_ways, mesh_shape
 from shardwise.protocol.strict_model import StrictModel
 
@@ -34,12 +35,18 @@ def resolve(job: TrainingJob) -> TrainingJob:
     filled = training.model_copy(
         update={
             "model": _model(training.model, training.data.tokenizer),
+            "data": _data(training.data),
             "mesh": _mesh(job),
             "optimizer": _optimizer(training.optimizer),
             "checkpoint": _checkpoint(training.checkpoint),
         }
     )
     return job.model_copy(update={"spec": job.spec.model_copy(update={"training": filled})})
+
+
+def _data(data: Data) -> Data:
+    train = [source if source.epochs else _fill(source, {"weight": 1.0}) for source in data.train]
+    return data.model_copy(update={"train": tuple(train)})
 
 
 def _mesh(job: TrainingJob) -> Mesh:

@@ -121,7 +121,8 @@ class Progress(Message):
     first), `dispatched` the last one handed to the devices, `step_seconds` how long the last one took.
     `monotonic_seconds` is the writer's monotonic clock, comparable only with others of the same host. `seconds` is
     the time of this process by phase. `own_seconds` is how long this host's devices took for a fixed piece of work
-    that waits for no other host, and `measured` how often that was measured: never if there is no other host.
+    that waits for no other host, and `measured` how often that was measured: never if there is no other host. `doing`
+    is what a long phase is at, for people.
     """
 
     attempt: int
@@ -135,6 +136,7 @@ class Progress(Message):
     seconds: dict[str, float]
     own_seconds: float = 0.0
     measured: int = 0
+    doing: str = ""
 
 
 def write_progress(path: Path, progress: Progress) -> None:

@@ -81,7 +81,7 @@ class HostStatus(Message):
     `phase` is None if it has no trainer; `step_seconds` is the last step's time, and `own_seconds` the time of a fixed
     piece of work that waits for no other host, None before it is measured. `age_seconds` is the age of the trainer's
     progress; `state` is the letter of its process in /proc/PID/stat. `standby` says that another trainer has its
-    imports done. `phases` is the trainer's time in seconds by phase.
+    imports done. `doing` is what a long phase is at, for people. `phases` is the trainer's time in seconds by phase.
     """
 
     host: int
@@ -94,6 +94,7 @@ class HostStatus(Message):
     age_seconds: float
     state: str
     standby: bool
+    doing: _Text = ""
     phases: dict[str, float]
 
     @classmethod
@@ -111,6 +112,7 @@ class HostStatus(Message):
             age_seconds=round(report.age_seconds, 3),
             state=report.process_state,
             standby=report.standby,
+            doing=progress.doing if progress else "",
             phases={name: round(seconds, 4) for name, seconds in progress.seconds.items()} if progress else {},
         )
 

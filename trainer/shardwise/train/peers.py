@@ -50,6 +50,7 @@ class Peers:
     answer_seconds: float = _ANSWER_SECONDS
     _client: Any = None
     _exchanges: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -124,6 +125,18 @@ class Peers:
         """Return the texts of all processes under this name, by rank. Keep them short: every process gets all."""
         texts: list[str] = json.loads(self.agree(name, text, json.dumps))
         return texts
+
+    def add(self, name: str, amount: int) -> int:
+        """Add to a counter that all processes of the attempt share, and return what it is then; it begins at 0."""
+        if self.count == 1:
+            with self._lock:
+                self._counters[name] += amount
+                return self._counters[name]
+        try:
+            total: int = self._client.key_value_increment(f"shardwise/count/{name}", amount)
+        except jax.errors.JaxRuntimeError as error:
+            raise PeerError(f"rank {self.rank} cannot reach the coordinator: {first_line(error)}") from error
+        return total
 
     def _read(self, key: str, rank: int) -> str:
         try:

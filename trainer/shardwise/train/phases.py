@@ -21,7 +21,7 @@ class Phases:
         self.step = 0
         self._dispatched, self._step_seconds = 0, 0.0
         self._own_seconds, self._measured = 0.0, 0
-        self._phase = Phase.START
+        self._phase, self._doing = Phase.START, ""
         self._lock, self._written_at = threading.Lock(), 0.0
         self._write()
 
@@ -35,7 +35,7 @@ class Phases:
             yield
         finally:
             self.add(phase, time.perf_counter() - start)
-            self._phase = before
+            self._phase, self._doing = before, ""
             self._write()
 
     def switch_to(self, phase: Phase) -> None:
@@ -50,6 +50,11 @@ class Phases:
         """
         if time.monotonic() - self._written_at >= _BEAT_SECONDS:
             self._write()
+
+    def say(self, text: str) -> None:
+        """Publish what the phase is doing, for people, until it says something else or ends. It makes progress."""
+        self._doing = text
+        self.beat()
 
     def add(self, name: str, seconds: float) -> None:
         """Add time that was measured elsewhere."""
@@ -79,6 +84,7 @@ class Phases:
                     attempt=self._attempt,
                     rank=self._rank,
                     phase=self._phase,
+                    doing=self._doing,
                     step=self.step,
                     dispatched=self._dispatched,
                     step_seconds=self._step_seconds,

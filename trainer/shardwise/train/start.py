@@ -24,7 +24,7 @@ from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import Manifest, import_lister, set_aside
 from shardwise.train.config import GptConfig
-from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.evaluation_sets import Evaluated, open_sets
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.devices import devices_of
@@ -121,10 +121,11 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         with phases.entered(Phase.DATA):
             data = prepare(
                 training.data,
-                seq_len=program.config.seq_len,
-                seed=training.seed,
+                Reading(program.config.seq_len, training.batch.sequences, training.steps, training.seed),
                 cache_root=cache_directory(),
+                hosts=peers,
                 report=show,
+                say=phases.say,
                 beat=phases.beat,
             )
             evaluated = _evaluated(training, data, program.config.seq_len, show, phases)

@@ -76,6 +76,48 @@ def evaluation_has_documents(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{_PATH}.evaluation.everySteps", evaluation.every_steps, expected, hint)
 
 
+def sources_have_a_share(job: TrainingJob) -> Iterator[Problem]:
+    """A source has a weight or epochs, and is used at some step."""
+    data = job.spec.training.data
+    for index, source in enumerate(data.train):
+        path = f"{_PATH}.data.train.{index}.weight"
+        if source.epochs and source.weight is not None:
+            yield wrong(path, source.weight, "nothing with epochs", "take one of them out")
+        elif not (source.epochs or source.weight or any(phase.weights.get(source.name) for phase in data.phases)):
+            yield wrong(path, 0.0, "above 0, here or in data.phases", "take the source out if it is not to be used")
+
+
+def first_steps_have_a_source(job: TrainingJob) -> Iterator[Problem]:
+    """Before the first of the phases some weight is above 0, unless all sources have epochs."""
+    data = job.spec.training.data
+    weights = [source.weight for source in data.train if not source.epochs]
+    if data.phases and weights and not any(weights):
+        expected = "one weight above 0 before the first of data.phases"
+        yield Problem(path=f"{_PATH}.data.train", given="no weight above 0", expected=expected)
+
+
+def phases_follow_each_other(job: TrainingJob) -> Iterator[Problem]:
+    """Phases begin one after the other within the run, and give weights to sources that there are."""
+    training = job.spec.training
+    names = {source.name: source for source in training.data.train}
+    before = 0
+    for index, phase in enumerate(training.data.phases):
+        path = f"{_PATH}.data.phases.{index}"
+        if not before < phase.from_step < training.steps:
+            expected = f"a step after {before}, before the run's {training.steps}"
+            yield wrong(f"{path}.fromStep", phase.from_step, expected)
+        before = phase.from_step
+        for name, weight in phase.weights.items():
+            if name not in names:
+                yield wrong(f"{path}.weights.{name}", weight, f"the name of a source: {any_of(names)}")
+            elif names[name].epochs:
+                yield wrong(
+                    f"{path}.weights.{name}", weight, "no weight of a source with epochs", "take one of them out"
+                )
+        if not any(phase.weights.values()):
+            yield Problem(path=f"{path}.weights", given="no weight above 0", expected="one")
+
+
 def fields_belong_to_optimizer(job: TrainingJob) -> Iterator[Problem]:
     """A setting that the update rule does not use is a mistake, not a wish to be ignored."""
     optimizer = job.spec.training.optimizer
@@ -165,6 +207,9 @@ RULES = (
     evaluation_set_names_are_unique,
     conversations_stay_apart,
     evaluation_has_documents,
+    sources_have_a_share,
+    first_steps_have_a_source,
+    phases_follow_each_other,
     fields_belong_to_optimizer,
     groups_decay_only_with_decay,
     warmup_ends,

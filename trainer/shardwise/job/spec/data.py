@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import MAX_INT32, FilledFrom, Label, PathText, Unit
+from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Label, PathText, Unit
 from shardwise.protocol.strict_model import StrictModel
 
+_SourceName = Annotated[str, Field(min_length=1, max_length=63)]  # the key of a map has no pattern in a CRD
 TokenText = Annotated[str, Field(min_length=1, max_length=256)]
 TextField = Annotated[
     str, Field(min_length=1, max_length=256, description="The key of the text in each line of a JSONL file.")
@@ -23,13 +24,30 @@ class Source(StrictModel):
 
     name: Label = Field(description="What metrics and messages call the source; unique.")
     paths: tuple[PathText, ...] = Field(
-        strict=False, min_length=1, max_length=1024, description="Files, globs or URLs; .gz and .zst too."
+        strict=False,
+        min_length=1,
+        max_length=1024,
+        description="Files, globs, URLs, folders of `datasets`; .gz, .zst too.",
     )
-    weight: Annotated[float, Unit("ratio")] = Field(
-        1.0, gt=0, le=1e6, description="Share in the mixture, relative to the other sources'."
+    weight: Annotated[float | None, Unit("ratio"), FilledFrom("1, unless there are epochs")] = Field(
+        None, ge=0, le=1e6, description="Share in the mixture, relative to the other sources'."
+    )
+    epochs: Annotated[float | None, Unit("passes")] = Field(
+        None, gt=0, le=1e6, description="Passes over the source in the whole run, in place of a weight."
     )
     text_field: TextField = "text"
     chat_template: ChatTemplate = None
+
+
+class MixturePhase(StrictModel):
+    """Weights that replace all earlier ones from a step on."""
+
+    from_step: Annotated[Count, Unit("step")] = Field(
+        description="Steps before the phase; ascending from phase to phase."
+    )
+    weights: dict[_SourceName, Annotated[float, Field(ge=0, le=1e6)]] = Field(
+        max_length=64, description="Weight of each source by its name; a source that is left out has 0."
+    )
 
 
 class Data(StrictModel):
@@ -37,6 +55,16 @@ class Data(StrictModel):
 
     train: tuple[Source, ...] = Field(
         strict=False, min_length=1, max_length=64, description="The sources of the mixture."
+    )
+    phases: tuple[MixturePhase, ...] = Field(
+        (), strict=False, max_length=16, description="Later weights of the mixture, by the step from which they hold."
+    )
+    dedup: Literal["exact"] | None = Field(
+        None, description="exact: of equal documents only the first is used, over all sources in their order."
+    )
+    store: PathText | None = Field(
+        None,
+        description="Folder or URL of token stores, which the hosts of the run make together; left out, each its own.",
     )
     tokenizer: PathText = Field(
         "byte", description="byte (256 bytes and end-of-text), or the path of a tokenizer.json."

@@ -15,35 +15,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.job.spec.data import Data, Source
+from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
-from shardwise.train.data.cache import CachedCorpus, open_or_build
-from shardwise.train.data.chat import of_source
-from shardwise.train.data.digests import file_digests
-from shardwise.train.data.files import find_files
+from shardwise.train.data.mixture import mixture_of
+from shardwise.train.data.opening import Opened, SourceSummary, Watch, open_sources
 from shardwise.train.data.order import Order
-from shardwise.train.data.sequences import HeldOutSet, Sequences, Stream, TrainSet, cut_up
-from shardwise.train.data.sources import field_of
-from shardwise.train.data.token_store import TokenStore, open_store
-from shardwise.train.data.tokenise import Corpus
+from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet, cut_up
+from shardwise.train.data.shared import Hosts
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
 
 _DATA_FOLDER = "data"
-_DIGESTS_FILE = "digests.json"
 _ENTROPY_TOKENS = 1 << 21
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceSummary:
-    """What one source holds. Documents and tokens are of its training part."""
+class Reading(NamedTuple):
+    """How a run reads its data: `sequences` of `seq_len` tokens in each of `steps`, in the order of `seed`."""
 
-    name: str
-    num_files: int
-    num_documents: int
-    num_tokens: int
-    num_held_out_documents: int
-    num_held_out_tokens: int
+    seq_len: int
+    sequences: int
+    steps: int
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,46 +74,44 @@ class Dataset:
 
 def prepare(
     data: Data,
+    reading: Reading,
     *,
-    seq_len: int,
-    seed: int,
     cache_root: Path,
+    hosts: Hosts,
     report: Callable[[str], None],
-    beat: Callable[[], None] = lambda: None,
+    say: Callable[[str], None],
+    beat: Callable[[], None],
 ) -> Dataset:
-    """Find, tokenise (unless the cache has it, or a source is a token store) and map the data of a job.
+    """Find, tokenise (unless a cache or a store has it) and map the data of a job.
 
-    `report` gets lines for the user; `beat` is called from any thread as reading and tokenising get on.
+    Every process of the run (`hosts`) calls it. `report` gets lines for the user, `say` how far it is right now; `beat`
+    is called from any thread as reading and tokenising get on.
 
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    opened = open_all(data, tokenizer, cache_root, report, beat)
+    opened = open_all(data, tokenizer, cache_root, Watch(hosts=hosts, report=report, say=say, beat=beat))
     summaries = tuple(each.summary for each in opened)
+    seq_len = reading.seq_len
     train = cut_up(data.train, [each.train for each in opened], data, seq_len)
     held_out = cut_up(data.train, [each.held_out for each in opened], data, seq_len)
     _refuse_too_little(summaries, train, held_out, data.held_out)
-    weights = [source.weight for source in data.train]
+    mixture = mixture_of(data, train.count(), sequences=reading.sequences, steps=reading.steps)
     return Dataset(
-        fingerprint=_fingerprint([each.identity for each in opened], weights, tokenizer),
+        fingerprint=_fingerprint([each.identity for each in opened], data, tokenizer),
         tokenizer=tokenizer,
         num_tokens=sum(summary.num_tokens for summary in summaries),
         sources=summaries,
-        train=TrainSet(train, Order(num_sequences=train.count(), weights=weights, seed=seed)),
+        train=TrainSet(train, Order(num_sequences=train.count(), mixture=mixture, seed=reading.seed)),
         held_out=HeldOutSet(held_out) if data.held_out else None,
     )
 
 
-def open_all(
-    data: Data, tokenizer: Tokenizer, cache_root: Path, report: Callable[[str], None], beat: Callable[[], None]
-) -> list["Opened"]:
-    """Return the streams of each source, after tokenising what neither the cache nor a store has."""
+def open_all(data: Data, tokenizer: Tokenizer, cache_root: Path, watch: Watch) -> list[Opened]:
+    """Return the streams of each source, after tokenising what neither a cache nor a store has."""
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
-        return [
-            _opened(source, data.held_out, of_source(tokenizer, source.chat_template), folder, report, beat)
-            for source in data.train
-        ]
+        return open_sources(data, tokenizer, folder, watch)
 
 
 @contextmanager
@@ -136,49 +126,6 @@ def _cache_errors(folder: Path) -> Iterator[None]:
             "folder elsewhere."
         )
         raise in_words(error, words, DataError) from error
-
-
-class Opened(NamedTuple):
-    """A source, ready to be read. `identity` is `Corpus.identity()`, whoever tokenised it, and the chat template."""
-
-    identity: dict[str, Any]
-    summary: SourceSummary
-    train: Stream
-    held_out: Stream
-
-
-def _opened(
-    source: Source,
-    held_out: float,
-    tokenizer: Tokenizer,
-    folder: Path,
-    report: Callable[[str], None],
-    beat: Callable[[], None],
-) -> Opened:
-    store = open_store(source.paths, folder)
-    if store is not None:
-        store.refuse_other(tokenizer, held_out)
-        report(f"{source.name}: {store.train.num_tokens:,} tokens of the store {store.url}")
-        return _of(source, store.index.corpus, store)
-    files = find_files(source.paths)
-    digests = file_digests(files, memo_path=folder / _DIGESTS_FILE, report=report, beat=beat)
-    corpus = Corpus(name=source.name, files=files, digests=digests, text_field=field_of(source), held_out=held_out)
-    cached = open_or_build(corpus, tokenizer, directory=folder, report=report, beat=beat)
-    return _of(source, corpus.identity(), cached)
-
-
-def _of(source: Source, identity: dict[str, Any], streams: CachedCorpus | TokenStore) -> Opened:
-    summary = SourceSummary(
-        name=source.name,
-        num_files=len(identity["files"]),
-        num_documents=streams.train.num_documents,
-        num_tokens=streams.train.num_tokens,
-        num_held_out_documents=streams.held_out.num_documents,
-        num_held_out_tokens=streams.held_out.num_tokens,
-    )
-    if source.chat_template is not None:
-        identity = {**identity, "chat_template": source.chat_template}
-    return Opened(identity, summary, streams.train, streams.held_out)
 
 
 def _refuse_too_little(
@@ -220,11 +167,15 @@ def _entropy(values: NDArray[np.integer[Any]]) -> float:
     return float(-np.sum(shares * np.log(shares)))
 
 
-def _fingerprint(identities: Sequence[Mapping[str, object]], weights: Sequence[float], tokenizer: Tokenizer) -> str:
-    total = sum(weights)
-    identity = {
-        "tokenizer": tokenizer.fingerprint,
-        "sources": list(identities),
-        "shares": [weight / total for weight in weights],
-    }
+def _fingerprint(identities: Sequence[Mapping[str, object]], data: Data, tokenizer: Tokenizer) -> str:
+    weights = [1.0 if source.weight is None else source.weight for source in data.train]
+    epochs = [source.epochs for source in data.train]
+    identity: dict[str, object] = {"tokenizer": tokenizer.fingerprint, "sources": list(identities)}
+    if any(epochs) or data.phases:
+        phases = [
+            [phase.from_step, [phase.weights.get(source.name, 0.0) for source in data.train]] for phase in data.phases
+        ]
+        identity["mixture"] = {"weights": weights, "epochs": epochs, "phases": phases}
+    else:
+        identity["shares"] = [weight / sum(weights) for weight in weights]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

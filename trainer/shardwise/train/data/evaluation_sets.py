@@ -9,9 +9,11 @@ from shardwise.job.spec.data import Data, Source
 from shardwise.job.spec.training import EvaluationSet
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
-from shardwise.train.data.dataset import Opened, open_all
+from shardwise.train.data.dataset import open_all
+from shardwise.train.data.opening import Opened, Watch
 from shardwise.train.data.sequences import HeldOutSet, cut_up
 from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.peers import ALONE
 
 Report = Callable[[str], None]
 Beat = Callable[[], None]
@@ -48,7 +50,8 @@ def open_sets(
     `most` is how many batches are evaluated of those that do not say it themselves; without it all of each set are.
     Raise DataError for text that is missing, unreadable, malformed or too little.
     """
-    own = data.model_copy(update={"train": tuple(map(_source, sets)), "held_out": 0.0})
+    # Each host reads them by itself: they are small, and repeat nothing of what is trained on that would be left out.
+    own = data.model_copy(update={"train": tuple(map(_source, sets)), "held_out": 0.0, "store": None, "dedup": None})
     found = []
     for one, source, opened in zip(sets, own.train, _opened(own, cache_root, report, beat), strict=True):
         sequences = cut_up([source], [opened.train], own, seq_len, keeps_rest=True)
@@ -80,4 +83,4 @@ def _opened(data: Data, cache_root: Path, report: Report, beat: Beat) -> list[Op
     if not data.train:
         return []
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    return open_all(data, tokenizer, cache_root, report, beat)
+    return open_all(data, tokenizer, cache_root, Watch(hosts=ALONE, report=report, say=lambda _: None, beat=beat))

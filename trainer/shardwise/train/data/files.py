@@ -4,6 +4,7 @@ It knows nothing of documents, tokens or the cache. A file is never held whole: 
 """
 
 import gzip
+import json
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -19,6 +20,7 @@ from shardwise.protocol.errors import DataError, ShardwiseError
 from shardwise.protocol.storage import in_words, with_retries
 from shardwise.train.data.compression import BLOCK_BYTES, DECOMPRESSORS, CorruptZstdError, plain_blocks
 
+_SAVED_STATE = "state.json"
 _REQUEST_BYTES = 8 << 20
 """What one request to a bucket asks for; some back ends would ask for far more than a range of a file."""
 
@@ -50,7 +52,7 @@ class DataFile:
 def find_files(patterns: Iterable[str]) -> tuple[DataFile, ...]:
     """Return the files that the patterns match, each once, sorted by address.
 
-    A pattern is a path or a glob (`*`, `?`, `[]`, and `**` for any number of folders).
+    A pattern is a path, a glob (`*`, `?`, `[]`, and `**` for any number of folders), or a folder of `datasets`.
     Raise DataError for a pattern that matches no file, a folder, or storage that cannot be reached.
     """
     found: dict[str, DataFile] = {}
@@ -64,19 +66,19 @@ def find_files(patterns: Iterable[str]) -> tuple[DataFile, ...]:
 def read_blocks(file: DataFile) -> Generator[bytes, None, None]:
     """Yield the decompressed content in non-empty blocks of about BLOCK_BYTES; DataError if it cannot be read."""
     decompress = DECOMPRESSORS.get(file.suffixes[1], plain_blocks)
-    with _reading(file.url), closing(_Steady(file.url)) as raw:
+    with reading(file.url), closing(Steady(file.url)) as raw:
         yield from decompress(raw)
 
 
 def read_raw_blocks(file: DataFile) -> Iterator[bytes]:
     """Yield the stored content in non-empty blocks of BLOCK_BYTES; DataError if it cannot be read."""
-    with _reading(file.url), closing(_Steady(file.url)) as raw:
+    with reading(file.url), closing(Steady(file.url)) as raw:
         yield from plain_blocks(raw)
 
 
 def read_range(file: DataFile, start: int, stop: int) -> Generator[bytes, None, None]:
     """Yield the stored bytes from `start` up to `stop`, in non-empty blocks; DataError if they cannot be read."""
-    with _reading(file.url), closing(_Steady(file.url, start)) as raw:
+    with reading(file.url), closing(Steady(file.url, start)) as raw:
         while start < stop and (block := raw.read(min(BLOCK_BYTES, stop - start))):
             start += len(block)
             yield block
@@ -90,12 +92,12 @@ def has_changed(file: DataFile) -> bool:
         filesystem.invalidate_cache()  # fsspec keeps listings, and would show the file as it was
         return _data_file(filesystem, path, named=file.named).stamp
 
-    with _reading(file.url):
+    with reading(file.url):
         return with_retries(stamp) != file.stamp
 
 
 def _match(pattern: str) -> list[DataFile]:
-    with _reading(pattern):
+    with reading(pattern):
         return with_retries(partial(_found, pattern))
 
 
@@ -104,10 +106,7 @@ def _found(pattern: str) -> list[DataFile]:
     if filesystem.isfile(path):
         return [_data_file(filesystem, path, named=True)]
     if filesystem.isdir(path):
-        raise DataError(
-            f"data path {pattern!r} is a folder; expected a file or a glob. "
-            f"Write {pattern.rstrip('/') + '/**'!r} for every file in it."
-        )
+        return [_data_file(filesystem, inside, named=False) for inside in _saved_dataset(filesystem, path, pattern)]
     paths = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
     if not paths:
         raise DataError(
@@ -115,6 +114,22 @@ def _found(pattern: str) -> list[DataFile]:
             "one file, a glob such as 'data/**/*.txt', or an address such as 'gs://bucket/*.jsonl'."
         )
     return [_data_file(filesystem, match, named=False) for match in paths]
+
+
+def _saved_dataset(filesystem: Any, path: str, pattern: str) -> list[str]:
+    """Return the files of a folder that `Dataset.save_to_disk` of Hugging Face's `datasets` has written."""
+    try:
+        state = json.loads(filesystem.cat_file(f"{path}/{_SAVED_STATE}"))
+        return [f"{path}/{each['filename']}" for each in state["_data_files"]]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        splits = [entry for entry in filesystem.ls(path, detail=False) if filesystem.isfile(f"{entry}/{_SAVED_STATE}")]
+    if splits:
+        names = ", ".join(repr(f"{pattern.rstrip('/')}/{entry.rstrip('/').rpartition('/')[2]}") for entry in splits)
+        raise DataError(f"data path {pattern!r} is a folder of several splits; expected one of them: {names}.")
+    raise DataError(
+        f"data path {pattern!r} is a folder; expected a file, a glob, or a folder that `save_to_disk` of Hugging Face "
+        f"datasets has written. Write {pattern.rstrip('/') + '/**'!r} for every file in it."
+    )
 
 
 def _data_file(filesystem: Any, path: str, *, named: bool) -> DataFile:
@@ -146,12 +161,26 @@ def _open(url: str) -> IO[bytes]:
     return handle
 
 
-class _Steady:
-    """A file to read from a position to its end, which goes on where it was after an error that passes."""
+class Steady:
+    """A file to read from a position on, which goes on where it was after an error that passes."""
 
     def __init__(self, url: str, position: int = 0) -> None:
         self._url, self._position = url, position
         self._handle: IO[bytes] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Return False: what is closed is opened again by the next `read`."""
+        return False
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def move_to(self, position: int) -> None:
+        """Go on from another position."""
+        self.close()
+        self._position = position
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, at most `size`; none at the end."""
@@ -163,6 +192,7 @@ class _Steady:
         """Close what is open."""
         if self._handle is not None:
             self._handle.close()
+            self._handle = None
 
     def _read(self, size: int) -> bytes:
         if self._handle is None:
@@ -180,7 +210,7 @@ class _Steady:
 
 
 @contextmanager
-def _reading(url: str) -> Iterator[None]:
+def reading(url: str) -> Iterator[None]:
     """Turn whatever a storage back end raises into a DataError or StorageError that names the file.
 
     Every fsspec back end has exception classes of its own, so the net is wide; it is held under input and output only.

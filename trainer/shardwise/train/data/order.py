@@ -3,22 +3,29 @@
 A sample's global number is step * sequences a batch + row, so the order depends neither on the mesh nor on the number
 of hosts, and a resumed run needs nothing but its step. It reads no tokens.
 
-A mixture goes by blocks of BLOCK_SAMPLES. How many samples of a block each source gets follows from quotas that are
-exact over the whole run; their places in the block are shuffled by the seed. The n-th sample of a source is sequence
-`permute(n mod N)` of epoch `n div N`, N the number of its sequences: every sequence once in each epoch.
+A mixture has stretches in which the shares of the sources stay the same; from each stretch's first sample it goes by
+blocks of BLOCK_SAMPLES. How many samples of a block each source gets follows from quotas that are exact over the whole
+stretch; their places in the block are shuffled by the seed. The n-th sample of a source, over all stretches, is
+sequence `permute(n mod N)` of epoch `n div N`, N the number of its sequences: every sequence once in each epoch.
+
+What follows a stretch changes no sample in it: its last block is cut, and the next stretch counts what was drawn. Only
+where the counts of a mixture end is the last block shorter, so that they are met exactly.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.train.data.mixture import Mixture
+
 BLOCK_SAMPLES = 2048
 _CACHED_BLOCKS = 16
 _ROUNDS = 6
-_BLOCK_KEY, _EPOCH_KEY = 1, 2
+_BLOCK_KEY, _EPOCH_KEY, _LATER_BLOCK_KEY = 1, 2, 3
 _WEYL = 0x9E3779B97F4A7C15
 _BITS = (1 << 64) - 1
 
@@ -26,29 +33,56 @@ UInt64Array = NDArray[np.uint64]
 Int64Array = NDArray[np.int64]
 
 
-class Order:
-    """The order of a mixture: `num_sequences` [source] (at least 1 each) and `weights` [source] (above 0)."""
+class _Stretch(NamedTuple):
+    """Samples from `first` on, `drawn` [source] of which came before; `shares` are of what is left by those before.
 
-    def __init__(self, *, num_sequences: Sequence[int], weights: Sequence[float], seed: int) -> None:
-        assert len(num_sequences) == len(weights)
+    With a `stop` it ends there with quotas that are exact.
+    """
+
+    first: int
+    stop: int | None
+    drawn: list[int]
+    shares: tuple[Fraction, ...]
+
+
+class Order:
+    """The order of a mixture of sources with `num_sequences` [source] (at least 1 each)."""
+
+    def __init__(self, *, num_sequences: Sequence[int], mixture: Mixture, seed: int) -> None:
+        assert len(num_sequences) == len(mixture.counts)
         assert min(num_sequences) >= 1
-        assert min(weights) > 0
         self._num_sequences = np.array(num_sequences, np.int64)
-        self._shares = _shares_of_rest(weights)
         self._seed = seed
         self._block = lru_cache(maxsize=_CACHED_BLOCKS)(self._make_block)
+        self._stretches: list[_Stretch] = []
+        for first in mixture.bounds():
+            drawn = self._drawn(first) if self._stretches else [0] * len(num_sequences)
+            stop = mixture.num_samples if mixture.ends and first < mixture.num_samples else None
+            self._stretches.append(_Stretch(first, stop, drawn, _of_rest(mixture.shares(first, drawn))))
+        self._firsts = np.array([stretch.first for stretch in self._stretches], np.int64)
 
     def locate(self, samples: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Map global sample numbers [batch] to source numbers [batch] and sequence numbers in the source [batch]."""
         samples = np.asarray(samples, np.int64)
         sources = np.empty(samples.shape, np.int64)
         draws = np.empty(samples.shape, np.int64)
-        blocks, places = np.divmod(samples, BLOCK_SAMPLES)
-        for block in np.unique(blocks):
-            here = blocks == block
-            block_sources, block_draws = self._block(int(block))
+        stretches = np.searchsorted(self._firsts, samples, side="right") - 1
+        blocks, places = np.divmod(samples - self._firsts[stretches], BLOCK_SAMPLES)
+        for stretch, block in np.unique(np.stack([stretches.ravel(), blocks.ravel()]), axis=1).T:
+            here = (stretches == stretch) & (blocks == block)
+            block_sources, block_draws = self._block(int(stretch), int(block))
             sources[here], draws[here] = block_sources[places[here]], block_draws[places[here]]
         return sources, self._sequences(sources, draws)
+
+    def _drawn(self, stop: int) -> list[int]:
+        """Return how many samples [source] come before sample `stop` of the last stretch or the bound behind it."""
+        number = len(self._stretches) - 1
+        stretch = self._stretches[number]
+        block, places = divmod(stop - stretch.first, BLOCK_SAMPLES)
+        whole = _quotas(block * BLOCK_SAMPLES, stretch.shares)
+        cut = self._block(number, block)[0][:places] if places else np.empty(0, np.int64)
+        in_block = np.bincount(cut, minlength=len(whole)).tolist()
+        return [sum(each) for each in zip(stretch.drawn, whole, in_block, strict=True)]
 
     def _sequences(self, sources: Int64Array, draws: Int64Array) -> Int64Array:
         sequences = np.empty(draws.shape, np.int64)
@@ -60,19 +94,21 @@ class Order:
             sequences[here] = permute(indices, size, keys)
         return sequences
 
-    def _make_block(self, block: int) -> tuple[Int64Array, Int64Array]:
-        """Return the source of each place in the block, and how many of its samples come before in the run."""
-        # Quotas of the whole run, not of a block: so rounding never adds up, and a block is known by its number alone.
-        before = _quotas(block * BLOCK_SAMPLES, self._shares)
-        after = _quotas((block + 1) * BLOCK_SAMPLES, self._shares)
+    def _make_block(self, number: int, block: int) -> tuple[Int64Array, Int64Array]:
+        """Return the source of each place in a stretch's block, and how many of its samples come before in the run."""
+        stretch, start = self._stretches[number], block * BLOCK_SAMPLES
+        size = BLOCK_SAMPLES if stretch.stop is None else min(BLOCK_SAMPLES, stretch.stop - stretch.first - start)
+        # Quotas of the whole stretch, not of a block: so rounding never adds up, and a block needs none before it.
+        before, after = _quotas(start, stretch.shares), _quotas(start + size, stretch.shares)
         sources = np.repeat(np.arange(len(before)), np.subtract(after, before))
-        places = np.arange(BLOCK_SAMPLES, dtype=np.uint64)
+        key = (_LATER_BLOCK_KEY, stretch.first + start) if stretch.first else (_BLOCK_KEY, block)
         # Sorting by hashes shuffles the same way everywhere; numpy's generators may change between versions.
-        sources = sources[np.argsort(_hash(self._seed, _BLOCK_KEY, block, places), kind="stable")]
-        draws = np.empty(BLOCK_SAMPLES, np.int64)
+        hashes = _hash(self._seed, *key, np.arange(size, dtype=np.uint64))
+        sources = sources[np.argsort(hashes, kind="stable")]
+        draws = np.empty(size, np.int64)
         for source, first in enumerate(before):
             here = sources == source
-            draws[here] = first + np.arange(np.count_nonzero(here))
+            draws[here] = stretch.drawn[source] + first + np.arange(np.count_nonzero(here))
         return sources, draws
 
 
@@ -115,10 +151,10 @@ def _mix(words: UInt64Array) -> UInt64Array:
     return words ^ (words >> np.uint64(31))
 
 
-def _shares_of_rest(weights: Sequence[float]) -> tuple[Fraction, ...]:
-    """Return each source's share of what the sources before it leave, as an exact fraction; the last one's is 1."""
-    exact = [Fraction(weight) for weight in weights]
-    return tuple(weight / sum(exact[source:], Fraction(0)) for source, weight in enumerate(exact))
+def _of_rest(shares: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Return each source's share of what the sources before it leave; 0 if they leave nothing."""
+    left = [sum(shares[source:], Fraction(0)) for source in range(len(shares))]
+    return tuple(share / rest if rest else rest for share, rest in zip(shares, left, strict=True))
 
 
 def _quotas(num_samples: int, shares: Sequence[Fraction]) -> list[int]:

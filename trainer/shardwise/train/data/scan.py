@@ -1,37 +1,43 @@
 """Read the files of a corpus once before they are tokenised: their digests, and where they may be cut into parts.
 
 A part is what one task tokenises: neighbouring files up to `part_bytes`, or a range of a larger one. A range begins
-where the tokens do not depend on what is before it: at a line of JSONL, or where a tokenizer cuts a long text in any
-case. A compressed file is never cut. The cuts follow from the content and `part_bytes` alone.
+where the tokens do not depend on what is before it: at a line of JSONL, a row group of Parquet or a record batch of
+Arrow, or where a tokenizer cuts a long text in any case. A compressed file is never cut. The cuts follow from the
+content and `part_bytes` alone.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.train.data.columns import cuts as column_cuts
 from shardwise.train.data.files import DataFile, has_changed, read_range, read_raw_blocks
-from shardwise.train.data.sources import file_kind, line_documents, place_in_split
+from shardwise.train.data.sources import JSONL, TEXT, documents_within, file_kind, place_in_split
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces
 from shardwise.train.data.tokenizer import Tokenizer, cut
 
 
 class Scan(NamedTuple):
-    """What one file holds. `cuts` are [bytes before it, lines before it]; `place` is a cut text's in the split."""
+    """What one file holds. `cuts` are [bytes before it, lines or rows before it]; `place` is a cut text's in the split.
+
+    `num_rows` counts lines or rows up to the last document; it is 0 where nobody has asked for hashes.
+    """
 
     digest: str
     cuts: list[list[int]]
     place: int
+    num_rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A range of a file, or the whole of it: bytes `start` up to `stop` of `file`, after `num_lines` lines."""
+    """A range of a file, or the whole of it: bytes `start` up to `stop` of `file`, after `num_rows` lines or rows."""
 
     file: DataFile
     start: int
     stop: int
-    num_lines: int
+    num_rows: int
     place: int
 
     @property
@@ -40,18 +46,27 @@ class Span:
         return self.start == 0 and self.stop == self.file.size_bytes
 
 
-def scan(file: DataFile, part_bytes: int) -> Scan:
-    """Read a file. Raise DataError if it cannot be read."""
-    digest = hashlib.sha256()
+def scan(file: DataFile, part_bytes: int, beat: Callable[[], None]) -> Scan:
+    """Read a file; beat after each block. Raise DataError if it cannot be read."""
+    digest, kind = hashlib.sha256(), file_kind(file)
+
+    def look(block: bytes) -> None:
+        digest.update(block)
+        beat()
+
     if file.size_bytes <= part_bytes or file.suffixes[1]:
         for block in read_raw_blocks(file):
-            digest.update(block)
+            look(block)
         return Scan(digest.hexdigest(), [], 0)
-    if file_kind(file) == "jsonl":
-        cuts = list(_line_cuts(_seen(file, digest.update), part_bytes))
+    if kind == JSONL:
+        cuts = list(_line_cuts(_seen(file, look), part_bytes))
         return Scan(digest.hexdigest(), cuts, 0)
+    if kind != TEXT:
+        for block in read_raw_blocks(file):
+            look(block)
+        return Scan(digest.hexdigest(), column_cuts(file, kind, part_bytes), 0)
     cuts = []
-    place = place_in_split(_noted(cut(_seen(file, digest.update)), part_bytes, cuts))
+    place = place_in_split(_noted(cut(_seen(file, look)), part_bytes, cuts))
     return Scan(digest.hexdigest(), cuts, place)
 
 
@@ -59,9 +74,9 @@ def spans(files: Sequence[DataFile], scans: Sequence[Scan]) -> Iterator[Span]:
     """Yield the files of a corpus, cut, in order."""
     for file, found in zip(files, scans, strict=True):
         begins = [[0, 0], *(each for each in found.cuts if each[0] < file.size_bytes)]
-        for number, (start, num_lines) in enumerate(begins):
+        for number, (start, num_rows) in enumerate(begins):
             stop = begins[number + 1][0] if number + 1 < len(begins) else file.size_bytes
-            yield Span(file=file, start=start, stop=stop, num_lines=num_lines, place=found.place)
+            yield Span(file=file, start=start, stop=stop, num_rows=num_rows, place=found.place)
 
 
 def parts(found: Iterator[Span], part_bytes: int) -> list[tuple[Span, ...]]:
@@ -78,14 +93,21 @@ def parts(found: Iterator[Span], part_bytes: int) -> list[tuple[Span, ...]]:
     return [*made, tuple(pending)] if pending else made
 
 
-def span_pieces(span: Span, text_field: str, held_out: float, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield the pieces of a span, as those of its whole file would be. Raise DataError for data that cannot be used."""
+def span_pieces(
+    span: Span, text_field: str, held_out: float, tokenizer: Tokenizer, left_out: Collection[int] = ()
+) -> Iterator[Piece]:
+    """Yield the pieces of a span, as those of its whole file would be; `left_out` are rows of the file.
+
+    Raise DataError for data that cannot be used.
+    """
     if span.is_whole:
-        return file_pieces(span.file, text_field, held_out, tokenizer)
+        return file_pieces(span.file, text_field, held_out, tokenizer, left_out)
+    if file_kind(span.file) != TEXT:
+        within = documents_within(span.file, text_field, start=span.start, stop=span.stop, first_row=span.num_rows)
+        return document_pieces(within, held_out, tokenizer, left_out)
+    if left_out:
+        return iter(())
     blocks = read_range(span.file, span.start, span.stop)
-    if file_kind(span.file) == "jsonl":
-        lines = line_documents(blocks, span.file.url, text_field, first_line=span.num_lines + 1)
-        return document_pieces(lines, held_out, tokenizer)
     stream = HELD_OUT if span.place < held_out * 2**64 else TRAIN
     return _text_pieces(span, tokenizer.split(blocks, f"{span.file.url}, behind byte {span.start}"), stream)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.job.spec.data import Data, Source
 from shardwise.train.data.cuts import Cut, Even, Packed
+from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.order import Int64Array, Order
 
 # Evaluation takes the first few held-out sequences; a fixed shuffle makes them a fair sample of all sources and files.
@@ -124,7 +125,7 @@ class HeldOutSet:
         self.num_sequences = sum(counts)
         self._sequences = sequences
         self._ends = np.cumsum(counts)
-        self._order = Order(num_sequences=[self.num_sequences], weights=[1.0], seed=_HELD_OUT_SEED)
+        self._order = Order(num_sequences=[self.num_sequences], mixture=Mixture.constant([1.0]), seed=_HELD_OUT_SEED)
 
     def rows(self, sample_numbers: Int64Array) -> Batch:
         """Return the sequences with these numbers [batch]; a number past the last gives a row of weight 0."""

@@ -1,6 +1,6 @@
-"""Documents from data files: a text file is one document, a line of a .jsonl file is one document.
+"""Documents from data files: a text file is one document, so is a line of JSONL, and a row of a Parquet or Arrow file.
 
-It neither tokenises nor keeps anything. A text file is given in parts and never held whole; a JSONL document is held
+It neither tokenises nor keeps anything. A text file is given in parts and never held whole; any other document is held
 whole, one at a time.
 """
 
@@ -13,42 +13,71 @@ from typing import NamedTuple
 from shardwise.job.spec.data import Source
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import conversation_of
-from shardwise.train.data.files import DataFile, read_blocks
+from shardwise.train.data.columns import ARROW, PARQUET, rows
+from shardwise.train.data.files import DataFile, read_blocks, read_range
 
 _SPLIT_SALT = b"shardwise split"
 _GIVEN_CHARS = 60
+TEXT, JSONL = "text", "jsonl"
 _DECODER = json.JSONDecoder()
 CONVERSATION = ""
 """In place of a text field: a line is a conversation (`shardwise.train.data.chat`). No job can name this field."""
 
 
 class Document(NamedTuple):
-    """One document: where it is, and its bytes as non-empty parts in order (`parts` may be called again)."""
+    """One document: where it is, and its bytes as non-empty parts in order (`parts` may be called again).
+
+    `row` is the number of its line or row in the file, counted from 0.
+    """
 
     where: str
+    row: int
     parts: Callable[[], Iterator[bytes]]
 
 
 def documents(file: DataFile, text_field: str) -> Iterator[Document]:
     """Yield the documents of one file in order; those without a byte of text are left out.
 
-    Raise DataError for a file that cannot be read, a .json file, and a JSONL line that is not UTF-8, not a JSON
-    object, or has no string in `text_field`.
+    Raise DataError for a file that cannot be read, a .json file, a JSONL line that is not UTF-8, not a JSON object, or
+    has no string in `text_field`, and a Parquet or Arrow file without that column.
     """
-    if file_kind(file) == "jsonl":
-        return line_documents(read_blocks(file), file.url, text_field)
-    return _text_document(file)
+    if file_kind(file) == TEXT:
+        return _text_document(file)
+    return documents_within(file, text_field, start=0, stop=file.size_bytes, first_row=0)
+
+
+def documents_within(file: DataFile, text_field: str, *, start: int, stop: int, first_row: int) -> Iterator[Document]:
+    """Yield the documents of whole lines or rows in a range of a file's bytes; `first_row` numbers the first of them.
+
+    Raise DataError as `documents` does.
+    """
+    kind = file_kind(file)
+    if kind == JSONL:
+        is_whole = start == 0 and stop == file.size_bytes
+        blocks = read_blocks(file) if is_whole else read_range(file, start, stop)
+        yield from _line_documents(blocks, file.url, text_field, first_row)
+        return
+    for row, content in rows(file, kind, text_field, start, stop, first_row):
+        if content:
+            yield _whole_document(f"{file.url}, row {row + 1}", row, content)
 
 
 def file_kind(file: DataFile) -> str:
-    """Return how the file's content is understood: "text" or "jsonl"."""
-    suffix = file.suffixes[0]
+    """Return how the file's content is understood: TEXT, JSONL, PARQUET or ARROW."""
+    suffix, compression = file.suffixes
+    if suffix[1:] in (PARQUET, ARROW):
+        if compression:
+            raise DataError(
+                f"{file.url!r} is a compressed {suffix} file; expected a plain one, in which columns are compressed. "
+                "Unpack it."
+            )
+        return suffix[1:]
     if suffix == ".json":
         raise DataError(
             f"{file.url!r} is a .json file; expected .jsonl (one JSON object a line) or text. "
             "Write one object a line and name it .jsonl, or give the path of a text file."
         )
-    return "jsonl" if suffix == ".jsonl" else "text"
+    return JSONL if suffix == ".jsonl" else TEXT
 
 
 def field_of(source: Source) -> str:
@@ -75,23 +104,22 @@ def _text_document(file: DataFile) -> Iterator[Document]:
     if first is None:
         return
     if second is None:
-        yield _whole_document(file.url, first)
+        yield _whole_document(file.url, 0, first)
     else:
-        yield Document(where=file.url, parts=lambda: read_blocks(file))
+        yield Document(where=file.url, row=0, parts=lambda: read_blocks(file))
 
 
-def _whole_document(where: str, text: bytes) -> Document:
-    return Document(where=where, parts=lambda: iter((text,)))
+def _whole_document(where: str, row: int, text: bytes) -> Document:
+    return Document(where=where, row=row, parts=lambda: iter((text,)))
 
 
-def line_documents(blocks: Iterable[bytes], url: str, text_field: str, *, first_line: int = 1) -> Iterator[Document]:
-    """Yield the documents of whole lines of JSONL, which are given in blocks; `first_line` numbers the first."""
-    for number, line in enumerate(_lines(blocks), start=first_line):
+def _line_documents(blocks: Iterable[bytes], url: str, text_field: str, first_row: int) -> Iterator[Document]:
+    for row, line in enumerate(_lines(blocks), start=first_row):
         if line.strip():
-            where = f"{url}, line {number}"
+            where = f"{url}, line {row + 1}"
             text = _text_of(line, text_field, where)
             if text:
-                yield _whole_document(where, text)
+                yield _whole_document(where, row, text)
 
 
 def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:

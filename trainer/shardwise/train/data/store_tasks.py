@@ -7,34 +7,41 @@ and does nothing if the file is there: so it may be killed, and done again, and 
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import TokenizerName
+from shardwise.train.data.dedup import Hashes, Removed, write_hashes
 from shardwise.train.data.digests import SETTLED_SECONDS
-from shardwise.train.data.files import DataFile
+from shardwise.train.data.files import DataFile, has_changed
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import HEADER_BYTES, PartCounts, read_header, write_part
 from shardwise.train.data.scan import Scan, Span, changed, scan, span_pieces
+from shardwise.train.data.sources import file_kind
 from shardwise.train.data.token_store import PART_SUFFIX, part_name
-from shardwise.train.data.tokenise import encoded
-from shardwise.train.data.tokenizer import Tokenizer
+from shardwise.train.data.tokenise import Piece, encoded
+from shardwise.train.data.tokenizer import TokenArray, Tokenizer
 
+Batch = list[tuple[Piece, TokenArray]]
 _FILES = 4096  # that one task reads
 _THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanTask:
-    """Files to read: number `number` of the groups of a corpus. What is found is kept in `folder`."""
+    """Files to read: number `number` of the groups of a corpus. What is found is kept in `folder`.
+
+    With a `hashed_field`, the key of the text in lines and rows, the hash of each document is kept there as well.
+    """
 
     number: int
     files: tuple[DataFile, ...]
     part_bytes: int
     folder: str
+    hashed_field: str | None
 
     @property
     def num_bytes(self) -> int:
@@ -44,10 +51,16 @@ class ScanTask:
 
 @dataclass(frozen=True, kw_only=True)
 class PartTask:
-    """A part to tokenise: number `number` of the store in `folder`. `fingerprint` is the tokenizer's."""
+    """A part to tokenise: number `number` of the store in `folder`. `fingerprint` is the tokenizer's.
+
+    Of the rows of the whole corpus those in `removed` are left out; `file_rows` [span] are the first row of the span's
+    file and the one behind its last.
+    """
 
     number: int
     spans: tuple[Span, ...]
+    file_rows: tuple[tuple[int, int], ...]
+    removed: Removed | None
     folder: str
     text_field: str
     held_out: float
@@ -60,30 +73,48 @@ class PartTask:
         return sum(span.stop - span.start for span in self.spans)
 
 
-def scan_tasks(files: Sequence[DataFile], part_bytes: int, folder: str) -> list[ScanTask]:
+def no_beat() -> None:
+    """Tell nobody that a task gets on: what runs it is not watched."""
+
+
+def scan_tasks(files: Sequence[DataFile], part_bytes: int, folder: str, hashed_field: str | None) -> list[ScanTask]:
     """Return the tasks that read the files of a corpus."""
     return [
-        ScanTask(number=number, files=group, part_bytes=part_bytes, folder=folder)
+        ScanTask(number=number, files=group, part_bytes=part_bytes, folder=folder, hashed_field=hashed_field)
         for number, group in enumerate(_groups(files, part_bytes))
     ]
 
 
-def do_scan(task: ScanTask) -> tuple[int, list[Scan]]:
+def do_scan(task: ScanTask, beat: Callable[[], None]) -> tuple[int, list[Scan]]:
     """Return the number of the task and the scan of each file. What was found before is not read again."""
     folder = Folder(task.folder)
     seen = [[file.url, file.stamp] for file in task.files]
-    name = f"{hashlib.sha256(json.dumps([task.part_bytes, seen]).encode()).hexdigest()[:32]}.json"
+    asked = [task.part_bytes, seen, *([] if task.hashed_field is None else [task.hashed_field])]
+    name = f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
     kept = folder.read(name)
     if kept is not None:
-        return task.number, [Scan(*each) for each in json.loads(kept)]
+        scans = [Scan(*each) for each in json.loads(kept)]
+        if task.hashed_field is None or folder.size(hashes_of(task, scans).name) is not None:
+            return task.number, scans
     started_seconds = time.time()
-    scans = [scan(file, task.part_bytes) for file in task.files]
+    scans = [scan(file, task.part_bytes, beat) for file in task.files]
+    if task.hashed_field is not None:
+        scans = _with_hashes(task, scans, folder, task.hashed_field, beat)
     if all(file.modified_seconds < started_seconds - SETTLED_SECONDS for file in task.files):
         folder.write(name, json.dumps(scans).encode())
     return task.number, scans
 
 
-def make_part(task: PartTask) -> tuple[int, PartCounts, bool]:
+def hashes_of(task: ScanTask, scans: Sequence[Scan]) -> Hashes:
+    """Return where the hashes of a task's documents are: known by the contents of its files."""
+    contents = [
+        [found.digest, file_kind(file), file.suffixes[1]] for file, found in zip(task.files, scans, strict=True)
+    ]
+    digest = hashlib.sha256(json.dumps([contents, task.hashed_field]).encode()).hexdigest()
+    return Hashes(f"{digest[:32]}.hashes", sum(found.num_rows for found in scans))
+
+
+def make_part(task: PartTask, beat: Callable[[], None]) -> tuple[int, PartCounts, bool]:
     """Make a part, unless it is there; return its number, what it holds, and whether it was made now.
 
     Raise DataError for data that cannot be used, a file that changes meanwhile, and another tokenizer on this host.
@@ -93,14 +124,11 @@ def make_part(task: PartTask) -> tuple[int, PartCounts, bool]:
     there = _counts(folder, name, folder.size(name), dtype.itemsize)
     if there is not None:
         return task.number, there, False
-    pieces = (piece for span in task.spans for piece in span_pieces(span, task.text_field, task.held_out, tokenizer))
     with folder.creating(name) as path:
-        made = write_part(path, encoded(pieces, tokenizer), dtype=dtype, end_of_text=tokenizer.end_of_text)
+        batches = _beating(encoded(_pieces(task, tokenizer), tokenizer), beat)
+        made = write_part(path, batches, dtype=dtype, end_of_text=tokenizer.end_of_text)
         if (file := changed(task.spans)) is not None:
-            raise DataError(
-                f"{file.url!r} changed while it was being tokenised; expected files that nobody writes to. Wait until "
-                "they are complete, and start again."
-            )
+            raise _has_changed(file)
     return task.number, made, True
 
 
@@ -111,6 +139,35 @@ def parts_that_are_there(folder: Folder, itemsize: int) -> dict[int, PartCounts]
         found = pool.map(lambda name: _counts(folder, name, sizes[name], itemsize), sizes)
         by_name = {name: counts for name, counts in zip(sizes, found, strict=True) if counts is not None}
     return {int(name.removesuffix(PART_SUFFIX).removeprefix("part-")): counts for name, counts in by_name.items()}
+
+
+def _with_hashes(
+    task: ScanTask, scans: Sequence[Scan], folder: Folder, text_field: str, beat: Callable[[], None]
+) -> list[Scan]:
+    with folder.creating(hashes_of(task, scans).name) as path:
+        counts = write_hashes(path, task.files, text_field, beat)
+        if (file := next(filter(has_changed, task.files), None)) is not None:
+            raise _has_changed(file)
+    return [found._replace(num_rows=count) for found, count in zip(scans, counts, strict=True)]
+
+
+def _pieces(task: PartTask, tokenizer: Tokenizer) -> Iterator[Piece]:
+    for span, (first, stop) in zip(task.spans, task.file_rows, strict=True):
+        rows = [] if task.removed is None else (task.removed.within(first + span.num_rows, stop) - first).tolist()
+        yield from span_pieces(span, task.text_field, task.held_out, tokenizer, frozenset(rows))
+
+
+def _beating(batches: Iterator[Batch], beat: Callable[[], None]) -> Iterator[Batch]:
+    for batch in batches:
+        beat()
+        yield batch
+
+
+def _has_changed(file: DataFile) -> DataError:
+    return DataError(
+        f"{file.url!r} changed while it was being tokenised; expected files that nobody writes to. Wait until they are "
+        "complete, and start again."
+    )
 
 
 def _groups(files: Sequence[DataFile], part_bytes: int) -> Iterator[tuple[DataFile, ...]]:

@@ -29,13 +29,17 @@ PART_SUFFIX = ".tokens"
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """What a store is of, and what each of its parts holds. `corpus` is `Corpus.identity()`."""
+    """What a store is of, and what each of its parts holds. `corpus` is `Corpus.identity()`.
+
+    `num_removed` documents were left out because an earlier one equals them; None if none was looked for.
+    """
 
     tokenizer: str
     dtype: str
     part_bytes: int
     corpus: dict[str, Any]
     parts: tuple[PartCounts, ...]
+    num_removed: int | None = None
 
     @property
     def itemsize(self) -> int:
@@ -44,7 +48,8 @@ class Index:
 
     def dumps(self) -> bytes:
         """Return the file: the same bytes for equal indexes."""
-        return (json.dumps({"format": FORMAT, **asdict(self)}, indent=None, sort_keys=True) + "\n").encode()
+        known = {name: value for name, value in asdict(self).items() if name != "num_removed" or value is not None}
+        return (json.dumps({"format": FORMAT, **known}, indent=None, sort_keys=True) + "\n").encode()
 
     @staticmethod
     def loads(content: bytes, url: str) -> "Index":
@@ -142,8 +147,8 @@ class TokenStore:
         self.url, self.index = folder.url, index
         self.train, self.held_out = (StoredStream(index, stream, reader) for stream in STREAMS)
 
-    def refuse_other(self, tokenizer: Tokenizer, held_out: float) -> None:
-        """Raise DataError if a job with this tokenizer and held-out share cannot train on this store."""
+    def refuse_other(self, tokenizer: Tokenizer, held_out: float, dedup: str | None) -> None:
+        """Raise DataError if a job with this tokenizer, held-out share and dedup cannot train on this store."""
         if self.index.tokenizer != tokenizer.fingerprint:
             raise DataError(
                 f"the token store {self.url!r} was made with the tokenizer {self.index.tokenizer}; given "
@@ -153,6 +158,13 @@ class TokenStore:
             raise DataError(
                 f"the token store {self.url!r} holds out {self.index.corpus['held_out']:g} of its documents; given "
                 f"heldOut {held_out:g}. Set data.heldOut to the store's, or tokenize again with this one."
+            )
+
+        if ("dedup" in self.index.corpus) != (dedup is not None):
+            has, given = ("no ", "exact") if dedup else ("", "nothing")
+            raise DataError(
+                f"the token store {self.url!r} was made with {has}dedup: exact; given {given}. Set data.dedup to the "
+                "store's, or tokenize again with this one."
             )
 
 

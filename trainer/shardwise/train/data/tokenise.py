@@ -1,15 +1,15 @@
 """Turn the documents of one corpus into two streams of tokens: training and held-out.
 
-A document is never held whole unless it is a line of JSONL; at most _BATCH_BYTES of text and their tokens are.
+A document is never held whole unless it is a line or a row; at most _BATCH_BYTES of text and their tokens are.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from shardwise.train.data.files import DataFile
-from shardwise.train.data.sources import Document, documents, file_kind, is_held_out
+from shardwise.train.data.sources import TEXT, Document, documents, file_kind, is_held_out
 from shardwise.train.data.store import StreamLayout, StreamWriter
 from shardwise.train.data.tokenizer import TokenArray, Tokenizer
 
@@ -21,20 +21,29 @@ _REPORT_TOKENS = 1 << 28
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """The files of one source and all that decides which tokens they give. `digests` are of `files`, in order."""
+    """The files of one source and all that decides which tokens they give. `digests` are of `files`, in order.
+
+    `dedup` is None, or a digest of the sources before this one, whose documents are left out here.
+    """
 
     name: str
     files: tuple[DataFile, ...]
     digests: tuple[str, ...]
     text_field: str
     held_out: float
+    dedup: str | None = None
 
     def identity(self) -> dict[str, object]:
         """Return what the content is, wherever it lies: as JSON values, in a fixed order."""
         contents = zip(self.files, self.digests, strict=True)
         kinds = [[digest, file_kind(file), file.suffixes[1]] for file, digest in contents]
-        has_lines = any(kind == "jsonl" for _, kind, _ in kinds)
-        return {"files": kinds, "text_field": self.text_field if has_lines else None, "held_out": self.held_out}
+        has_fields = any(kind != TEXT for _, kind, _ in kinds)
+        found: dict[str, object] = {
+            "files": kinds,
+            "text_field": self.text_field if has_fields else None,
+            "held_out": self.held_out,
+        }
+        return found if self.dedup is None else {**found, "dedup": self.dedup}
 
 
 class Piece(NamedTuple):  # a dataclass takes five times as long to make, and documents may be short
@@ -81,14 +90,23 @@ def write_streams(
         raise
 
 
-def file_pieces(file: DataFile, text_field: str, held_out: float, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield the pieces of a whole file's documents. Raise DataError for data that cannot be used."""
-    return document_pieces(documents(file, text_field), held_out, tokenizer)
+def file_pieces(
+    file: DataFile, text_field: str, held_out: float, tokenizer: Tokenizer, left_out: Collection[int] = ()
+) -> Iterator[Piece]:
+    """Yield the pieces of a whole file's documents, without the rows `left_out`.
+
+    Raise DataError for data that cannot be used.
+    """
+    return document_pieces(documents(file, text_field), held_out, tokenizer, left_out)
 
 
-def document_pieces(found: Iterable[Document], held_out: float, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield the pieces of documents, each in the stream that its content decides."""
+def document_pieces(
+    found: Iterable[Document], held_out: float, tokenizer: Tokenizer, left_out: Collection[int] = ()
+) -> Iterator[Piece]:
+    """Yield the pieces of documents, each in the stream that its content decides, without the rows `left_out`."""
     for document in found:
+        if document.row in left_out:
+            continue
         stream = HELD_OUT if is_held_out(document, held_out) else TRAIN
         pieces = tokenizer.split(document.parts(), document.where)
         content = next(pieces, b"")
