@@ -47,7 +47,9 @@ def saved(run: Run, *, attempt: int = 0) -> None:
 
 def trainers(run: Run) -> list[int]:
     """The processes of the program, by rank."""
-    status = run.until_status(lambda status: all(host["trainerPid"] for host in status["hosts"]) and not status["missing"])
+    status = run.until_status(
+        lambda status: all(host["trainerPid"] for host in status["hosts"]) and not status["missing"]
+    )
     return [host["trainerPid"] for host in status["hosts"]]
 
 

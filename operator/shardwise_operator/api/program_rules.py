@@ -12,9 +12,7 @@ _of_program = partial(Rule, at="spec.program")
 
 PROGRAM_RULES = (
     _of_spec(holds="has(self.training) != has(self.program)", message=f"expected {ONE_OF_BOTH}"),
-    _of_spec(
-        holds="!has(self.program) || !has(self.preflight)", message=f"expected {NOT_PLANNED}", field=".preflight"
-    ),
+    _of_spec(holds="!has(self.program) || !has(self.preflight)", message=f"expected {NOT_PLANNED}", field=".preflight"),
     _of_program(
         holds="has(self.module) != (has(self.command) && self.command.size() > 0)", message=f"expected {ONE_START}"
     ),
