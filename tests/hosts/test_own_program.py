@@ -55,7 +55,7 @@ def trainers(run: Run) -> list[int]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank(shell: ProgramShell, digest: str, rank: int) -> None:
-    """kill -9 of a process: all start again, from the newest checkpoint, and end with the same bits."""
+    """Kill -9 of a process: all start again, from the newest checkpoint, and end with the same bits."""
     run = shell.begin(f"killed-{rank}")
     saved(run)
     os.kill(trainers(run)[rank], signal.SIGKILL)
@@ -69,7 +69,7 @@ def test_a_killed_rank(shell: ProgramShell, digest: str, rank: int) -> None:
 
 
 def test_a_killed_agent(shell: ProgramShell, digest: str) -> None:
-    """kill -9 of an agent: its program ends with it, the agent is replaced, and the bits are the same."""
+    """Kill -9 of an agent: its program ends with it, the agent is replaced, and the bits are the same."""
     run = shell.begin("agent")
     saved(run)
     trainer = trainers(run)[1]

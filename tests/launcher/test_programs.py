@@ -65,8 +65,8 @@ def test_what_it_is_told(shell: ProgramShell) -> None:
         "SHARDWISE_NUM_PROCESSES": "1",
         "SHARDWISE_ATTEMPT": "0",
         "SHARDWISE_HANG_AFTER": "300.0",
-        **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"},
-        **{"JAX_NUM_CPU_DEVICES": "3", "JAX_PLATFORMS": "cpu", "MINE": "yes-mine"},
+        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+        "JAX_NUM_CPU_DEVICES": "3", "JAX_PLATFORMS": "cpu", "MINE": "yes-mine",
     }
     assert expected == {name: variables[name] for name in expected}
     assert variables["SHARDWISE_COORDINATOR"].rpartition(":")[2] != variables["MASTER_PORT"]

@@ -67,6 +67,6 @@ def test_age_after_two_hours(does: str, *, is_program: bool, reports: bool, age_
             family_cpu_seconds=seen.family_cpu_seconds + step.family_cpu_seconds,
             log_bytes=seen.log_bytes + step.log_bytes,
         )
-        activity.observe(cast(Trainer, seen), progress, float(second))
+        activity.observe(cast("Trainer", seen), progress, float(second))
 
     assert age_seconds == activity.age_seconds(progress, 7200.0)
