@@ -1,7 +1,6 @@
 """A program that never heard of Shardwise, on one host: what it is told, how its end and its silence are understood."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -65,8 +64,14 @@ def test_what_it_is_told(shell: ProgramShell) -> None:
         "SHARDWISE_NUM_PROCESSES": "1",
         "SHARDWISE_ATTEMPT": "0",
         "SHARDWISE_HANG_AFTER": "300.0",
-        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
-        "JAX_NUM_CPU_DEVICES": "3", "JAX_PLATFORMS": "cpu", "MINE": "yes-mine",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "JAX_NUM_CPU_DEVICES": "3",
+        "JAX_PLATFORMS": "cpu",
+        "MINE": "yes-mine",
     }
     assert expected == {name: variables[name] for name in expected}
     assert variables["SHARDWISE_COORDINATOR"].rpartition(":")[2] != variables["MASTER_PORT"]
@@ -205,4 +210,4 @@ def test_without_a_job_file(shell: ProgramShell, tmp_path: Path) -> None:
     assert "my-script" in (run.directory / "page.html").read_text()
     stopped: subprocess.CompletedProcess[str] = shell.call("stop", "plain")
     assert (stopped.returncode, run.wait()) == (0, ExitCode.SAVED)
-    assert os.listdir(run.directory / "logs" / "attempt-0") == ["host-0.log"]
+    assert [path.name for path in (run.directory / "logs" / "attempt-0").iterdir()] == ["host-0.log"]
