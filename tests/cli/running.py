@@ -196,8 +196,11 @@ class Shell:
 
     def begin(self, directory: str, *changes: str) -> Run:
         """Start the run, or go on with it."""
+        return self.begin_command(directory, *self._command, *_set(changes), "--dir", directory)
+
+    def begin_command(self, directory: str, *command: str) -> Run:
+        """Start a command in the folder, whose run is in the directory."""
         output = self.folder / f"{directory}.txt"
-        command = [*self._command, *_set(changes), "--dir", directory]
         run = Run(self.folder / directory, output)
         with output.open("ab") as written:
             run.command = subprocess.Popen(

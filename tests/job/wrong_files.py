@@ -32,6 +32,9 @@ FIELDS = [
     ("hardware.slices=0", "spec.hardware.slices", ["given 0", "an integer from 1 to 1024"]),
     ("hardware.slicess=1", "spec.hardware.slicess", ["the unknown key", 'did you mean "slices"?']),
     ("hardware=cpu-sim", "spec.hardware", ['given "cpu-sim"', "expected a mapping"]),
+    ("program.module=my script", "spec.program.module", ['given "my script"', "names joined by '.'"]),
+    ("program.comand=[a]", "spec.program.comand", ['did you mean "command"?']),
+    ("program.command=python my.py", "spec.program.command", ["a list of up to 256 items"]),
     ("deadline=tomorrow", "spec.deadline", ['given "tomorrow"', "a duration such as 90s, 10m, 1h30m or 7d"]),
     ("deadline=0s", "spec.deadline", ['given "0s"', "above 0s, up to 3650d"]),
     ("deadline=4000d", "spec.deadline", ['given "4000d"', "up to 3650d"]),
@@ -139,6 +142,7 @@ FIELDS = [
 
 # Overrides that are wrong together, or against the rest of the job.
 RULES = [
+    ("program={command: [python, my.py]}", "spec", ["given both", "either training or program"]),
     (
         "hardware={accelerator: gpu, topology: 1024x1, slices: 5}",
         "spec.hardware.slices",

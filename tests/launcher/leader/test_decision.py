@@ -39,6 +39,8 @@ TERMINATED = ended(None, signal.SIGTERM)
         ({"stop_asked": True, "stopping_seconds": 100.0, "hung": True}, Action.END),
         ({"stop_asked": True, "stopping_seconds": 1.9, "stepped": False}, Action.WAIT),
         ({"stop_asked": True, "stopping_seconds": 2.0, "stepped": False}, Action.LEAVE),
+        ({"stop_asked": True, "stopping_seconds": 2.0, "stepped": False, "silent": True}, Action.WAIT),
+        ({"stop_asked": True, "stopping_seconds": 120.0, "stepped": False, "silent": True}, Action.LEAVE),
         ({"exits": {1: SAVED}}, Action.STOP),
         ({"exits": {1: TERMINATED}}, Action.STOP),
         ({"exits": {1: TERMINATED}, "stopping_seconds": 2.0, "stepped": False}, Action.LEAVE),

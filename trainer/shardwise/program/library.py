@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from shardwise.program import endings
 from shardwise.program.run import Run
 from shardwise.protocol.contract import progress_name
 from shardwise.protocol.errors import UsageError
@@ -57,6 +58,7 @@ def init(
         raise UsageError("shardwise.init() was called before; call it once, at the beginning of the script")
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("shardwise.init() was called in a thread; only the main thread can take signals")
+    sys.excepthook = _failed
     stack = ExitStack()
     place = Place.of(os.environ)
     _run = Run(
@@ -67,7 +69,6 @@ def init(
         save_every_seconds=save_every_seconds,
         keep=keep,
     )
-    sys.excepthook = _failed
     atexit.register(_run.end)
     return _run
 
@@ -138,5 +139,8 @@ def _failed(kind: type[BaseException], error: BaseException, trace: TracebackTyp
     """Take the place of `sys.excepthook`."""
     if isinstance(error, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
-    else:
-        current().fail(error)
+    elif _run is not None:
+        _run.fail(error)
+    else:  # it could not join
+        endings.show(error)
+        endings.leave(endings.code_of(error))

@@ -9,7 +9,8 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from shardwise.job.load import load
@@ -51,18 +52,21 @@ def _become(program: Program, environment: Mapping[str, str]) -> None:
         command[0] = sys.executable
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())  # which was the agent's socket
-    try:
-        if program.workdir is not None:
+    if program.workdir is not None:
+        with _refused("workdir", program.workdir):
             os.chdir(program.workdir)
+    with _refused("command", command[0]):
         os.execvpe(command[0], command, environment)  # noqa: S606  the program that the job names
+
+
+@contextmanager
+def _refused(field: str, given: str) -> Iterator[None]:
+    """End this process with the words for a user, and the exit code of bad input, if the kernel refuses."""
+    try:
+        yield
     except OSError as error:
-        field = "command" if error.filename == command[0] or error.filename is None else "workdir"
-        given = command[0] if field == "command" else program.workdir
-        print(  # noqa: T201  the program's log
-            f"error: spec.program.{field}: given {given!r}, which cannot be used on this host ({error.strerror})",
-            file=sys.stderr,
-            flush=True,
-        )
+        message = f"error: spec.program.{field}: given {given!r}, which this host cannot use: {error.strerror}"
+        print(message, file=sys.stderr, flush=True)  # noqa: T201  the program's log
         sys.exit(ExitCode.BAD_INPUT)
 
 

@@ -7,6 +7,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.lines import size_of
 from shardwise.launcher.system.memory_events import oom_kills
@@ -58,19 +60,16 @@ class Trainer:
     @property
     def cpu_seconds(self) -> float:
         """Return the processor time that all of its threads have used; 0 when it is gone."""
-        fields = _stat(self.pid)
-        return sum(map(int, fields[_USED])) / _TICKS_PER_SECOND if fields else 0.0
+        return _cpu_seconds(self.pid)
 
     @property
     def family_cpu_seconds(self) -> float:
         """Return the same together with its descendants': a program may be a script that waits for another one."""
-        ticks, pids = 0, [self.pid]
-        while pids:
-            pid = pids.pop()
-            fields = _stat(pid)
-            ticks += sum(map(int, fields[_USED])) if fields else 0
-            pids += _children(pid)
-        return ticks / _TICKS_PER_SECOND
+        try:
+            family = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return 0.0
+        return self.cpu_seconds + sum(_cpu_seconds(child.pid) for child in family)
 
     @property
     def log_bytes(self) -> int:
@@ -143,13 +142,9 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def _children(pid: int) -> list[int]:
-    """Return the children of all threads of a process; none when it is gone, or if the kernel keeps no such list."""
-    children: list[int] = []
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            children += map(int, listed.read_text(encoding="ascii").split())
-    return children
+def _cpu_seconds(pid: int) -> float:
+    fields = _stat(pid)
+    return sum(map(int, fields[_USED])) / _TICKS_PER_SECOND if fields else 0.0
 
 
 def tail(log: Path) -> str:

@@ -1,0 +1,62 @@
+"""The section `program`: exactly one of it and `training`, and what is wrong in it is refused where it is written."""
+
+import pytest
+from tests.job.programs import WRONG, program_job
+from tests.job.wrong_files import IN_CLUSTER
+
+from shardwise.job.document import read_document
+from shardwise.job.load import check, dump, loads
+from shardwise.job.own_program import job_of_command, name_of_command
+from shardwise.job.resolve import resolve
+from shardwise.protocol.errors import JobError
+
+
+@pytest.mark.parametrize(("override", "path", "fragments"), WRONG)
+def test_wrong(override: str, path: str, fragments: list[str]) -> None:
+    """One line of the message names the path, and what is expected."""
+    with pytest.raises(JobError) as refused:
+        check(program_job(override))
+    lines = [line for line in str(refused.value).splitlines() if f"{path}: " in line]
+    assert any(all(fragment in line for fragment in fragments) for line in lines), str(refused.value)
+
+
+def test_neither_is_wrong() -> None:
+    """A job without both is refused with what it may have."""
+    document = read_document(IN_CLUSTER)
+    del document.data["spec"]["training"]
+    with pytest.raises(JobError, match="spec: given nothing, expected either training or program"):
+        check(document)
+
+
+def test_it_reads_back() -> None:
+    """A job with a program is written as it is read, with every default."""
+    job = resolve(check(program_job()))
+    assert loads(dump(job)) == job
+    assert job.spec.program is not None
+    assert (job.spec.program.command, job.spec.program.args) == (("python", "my.py"), ("--fast",))
+    assert (job.spec.num_steps, job.spec.checkpoint_path) == (None, None)
+
+
+def test_training_is_found_under_its_name() -> None:
+    """`training` is read and replaced under this name, whatever the field is called that may lack it."""
+    job = check(read_document(IN_CLUSTER))
+    longer = job.spec.training.model_copy(update={"steps": 7})
+    assert job.spec.model_copy(update={"training": longer}).training.steps == 7
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "My_Script.v2.py", "a.txt"], "my-script-v2"),
+        (["python", "-u", "train.py"], "train"),
+        (["./run.sh"], "run"),
+        (["python", "-m", "my_package.train"], "my-package"),
+        (["python", "x" * 60 + ".py"], "x" * 40),
+        (["+"], "program"),
+    ],
+)
+def test_the_job_of_a_command(command: list[str], name: str) -> None:
+    """A command's job has a name that a job may have, of its script, and simulated hosts."""
+    assert name == name_of_command(command)
+    job = job_of_command(command, hosts=2, devices=4)
+    assert (job.metadata.name, job.spec.hardware.topology) == (name, "2x4")

@@ -1,0 +1,72 @@
+"""shardwise.launcher.agent.activity: what counts as progress of a trainer, and of a program that reports nothing."""
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import pytest
+
+from shardwise.launcher.agent.activity import Activity
+from shardwise.launcher.agent.trainer import Trainer
+from shardwise.protocol.contract import Phase, Progress
+
+
+@dataclass
+class Seen:
+    """What an agent sees of a process."""
+
+    cpu_seconds: float = 0.0
+    family_cpu_seconds: float = 0.0
+    log_bytes: int = 0
+
+
+def record(at: float) -> Progress:
+    """A progress record that was written at this time."""
+    return Progress(
+        attempt=0,
+        rank=0,
+        phase=Phase.STEP,
+        step=1,
+        dispatched=1,
+        step_seconds=1.0,
+        monotonic_seconds=at,
+        pid=1,
+        seconds={},
+    )
+
+
+ONE_SECOND = {
+    "nothing": Seen(),
+    "output": Seen(log_bytes=10),
+    "work": Seen(cpu_seconds=0.5, family_cpu_seconds=0.5),
+    "work of a child": Seen(family_cpu_seconds=0.5),
+}
+
+
+@pytest.mark.parametrize(
+    ("does", "is_program", "reports", "age_seconds"),
+    [
+        ("nothing", True, False, 7200),
+        ("output", True, False, 0),
+        ("work", True, False, 0),
+        ("work of a child", True, False, 0),
+        ("output", True, True, 7100),
+        ("work", True, True, 7100),
+        ("work", False, False, 7200),
+        ("output", False, False, 7200),
+    ],
+)
+def test_age_after_two_hours(does: str, *, is_program: bool, reports: bool, age_seconds: float) -> None:
+    """Output and work are progress of a silent program alone, and for however long; of any other its record is."""
+    activity, seen = Activity(0.0, is_program=is_program), Seen()
+    progress = record(100.0) if reports else None
+    for second in range(1, 7201):
+        step = ONE_SECOND[does]
+        seen = replace(
+            seen,
+            cpu_seconds=seen.cpu_seconds + step.cpu_seconds,
+            family_cpu_seconds=seen.family_cpu_seconds + step.family_cpu_seconds,
+            log_bytes=seen.log_bytes + step.log_bytes,
+        )
+        activity.observe(cast("Trainer", seen), progress, float(second))
+
+    assert age_seconds == activity.age_seconds(progress, 7200.0)

@@ -1,0 +1,213 @@
+"""A program that never heard of Shardwise, on one host: what it is told, how its end and its silence are understood."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import COMMAND
+from tests.cli.running import Run
+from tests.hosts.programs import ProgramShell
+
+from shardwise.cli.live import ask
+from shardwise.protocol.contract import ExitCode, log_path
+
+NONE = "{failure: 0, outOfMemory: 0, storage: 0}"
+WAITS = "import time\nprint('waits', flush=True)\nwhile True: time.sleep(0.05)\n"
+
+
+@pytest.fixture(scope="module")
+def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramShell]:
+    folder, cache = tmp_path_factory.mktemp("programs"), tmp_path_factory.getbasetemp() / "cache"
+    made = ProgramShell(folder, cache, "script.py", topology="1x3")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def shell(_shell: ProgramShell) -> Iterator[ProgramShell]:
+    """Return the folder with the job; after the test nothing of its runs may remain."""
+    yield _shell
+    _shell.close()
+    assert _shell.remains() == []
+
+
+def begin(shell: ProgramShell, name: str, script: str, *changes: str) -> Run:
+    """Start a run of the script."""
+    (shell.folder / "script.py").write_text(script)
+    return shell.begin(name, *changes)
+
+
+def log(run: Run, attempt: int = 0) -> str:
+    """What the program wrote in one attempt."""
+    path = log_path(run.directory, attempt, 0)
+    return path.read_text() if path.exists() else ""
+
+
+def test_what_it_is_told(shell: ProgramShell) -> None:
+    """It has its place, as we and as torch name it, simulated devices, its own variables and folder, and no token."""
+    script = "import json, os, sys; print(json.dumps([dict(os.environ), os.getcwd(), sys.stdin.read()]))"
+    (shell.folder / "elsewhere").mkdir()
+    (shell.folder / "elsewhere" / "script.py").write_text(script)
+    run = begin(shell, "told", "", "program.env={MINE: yes-mine}", "program.workdir=elsewhere")
+    assert run.finish()["status"] == "complete"
+    variables, folder, given = json.loads(log(run))
+
+    expected = {
+        "SHARDWISE_JOB": "mine",
+        "SHARDWISE_RUN_DIRECTORY": str(run.directory),
+        "SHARDWISE_RANK": "0",
+        "SHARDWISE_NUM_PROCESSES": "1",
+        "SHARDWISE_ATTEMPT": "0",
+        "SHARDWISE_HANG_AFTER": "300.0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "JAX_NUM_CPU_DEVICES": "3",
+        "JAX_PLATFORMS": "cpu",
+        "MINE": "yes-mine",
+    }
+    assert expected == {name: variables[name] for name in expected}
+    assert variables["SHARDWISE_COORDINATOR"].rpartition(":")[2] != variables["MASTER_PORT"]
+    assert (folder, given) == (str(shell.folder / "elsewhere"), "")
+    token = json.loads((run.directory / "logs" / "leader.json").read_text())["scratch"]
+    assert not [name for name, value in variables.items() if "token" in value.lower() and token in value]
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [(1, "failure"), (3, "failure"), (83, "outOfMemory"), (84, "storage"), (81, "badInput")],
+)
+def test_an_exit_code_names_its_cause(shell: ProgramShell, code: int, cause: str) -> None:
+    """The codes that the trainer ends with mean the same of a program; any other is a failure."""
+    run = begin(shell, f"code-{code}", f"print('about to end'); raise SystemExit({code})", "recovery.restarts=" + NONE)
+    assert run.wait() == (code if code in (81, 83, 84) else ExitCode.FAILURE)
+    assert (run.summary["status"], run.summary["cause"], run.summary["exit"]) == ("failed", cause, f"exit code {code}")
+    assert "about to end" in run.summary["logTail"]
+
+
+def test_a_command_that_is_not_there(shell: ProgramShell) -> None:
+    """It is refused in words, once."""
+    run = begin(shell, "missing", "", "program.command=[pythn, script.py]")
+    assert run.wait() == ExitCode.BAD_INPUT
+    assert "error: spec.program.command: given 'pythn'" in run.summary["logTail"]
+    assert run.summary["restarts"] == {}
+
+
+def test_a_module_that_fails_once(shell: ProgramShell) -> None:
+    """`module` is started as python -m does; after a failure it starts anew, and knows that from its variables."""
+    script = "import os\nassert os.environ['SHARDWISE_ATTEMPT'] == '1', 'the first time'\n"
+    run = begin(shell, "module", script, "program={module: script}")
+    summary = run.finish()
+    assert (summary["status"], summary["attempts"], summary["restarts"]) == ("complete", 2, {"failure": 1})
+    assert "AssertionError: the first time" in log(run)
+
+
+def test_silence_is_a_hang(shell: ProgramShell) -> None:
+    """A program that neither works nor writes for hangAfter is ended."""
+    run = begin(shell, "hangs", WAITS, "recovery={hangAfter: 6s, restarts: {hang: 0}}")
+    assert run.wait() == ExitCode.FAILURE
+    assert (run.summary["cause"], run.summary["status"]) == ("hang", "failed")
+    assert "no progress for" in run.summary["error"]
+
+
+CHILD = "import time\nend = time.monotonic() + 15\nwhile time.monotonic() < end: sum(range(100_000))"
+SIGNS = {
+    "output": "import time\nfor _ in range(50):\n    print('on it')\n    time.sleep(0.3)\n",
+    "work": CHILD,
+    "work of a child": f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {CHILD!r}], check=True)\n",
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_signs_of_life(shell: ProgramShell, sign: str) -> None:
+    """One that writes, or works, or has another program work, for longer than hangAfter, is no hang."""
+    run = begin(shell, sign.replace(" ", "-"), SIGNS[sign], "recovery={hangAfter: 6s, restarts: {hang: 0}}")
+    assert run.finish()["restarts"] == {}
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        "",
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))",
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))",
+    ],
+    ids=["default", "ends with 0", "as a shell does"],
+)
+def test_a_stop(shell: ProgramShell, handler: str) -> None:
+    """SIGTERM reaches it, and however it ends then, the run is stopped and can go on: it is not complete."""
+    run = begin(shell, f"stop-{len(handler)}", f"import signal, sys\n{handler}\n{WAITS}")
+    run.until(lambda: "waits" in log(run))
+    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+    assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
+
+
+def test_a_save_does_not_end_it(shell: ProgramShell) -> None:
+    """It has no handler for the signal that asks the library to save, so it does not get it."""
+    run = begin(shell, "save", WAITS)
+    run.until(lambda: "waits" in log(run))
+    ask(run.directory, "POST", "/save")
+    run.until(lambda: bool(run.events("save")))
+    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+    assert run.summary["restarts"] == {}
+
+
+def test_what_it_leaves_behind_is_ended(shell: ProgramShell) -> None:
+    """A child that a failed program has left in a session of its own does not live on into the next attempt."""
+    script = (
+        "import os, subprocess, sys\n"
+        "if os.environ['SHARDWISE_ATTEMPT'] == '0':\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "    print(child.pid, flush=True)\n"
+        "    sys.exit(1)\n"
+        f"{WAITS}"
+    )
+    run = begin(shell, "leaves", script)
+    run.until(lambda: "waits" in log(run, 1))
+    child = int(log(run).splitlines()[0])
+    assert child not in run.processes()
+    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+
+
+def test_a_directory_of_another_run_is_refused(shell: ProgramShell) -> None:
+    """The directory of one program is not taken for another one, nor for a job of the trainer."""
+    begin(shell, "first", "print('done')").finish()
+    other = begin(shell, "first", "print('done')", "metadata.name=other")
+    assert other.wait() == ExitCode.BAD_INPUT
+    assert "holds the run 'mine', and this job is 'other'" in other.output
+
+
+def test_without_a_job_file(shell: ProgramShell, tmp_path: Path) -> None:
+    """A command on so many hosts and devices needs no job file; status, logs, page and stop know the run."""
+    (tmp_path / "my script.py").write_text(WAITS)
+    arguments = [
+        "run",
+        "--hosts",
+        "1",
+        "--devices",
+        "2",
+        "--dir",
+        "plain",
+        "--",
+        sys.executable,
+        str(tmp_path / "my script.py"),
+    ]
+    run = shell.begin_command("plain", *COMMAND, *arguments)
+    run.until(lambda: "waits" in log(run))
+
+    status: dict[str, Any] = json.loads(shell.call("status", "plain", "--json").stdout)
+    assert (status["name"], status["attempt"], len(status["hosts"])) == ("my-script", 0, 1)
+    assert shell.call("logs", "plain").stdout == "waits\n"
+    page = shell.call("page", "plain")
+    assert page.returncode == 0, page.stderr
+    assert "my-script" in (run.directory / "page.html").read_text()
+    stopped: subprocess.CompletedProcess[str] = shell.call("stop", "plain")
+    assert (stopped.returncode, run.wait()) == (0, ExitCode.SAVED)
+    assert [path.name for path in (run.directory / "logs" / "attempt-0").iterdir()] == ["host-0.log"]

@@ -1,0 +1,150 @@
+"""`import shardwise` in a script that is run by itself: a run of one process, with the same ends as under an agent."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.protocol.contract import ExitCode
+
+LIMIT_SECONDS = 120.0
+COUNTS = """
+import sys, time, shardwise
+run = shardwise.init(steps=int(sys.argv[1]), save_every_seconds=None)
+state, step = shardwise.checkpoint.restore(like={"n": 0})
+print("from", step, state["n"], run.rank, run.num_processes, run.attempt, run.directory, flush=True)
+while step < int(sys.argv[1]):
+    step += 1
+    time.sleep(0.01)
+    shardwise.report(step=step, loss=1 / step, grad_norm=2.0)
+    if step % 10 == 0:
+        shardwise.save_now()
+    if shardwise.should_save():
+        shardwise.checkpoint.save({"n": step}, step)
+    if shardwise.should_stop():
+        break
+"""
+
+
+def start(folder: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a script in a folder, as a person does."""
+    (folder / "my script.py").write_text(script)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SHARDWISE_")}
+    return subprocess.Popen(
+        [sys.executable, "my script.py", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for the end: exit code, output, errors."""
+    out, error = process.communicate(timeout=LIMIT_SECONDS)
+    return process.returncode, out, error
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The summary of the script's run."""
+    read: dict[str, Any] = json.loads((folder / "runs" / "my-script" / "summary.json").read_text())
+    return read
+
+
+def test_a_script_by_itself(tmp_path: Path) -> None:
+    """It has a directory of its own, and goes on there from its last checkpoint when it is started again."""
+    code, out, error = ended(start(tmp_path, COUNTS, "25"))
+    directory = tmp_path / "runs" / "my-script"
+    assert (code, out, error) == (0, f"from 0 0 0 1 0 {directory}\n", "")
+    assert (summary(tmp_path)["status"], summary(tmp_path)["steps"], summary(tmp_path)["of"]) == ("complete", 25, 25)
+    assert ended(start(tmp_path, COUNTS, "25"))[1] == f"from 21 21 0 1 1 {directory}\n"
+
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "event" not in line]
+    assert steps == [*range(1, 26), *range(22, 26)]
+    assert {**lines[1], "stepSeconds": 0} == {"step": 1, "loss": 1.0, "gradNorm": 2.0, "stepSeconds": 0}
+    assert [line["event"] for line in lines if "event" in line] == ["started", "saved", "saved", "restored"]
+
+
+def test_sigterm_saves(tmp_path: Path) -> None:
+    """SIGTERM: it saves after the step it is in, and ends with the code that says so; nothing is lost."""
+    process = start(tmp_path, COUNTS, "100000")
+    metrics = tmp_path / "runs" / "my-script" / "metrics.jsonl"
+    end = time.monotonic() + LIMIT_SECONDS
+    while not metrics.exists() or '"step": 30' not in metrics.read_text():
+        assert process.poll() is None, ended(process)
+        assert time.monotonic() < end
+        time.sleep(0.01)  # a poll, not a wait: the condition decides
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[0] == ExitCode.SAVED
+    assert summary(tmp_path)["status"] == "stopped"
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert (last["event"], last["step"]) == ("saved", summary(tmp_path)["steps"])
+
+
+BAD = "import sys, shardwise\nrun = shardwise.init()\nshardwise.report(step=1)\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "words"),
+    [
+        ("raise ValueError('mine')", 1, "ValueError: mine"),
+        ("raise MemoryError('all of it')", 83, "MemoryError: all of it"),
+        ("raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')", 83, "RESOURCE_EXHAUSTED"),
+        ("raise OSError(28, 'No space left on device')", 84, "No space left"),
+        ("raise RuntimeError('Gloo all-reduce failed: closed by peer')", 86, "closed by peer"),
+        ("shardwise.report(step=1)", 2, "error: report(step=1): expected the number of steps"),
+        ("shardwise.report(step=2, loss='low')", 2, "error: report(loss=...): given str, expected a number"),
+        ("shardwise.report(step=2, event=1)", 2, "error: report(event=...): expected another name"),
+        ("run.mesh(a=3, b=5)", 2, "error: mesh(a=3, b=5): expected axes whose sizes multiply to the run's "),
+        ("shardwise.init()", 2, "error: shardwise.init() was called before"),
+        ("shardwise.checkpoint.save({}, 1)", 2, "error: checkpoint: the tree has no array"),
+    ],
+)
+def test_an_error_has_the_exit_code_of_its_cause(tmp_path: Path, lines: str, code: int, words: str) -> None:
+    """What nothing catches ends the process with the code by which an agent knows the cause, and in words."""
+    given, _, error = ended(start(tmp_path, f"{BAD}{lines}\n"))
+    assert (given, words in error) == (code, True), error
+    assert ("Traceback" in error) == (code != 2)
+    assert (summary(tmp_path)["status"], words.removeprefix("error: ") in summary(tmp_path)["error"]) == (
+        "failed",
+        True,
+    )
+
+
+def test_before_init(tmp_path: Path) -> None:
+    """A function that is called before init() says so."""
+    _, _, error = ended(start(tmp_path, "import shardwise\nshardwise.report(step=1)\n"))
+    assert "UsageError: expected shardwise.init() first" in error
+
+
+def test_what_is_imported(tmp_path: Path) -> None:
+    """`import shardwise` imports no JAX, and the library none of the libraries that the trainer's models are made of."""
+    script = (
+        "import sys, shardwise\nassert 'jax' not in sys.modules\nshardwise.init()\n"
+        "print(sorted({'jax', 'haliax', 'equinox', 'optax', 'ray', 'shardwise.launcher'} & sys.modules.keys()))\n"
+    )
+    assert ended(start(tmp_path, script))[:2] == (0, "['jax']\n")
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """A second start in the same directory is refused while the first one lives."""
+    waiting = "import sys, shardwise\nshardwise.init()\nprint('in', flush=True)\nsys.stdin.read()\n"
+    (tmp_path / "first.py").write_text(waiting)
+    first = subprocess.Popen(
+        [sys.executable, "first.py"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "in\n"
+    code, _, error = ended(start(tmp_path, "import shardwise\nshardwise.init(directory='runs/first')\n"))
+    first.communicate("", timeout=LIMIT_SECONDS)
+    assert first.returncode == 0
+    assert code == 1
+    assert "a live run (process" in error
