@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwise_operator.observe.pod_defaults import NO_DEFAULTS, PodDefaults
 from shardwise_operator.render.secret import Tokens
 
+PREVIOUS_KEY = "previous"
+"""The entry of the key's Secret that holds the key before it, while the key is rotated."""
 _MIN_KEY_BYTES = 32
 
 
@@ -18,6 +21,7 @@ class Settings:
         managed_by: the `spec.managedBy` of the jobs to look after; "" for jobs without one.
         poll_seconds: the shortest time between two polls of a job's host 0.
         tokens: makes the tokens of every job.
+        pod_defaults: what the pods of every job have, unless its template says otherwise.
         job_network_policies: whether each job gets a NetworkPolicy of its own; if not, its namespace has one for all.
 
     """
@@ -27,12 +31,23 @@ class Settings:
     managed_by: str
     poll_seconds: float
     tokens: Tokens
+    pod_defaults: PodDefaults = NO_DEFAULTS
     job_network_policies: bool = True
 
 
 def read_key(path: Path) -> Tokens:
-    """Return what makes the tokens from the operator's key; ValueError if the file holds no key."""
+    """Return what makes the tokens from the operator's key, and from the one before it if a file beside it has one.
+
+    Raises:
+        ValueError: a file holds no key.
+
+    """
+    before = path.with_name(PREVIOUS_KEY)
+    return Tokens(_key(path), _key(before) if before.exists() else None)
+
+
+def _key(path: Path) -> bytes:
     key = path.read_bytes().strip()
     if len(key) < _MIN_KEY_BYTES:
         raise ValueError(f"{path}: given {len(key)} bytes, expected a key of at least {_MIN_KEY_BYTES} random bytes")
-    return Tokens(key)
+    return key

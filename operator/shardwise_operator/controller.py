@@ -114,8 +114,8 @@ class JobController:
             return
         if seen.poll is None:
             self._statuses.wait(key)
-        token = self.settings.tokens.status(seen.uid)
-        self.poller.follow(key, Target(pod=leader.uid, address=leader.address, token=token))
+        tokens = self.settings.tokens.statuses(seen.uid)
+        self.poller.follow(key, Target(pod=leader.uid, address=leader.address, tokens=tokens))
 
     def _jobs_of_class(self, accelerator: Object) -> Iterator[Key]:
         """Yield the keys of the catalogue and of the jobs that the class may have kept from starting."""

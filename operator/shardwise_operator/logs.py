@@ -1,9 +1,28 @@
-"""The operator's log: one JSON object per line."""
+"""The operator's log: one JSON object per line, or a line of text."""
 
 import json
 import logging
 import sys
 from datetime import UTC, datetime
+from enum import StrEnum
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class LogLevel(StrEnum):
+    """The least of what is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How a record is written."""
+
+    JSON = "json"
+    TEXT = "text"
 
 
 class _Lines(logging.Formatter):
@@ -20,9 +39,9 @@ class _Lines(logging.Formatter):
         return json.dumps(line)
 
 
-def write_logs() -> None:
-    """Write all log records to stderr from now on."""
+def write_logs(level: LogLevel, form: LogFormat) -> None:
+    """Write all log records from a level on to stderr from now on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    handler.setFormatter(_Lines() if form == LogFormat.JSON else logging.Formatter(_TEXT))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # the poller itself logs what does not answer

@@ -12,10 +12,11 @@ from shardwise_operator import __version__
 from shardwise_operator.config import Settings, read_key
 from shardwise_operator.controller import JobController
 from shardwise_operator.job_metrics import JobMetrics
-from shardwise_operator.logs import write_logs
+from shardwise_operator.logs import LogFormat, LogLevel, write_logs
 from shardwise_operator.observe.agents import Agents
 from shardwise_operator.observe.nodes import NodeWatch
 from shardwise_operator.observe.observe import Observer
+from shardwise_operator.observe.pod_defaults import read_pod_defaults
 from shardwise_operator.observe.poll import Poller
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.connection import Connection, connect
@@ -60,6 +61,7 @@ def run(  # noqa: PLR0913  the options of the command
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs that are reconciled at a time.")] = 4,
     poll_seconds: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds between two polls of a job.")] = 2,
     job_network_policies: Annotated[bool, typer.Option(help="Give each job a NetworkPolicy of its own.")] = True,
+    pod_defaults: Annotated[str, typer.Option(help="JSON: what the pods of every job have unless it says so.")] = "{}",
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 300,
     burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 600,
     metrics_address: Annotated[str, typer.Option(help="Where /metrics is served, as host:port.")] = ":8080",
@@ -67,9 +69,11 @@ def run(  # noqa: PLR0913  the options of the command
     lease_namespace: Annotated[str, typer.Option(help="The operator's own namespace.")] = "shardwise-system",
     lease_name: Annotated[str, typer.Option(help="The lease of which one operator is the holder.")] = "shardwise",
     kubeconfig: Annotated[str, typer.Option(help="How to reach the cluster; empty, as the pod that this is.")] = "",
+    log_level: Annotated[LogLevel, typer.Option(help="The least of what is logged.")] = LogLevel.INFO,
+    log_format: Annotated[LogFormat, typer.Option(help="JSON objects, or text for people.")] = LogFormat.JSON,
 ) -> None:
     """Run until SIGTERM, or until another operator holds the lease."""
-    write_logs()
+    write_logs(log_level, log_format)
     stop = stop_on_signals()
     settings = Settings(
         trainer_image=trainer_image,
@@ -77,6 +81,7 @@ def run(  # noqa: PLR0913  the options of the command
         managed_by=managed_by,
         poll_seconds=poll_seconds,
         tokens=read_key(key_file),
+        pod_defaults=read_pod_defaults(pod_defaults),
         job_network_policies=job_network_policies,
     )
     connection, metrics = connect(kubeconfig), Metrics()

@@ -12,6 +12,7 @@ FAILED = "Failed"
 SUSPENDED = "Suspended"
 READY = "Ready"
 STALLED = "Stalled"
+RECONCILING = "Reconciling"  # the operator still brings the job on
 SCHEDULED = "Scheduled"
 NOTICE_TOO_SHORT = "NoticeTooShort"
 FITS = "Fits"

@@ -25,10 +25,8 @@ class Package:
         return shutil.which(self.shown_by, path=f"{os.environ.get('PATH', '')}:{_SEARCH}") is not None
 
 
-PROMTOOL = Package(
-    "prometheus", "promtool"
-)  # of which the tests of metrics, alerts and the Grafana board use this one program
-LUA = Package("lua5.4", "lua5.4")
+PROMTOOL = Package("prometheus", "promtool")  # the tests of metrics, alerts and the Grafana board need this one program
+LUA = Package("lua5.1", "lua5.1")  # the version that Argo CD's own interpreter speaks
 API_SERVER = (Package("openssl", "openssl"), Package("util-linux", "setpriv"))
 IMAGES = (
     Package("buildah", "buildah"),

@@ -19,6 +19,12 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: shardwise
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- range $key, $value := .Values.commonLabels }}
+{{- if or (hasPrefix "app.kubernetes.io/" $key) (hasPrefix "helm.sh/" $key) }}
+{{- fail (printf "commonLabels.%s: the chart has labels of that prefix itself; choose another" $key) }}
+{{- end }}
+{{ $key }}: {{ $value | quote }}
+{{- end }}
 {{- end }}
 
 {{- define "shardwise.tag" -}}
@@ -43,9 +49,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* What Pod Security "restricted" asks of a pod, and of a container. */}}
 {{- define "shardwise.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- with .Values.podSecurityContext }}
+{{ toYaml . }}
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
@@ -69,4 +75,13 @@ securityContext: {{- include "shardwise.containerSecurity" . | nindent 2 }}
 {{- $labels := include "shardwise.labels" $root | fromYaml }}
 {{- $_ := set $object.metadata "labels" (merge $labels ($object.metadata.labels | default dict)) }}
 {{- toYaml $object }}
+{{- end }}
+
+{{/* What the pods of every job have, without what is empty. */}}
+{{- define "shardwise.podDefaults" -}}
+{{- $given := dict }}
+{{- range $name, $value := .Values.trainingPods }}
+{{- if $value }}{{ $_ := set $given $name $value }}{{ end }}
+{{- end }}
+{{- toJson $given }}
 {{- end }}

@@ -6,10 +6,11 @@ bounds of `RunSummary` before they are believed.
 
 import http.client
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from pydantic import ValidationError
 
-from shardwise.protocol.exchange import exchange
+from shardwise.protocol.exchange import Answer, exchange
 from shardwise.protocol.pods import AGENT_PORT
 from shardwise.protocol.run_status import RunSummary
 
@@ -23,11 +24,11 @@ class AgentError(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """Host 0 of a job: the UID of its pod, the pod's address, and the token that opens its status."""
+    """Host 0 of a job: the UID of its pod, the pod's address, and the tokens of which one opens its status."""
 
     pod: str
     address: str
-    token: str
+    tokens: tuple[str, ...]
 
 
 class Agents:
@@ -55,17 +56,24 @@ class Agents:
 
     def _ask(self, method: str, target: Target, path: str) -> bytes:
         """Send one request over its own connection: that many are not kept open, and a pool costs twice the time."""
+        first, *others = target.tokens
+        answer = self._send(method, target.address, path, first)
+        for token in others:
+            if answer.status == HTTPStatus.UNAUTHORIZED:
+                answer = self._send(method, target.address, path, token)
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise AgentError(f"{target.address}: HTTP {answer.status}")
+        return answer.body
+
+    def _send(self, method: str, address: str, path: str, token: str) -> Answer:
         try:
-            answer = exchange(
-                (target.address, self._port),
+            return exchange(
+                (address, self._port),
                 method,
                 path,
-                headers={"Authorization": f"Bearer {target.token}"},
+                headers={"Authorization": f"Bearer {token}"},
                 seconds=_TIMEOUT_SECONDS,
                 most_bytes=_MAX_ANSWER_BYTES,
             )
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise AgentError(f"{target.address}: {error}") from error
-        if answer.status >= 300:
-            raise AgentError(f"{target.address}: HTTP {answer.status}")
-        return answer.body
+            raise AgentError(f"{address}: {error}") from error

@@ -133,7 +133,8 @@ class Observer:
 
         def taking() -> Snapshot | str:
             try:
-                return take_snapshot(job, classes, image=self._settings.trainer_image)
+                settings = self._settings
+                return take_snapshot(job, classes, image=settings.trainer_image, pod_defaults=settings.pod_defaults)
             except JobError as error:
                 return str(error)
 

@@ -23,6 +23,7 @@ from shardwise.job.topology import Topology, parse_topology
 from shardwise.protocol.errors import JobError, Problem
 from shardwise.protocol.pods import CLASS_KEY, JOB_KEY
 from shardwise.protocol.text import any_of
+from shardwise_operator.observe.pod_defaults import NO_DEFAULTS, PodDefaults
 
 # A key of the ConfigMap, beside those for the pods in `protocol/pods.py`. Only the operator reads it, after a failover
 # for each job that runs: so it is JSON, which is YAML too and is read twenty times as fast.
@@ -100,13 +101,20 @@ class Snapshot:
         }
 
 
-def take_snapshot(raw: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]], *, image: str) -> Snapshot:
+def take_snapshot(
+    raw: Mapping[str, Any],
+    classes: Mapping[str, Mapping[str, Any]],
+    *,
+    image: str,
+    pod_defaults: PodDefaults = NO_DEFAULTS,
+) -> Snapshot:
     """The job in an object of the cluster with its class; JobError with all that does not go together.
 
     Args:
         raw: the TrainingJob.
         classes: every AcceleratorClass of the cluster, by name.
         image: the trainer's, if neither the job nor the class names one.
+        pod_defaults: what the job's template leaves out.
 
     """
     name = raw["spec"]["hardware"]["accelerator"]
@@ -121,7 +129,8 @@ def take_snapshot(raw: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any
         raise JobError([Problem(path="spec.pod", expected="a pod section with a directory, which a cluster needs")])
     if problems := [*_not_allowed(job, machine)]:
         raise JobError(problems)
-    filled = pod.model_copy(update={"image": pod.image or machine.spec.image or image})
+    image = pod.image or machine.spec.image or image
+    filled = pod.model_copy(update={"image": image, "template": pod_defaults.below(pod.template)})
     resolved = job.model_copy(update={"spec": job.spec.model_copy(update={"pod": filled})})
     return Snapshot(resolved, machine, _for_pods(raw))
 

@@ -1,7 +1,8 @@
 """The Secret of a job: the gang's token, which never leaves the pods, and the status token, which the operator has too.
 
 Both follow from the operator's key and the job's UID, so nothing has to be read back: the operator may create Secrets,
-and may not read them.
+and may not read them. A job keeps its Secret for life, so that after a change of the key its status token is of the key
+before.
 """
 
 import hmac
@@ -16,20 +17,26 @@ from shardwise_operator.runtime.kinds import SECRETS
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of every job, from the operator's key."""
+    """The tokens of every job, from the operator's key; `previous` is the one before it, if jobs of that may live."""
 
     key: bytes = field(repr=False)
+    previous: bytes | None = field(default=None, repr=False)
 
     def gang(self, uid: str) -> str:
         """What opens Ray and the gang of the job with this UID."""
-        return self._token(f"gang/{uid}")
+        return _token(self.key, f"gang/{uid}")
 
     def status(self, uid: str) -> str:
-        """What opens the status of the job with this UID."""
-        return self._token(f"status/{uid}")
+        """What opens the status of a job with this UID whose Secret is made now."""
+        return _token(self.key, f"status/{uid}")
 
-    def _token(self, what: str) -> str:
-        return hmac.digest(self.key, what.encode(), "sha256").hex()
+    def statuses(self, uid: str) -> tuple[str, ...]:
+        """What may open the status of the job with this UID, whichever key its Secret was made by."""
+        return tuple(_token(key, f"status/{uid}") for key in (self.key, self.previous) if key)
+
+
+def _token(key: bytes, what: str) -> str:
+    return hmac.digest(key, what.encode(), "sha256").hex()
 
 
 def secret_manifest(seen: Observed, tokens: Tokens) -> dict[str, Any]:

@@ -158,5 +158,5 @@ class Applier:
 
     def _request(self, seen: Observed, step: RequestStop | RequestSave) -> bool:
         """Send a request; return whether host 0 has taken it, which is known in a later pass at the earliest."""
-        target = Target(pod="", address=step.address, token=self._tokens.status(seen.uid))
+        target = Target(pod="", address=step.address, tokens=self._tokens.statuses(seen.uid))
         return self._requests.send(seen.key, target, step)

@@ -22,6 +22,7 @@ from shardwise_operator.observe.state_fields import write_state
 from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED
 from shardwise_operator.runtime.kinds import timestamp
 from shardwise_operator.write.apply import Outcome
+from shardwise_operator.write.standard_conditions import with_standard_conditions
 
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
@@ -35,6 +36,7 @@ _KNOWN = frozenset(field.alias or name for name, field in JobStatus.model_fields
 def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return the status after this pass, given the one before it."""
     state = _with_outcome(_with_save(_with_pods(seen, plan.state, outcome), outcome, now), outcome, now)
+    state = with_standard_conditions(state, now)
     restarts = _restarts(seen, state, old)
     run: _Fields = {
         **_of_the_run(seen, old),

@@ -9,9 +9,12 @@ import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from tests.cluster.api_server import ApiServer
 from tests.operator.building import manifest
 from tests.operator.operating import Place
+
+from shardwise_operator.config import read_key
 
 
 def _free_port() -> int:
@@ -50,6 +53,24 @@ def test_the_command(place: Place, api_server: ApiServer, namespace: str, tmp_pa
     assert not lease["spec"].get("holderIdentity")
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     assert any("Suspended" in line["message"] for line in lines)
+
+
+def test_two_keys(tmp_path: Path) -> None:
+    """Jobs are told the token of the key; that of the key before it is known as long as its file is there."""
+    (tmp_path / "key").write_bytes(b"n" * 32)
+    new = read_key(tmp_path / "key")
+    (tmp_path / "previous").write_bytes(b"o" * 32)
+    both = read_key(tmp_path / "key")
+    (tmp_path / "key").write_bytes(b"o" * 32)
+    (tmp_path / "previous").unlink()
+    old = read_key(tmp_path / "key")
+
+    assert both.statuses("uid") == (new.status("uid"), old.status("uid"))
+    assert (both.status("uid"), both.gang("uid")) == (new.status("uid"), new.gang("uid"))
+    assert new.statuses("uid") == (new.status("uid"),)
+    (tmp_path / "previous").write_bytes(b"short")
+    with pytest.raises(ValueError, match="previous: given 5 bytes"):
+        read_key(tmp_path / "key")
 
 
 def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:

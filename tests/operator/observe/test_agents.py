@@ -16,7 +16,7 @@ from shardwise.protocol.report import Report
 from shardwise.protocol.run_status import HostStatus, RunProgress, RunSummary
 from shardwise_operator.observe.agents import AgentError, Agents, Target
 
-TARGET = Target(pod="uid", address="127.0.0.1", token="secret")  # noqa: S106  a test's
+TARGET = Target(pod="uid", address="127.0.0.1", tokens=("secret",))
 STATUS = {"phase": "running"}
 
 
@@ -27,6 +27,7 @@ class _Agent(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer, self.code = json.dumps(STATUS).encode(), 200
         self.asked: list[str] = []
+        self.refused: list[str] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -35,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         given = self.headers["Authorization"]
         self.server.asked.append(f"{self.command} {self.path} {given}")
-        self.send_response(self.server.code)
+        self.send_response(401 if given in self.server.refused else self.server.code)
         self.send_header("Content-Length", str(len(self.server.answer)))
         self.end_headers()
         self.wfile.write(self.server.answer)
@@ -67,6 +68,28 @@ def test_status_and_stop(agent: _Agent, agents: Agents) -> None:
     agents.stop(TARGET)
 
     assert agent.asked == ["GET /status Bearer secret", "POST /stop Bearer secret"]
+
+
+def test_a_job_of_the_key_before_is_reached(agent: _Agent, agents: Agents) -> None:
+    """A job keeps its Secret when the operator gets another key: the token of the key before it is tried too."""
+    rotated = Target(pod="uid", address="127.0.0.1", tokens=("new", "old"))
+    agent.refused = ["Bearer new"]
+    assert agents.status(rotated) == RunSummary(phase="running")
+    agents.stop(rotated)
+
+    assert [asked.split()[-1] for asked in agent.asked] == ["new", "old", "new", "old"]
+    agent.asked, agent.code = [], 503
+    agent.refused = []
+    with pytest.raises(AgentError, match="HTTP 503"):
+        agents.status(rotated)
+    assert [asked.split()[-1] for asked in agent.asked] == ["new"]
+
+
+def test_a_job_of_neither_key_is_said(agent: _Agent, agents: Agents) -> None:
+    """Both tokens are refused: the job says so, as Unreachable."""
+    agent.code = 401
+    with pytest.raises(AgentError, match="HTTP 401"):
+        agents.status(Target(pod="uid", address="127.0.0.1", tokens=("new", "old")))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +128,7 @@ def test_a_refusal_is_an_error(agent: _Agent, agents: Agents, code: int) -> None
 def test_silence_is_an_error(agent: _Agent) -> None:
     """Nobody listens there."""
     port = int(agent.server_address[1])
-    nobody = Target(pod="uid", address="127.0.0.2", token="secret")  # noqa: S106  a test's
+    nobody = Target(pod="uid", address="127.0.0.2", tokens=("secret",))
 
     with pytest.raises(AgentError, match=r"127\.0\.0\.2"):
         Agents(port=port).status(nobody)

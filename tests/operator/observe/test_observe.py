@@ -14,6 +14,7 @@ from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, Kind, Object
 from shardwise_operator.runtime.transport import Page
 from shardwise_operator.write.apply import Outcome
+from shardwise_operator.write.standard_conditions import with_standard_conditions
 from shardwise_operator.write.status import compose
 
 
@@ -83,7 +84,7 @@ def test_a_finished_job_costs_nothing() -> None:
     """Its pods may be gone with their nodes; nobody asks for them, nor for what the round was made of."""
     cluster = _Cluster(configmaps=[_made(CONFIG_MAPS, "job-shardwise-0")[1]])
     hosts = {"ready": 0, "of": 2, "summary": "0/2"}
-    state = begun(Phase.COMPLETE, completed_at=NOW - 60)
+    state = with_standard_conditions(begun(Phase.COMPLETE, completed_at=NOW - 60), NOW - 60)
     old = write_state(state, 1) | {"restartCount": 0, "hosts": hosts, "progress": {"step": 100}}
 
     found = Observer(cluster, cluster, SETTINGS).observe(_job(**old), None, NOW)

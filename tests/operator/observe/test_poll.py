@@ -13,7 +13,7 @@ from shardwise_operator.observe.agents import AgentError, Target
 from shardwise_operator.observe.poll import Poller
 
 KEY = ("default", "job")
-TARGET = Target(pod="uid", address="192.0.2.1", token="secret")  # noqa: S106  a test's
+TARGET = Target(pod="uid", address="192.0.2.1", tokens=("secret",))
 SECONDS = 20.0
 
 
@@ -147,9 +147,9 @@ def test_many_that_cannot_be_reached_make_nobody_stale(agents: StandInAgents, mo
     monkeypatch.setattr(agents, "status", status)
     monkeypatch.setattr("shardwise_operator.observe.poll._MAX_POLLS_PER_SECOND", 10_000.0)
     with Poller(agents, 0.25, lambda _: None) as poller:
-        poller.follow(KEY, Target(pod="well", address="192.0.2.1", token="secret"))  # noqa: S106  a test's
+        poller.follow(KEY, Target(pod="well", address="192.0.2.1", tokens=("secret",)))
         for number in range(200):
-            lost = Target(pod=str(number), address="192.0.2.2", token="secret")  # noqa: S106  a test's
+            lost = Target(pod=str(number), address="192.0.2.2", tokens=("secret",))
             poller.follow(("default", f"lost-{number}"), lost)
         time.sleep(0.5)
         stale = 0
@@ -168,7 +168,7 @@ def test_another_host_0_starts_anew(poller: Poller, agents: StandInAgents, chang
     poller.follow(KEY, TARGET)
     changed.get(timeout=SECONDS)
     agents.answer = None
-    poller.follow(KEY, Target(pod="other", address="192.0.2.2", token="secret"))  # noqa: S106  a test's
+    poller.follow(KEY, Target(pod="other", address="192.0.2.2", tokens=("secret",)))
 
     assert _step(poller) is None
 

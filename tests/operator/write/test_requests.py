@@ -11,7 +11,7 @@ from shardwise_operator.observe.agents import AgentError, Agents, Target
 from shardwise_operator.write.requests import Requests
 
 KEY = ("default", "job")
-TARGET = Target(pod="", address="192.0.2.1", token="secret")  # noqa: S106  a test's
+TARGET = Target(pod="", address="192.0.2.1", tokens=("secret",))
 SAVE = RequestSave("192.0.2.1", {"0-0": "node-a"}, Event("Warning", "NodeLeaving", "going"))
 SECONDS = 20.0
 

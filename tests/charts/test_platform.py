@@ -1,0 +1,130 @@
+"""The values by which a platform team fits the chart to its cluster, each against what it changes."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.helm import CHARTS, Helm, Object, named
+from typer.testing import CliRunner
+
+from shardwise.job.accelerators import class_of
+from shardwise_operator.main import app
+from shardwise_operator.observe.pod_defaults import read_pod_defaults
+
+JSON = "--set-json"
+
+
+def operator_of(objects: list[Object]) -> dict[str, Any]:
+    """The pod spec of the operator."""
+    spec: dict[str, Any] = named(objects, "Deployment", "shardwise")["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("value", "given"),
+    [
+        ("affinity", {"nodeAffinity": {"x": []}}),
+        ("nodeSelector", {"pool": "system"}),
+        ("topologySpreadConstraints", [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone"}]),
+        ("priorityClassName", "system-cluster-critical"),
+    ],
+)
+def test_where_the_operator_runs(helm: Helm, value: str, given: object) -> None:
+    """As Kubernetes writes it, in the place of the chart's own where it has one."""
+    assert operator_of(helm.render("shardwise", JSON, f"{value}={json.dumps(given)}"))[value] == given
+
+
+def test_tolerations_come_beside_the_chart_s(helm: Helm) -> None:
+    """An operator on a lost node is given up soon, whatever else it tolerates."""
+    found = operator_of(helm.render("shardwise", JSON, 'tolerations=[{"key":"system"}]'))["tolerations"]
+
+    assert [each["key"] for each in found] == [
+        *(f"node.kubernetes.io/{w}" for w in ("not-ready", "unreachable")),
+        "system",
+    ]
+
+
+def test_labels_and_annotations(helm: Helm) -> None:
+    """Labels are on every object and the operator's pods, annotations on those; what selects the pods stays."""
+    plain = named(helm.render("shardwise"), "Deployment", "shardwise")["spec"]["selector"]
+    objects = helm.render("shardwise", "--set", "commonLabels.team=ml", "--set", "podAnnotations.scrape=no")
+    deployment = named(objects, "Deployment", "shardwise")
+
+    assert {item["metadata"]["labels"]["team"] for item in objects} == {"ml"}
+    assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "ml"
+    assert deployment["spec"]["template"]["metadata"]["annotations"]["scrape"] == "no"
+    assert deployment["spec"]["selector"] == plain
+    said = helm.refused("template", "x", CHARTS / "shardwise", "--set", r"commonLabels.helm\.sh/chart=x")
+    assert "the chart has labels of that prefix itself" in said
+
+
+def test_the_cluster_may_choose_users(helm: Helm) -> None:
+    """Without fixed numbers the pods are still what "restricted" asks for; OpenShift fills in its own."""
+    options = [
+        word for key in ("runAsUser", "runAsGroup", "fsGroup") for word in ("--set", f"podSecurityContext.{key}=null")
+    ]
+    for item in helm.render("shardwise", *options):
+        if item["kind"] in {"Deployment", "Job"}:
+            context = item["spec"]["template"]["spec"]["securityContext"]
+            assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_variables_and_arguments(helm: Helm) -> None:
+    """The operator's command takes what the chart gives it, further arguments last: they win."""
+    options = ("--set", "logLevel=debug", "--set", "logFormat=text", JSON, 'extraArgs=["--qps=50","--workers=8"]')
+    spec = operator_of(helm.render("shardwise", *options, JSON, 'env=[{"name":"HTTPS_PROXY","value":"http://p"}]'))
+    (container,) = spec["containers"]
+
+    assert container["args"][-2:] == ["--qps=50", "--workers=8"]
+    assert {"--log-level=debug", "--log-format=text"} <= {*container["args"]}
+    assert container["env"] == [{"name": "HTTPS_PROXY", "value": "http://p"}]
+    known = CliRunner().invoke(app, [*container["command"][1:], *container["args"], "--help"])
+    assert known.exit_code == 0, known.output
+    assert CliRunner().invoke(app, [*container["command"][1:], *container["args"], "--none", "--help"]).exit_code == 2
+
+
+def test_defaults_of_training_pods(helm: Helm) -> None:
+    """The operator reads what the chart writes; without values there is no such argument."""
+    given = {"labels": {"team": "ml"}, "imagePullSecrets": [{"name": "registry"}], "serviceAccountName": "trainer"}
+    (container,) = operator_of(helm.render("shardwise", JSON, f"trainingPods={json.dumps(given)}"))["containers"]
+    (argument,) = [word for word in container["args"] if word.startswith("--pod-defaults=")]
+    defaults = read_pod_defaults(argument.removeprefix("--pod-defaults="))
+
+    assert defaults.below({}) == {
+        "metadata": {"labels": {"team": "ml"}},
+        "spec": {"imagePullSecrets": [{"name": "registry"}], "serviceAccountName": "trainer"},
+    }
+    assert "--pod-defaults" not in str(operator_of(helm.render("shardwise")))
+
+
+def test_classes_are_changed_by_values(helm: Helm) -> None:
+    """What is merged over a built-in class is there after each upgrade; the rest of it stays; a typo is refused."""
+    given = {"image": "mine", "tolerations": [{"key": "tpu", "operator": "Exists"}], "allowed": {"namespaces": ["ml"]}}
+    plain = named(helm.render("shardwise"), "AcceleratorClass", "tpu-v5p")
+    changed = named(
+        helm.render("shardwise", JSON, f"classes.overrides.tpu-v5p={json.dumps(given)}"), "AcceleratorClass", "tpu-v5p"
+    )
+
+    assert changed["spec"] == plain["spec"] | given
+    class_of(changed)
+    said = helm.refused("template", "x", CHARTS / "shardwise", "--set", "classes.overrides.tpu-5.image=x")
+    assert "classes.overrides.tpu-5: no built-in class has that name; they are cpu-sim" in said
+
+
+def test_a_label_that_is_no_text_is_refused(helm: Helm) -> None:
+    """The schema says so, before Kubernetes would."""
+    assert "got number" in helm.refused("template", "x", CHARTS / "shardwise", "--set", "commonLabels.a=1")
+
+
+def test_everything_at_once_is_yaml(helm: Helm) -> None:
+    """Values that need quotes come through whole."""
+    odd = json.dumps({"a": "yes", "b": "1", "c": 'x: "y"'})
+    options = (JSON, f"podAnnotations={odd}", JSON, f"commonLabels={json.dumps({'team': '1'})}")
+    objects = helm.render("shardwise", *options, JSON, f"trainingPods.annotations={odd}")
+    deployment = named(objects, "Deployment", "shardwise")
+
+    assert deployment["spec"]["template"]["metadata"]["annotations"].items() >= json.loads(odd).items()
+    assert deployment["metadata"]["labels"]["team"] == "1"
+    (argument,) = [w for w in operator_of(objects)["containers"][0]["args"] if w.startswith("--pod-defaults=")]
+    assert yaml.safe_load(argument.removeprefix("--pod-defaults=")) == {"annotations": json.loads(odd)}

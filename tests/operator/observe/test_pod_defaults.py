@@ -1,0 +1,70 @@
+"""What a platform team gives to the pods of all jobs: the job's own words go over it, and a round keeps it."""
+
+from typing import Any
+
+import pytest
+from tests.operator.building import IMAGE, asking, begun, classes, manifest, seen
+
+from shardwise.protocol.errors import JobError
+from shardwise_operator.observe.pod_defaults import read_pod_defaults
+from shardwise_operator.observe.snapshot import read_snapshot, take_snapshot
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.render.pods import Place, pod_manifest
+
+DEFAULTS = """{
+    "labels": {"team": "none", "cost-centre": "7"},
+    "annotations": {"note": "default"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "serviceAccountName": "trainer"
+}"""
+
+
+def pod(job: dict[str, Any], defaults: str = DEFAULTS) -> dict[str, Any]:
+    """The first pod of a job, made of what its round's ConfigMap holds."""
+    taken = take_snapshot(job, classes(), image=IMAGE, pod_defaults=read_pod_defaults(defaults))
+    return pod_manifest(seen(begun(Phase.PENDING), made_of=read_snapshot(taken.data)), "0-0", Place())
+
+
+def test_what_a_job_leaves_out_is_filled_in() -> None:
+    """Labels, annotations, pull secrets and the service account; the operator's own labels stay."""
+    made = pod(manifest())
+
+    assert (
+        made["metadata"]["labels"].items() >= {"team": "none", "cost-centre": "7", "shardwise.dev/job": "job"}.items()
+    )
+    assert made["metadata"]["annotations"]["note"] == "default"
+    assert made["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert made["spec"]["serviceAccountName"] == "trainer"
+
+
+def test_the_job_s_own_words_win() -> None:
+    """Key by key; its pull secrets come beside the default ones."""
+    job = asking(manifest(), imagePullSecrets=[{"name": "own"}, {"name": "registry"}], serviceAccountName="mine")
+    job["spec"]["pod"]["template"]["metadata"] = {"labels": {"team": "ours"}}
+    made = pod(job)
+
+    assert made["metadata"]["labels"].items() >= {"team": "ours", "cost-centre": "7"}.items()
+    assert made["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "registry"}]
+    assert made["spec"]["serviceAccountName"] == "mine"
+
+
+def test_without_defaults_nothing_is_added() -> None:
+    """A template is as its author wrote it."""
+    assert pod(manifest(), "{}") == pod(manifest(), '{"labels": {}}')
+    assert "imagePullSecrets" not in pod(manifest(), "{}")["spec"]
+    assert "serviceAccountName" not in pod(manifest(), "{}")["spec"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"label": {}}', 'given the unknown key "label"'),
+        ('{"labels": {"a": 1}}', "labels.a"),
+        ('{"imagePullSecrets": ["x"]}', "imagePullSecrets.0"),
+        ("[]", "pod-defaults"),
+    ],
+)
+def test_wrong_defaults_are_refused(text: str, words: str) -> None:
+    """The operator does not start with them."""
+    with pytest.raises(JobError, match=words):
+        read_pod_defaults(text)
