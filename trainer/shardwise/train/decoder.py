@@ -28,12 +28,11 @@ from shardwise.train.decoding import (
 )
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
-from shardwise.train.model import Gpt
 from shardwise.train.sampling import Sampling
 from shardwise.train.state import Program
 
 Array = jax.Array
-SHORTEST = 64
+SHORTEST = 16
 """Positions that a beginning is filled up to; a multiple of `BLOCK`."""
 _MEMORY_SHARE = 0.9
 
@@ -46,7 +45,8 @@ class Decoder:
     layout: Layout
     sampling: Sampling
     num_rows: int
-    weights: Gpt
+    weights: tuple[Array, ...]
+    """The arrays of the model: a call of a program would take the model itself apart, layer by layer."""
     _compiled: dict[int, jax.stages.Compiled] = field(default_factory=dict)
 
     @classmethod
@@ -56,7 +56,7 @@ class Decoder:
         parts = num_parts(program)
         num_rows = -(-num_sequences // parts) * parts  # every part of `data` has as many rows
         layout = layout_of(program, num_rows)
-        weights = lower_weights(program, layout).compile()(dict(params))
+        weights = tuple(lower_weights(program, layout).compile()(dict(params)))
         return cls(program=program, layout=layout, sampling=sampling, num_rows=num_rows, weights=weights)
 
     def begin(self, windows: Sequence[Sequence[int]]) -> tuple[Batch, int]:
@@ -107,9 +107,9 @@ def layout_of(program: Program, num_rows: int) -> Layout:
     known = program.layout.mesh.local_devices[0].memory_stats()
     if known is None or "bytes_limit" not in known:
         return whole
-    weights = jax.tree.leaves(weights_of(program))
+    weights = weights_of(program)
     needed = _bytes_on_one(program.abstract()["params"].values(), None)
-    needed += _bytes_on_one(weights, jax.tree.leaves(whole.placed(weights_of(program))))
+    needed += _bytes_on_one(jax.tree.leaves(weights), jax.tree.leaves(whole.placed(weights)))
     caches, placed = jax.tree.leaves(caches_of(program, num_rows)), cached_by(whole)
     needed += _bytes_on_one(caches, [placed] * len(caches))
     return whole if needed <= _MEMORY_SHARE * known["bytes_limit"] else program.layout

@@ -66,12 +66,12 @@ class Wish(NamedTuple):
 
 
 def lower_weights(program: Program, layout: Layout) -> jax.stages.Lowered:
-    """Lower (params by path) -> weights."""
+    """Lower (params by path) -> the weights' arrays."""
     with program.lowering():
         jitted = jax.jit(
-            partial(_prepared, program),
+            lambda params: jax.tree.leaves(_prepared(program, params)),
             in_shardings=(program.shardings()["params"],),
-            out_shardings=layout.placed(weights_of(program)),
+            out_shardings=jax.tree.leaves(layout.placed(weights_of(program))),
             compiler_options=program.compiler_options(runs_once=True),
         )
         return jitted.lower(program.abstract()["params"])
@@ -102,18 +102,23 @@ def lower_tokens(program: Program, layout: Layout, num_rows: int, sampling: Samp
 def _lower(
     function: Callable[..., Any], program: Program, layout: Layout, inputs: tuple[Any, ...], *, outs: Any
 ) -> jax.stages.Lowered:
-    """Lower a program over the weights. Other inputs are whole on every device, except a batch, which is donated."""
-    weights, batch = weights_of(program), _batch_sharding(program, layout)
+    """Lower a program over the weights. Other inputs are whole on every device, except a batch, which is donated.
+
+    It takes the weights' arrays, in their order in the model.
+    """
+    batch = _batch_sharding(program, layout)
     shardings = [batch if isinstance(x, Batch) else layout.replicated for x in inputs]
+    weights, model = jax.tree.flatten(weights_of(program))
+    placed = jax.tree.leaves(layout.placed(weights_of(program)))
     with program.lowering():
         jitted = jax.jit(
-            function,
-            in_shardings=(layout.placed(weights), *shardings),
+            lambda weights, *inputs: function(jax.tree.unflatten(model, weights), *inputs),
+            in_shardings=(tuple(placed), *shardings),
             out_shardings=outs,
             donate_argnums=[1 + i for i, x in enumerate(inputs) if isinstance(x, Batch)],
             compiler_options=program.compiler_options(),
         )
-        return jitted.lower(weights, *inputs)
+        return jitted.lower(tuple(weights), *inputs)
 
 
 class _Loop(NamedTuple):
@@ -130,17 +135,13 @@ class _Loop(NamedTuple):
 def _tokens(
     program: Program, layout: Layout, sampling: Sampling, weights: Gpt, batch: Batch, rows: Rows, wish: Wish
 ) -> tuple[Batch, Array, Array]:
-    config = program.config
-    key = jax.random.wrap_key_data(wish.seed, impl="threefry2x32")
-
-    def key_of(sequence: Array, number: Array) -> Array:
-        return jax.random.fold_in(jax.random.fold_in(key, sequence), number)
+    config, num_rows = program.config, rows.live.shape[0]
+    random = _random(rows, wish)
 
     def one(loop: _Loop) -> _Loop:
         rows, logits = loop.rows, loop.logits[:, : config.vocab_size]
         sound = _everywhere(jnp.isfinite(logits).all(-1), layout)
-        keys = jax.vmap(key_of)(rows.sequence, rows.number)
-        token = _everywhere(sampling.choose(jnp.where(sound[:, None], logits, 0), keys), layout)
+        token = _everywhere(sampling.choose(jnp.where(sound[:, None], logits, 0), random[loop.done]), layout)
         live = rows.live & sound
         made = loop.made.at[loop.done].set(jnp.where(live, token, NOTHING))
         number = rows.number + live
@@ -152,7 +153,6 @@ def _tokens(
         rows = Rows(rows.slot, rows.length + goes_on, number, rows.sequence, goes_on)
         return _Loop(loop.done + 1, logits, recent, rows, made, loop.broken | (loop.rows.live & ~sound))
 
-    num_rows = rows.live.shape[0]
     cached = cached_by(layout)
     recent = jax.tree.map(
         lambda x: jax.lax.with_sharding_constraint(jnp.zeros(x.shape, x.dtype), cached),
@@ -167,6 +167,20 @@ def _tokens(
         return jax.lax.with_sharding_constraint(jax.lax.dynamic_update_slice_in_dim(cache, new, start, 2), cached)
 
     return Batch(last.logits, jax.tree.map(longer, batch.caches, last.recent)), last.made, last.broken
+
+
+def _random(rows: Rows, wish: Wish) -> Array:
+    """Return the random numbers of a block, one for each token that a live row makes: float32 [BLOCK, rows].
+
+    All at once, since on CPUs the generator is a loop whose every turn costs as much for one number as for many.
+    """
+    key = jax.random.wrap_key_data(wish.seed, impl="threefry2x32")
+
+    def of(sequence: Array, number: Array) -> Array:
+        return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, sequence), number))
+
+    numbers = rows.number + jnp.arange(BLOCK)[:, None]
+    return jax.vmap(jax.vmap(of), in_axes=(None, 0))(rows.sequence, numbers)
 
 
 def _prepared(program: Program, params: Mapping[str, Array]) -> Gpt:

@@ -35,12 +35,12 @@ class Sampling:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UsageError(f"top-p: given {self.top_p}, expected more than 0 and at most 1, which keeps all tokens")
 
-    def choose(self, logits: Array, keys: Array) -> Array:
+    def choose(self, logits: Array, random: Array) -> Array:
         """Choose a token for each row: int32 [batch].
 
         Args:
             logits: float32 [batch, vocab], finite.
-            keys: random ones, [batch]; a row's token depends on its own alone.
+            random: float32 [batch], uniform in [0, 1); a row's token depends on its own alone.
 
         """
         top = logits.max(-1, keepdims=True)
@@ -55,7 +55,7 @@ class Sampling:
         weights = jnp.exp(scaled)
         if self.top_p is not None and self.top_p < 1:
             weights = _likeliest(weights, self.top_p)
-        drawn = _draw(weights, jax.vmap(jax.random.uniform)(keys))
+        drawn = _draw(weights, random)
         return drawn if tokens is None else jnp.take_along_axis(tokens, drawn[:, None], axis=1)[:, 0]
 
 
