@@ -83,3 +83,16 @@ def test_a_short_curve_keeps_every_point() -> None:
         curve.add(number, number + 1 / 3)
     series = thinned("loss", curve)
     assert (len(series.steps), series.values[0], series.values[-1]) == (MOST_POINTS, 1.33333, 2000.33)
+
+
+def test_each_set_has_a_curve(tmp_path: Path) -> None:
+    """The losses of named sets lie beside those of held-out documents, and one that was no number is no point."""
+    sets = [
+        {"event": "evaluated", "step": at, "sets": {"books": {"loss": loss, "accuracy": 0.5}}}
+        for at, loss in ((1, 3.0), (2, None))
+    ]
+    metrics = read(tmp_path / "metrics.jsonl", lines([step(1), sets[0], step(2), sets[1]]))
+    assert metrics.set_losses() == {"books": 3.0}
+    assert [series.name for series in metrics.series() if series.name.startswith("books")] == ["books/loss"]
+    metrics = read(tmp_path / "metrics.jsonl", lines([step(1), sets[0], started(0, 1)]))
+    assert metrics.set_losses() == {}

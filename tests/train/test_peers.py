@@ -137,7 +137,10 @@ def test_hosts_that_see_different_data_are_told_apart() -> None:
         identity: ClassVar[dict[str, str]] = {"files": "cc"}
 
     class Three:
+        said: ClassVar[list[str]] = []
+
         def exchange(self, _name: str, text: str) -> list[str]:
+            self.said.append(text)
             return [text, text, "bb"]
 
     data: Any = Found()
@@ -149,3 +152,4 @@ def test_hosts_that_see_different_data_are_told_apart() -> None:
     _same_data(data, sets, ALONE)
     with pytest.raises(DataError, match=r"data\.train or evaluation\.sets: .*bb on rank 2"):
         _same_data(data, sets, several)
+    assert Three.said[0] == "aa" != Three.said[1]
