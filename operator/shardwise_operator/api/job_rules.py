@@ -19,6 +19,7 @@ from shardwise.job.rules.conflicts import CONFLICTS, Fact
 from shardwise.job.spec import JobSpec, Model, Optimizer
 from shardwise.protocol.strict_model import StrictModel
 from shardwise_operator.api.cel import Rule, flag_rules, has_size, listed, of_preset, preset_or, quoted
+from shardwise_operator.api.data_rules import DATA_RULES
 
 _of_model = partial(Rule, at="spec.training.model")
 _of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
@@ -199,12 +200,6 @@ _TRAINING_RULES = (
         field=".evaluation.everySteps",
     ),
     Rule(
-        at=f"{_TRAINING}.data.train.*",
-        holds="!has(self.epochs) || !has(self.weight)",
-        message="expected a weight or epochs, not both",
-        field=".weight",
-    ),
-    Rule(
         at=f"{_TRAINING}.checkpoint",
         holds="!self.?keep.?everySteps.hasValue() "
         "|| (has(self.everySteps) && self.keep.everySteps % self.everySteps == 0)",
@@ -285,6 +280,7 @@ def _literal(value: object) -> str:
 JOB_RULES: tuple[Rule, ...] = (
     *_MODEL_RULES,
     *_TRAINING_RULES,
+    *DATA_RULES,
     *_conflict_rules(),
     *flag_rules(f"{_TRAINING}.xlaFlags", "self"),
     *_optimizer_rules(),

@@ -46,7 +46,7 @@ def main(rank: str, count: str, port: str, data: str, cache: str, *options: str)
         deadline_seconds=None,
     )
     peers = Peers.join(orders, limit_seconds=60)
-    made = []
+    made: list[int] = []
 
     def told(task: PartTask, beat: Callable[[], None]) -> tuple[int, PartCounts, bool]:
         if "pause" in options and len(made) == 2:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 MAKER = Path(__file__).with_name("store_maker.py")
@@ -18,10 +19,11 @@ NUM_PARTS = 15
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data section over JSONL that makes NUM_PARTS parts, most of them of one file."""
     folder = tmp_path_factory.mktemp("corpus")
-    lines = [json.dumps({"text": f"line {number} of the corpus"}) + "\n" for number in range(8050)]
+    lines = [json.dumps({"text": f"line {number} of the corpus"}) + "\n" for number in range(7900)]
+    lines += [json.dumps({"text": f"line {number} of the corpus"}) + "\n" for number in range(7850, 8000)]
     (folder / "a.jsonl").write_text("".join(lines[:7900]))
     (folder / "b.jsonl").write_text("".join(lines[7900:]))
-    section = {"train": [{"name": "lines", "paths": [f"{folder}/*.jsonl"]}], "heldOut": 0.2}
+    section = {"train": [{"name": "lines", "paths": [f"{folder}/*.jsonl"]}], "heldOut": 0.2, "dedup": "exact"}
     (folder / "data.json").write_text(json.dumps(section))
     return folder / "data.json"
 
@@ -65,13 +67,20 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def test_a_killed_command_goes_on_with_what_is_there(data: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    """After kill -9 of four workers' driver, one process makes what is missing alone; one from the start, the same."""
+    """After kill -9 of four workers' driver, one process makes what is missing alone; one from the start, the same.
+
+    None of Ray's processes stays: its agents would for a minute.
+    """
     with maker(data, tmp_path, 4, "pause") as process:
         said(process, "paused")
         (folder,) = tmp_path.glob("lines-*")
         before = len(list(folder.glob("*.tokens")))
+        of_ray = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
+    _, alive = psutil.wait_procs(of_ray, timeout=30)
+    assert len(of_ray) > 5
+    assert alive == []
     assert before >= NUM_PARTS // 2
     assert not (folder / "index.json").exists()
 

@@ -4,12 +4,18 @@ This process is Ray's driver. A task whose worker is killed, or whose host is lo
 """
 
 import logging
+import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from shardwise.launcher.ray import private
 from shardwise.protocol.errors import PeerError, ShardwiseError, UsageError
@@ -18,14 +24,15 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 0.5
 _ONE_CORE = {"TOKENIZERS_PARALLELISM": "false"}  # a task has one core; the others are other tasks'
 
 
 class RayTasks:
-    """Where tasks run: `num_workers` of them at once."""
+    """Where tasks run: `num_workers` of them at once. If Ray is `our_own`, none of it outlives this process."""
 
-    def __init__(self, num_workers: int) -> None:
-        self.num_workers = num_workers
+    def __init__(self, num_workers: int, *, our_own: bool) -> None:
+        self.num_workers, self._our_own = num_workers, our_own
 
     def __call__(self, act: Callable[[Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]:
         """Yield what `act` returns for each task, as it comes. Raise the first error of one.
@@ -38,12 +45,12 @@ class RayTasks:
 
         remote = ray.remote(num_cpus=1)(_guarded)
         coming = iter(tasks)
-        running = {remote.remote(act, task) for task in islice(coming, self.num_workers)}
+        running = {remote.remote(act, task, self._our_own) for task in islice(coming, self.num_workers)}
         try:
             while running:
                 (ended, *_), _ = ray.wait(list(running), num_returns=1)
                 running.remove(ended)
-                running |= {remote.remote(act, task) for task in islice(coming, 1)}
+                running |= {remote.remote(act, task, self._our_own) for task in islice(coming, 1)}
                 result, error = ray.get(ended)
                 if error is not None:
                     raise error
@@ -62,7 +69,7 @@ def tasks_here(num_workers: int, home: Path) -> Iterator[RayTasks]:
     """Start Ray on this machine with so many workers, and end it with the block; `home` has a short path."""
     private.start_alone(home=home, num_workers=num_workers, variables_of_workers=_ONE_CORE)
     with _ended_by_us():
-        yield RayTasks(num_workers)
+        yield RayTasks(num_workers, our_own=True)
 
 
 @contextmanager
@@ -88,7 +95,28 @@ def tasks_of_cluster(address: str, num_workers: int | None) -> Iterator[RayTasks
         ) from error
     with _ended_by_us():
         cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]  # Ray has no types here
-        yield RayTasks(num_workers or int(cores))
+        yield RayTasks(num_workers or int(cores), our_own=False)
+
+
+@cache
+def _end_with_raylet() -> None:
+    """End this worker, and the raylet's other children, once the raylet is gone.
+
+    After kill -9 of the driver Ray would let workers finish their tasks, and its two agents wait for the head for a
+    minute.
+    """
+    raylet = psutil.Process(os.getppid())
+    others = raylet.children()
+
+    def watch() -> None:
+        while raylet.is_running() and os.getppid() == raylet.pid:
+            time.sleep(_LOOK_SECONDS)
+        for process in others:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()  # not another one that has its number by now: psutil compares when they began
+        os._exit(1)
+
+    threading.Thread(target=watch, name="raylet", daemon=True).start()
 
 
 @contextmanager
@@ -101,8 +129,10 @@ def _ended_by_us() -> Iterator[None]:
         ray.shutdown()
 
 
-def _guarded(act: Callable[[Any], Any], task: Any) -> tuple[Any, ShardwiseError | None]:
+def _guarded(act: Callable[[Any], Any], task: Any, our_own: bool) -> tuple[Any, ShardwiseError | None]:  # noqa: FBT001  Ray's way
     """Return an error of ours as it is: what a task raises, Ray wraps."""
+    if our_own:
+        _end_with_raylet()
     try:
         return act(task), None
     except ShardwiseError as error:
