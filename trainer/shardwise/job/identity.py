@@ -62,7 +62,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut", ""),
     "spec.training.data.train.*": ("name weight textField", "paths"),
-    "spec.training.mesh": ("", "tensor fsdp replica dataInner context pipeline"),
+    "spec.training.mesh": ("", "tensor fsdp replica dataInner context pipeline pipelineRounds"),
     "spec.training.batch": ("sequences", "microbatches"),
     "spec.training.optimizer": (
         "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",

@@ -101,17 +101,44 @@ class Gpt(eqx.Module):
             {batch, position, embed} in the compute dtype, split by position over tensor.
 
         """
-        config = self.config
+        x = self._entering(table, tokens, dropout, layout)
+        x = self._through(x, hax.arange(self.config.Layers), segments, dropout, layout)
+        return normed(self.norm, x, layout)
+
+    def entering(self, tokens: Array, dropout: Dropout, layout: Layout) -> Array:
+        """Return what the first layer gets of these tokens, [batch, position, embed]; see `hidden`."""
+        x = self._entering(whole_table(self.token_embedding, layout), tokens, dropout, layout)
+        return _in_stream(x, layout)
+
+    def through(
+        self, x: Array, layers: Array, segments: Array | None, dropout: Dropout, layout: Layout
+    ) -> Array:
+        """Map what the first of these blocks gets to what the last returns; `layers` are their numbers in the model."""
+        stream = hax.named(x, ("batch", "position", "embed"))
+        return _in_stream(self._through(stream, hax.named(layers, ("layers",)), segments, dropout, layout), layout)
+
+    def loss_of(self, x: Array, targets: Array, weights: Array, layout: Layout, settings: HeadLoss) -> LossSums:
+        """Return the loss sums of what the last layer returned; see `loss`."""
+        hidden = normed(self.norm, hax.named(x, ("batch", "position", "embed")), layout)
+        table = self.token_embedding if self.head is None else self.head
+        return self._loss(hidden, whole_table(table, layout), targets, weights, settings)
+
+    def _entering(self, table: Array, tokens: Array, dropout: Dropout, layout: Layout) -> NamedArray:
         x = self._embed(table, tokens, layout)
-        x = dropped(dropout, x, jnp.int32(config.num_layers), "embedding")
+        return dropped(dropout, x, jnp.int32(self.config.num_layers), "embedding")
+
+    def _through(
+        self, x: NamedArray, layers: NamedArray, segments: Array | None, dropout: Dropout, layout: Layout
+    ) -> NamedArray:
         named = None if segments is None else hax.named(segments, ("batch", "position"))
 
         def layer(block: Block, x: NamedArray, index: NamedArray) -> NamedArray:
             return block(x, index.array, named, dropout, layout)
 
         # A scan over the stacked blocks: the program has one block for all layers, and gathers one layer at a time.
-        x = self.blocks.fold_via(layer)(x, hax.arange(config.Layers))
-        return normed(self.norm, x, layout)
+        blocks = replace(self.blocks, Block=layers.resolve_axis("layers"))
+        through: NamedArray = blocks.fold_via(layer)(x, layers)
+        return through
 
     def for_generation(self, dtype: jnp.dtype) -> Self:
         """Return the model for `first_logits` and `next_logits`: blocks one by one, and what is multiplied in `dtype`.
@@ -212,7 +239,12 @@ class Gpt(eqx.Module):
         table = whole_table(self.token_embedding, layout)
         hidden = self.hidden(table, tokens, segments, dropout, layout)
         out = table if self.head is None else whole_table(self.head, layout)
-        head = Head(out, None if self.head_bias is None else self.head_bias.array)
+        return self._loss(hidden, out, targets, weights, settings)
+
+    def _loss(
+        self, hidden: NamedArray, table: Array, targets: Array, weights: Array, settings: HeadLoss
+    ) -> LossSums:
+        head = Head(table, None if self.head_bias is None else self.head_bias.array)
         hidden = hidden.rearrange(("batch", "position", "embed"))
         return head_loss(settings, head, Tokens(hidden.array, targets, weights))
 
@@ -229,6 +261,12 @@ class Gpt(eqx.Module):
 
 def _laid_out(cache: Cache, layout: Layout) -> Cache:
     return Cache(*(layout.put(hax.named(part, CACHE_AXES)).array for part in cache))
+
+
+def _in_stream(x: NamedArray, layout: Layout) -> Array:
+    """Return [batch, position, embed], laid out as between layers."""
+    stream: Array = layout.stay(x.rearrange(("batch", "position", "embed"))).array
+    return stream
 
 
 def whole_table(table: NamedArray, layout: Layout) -> Array:

@@ -42,11 +42,6 @@ class Conflict:
 
 CONFLICTS = (
     Conflict(
-        facts=(Fact("training.mesh.pipeline", ">", 1),),
-        expected="1: splitting the layers over devices is not supported yet",
-        hint="fsdp and tensor split every layer's weights",
-    ),
-    Conflict(
         facts=(Fact("training.mesh.dataInner", ">", 1), Fact("training.mesh.fsdp", "==", False)),
         expected="1 with fsdp: false, which gathers nothing",
         hint="leave it out for what suits the accelerator",

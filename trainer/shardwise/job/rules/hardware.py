@@ -114,10 +114,8 @@ def context_divides_positions(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _supported_mesh(job: TrainingJob) -> MeshShape | None:
-    """Return the mesh if it divides the devices, and no other rule refuses it for its pipeline."""
-    mesh = mesh_shape(job)
-    return mesh if mesh and mesh.pipeline == 1 else None
-
+    """Return the mesh if it divides the devices."""
+    return mesh_shape(job)
 
 def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]:
     """Return the parts of the model that do not split evenly, as text."""
