@@ -16,6 +16,7 @@ import haliax as hax
 import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from haliax import Axis, NamedArray
 
 from shardwise.train.attention import CACHE_AXES, Cache, Ring
@@ -54,6 +55,13 @@ class _Activations(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax sh
 # surround the whole body of the scan: inside of it, the weights' slices would be kept, a second copy of the model.
 # `prevent_cse=False` is safe inside of a scan, and lets XLA fuse over the checkpoint (see `jax.checkpoint`).
 _REMAT = {"full": True, "dots": _Products(), "none": _Activations()}
+_INPUT = "input of a layer"
+_keep = jax.checkpoint_policies
+_inputs = _keep.save_only_these_names(_INPUT)
+KEPT_OF_A_VISIT = {
+    "full": _inputs,
+    "dots": _keep.save_from_both_policies(_inputs, _keep.dots_with_no_batch_dims_saveable),
+}
 
 
 class Gpt(eqx.Module):
@@ -133,6 +141,7 @@ class Gpt(eqx.Module):
         named = None if segments is None else hax.named(segments, ("batch", "position"))
 
         def layer(block: Block, x: NamedArray, index: NamedArray) -> NamedArray:
+            x = hax.named(checkpoint_name(x.array, _INPUT), x.axes)
             return block(x, index.array, named, dropout, layout)
 
         # A scan over the stacked blocks: the program has one block for all layers, and gathers one layer at a time.

@@ -112,20 +112,18 @@ def dealt(schedule: Schedule, layers: Array) -> Array:
         layers: [layer, ...], this stage's part of the model's order.
 
     Returns:
-        [round, layer of a visit, ...]: of each round, the layers that this stage visits.
+        The same shape: the layers that this stage visits, round by round.
 
     """
     stages, rounds = schedule.stages, schedule.rounds
     stacks = layers.reshape(rounds, -1, *layers.shape[1:])
-    if rounds == 1:
-        return stacks
     stage = jax.lax.axis_index(AXIS)
     result = jnp.zeros_like(stacks)
     for sends, moves, keeps in _deals(stages, rounds):
         sent = jax.lax.dynamic_index_in_dim(stacks, jnp.asarray(sends)[stage], keepdims=False)
         came = jax.lax.ppermute(sent, AXIS, moves)
         result = jax.lax.dynamic_update_index_in_dim(result, came, jnp.asarray(keeps)[stage], 0)
-    return result
+    return result.reshape(layers.shape)
 
 
 def _deals(stages: int, rounds: int) -> list[tuple[np.ndarray, list[tuple[int, int]], np.ndarray]]:

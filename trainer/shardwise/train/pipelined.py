@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shardwise.train.model import KEPT_OF_A_VISIT
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
 from shardwise.train.pipeline import AXIS, Schedule, dealt, of_all_stages, own_microbatches, run
@@ -87,16 +88,22 @@ class Stage:
     def _outputs(self, layers: Params, inputs: Array) -> Array:
         """Send all stages' microbatches through all layers, and return what comes of this stage's own."""
         schedule = self._schedule
-        stacks = {path: dealt(schedule, x) for path, x in layers.items()}
+        stacks = {path: dealt(schedule, x) for path, x in layers.items()} if schedule.rounds > 1 else layers
         num_layers = self.program.config.num_layers // (schedule.stages * schedule.rounds)
 
         def visit(x: Array, turn: Array, microbatch: Array) -> Array:
             part = jax.tree.map(lambda x: x[microbatch], self.parts)
-            model = self.program.model({**self._others, **{path: x[turn] for path, x in stacks.items()}})
+            blocks = stacks
+            if schedule.rounds > 1:
+                pick = partial(jax.lax.dynamic_slice_in_dim, start_index=turn * num_layers, slice_size=num_layers)
+                blocks = {path: pick(stack) for path, stack in stacks.items()}
+            model = self.program.model({**self._others, **blocks})
             first = (turn * schedule.stages + jax.lax.axis_index(AXIS)) * num_layers
             numbers = first + jnp.arange(num_layers, dtype=jnp.int32)
             return model.through(x, numbers, part.segments, self.dropout(part.rows), self.program.layout)
 
+        if schedule.rounds > 1:
+            visit = jax.checkpoint(visit, policy=KEPT_OF_A_VISIT[self.program.config.remat], prevent_cse=False)
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:
