@@ -84,6 +84,8 @@ def _about(job: TrainingJob, attention: str) -> dict[str, Any]:
     mesh = {"replica": shape.replica, "data": shape.data, "dataInner": shape.data_inner, "tensor": shape.tensor}
     if shape.context > 1:
         mesh["context"] = shape.context
+    if shape.pipeline > 1:
+        mesh["pipeline"] = shape.pipeline
     return {
         "job": job.metadata.name,
         "accelerator": hardware.accelerator,

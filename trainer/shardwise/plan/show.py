@@ -100,10 +100,10 @@ def _head(plan: Plan) -> Table:
     steps = f" ({plan.mesh['data'] // inner} x {inner})" if inner > 1 else ""
     table.add_row("job", plan.job)
     table.add_row("devices", f"{plan.devices} ({slices}{plan.accelerator} {plan.topology})")
-    context = f" x context {plan.mesh['context']}" if "context" in plan.mesh else ""
+    more = "".join(f" x {name} {plan.mesh[name]}" for name in ("context", "pipeline") if name in plan.mesh)
     table.add_row(
         "mesh",
-        f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps}{context} x tensor {plan.mesh['tensor']}",
+        f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps}{more} x tensor {plan.mesh['tensor']}",
     )
     table.add_row("step", f"attention {plan.attention}, remat {plan.remat}, {plan.microbatches} microbatches")
     if plan.xla_flags:

@@ -28,6 +28,7 @@ from jax.typing import DTypeLike
 from shardwise.job.spec import Training
 from shardwise.train.gather import Placement, whole
 from shardwise.train.mesh import DATA, FSDP, MESH_AXES, device_grid
+from shardwise.train.stream import enter, leave
 
 T = TypeVar("T")
 Array = jax.Array
@@ -162,11 +163,11 @@ class Layout:
 
     def enter(self, x: NamedArray) -> NamedArray:
         """Gather part of the residual stream for attention or the MLP; scatter its gradient."""
-        return hax.named(_enter(*self._both(x), x.array), x.axes)
+        return hax.named(enter(*self._both(x), x.array), x.axes)
 
     def leave(self, x: NamedArray) -> NamedArray:
         """Scatter what attention or the MLP adds to the residual stream; gather its gradient."""
-        return hax.named(_leave(*self._both(x), x.array), x.axes)
+        return hax.named(leave(*self._both(x), x.array), x.axes)
 
     def stay(self, x: NamedArray) -> NamedArray:
         """Lay out the residual stream, and its gradient, as between attention and MLP."""
@@ -197,32 +198,6 @@ class Layout:
 
     def _whole(self, x: NamedArray, dtype: DTypeLike) -> NamedArray:
         return hax.named(whole(self.placement([axis.name for axis in x.axes], dtype), x.array), x.axes)
-
-
-def _gathered(inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
-    """Move part of the stream inside of attention or MLP."""
-    # Pinned to the stream first: otherwise XLA may cast after the gather instead of before, and move twice the bytes.
-    gathered: Array = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x, stream), inside)
-    return gathered
-
-
-def _scattered(_inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
-    """Move an output of attention or MLP into the stream."""
-    # It may still be an unreduced sum over tensor: then XLA makes one reduce-scatter of the two.
-    scattered: Array = jax.lax.with_sharding_constraint(x, stream)
-    return scattered
-
-
-_enter = jax.custom_vjp(_gathered, nondiff_argnums=(0, 1))
-_enter.defvjp(
-    lambda inside, stream, x: (_gathered(inside, stream, x), None),
-    lambda inside, stream, _, grad: (_scattered(inside, stream, grad),),
-)
-_leave = jax.custom_vjp(_scattered, nondiff_argnums=(0, 1))
-_leave.defvjp(
-    lambda inside, stream, x: (_scattered(inside, stream, x), None),
-    lambda inside, stream, _, grad: (_gathered(inside, stream, grad),),
-)
 
 
 # ---- named trees as flat dicts

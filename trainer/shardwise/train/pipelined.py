@@ -6,17 +6,18 @@ schedule. This runs inside a shard_map that is manual over `pipeline`, with one 
 """
 
 from collections.abc import Callable
-from functools import partial
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from shardwise.train.model import KEPT_OF_A_VISIT
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.microbatches import stored
 from shardwise.train.pipeline import AXIS, Schedule, dealt, of_all_stages, own_microbatches, run
+from shardwise.train.remat import OF_A_VISIT
 from shardwise.train.state import Program
 
 Array = jax.Array
@@ -71,10 +72,10 @@ class Stage:
             return jax.tree.map(jnp.add, slopes, slope), None
 
         zeros = {path: jnp.zeros(x.shape, jnp.float32) for path, x in others.items()}
-        slopes, (of_outputs, sums) = jax.lax.scan(leave, self._stored(zeros), (outputs, self._own))
+        slopes, (of_outputs, sums) = jax.lax.scan(leave, stored(self.program, zeros), (outputs, self._own))
         of_layers, of_inputs = back(of_outputs)
         slopes, _ = jax.lax.scan(enter, slopes, (of_inputs, self._own))
-        return _summed(sums), {**jax.lax.psum(slopes, AXIS), **self._stored(of_layers)}
+        return _summed(sums), {**jax.lax.psum(slopes, AXIS), **stored(self.program, of_layers)}
 
     def _inputs(self) -> Array:
         """Return what the first layer gets of this stage's own microbatches."""
@@ -103,7 +104,7 @@ class Stage:
             return model.through(x, numbers, part.segments, self.dropout(part.rows), self.program.layout)
 
         if schedule.rounds > 1:
-            visit = jax.checkpoint(visit, policy=KEPT_OF_A_VISIT[self.program.config.remat], prevent_cse=False)
+            visit = jax.checkpoint(visit, policy=OF_A_VISIT[self.program.config.remat], prevent_cse=False)
         return run(schedule, visit, inputs)
 
     def _loss(self, others: Params, output: Array, part: Microbatches) -> LossSums:
@@ -127,12 +128,6 @@ class Stage:
     @property
     def _others(self) -> Params:
         return {path: x for path, x in self.params.items() if "layers" not in self.program.names[path]}
-
-    def _stored(self, params: Params) -> Params:
-        """Lay gradients out as the parameters are stored."""
-        layout = self.program.layout.in_stage()
-        specs = {path: layout.spec(self.program.names[path], layout.parameters) for path in params}
-        return {path: jax.lax.with_sharding_constraint(x, specs[path]) for path, x in params.items()}
 
 
 def _float32(params: Params) -> Params:

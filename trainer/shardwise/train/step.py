@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from shardwise.train.bad_steps import Judge
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.microbatches import split, stored
 from shardwise.train.optimizer import schedule
 from shardwise.train.pipelined import Microbatches, Stage
 from shardwise.train.state import Abstract, Program, State
@@ -216,37 +217,24 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
     # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
-    first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), _stored(program, zeros))
-    return jax.lax.scan(add, first, jax.tree.map(partial(_split, program), (batch, rows)))[0]
+    first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), stored(program, zeros))
+    return jax.lax.scan(add, first, jax.tree.map(partial(split, program), (batch, rows)))[0]
 
 
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
     model = program.model(params)
-    segments = batch.segments if program.training.data.attend_across == "document" else None
+    segments = _segments(program, batch)
     return model.loss(
         batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program)
     )
 
 
-def _stage(
-    program: Program, params: Params, batch: Batch, rows: Array, dropout: Callable[[Array], Dropout]
-) -> Stage:
-    parts = jax.tree.map(partial(_split, program), Microbatches(batch.tokens, batch.targets, batch.weights, None if program.training.data.attend_across != "document" else batch.segments, rows))
+def _stage(program: Program, params: Params, batch: Batch, rows: Array, dropout: Callable[[Array], Dropout]) -> Stage:
+    segments = _segments(program, batch)
+    parts = Microbatches(batch.tokens, batch.targets, batch.weights, segments, rows)
+    parts = jax.tree.map(partial(split, program), parts)
     return Stage(program=program, settings=head_settings(program), params=params, parts=parts, dropout=dropout)
 
 
-def _split(program: Program, x: Array) -> Array:
-    """Split [batch, ...] into [microbatch, row, ...].
-
-    Of n microbatches one takes every n-th row, so each device keeps its own rows and nothing moves.
-    """
-    parts = jnp.swapaxes(x.reshape(-1, program.training.batch.microbatches, *x.shape[1:]), 0, 1)
-    spec = program.layout.spec(("microbatch", "batch", "position")[: parts.ndim], program.layout.compute)
-    placed: Array = jax.lax.with_sharding_constraint(parts, spec)
-    return placed
-
-
-def _stored(program: Program, params: Params) -> Params:
-    layout = program.layout
-    specs = {path: layout.spec(names, layout.parameters) for path, names in program.names.items()}
-    return {path: jax.lax.with_sharding_constraint(x, specs[path]) for path, x in params.items()}
+def _segments(program: Program, batch: Batch) -> Array | None:
+    return batch.segments if program.training.data.attend_across == "document" else None
