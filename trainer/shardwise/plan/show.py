@@ -180,6 +180,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.flops is not None:
         ratio = plan.flops.program / plan.flops.model
         yield f"arithmetic: {plan.flops.program / 1e12:,.3g} TFLOP a step, {ratio:.2f} x the model's formula"
+    if plan.bubble is not None:
+        yield (
+            f"bubble: stages of the pipeline idle {plan.bubble.idle_share:.1%} of {plan.bubble.ticks} ticks, "
+            "which the arithmetic includes"
+        )
     if plan.bound is not None:
         yield (
             f"least time of a step: [bold]{plan.bound.seconds * 1000:,.0f} ms[/], so an MFU of at most "

@@ -15,10 +15,13 @@ autodiff makes of the way there: the stages in a mirror.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
+from typing import Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from shardwise.job.spec import Training
 
 Array = jax.Array
 AXIS = "pipeline"
@@ -33,6 +36,12 @@ class Schedule:
     microbatches: int
     """A multiple of `stages`."""
 
+    @classmethod
+    def of(cls, training: Training) -> Self:
+        """Return the schedule of a resolved job."""
+        mesh = training.mesh
+        return cls(stages=mesh.pipeline, rounds=mesh.pipeline_rounds, microbatches=training.batch.microbatches)
+
     @property
     def ticks(self) -> int:
         """Return how long a pass takes: every stage has its items, and the last one waits for its first."""
@@ -44,7 +53,7 @@ class Schedule:
         return (self.stages - 1) / self.ticks
 
     def item(self, stage: Array, tick: Array) -> tuple[Array, Array, Array]:
-        """Return the round and the microbatch of a stage's item at a tick, and whether it has one."""
+        """Return the round and the microbatch of a stage's item at a tick, and whether it has one; if not, any."""
         number = tick - stage
         group, place = jnp.divmod(number, self.stages * self.rounds)
         microbatch = group * self.stages + place % self.stages
@@ -62,7 +71,8 @@ def own_microbatches(schedule: Schedule, parts: Array) -> Array:
 def of_all_stages(own: Array) -> Array:
     """Return [microbatch, ...] from what each stage has of its own: the inverse of `own_microbatches`."""
     gathered = jax.lax.all_gather(own, AXIS, axis=1)
-    return gathered.reshape(-1, *gathered.shape[2:])
+    every: Array = gathered.reshape(-1, *gathered.shape[2:])
+    return every
 
 
 def run(schedule: Schedule, visit: Callable[[Array, Array, Array], Array], inputs: Array) -> Array:
@@ -101,7 +111,8 @@ def run(schedule: Schedule, visit: Callable[[Array, Array, Array], Array], input
     begin = (nothing, nothing, jnp.zeros_like(inputs))
     (arrived, stream, outputs), _ = jax.lax.scan(step, begin, jnp.arange(schedule.ticks, dtype=jnp.int32))
     _, stream = swapped(jnp.int32(schedule.ticks), arrived, stream)
-    return jax.lax.dynamic_update_index_in_dim(outputs, _to_previous(stream), last, 0)
+    finished: Array = jax.lax.dynamic_update_index_in_dim(outputs, _to_previous(stream), last, 0)
+    return finished
 
 
 def dealt(schedule: Schedule, layers: Array) -> Array:

@@ -88,22 +88,20 @@ class Stage:
 
     def _outputs(self, layers: Params, inputs: Array) -> Array:
         """Send all stages' microbatches through all layers, and return what comes of this stage's own."""
-        schedule = self._schedule
+        schedule = Schedule.of(self.program.training)
         stacks = {path: dealt(schedule, x) for path, x in layers.items()} if schedule.rounds > 1 else layers
         num_layers = self.program.config.num_layers // (schedule.stages * schedule.rounds)
 
         def visit(x: Array, turn: Array, microbatch: Array) -> Array:
             part = jax.tree.map(lambda x: x[microbatch], self.parts)
-            blocks = stacks
-            if schedule.rounds > 1:
-                pick = partial(jax.lax.dynamic_slice_in_dim, start_index=turn * num_layers, slice_size=num_layers)
-                blocks = {path: pick(stack) for path, stack in stacks.items()}
+            pick = partial(jax.lax.dynamic_slice_in_dim, start_index=turn * num_layers, slice_size=num_layers)
+            blocks = {path: pick(stack) for path, stack in stacks.items()} if schedule.rounds > 1 else stacks
             model = self.program.model({**self._others, **blocks})
             first = (turn * schedule.stages + jax.lax.axis_index(AXIS)) * num_layers
             numbers = first + jnp.arange(num_layers, dtype=jnp.int32)
             return model.through(x, numbers, part.segments, self.dropout(part.rows), self.program.layout)
 
-        if schedule.rounds > 1:
+        if schedule.rounds > 1:  # else the layers that were picked would be kept for every visit
             visit = jax.checkpoint(visit, policy=OF_A_VISIT[self.program.config.remat], prevent_cse=False)
         return run(schedule, visit, inputs)
 
@@ -112,13 +110,9 @@ class Stage:
         return model.loss_of(output, part.targets, part.weights, self.program.layout, self.settings)
 
     @property
-    def _schedule(self) -> Schedule:
-        training = self.program.training
-        return Schedule(training.mesh.pipeline, training.mesh.pipeline_rounds, training.batch.microbatches)
-
-    @property
     def _own(self) -> Microbatches:
-        own: Microbatches = jax.tree.map(partial(own_microbatches, self._schedule), self.parts)
+        schedule = Schedule.of(self.program.training)
+        own: Microbatches = jax.tree.map(partial(own_microbatches, schedule), self.parts)
         return own
 
     @property

@@ -31,6 +31,8 @@ class _Activations(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax sh
 # `prevent_cse=False` is safe inside of a scan, and lets XLA fuse over the checkpoint (see `jax.checkpoint`).
 OF_A_LAYER = {"full": True, "dots": _Products(), "none": _Activations()}
 INPUT = "input of a layer"
+"""The name of what enters a layer in checkpoint policies."""
+# The same of a pipeline's visit, in which the checkpoints of layers are: what they keep, and not the visit's weights.
 _keep = jax.checkpoint_policies
 _inputs = _keep.save_only_these_names(INPUT)
 OF_A_VISIT = {
