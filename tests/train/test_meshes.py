@@ -137,12 +137,12 @@ def _train(program: Program, num_steps: int) -> tuple[State, list[float]]:
     words = jax.device_put(np.zeros(program.layout.mesh.size, np.int32), program.layout.control)
     losses = []
     for step in range(num_steps):
-        state, metrics = compiled(state, _batch(program, step), words)
+        state, metrics = compiled(state, batch_of(program, step), words)
         losses.append(float(metrics.loss))
     return state, losses
 
 
-def _batch(program: Program, step: int) -> Batch:
+def batch_of(program: Program, step: int) -> Batch:
     """Learnable text: every token is followed by one of two."""
     rng = np.random.default_rng(step)
     shape = (program.training.batch.sequences, program.config.seq_len + 1)

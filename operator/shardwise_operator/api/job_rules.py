@@ -14,12 +14,13 @@ from pydantic.fields import FieldInfo
 
 from shardwise.job.fields import kind_of, named_fields
 from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
-from shardwise.job.presets import BYTE_VOCAB_SIZE, NO_PRESET, OPTIMIZERS, OWNERS, PRESETS, VOCAB_MULTIPLE
+from shardwise.job.presets import NO_PRESET, OPTIMIZERS, OWNERS, PRESETS
 from shardwise.job.rules.conflicts import CONFLICTS, Fact
 from shardwise.job.spec import JobSpec, Model, Optimizer
 from shardwise.protocol.strict_model import StrictModel
 from shardwise_operator.api.cel import Rule, flag_rules, has_size, listed, of_preset, preset_or, quoted
 from shardwise_operator.api.data_rules import DATA_RULES
+from shardwise_operator.api.mesh_rules import MESH_RULES
 
 _of_model = partial(Rule, at="spec.training.model")
 _of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
@@ -102,36 +103,13 @@ _MODEL_RULES = (
 
 _TRAINING = "spec.training"
 _of_training = partial(Rule, at=_TRAINING)
-_BYTE = "self.data.?tokenizer.orValue('byte') == 'byte'"
-_TENSOR = "self.?mesh.?tensor.orValue(1)"
-_MODEL_HEADS = of_preset("self.model", "heads", "heads")
-_MODEL_KV_HEADS = preset_or("self.model", "kv_heads", "kvHeads", _MODEL_HEADS)
-_MLP = preset_or("self.model", "mlp", "mlp", f"4 * {of_preset('self.model', 'embed', 'embed')}")
-_ROWS = (
-    f"((self.model.?vocabSize.orValue({BYTE_VOCAB_SIZE}) + {VOCAB_MULTIPLE - 1}) / {VOCAB_MULTIPLE} * {VOCAB_MULTIPLE})"
-)
 _SCHEDULE = "self.optimizer.?schedule"
 _WARMUP = f"{_SCHEDULE}.?warmupSteps.orValue(0)"
 _WSD = f"{_SCHEDULE}.?kind.orValue('constant') == 'warmup-stable-decay'"
 _DECAY = f"{_SCHEDULE}.?decaySteps"
 
 
-def _tensor_divides(what: str, known: str, number: str) -> Rule:
-    return _of_training(
-        holds=f"!{known} || {number} % {_TENSOR} == 0",
-        message=f"'expected a tensor that divides {what}, such as' + {listed(number)}",
-        shows=True,
-        field=".mesh.tensor",
-    )
-
-
 _TRAINING_RULES = (
-    _tensor_divides("heads", has_size("self.model", "heads"), _MODEL_HEADS),
-    _tensor_divides(
-        "kvHeads", f"({has_size('self.model', 'heads')} && {_MODEL_KV_HEADS} != {_MODEL_HEADS})", _MODEL_KV_HEADS
-    ),
-    _tensor_divides("mlp", f"(has(self.model.mlp) || {has_size('self.model', 'embed')})", _MLP),
-    _tensor_divides("the vocabulary rows, padded to 128", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS),
     _of_training(
         holds="self.model.?attention.orValue('auto') != 'cudnn' "
         "|| self.?precision.?compute.orValue('float32') != 'float32'",
@@ -279,6 +257,7 @@ def _literal(value: object) -> str:
 
 JOB_RULES: tuple[Rule, ...] = (
     *_MODEL_RULES,
+    *MESH_RULES,
     *_TRAINING_RULES,
     *DATA_RULES,
     *_conflict_rules(),

@@ -47,14 +47,18 @@ _VARIABLES = {
     "replica": "variables.training.?mesh.?replica.orValue(variables.slices)",
     "tensor": "variables.training.?mesh.?tensor.orValue(1)",
     "context": "variables.training.?mesh.?context.orValue(1)",
+    "pipeline": "variables.training.?mesh.?pipeline.orValue(1)",
     "ofReplica": "variables.devices / variables.replica",
     "isWhole": "variables.isValid && variables.devices % variables.replica == 0",
     "isTensor": "variables.isWhole && variables.ofReplica >= variables.tensor "
     "&& variables.ofReplica % variables.tensor == 0",
     "ofTensor": "variables.ofReplica / variables.tensor",
-    "isDivided": "variables.isTensor && variables.ofTensor >= variables.context "
+    "isContext": "variables.isTensor && variables.ofTensor >= variables.context "
     "&& variables.ofTensor % variables.context == 0",
-    "data": "variables.ofTensor / variables.context",
+    "ofContext": "variables.ofTensor / variables.context",
+    "isDivided": "variables.isContext && variables.ofContext >= variables.pipeline "
+    "&& variables.ofContext % variables.pipeline == 0",
+    "data": "variables.ofContext / variables.pipeline",
     "inner": "variables.training.?mesh.?dataInner.orValue(1)",
     "share": "variables.data * variables.replica * variables.training.batch.?microbatches.orValue(1)",
     "sequences": "variables.training.batch.sequences",
@@ -136,8 +140,14 @@ _OF_TRAINING = (
         _divisor("tensor", "variables.tensor", "", "variables.ofReplica", " devices of a replica"),
     ),
     (
-        "!variables.isTensor || variables.isDivided",
+        "!variables.isTensor || variables.isContext",
         _divisor("context", "variables.context", "", "variables.ofTensor", " devices of a replica over tensor"),
+    ),
+    (
+        "!variables.isContext || variables.isDivided",
+        _divisor(
+            "pipeline", "variables.pipeline", "", "variables.ofContext", " devices of a replica over tensor and context"
+        ),
     ),
     (
         "!variables.isDivided || variables.data % variables.inner == 0",

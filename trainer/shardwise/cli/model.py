@@ -43,7 +43,7 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
     Raises:
         CheckpointError: nothing was saved yet, or what was saved cannot be used.
     """
-    program = build(_without_context(job), devices_of(job))
+    program = build(_for_generation(job), devices_of(job))
     abstract = {path: leaf for path, leaf in flat(program.abstract()).items() if path.startswith(PARAMS)}
     restored = restore(root, abstract, step=step, digester=Digester(abstract), report=report)
     if restored is None:
@@ -52,10 +52,10 @@ def load_model(job: TrainingJob, root: str, *, step: int | None, report: Callabl
     return Model(program=program, params=params, step=restored.step)
 
 
-def _without_context(job: TrainingJob) -> TrainingJob:
-    """Return the job on the same devices with sequences in one piece; `data` has those of `context` too."""
+def _for_generation(job: TrainingJob) -> TrainingJob:
+    """Return the job on the same devices with whole sequences and layers; `data` has those of context and pipeline."""
     training = job.spec.training
-    mesh = training.mesh.model_copy(update={"context": 1})
+    mesh = training.mesh.model_copy(update={"context": 1, "pipeline": 1, "pipeline_rounds": 1})
     spec = job.spec.model_copy(update={"training": training.model_copy(update={"mesh": mesh})})
     return job.model_copy(update={"spec": spec})
 

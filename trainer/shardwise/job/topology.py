@@ -47,7 +47,8 @@ class MeshShape:
         """Return the mesh as text: replica 2 x data 64 (16 x 4) x tensor 1."""
         steps = f" ({self.data // self.data_inner} x {self.data_inner})" if self.data_inner > 1 else ""
         context = f" x context {self.context}" if self.context > 1 else ""
-        return f"replica {self.replica} x data {self.data}{steps}{context} x tensor {self.tensor}"
+        pipeline = f" x pipeline {self.pipeline}" if self.pipeline > 1 else ""
+        return f"replica {self.replica} x data {self.data}{steps}{context}{pipeline} x tensor {self.tensor}"
 
 
 def parse_topology(accelerator: AcceleratorClass, text: str) -> Topology | None:

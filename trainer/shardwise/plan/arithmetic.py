@@ -8,10 +8,13 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
               compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed
     tensor    each of a block's two branches gathers its input and scatters its sum, forward and backward; a layer that
               is computed again does so for its inputs again, and for the sum that the second branch starts from
+    pipeline  each microbatch is handed to the next stage in each round, forward and back; a stage's part of it all is a
+              share of the layers and, of what is no layer, of the microbatches; the latter's gradients are summed once
     replica   the gradients of a replica, in float32, are summed once
 """
 
 import math
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 
@@ -24,7 +27,10 @@ _FLOAT32 = 4
 
 def gradient_bytes(program: Program) -> int:
     """Return what one device holds of the gradients, in float32."""
-    params = flat(program.abstract()["params"])
+    return _float32_bytes(flat(program.abstract()["params"]))
+
+
+def _float32_bytes(params: Mapping[str, Abstract]) -> int:
     return local_bytes({path: Abstract(x.shape, jnp.float32, sharding=x.sharding) for path, x in params.items()})
 
 
@@ -32,11 +38,12 @@ def least_wire(program: Program) -> dict[str, float]:
     """Return the least bytes on the wire by axis: those of the table above; axes of one device are left out."""
     mesh = program.layout.mesh.shape
     data = mesh[DATA[0]] * mesh[DATA[1]]
-    ways = {"data": data, "context": mesh["context"], "tensor": mesh["tensor"], "replica": mesh["replica"]}
+    ways = {"data": data, **{axis: mesh[axis] for axis in ("context", "pipeline", "tensor", "replica")}}
     weights = _over_data(program)
     moved = {
         "data": weights,
         "context": weights / data + _over_context(program),
+        "pipeline": _over_pipeline(program),
         "tensor": _over_tensor(program),
         "replica": 2.0 * gradient_bytes(program),
     }
@@ -68,7 +75,14 @@ def _over_data(program: Program) -> float:
             total += size * parts * ((2 if in_block else 1) * there + back)
         else:
             total += 2 * size * parts * back
-    return total
+    return total / layout.stages
+
+
+def _over_pipeline(program: Program) -> float:
+    """Return what a stage hands on, forward and back, and twice the gradients of what is no layer."""
+    shared = {path: x for path, x in program.abstract()["params"].items() if "layers" not in program.names[path]}
+    handed = 2 * program.training.mesh.pipeline_rounds * _stream_bytes(program)
+    return float(handed + 2 * _float32_bytes(shared))
 
 
 def _over_context(program: Program) -> float:
@@ -82,7 +96,7 @@ def _over_context(program: Program) -> float:
     passes = 1.0 if config.remat == "none" else 2.0
     if layout.context_strategy == "ring":
         passes += 1 if config.remat == "none" else 1 - 1 / (layout.context - 1)
-    a_pass = float(config.num_layers * values)
+    a_pass = float(config.num_layers // layout.stages * values)
     return a_pass * passes * layout.dtype.itemsize + a_pass * layout.wire.itemsize
 
 
@@ -95,10 +109,17 @@ def _rows(program: Program) -> int:
 
 def _over_tensor(program: Program) -> float:
     """Return the gathers and scatters of one position-wide stream's activations; an all-reduce is one of each."""
-    config, context = program.config, program.layout.context
-    stream: int = _rows(program) * config.seq_len // context * config.embed_size * program.layout.dtype.itemsize
-    split = program.layout.splits_positions(config.seq_len)
-    return stream * stream_moves(config.num_layers, config.block, config.remat, split=split)
+    config, layout = program.config, program.layout
+    split = layout.splits_positions(config.seq_len)
+    moves = stream_moves(config.num_layers, config.block, config.remat, split=split)
+    return _stream_bytes(program) * moves / layout.stages
+
+
+def _stream_bytes(program: Program) -> int:
+    """Return the bytes of all tokens of a device between two layers, in one step, not split over tensor."""
+    config, layout = program.config, program.layout
+    size: int = _rows(program) * config.seq_len // layout.context * config.embed_size * layout.dtype.itemsize
+    return size
 
 
 def _is_matrix(names: tuple[str, ...]) -> bool:

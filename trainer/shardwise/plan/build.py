@@ -13,12 +13,13 @@ from shardwise.plan.collectives import Collective, collectives
 from shardwise.plan.compiled import Step, lowered_step
 from shardwise.plan.flops import kernel_flops, traced_flops
 from shardwise.plan.memory import memory, usable_bytes
-from shardwise.plan.result import Flops, MemoryUse, Moved, Plan, Wire
+from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
 from shardwise.plan.targets import WHEELS
 from shardwise.protocol.errors import OutOfMemoryError
 from shardwise.train.flops import flops_per_token
 from shardwise.train.mesh import DATA
+from shardwise.train.pipeline import Schedule
 from shardwise.train.step import trace_step
 
 # Estimated from runs of eight jobs: what the loop, the other programs and all threads hold; how much more memory malloc
@@ -42,7 +43,9 @@ def plan(job: TrainingJob) -> Plan:
     moved = [_moved(step, row) for row in rows]
     tokens = job.spec.training.batch.sequences * step.program.config.seq_len
     traced = traced_flops(trace_step(step.program), step.mesh)
-    program = traced + kernel_flops(step.program.config, tokens)
+    bubble = _bubble(step)
+    busy = 1.0 if bubble is None else 1 - bubble.idle_share
+    program = traced + kernel_flops(step.program.config, tokens) / busy
     flops = Flops(model=flops_per_token(step.program.config) * tokens, program=program)
     return Plan(
         **_about(job, step.program.config.attention),
@@ -59,8 +62,14 @@ def plan(job: TrainingJob) -> Plan:
         rematerialised=sum(".remat" in one.name for line in step.module.computations.values() for one in line),
         resident_bytes=_resident(step, held),
         flops=flops,
+        bubble=bubble,
         bound=None if step.stand_in else roofline(step, rows, held, flops),
     )
+
+
+def _bubble(step: Step) -> Bubble | None:
+    schedule = Schedule.of(step.job.spec.training)
+    return Bubble(ticks=schedule.ticks, idle_share=schedule.idle_share) if schedule.stages > 1 else None
 
 
 def _refused(job: TrainingJob, text: str) -> Plan:
@@ -84,6 +93,8 @@ def _about(job: TrainingJob, attention: str) -> dict[str, Any]:
     mesh = {"replica": shape.replica, "data": shape.data, "dataInner": shape.data_inner, "tensor": shape.tensor}
     if shape.context > 1:
         mesh["context"] = shape.context
+    if shape.pipeline > 1:
+        mesh["pipeline"] = shape.pipeline
     return {
         "job": job.metadata.name,
         "accelerator": hardware.accelerator,

@@ -12,6 +12,7 @@ from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.topology import MeshShape, mesh_shape
 from shardwise.plan.arithmetic import stream_moves
 from shardwise.train.optimizer import state_bytes_of_a_weight
+from shardwise.train.pipeline import Schedule
 
 _state_bytes = cache(state_bytes_of_a_weight)
 _AGAIN = {"none": 1.0, "dots": 1.03, "full": 1.3}
@@ -70,6 +71,7 @@ def _bytes(training: Training, of: _Sizes) -> float:
     tensor, width = of.shape.tensor, of.width
     context = of.shape.context
     ways = tensor * (of.shape.data * context if training.mesh.fsdp else 1)
+    stages = of.shape.pipeline
     params = training.precision.params
     kept = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
     tokens = _tokens_at_once(training, of)
@@ -82,7 +84,9 @@ def _bytes(training: Training, of: _Sizes) -> float:
         # or, around a ring, of a device's own part, of what is there and what is coming.
         parts = 3 if training.mesh.context_strategy == "ring" else context
         working += tokens * parts * 2 * of.kv_heads / tensor * (2 * width + 4)
-    return (of.layers * of.block + of.table) * kept / ways + of.layers * layer + logits + whole + working
+    at_once = Schedule.of(training).ticks if stages > 1 else 1
+    layers = of.layers / stages * (of.block * kept / ways + layer * at_once / training.mesh.pipeline_rounds)
+    return layers + of.table * kept / ways + logits + whole + working
 
 
 def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
@@ -93,20 +97,21 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     matrices = of.layers * of.block + of.vocab * of.embed
     flops = total * (6 * matrices + 6 * of.heads * of.seen) * _AGAIN[model.remat]
     peak = float(getattr(spec.peak_flops, training.precision.compute).value)
-    weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches
+    weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
     sharing = shape.data * shape.context
     over_data = weights * (sharing - 1) / sharing if training.mesh.fsdp else 0.0
     moves = stream_moves(of.layers, model.block, model.remat)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
-    over_tensor = stream * moves * (shape.tensor - 1) / shape.tensor
+    over_tensor = stream / shape.pipeline * moves * (shape.tensor - 1) / shape.tensor
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
     passes = (2 if model.remat == "none" else 3) + is_ring
-    over_context = of.layers * keys * passes * (shape.context - 1) / shape.context
+    over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
     beside = 2 * over_data + over_tensor / 2 + (over_data if on_gpu else 0.0) + (over_context if is_ring else 0.0)
     alone = over_tensor / 2 + (0.0 if is_ring else over_context) + (0.0 if on_gpu else over_data)
-    link, devices = float(spec.interconnect.bandwidth.value), shape.replica * sharing * shape.tensor
-    return max(flops / devices / peak, beside / link) + alone / link
+    link, devices = float(spec.interconnect.bandwidth.value), shape.replica * sharing * shape.pipeline * shape.tensor
+    busy = 1 - Schedule.of(training).idle_share
+    return max(flops / devices / peak / busy, beside / link) + alone / link
 
 
 def _tokens_at_once(training: Training, of: _Sizes) -> int:

@@ -13,6 +13,7 @@ from shardwise.plan.arithmetic import gradient_bytes
 from shardwise.plan.compiled import Step
 from shardwise.plan.result import MemoryUse
 from shardwise.train.memory import local_bytes
+from shardwise.train.pipeline import Schedule
 from shardwise.train.state import Program, flat
 from shardwise.train.step import abstract_batch
 
@@ -54,16 +55,21 @@ def usable_bytes(job: TrainingJob) -> int | None:
 
 
 def saved_activations(step: Step) -> int:
-    """Return the bytes of stacked arrays, one part a layer, that are no parameters: the most of any loop."""
-    layers = step.program.config.num_layers
+    """Return the bytes of stacked arrays, one part a layer, that are no parameters: the most of any loop.
+
+    Of a pipeline it is one part for each layer of a visit, in each tick.
+    """
+    schedule, layers = Schedule.of(step.job.spec.training), step.program.config.num_layers
+    is_pipeline = schedule.stages > 1
+    parts = (schedule.ticks, layers // schedule.stages // schedule.rounds) if is_pipeline else (layers,)
     weights = _shapes_of_parameters(step.program)
     found = [0]
     for line in step.module.computations.values():
         for loop in line:
             if loop.op != "while":
                 continue
-            stacked = (one for one in loop.results if one.shape and one.shape[0] == layers)
-            found.append(sum(one.bytes for one in stacked if _without_ones(one.shape[1:]) not in weights))
+            stacked = (one for one in loop.results if one.shape[: len(parts)] == parts)
+            found.append(sum(one.bytes for one in stacked if _without_ones(one.shape[len(parts) :]) not in weights))
     return max(found)
 
 

@@ -1,5 +1,6 @@
 """A plan as pictures: memory by kind, bytes on the wire by axis, and what one device of the mesh holds."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,9 @@ def _wire(plan: Plan, axes: Any) -> None:
 def _mesh(plan: Plan, axes: Any) -> None:
     """Draw devices as squares, coloured by their part of the weights, with a line between replicas."""
     replica, data, tensor = (plan.mesh[name] for name in ("replica", "data", "tensor"))
-    inner, context = plan.mesh["dataInner"], plan.mesh.get("context", 1)
-    tensor *= context  # one beside the other in the picture
+    inner = plan.mesh["dataInner"]
+    across = {"context": plan.mesh.get("context", 1), "pipeline": plan.mesh.get("pipeline", 1), "tensor": tensor}
+    tensor = math.prod(across.values())  # one beside the other in the picture
     rows = replica * data // inner
     parts = np.tile(np.arange(data * tensor).reshape(data // inner, inner * tensor), (replica, 1))
     axes.pcolormesh(parts, cmap="viridis", edgecolors="white", linewidth=0.6)
@@ -92,7 +94,6 @@ def _mesh(plan: Plan, axes: Any) -> None:
         weights, optimizer = size(plan.memory.parameters, 2), size(plan.memory.optimizer, 2)
         held = f"\na colour: 1/{data * tensor} of the weights ({weights}) and of the optimizer ({optimizer}){held}"
     second = f"FSDP's second step over {inner}" if inner > 1 else ""
-    across = {"context": context, "tensor": tensor // context}
     split = " x ".join(f"{name} over {ways}" for name, ways in across.items() if ways > 1)
     first = f"FSDP's first step over {data // inner}" if inner > 1 else f"FSDP over {data}"
     axes.set(

@@ -68,6 +68,15 @@ class Flops(_Result):
     """Recomputation included."""
 
 
+class Bubble(_Result):
+    """What a pipeline's stages wait for each other."""
+
+    ticks: int
+    """Of one pass; in each a stage does one visit of a microbatch, or nothing."""
+    idle_share: float
+    """Of all stages' ticks. They compute then too, what nobody looks at: it is in the program's FLOPs."""
+
+
 class Bound(_Result):
     """The least seconds of a step, and of what."""
 
@@ -135,6 +144,8 @@ class Plan(_Result):
     resident_bytes: int | None = None
     """For simulated devices: what the process of one host holds while it trains, all devices and Python included."""
     flops: Flops | None = None
+    bubble: Bubble | None = None
+    """None without a pipeline."""
     bound: Bound | None = None
     layouts: list[Layout] = []
     """Of a search, best first; the plan is the first one's."""

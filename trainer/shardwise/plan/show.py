@@ -100,10 +100,10 @@ def _head(plan: Plan) -> Table:
     steps = f" ({plan.mesh['data'] // inner} x {inner})" if inner > 1 else ""
     table.add_row("job", plan.job)
     table.add_row("devices", f"{plan.devices} ({slices}{plan.accelerator} {plan.topology})")
-    context = f" x context {plan.mesh['context']}" if "context" in plan.mesh else ""
+    more = "".join(f" x {name} {plan.mesh[name]}" for name in ("context", "pipeline") if name in plan.mesh)
     table.add_row(
         "mesh",
-        f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps}{context} x tensor {plan.mesh['tensor']}",
+        f"replica {plan.mesh['replica']} x data {plan.mesh['data']}{steps}{more} x tensor {plan.mesh['tensor']}",
     )
     table.add_row("step", f"attention {plan.attention}, remat {plan.remat}, {plan.microbatches} microbatches")
     if plan.xla_flags:
@@ -180,6 +180,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.flops is not None:
         ratio = plan.flops.program / plan.flops.model
         yield f"arithmetic: {plan.flops.program / 1e12:,.3g} TFLOP a step, {ratio:.2f} x the model's formula"
+    if plan.bubble is not None:
+        yield (
+            f"bubble: stages of the pipeline idle {plan.bubble.idle_share:.1%} of {plan.bubble.ticks} ticks, "
+            "which the arithmetic includes"
+        )
     if plan.bound is not None:
         yield (
             f"least time of a step: [bold]{plan.bound.seconds * 1000:,.0f} ms[/], so an MFU of at most "

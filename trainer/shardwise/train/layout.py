@@ -4,7 +4,7 @@ Only this file, the config, and the model with what it is made of know haliax; t
 flat dict with their axis names beside them.
 
 Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions,
-and FSDP of `embed`), pipeline (layers; size 1 for now), tensor (heads, mlp, vocab; and positions between its regions).
+and FSDP of `embed`), pipeline (layers), tensor (heads, mlp, vocab; and positions between its regions).
 Tensor is innermost because it communicates most. `train/mesh.py` decides which device goes where.
 
 A weight has `embed` first, whichever way it maps: FSDP must not split the last dimension, along which a TPU would sum
@@ -21,7 +21,7 @@ import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from haliax import NamedArray
+from haliax import Axis, NamedArray
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
@@ -29,6 +29,7 @@ from shardwise.job.spec import Training
 from shardwise.job.spec.training import ContextStrategy
 from shardwise.train.gather import Placement, whole
 from shardwise.train.mesh import DATA, FSDP, MESH_AXES, device_grid
+from shardwise.train.stream import enter, leave
 
 T = TypeVar("T")
 Array = jax.Array
@@ -47,6 +48,8 @@ STREAM: Table = MappingProxyType({"batch": DATA, "position": "tensor"})
 _LONG: Table = MappingProxyType({"position": "context"})
 _LONG_STREAM: Table = MappingProxyType({**STREAM, "position": ("context", "tensor")})
 _LONG_PARAMETERS: Table = MappingProxyType({**PARAMETERS, "embed": FSDP})
+# Where `pipeline` is used, each of its devices stores the layers of a stage.
+_STAGES: Table = MappingProxyType({"layers": "pipeline"})
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ class Layout:
         stored = dict(_LONG_PARAMETERS if is_long else PARAMETERS)
         if not fsdp:
             del stored["embed"]
+        if mesh.shape["pipeline"] > 1:
+            stored |= _STAGES
         compute, stream = (MappingProxyType({**COMPUTE, **_LONG}), _LONG_STREAM) if is_long else (COMPUTE, STREAM)
         on_cpu = devices.flat[0].platform == "cpu"  # its compiler aborts at a hand-written sum of bfloat16
         wire = jnp.float32 if on_cpu else wire
@@ -117,6 +122,11 @@ class Layout:
         stored = {name: axes for name, axes in self.parameters.items() if axes != DATA}
         return replace(self, parameters=MappingProxyType(stored))
 
+    def in_stage(self) -> Self:
+        """Return the same layout inside of a shard_map over `pipeline`, where a stage's layers are all there are."""
+        stored = {name: axes for name, axes in self.parameters.items() if name not in _STAGES}
+        return replace(self, parameters=MappingProxyType(stored))
+
     @property
     def replicated(self) -> NamedSharding:
         """The sharding of an array that every device holds whole."""
@@ -132,6 +142,12 @@ class Layout:
     def control(self) -> NamedSharding:
         """The sharding of the controls: one value per device."""
         return NamedSharding(self.mesh, PartitionSpec(MESH_AXES))
+
+    @property
+    def stages(self) -> int:
+        """Over how many devices the layers are split."""
+        stages: int = self.mesh.shape["pipeline"]
+        return stages
 
     # ---- activations
 
@@ -153,11 +169,15 @@ class Layout:
 
     def enter(self, x: NamedArray) -> NamedArray:
         """Gather part of the residual stream for attention or the MLP; scatter its gradient."""
-        return hax.named(_enter(*self._both(x), x.array), x.axes)
+        return hax.named(enter(*self._both(x), x.array), x.axes)
 
     def leave(self, x: NamedArray) -> NamedArray:
         """Scatter what attention or the MLP adds to the residual stream; gather its gradient."""
-        return hax.named(_leave(*self._both(x), x.array), x.axes)
+        return hax.named(leave(*self._both(x), x.array), x.axes)
+
+    def stay(self, x: NamedArray) -> NamedArray:
+        """Lay out the residual stream, and its gradient, as between attention and MLP."""
+        return hax.named(jax.lax.with_sharding_constraint(x.array, self._both(x)[1]), x.axes)
 
     def _both(self, x: NamedArray) -> tuple[PartitionSpec, PartitionSpec]:
         """Return its partitions inside of attention and MLP, and in the stream."""
@@ -186,32 +206,6 @@ class Layout:
         return hax.named(whole(self.placement([axis.name for axis in x.axes], dtype), x.array), x.axes)
 
 
-def _gathered(inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
-    """Move part of the stream inside of attention or MLP."""
-    # Pinned to the stream first: otherwise XLA may cast after the gather instead of before, and move twice the bytes.
-    gathered: Array = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x, stream), inside)
-    return gathered
-
-
-def _scattered(_inside: PartitionSpec, stream: PartitionSpec, x: Array) -> Array:
-    """Move an output of attention or MLP into the stream."""
-    # It may still be an unreduced sum over tensor: then XLA makes one reduce-scatter of the two.
-    scattered: Array = jax.lax.with_sharding_constraint(x, stream)
-    return scattered
-
-
-_enter = jax.custom_vjp(_gathered, nondiff_argnums=(0, 1))
-_enter.defvjp(
-    lambda inside, stream, x: (_gathered(inside, stream, x), None),
-    lambda inside, stream, _, grad: (_scattered(inside, stream, grad),),
-)
-_leave = jax.custom_vjp(_scattered, nondiff_argnums=(0, 1))
-_leave.defvjp(
-    lambda inside, stream, x: (_scattered(inside, stream, x), None),
-    lambda inside, stream, _, grad: (_gathered(inside, stream, grad),),
-)
-
-
 # ---- named trees as flat dicts
 
 
@@ -226,13 +220,21 @@ def axis_names(tree: object) -> dict[str, tuple[str, ...]]:
 
 
 def assemble(template: T, arrays: Mapping[str, Array]) -> T:
-    """Return a model like the template (which may be abstract) with these arrays: the inverse of `flatten`."""
-    replaced = [hax.named(arrays[path], named.axes) for path, named in _leaves(template).items()]
+    """Return a model like the template (which may be abstract) with these arrays: the inverse of `flatten`.
+
+    Arrays may have fewer layers than the template's.
+    """
+    replaced = [hax.named(arrays[path], _axes(x, arrays[path])) for path, x in _leaves(template).items()]
     where = jax.tree.structure(template, is_leaf=_is_named)
     others = iter(replaced)
     leaves = [next(others) if _is_named(x) else x for x in jax.tree.leaves(template, is_leaf=_is_named)]
     model: T = jax.tree.unflatten(where, leaves)
     return model
+
+
+def _axes(like: NamedArray, array: Array) -> tuple[Axis, ...]:
+    sizes = zip(like.axes, array.shape, strict=True)
+    return tuple(axis.resize(size) if axis.name == "layers" else axis for axis, size in sizes)
 
 
 def _leaves(tree: object) -> dict[str, NamedArray]:

@@ -7,7 +7,6 @@ The blocks are in `shardwise.train.block`. Capitals are axes, and the config own
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -17,6 +16,7 @@ import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 from haliax import Axis, NamedArray
+from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.train.attention import CACHE_AXES, Cache, Ring
 from shardwise.train.block import Block, dropped
@@ -27,33 +27,11 @@ from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 from shardwise.train.loss import Head, HeadLoss, LossSums, Tokens, head_loss
 from shardwise.train.norm import Norm, normed
-from shardwise.train.products import GATHERED
+from shardwise.train.remat import INPUT, OF_A_LAYER
 from shardwise.train.table import Table, copies
 from shardwise.train.zigzag import zigzag
 
 Array = jax.Array
-
-
-class _Products(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships no types
-    """Keep a layer's matrix products for the backward pass and compute the rest again."""
-
-    def checkpoint(self, _carry_name: str, _input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:  # noqa: A002
-        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        return eqx.filter_checkpoint(callable, policy=policy, prevent_cse=False)
-
-
-class _Activations(hax.ScanCheckpointPolicy):  # type: ignore[misc]  # haliax ships no types
-    """Keep all of a layer for the backward pass but its gathered weights, which would be the whole model."""
-
-    def checkpoint(self, _carry_name: str, _input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:  # noqa: A002
-        policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
-        return eqx.filter_checkpoint(callable, policy=policy, prevent_cse=False)
-
-
-# What the backward pass keeps of a layer: its input only, its products too, or all but the weights. The checkpoint must
-# surround the whole body of the scan: inside of it, the weights' slices would be kept, a second copy of the model.
-# `prevent_cse=False` is safe inside of a scan, and lets XLA fuse over the checkpoint (see `jax.checkpoint`).
-_REMAT = {"full": True, "dots": _Products(), "none": _Activations()}
 
 
 class Gpt(eqx.Module):
@@ -74,7 +52,7 @@ class Gpt(eqx.Module):
         token_key, position_key, block_key, head_key = jax.random.split(key, 4)
         std = config.init_std
         table, positions = (config.Embed, config.Vocab), (config.Embed, config.Position)
-        blocks = hnn.Stacked.init(config.Layers, Block, gradient_checkpointing=_REMAT[config.remat])
+        blocks = hnn.Stacked.init(config.Layers, Block, gradient_checkpointing=OF_A_LAYER[config.remat])
         return cls(
             config,
             hax.random.normal(token_key, table) * std,
@@ -101,17 +79,43 @@ class Gpt(eqx.Module):
             {batch, position, embed} in the compute dtype, split by position over tensor.
 
         """
-        config = self.config
+        x = self._entering(table, tokens, dropout, layout)
+        x = self._through(x, hax.arange(self.config.Layers), segments, dropout, layout)
+        return normed(self.norm, x, layout)
+
+    def entering(self, tokens: Array, dropout: Dropout, layout: Layout) -> Array:
+        """Return what the first layer gets of these tokens, [batch, position, embed]; see `hidden`."""
+        x = self._entering(whole_table(self.token_embedding, layout), tokens, dropout, layout)
+        return _in_stream(x, layout)
+
+    def through(self, x: Array, layers: Array, segments: Array | None, dropout: Dropout, layout: Layout) -> Array:
+        """Map what the first of these blocks gets to what the last returns; `layers` are their numbers in the model."""
+        stream = hax.named(x, ("batch", "position", "embed"))
+        return _in_stream(self._through(stream, hax.named(layers, ("layers",)), segments, dropout, layout), layout)
+
+    def loss_of(self, x: Array, targets: Array, weights: Array, layout: Layout, settings: HeadLoss) -> LossSums:
+        """Return the loss sums of what the last layer returned; see `loss`."""
+        hidden = normed(self.norm, hax.named(x, ("batch", "position", "embed")), layout)
+        table = self.token_embedding if self.head is None else self.head
+        return self._loss(hidden, whole_table(table, layout), targets, weights, settings)
+
+    def _entering(self, table: Array, tokens: Array, dropout: Dropout, layout: Layout) -> NamedArray:
         x = self._embed(table, tokens, layout)
-        x = dropped(dropout, x, jnp.int32(config.num_layers), "embedding")
+        return dropped(dropout, x, jnp.int32(self.config.num_layers), "embedding")
+
+    def _through(
+        self, x: NamedArray, layers: NamedArray, segments: Array | None, dropout: Dropout, layout: Layout
+    ) -> NamedArray:
         named = None if segments is None else hax.named(segments, ("batch", "position"))
 
         def layer(block: Block, x: NamedArray, index: NamedArray) -> NamedArray:
+            x = hax.named(checkpoint_name(x.array, INPUT), x.axes)
             return block(x, index.array, named, dropout, layout)
 
         # A scan over the stacked blocks: the program has one block for all layers, and gathers one layer at a time.
-        x = self.blocks.fold_via(layer)(x, hax.arange(config.Layers))
-        return normed(self.norm, x, layout)
+        blocks = replace(self.blocks, Block=layers.resolve_axis("layers"))
+        through: NamedArray = blocks.fold_via(layer)(x, layers)
+        return through
 
     def for_generation(self, dtype: jnp.dtype) -> Self:
         """Return the model for `first_logits` and `next_logits`: blocks one by one, and what is multiplied in `dtype`.
@@ -213,7 +217,10 @@ class Gpt(eqx.Module):
         table = whole_table(self.token_embedding, layout)
         hidden = self.hidden(table, tokens, segments, dropout, layout)
         out = table if self.head is None else whole_table(self.head, layout)
-        head = Head(out, None if self.head_bias is None else self.head_bias.array)
+        return self._loss(hidden, out, targets, weights, settings)
+
+    def _loss(self, hidden: NamedArray, table: Array, targets: Array, weights: Array, settings: HeadLoss) -> LossSums:
+        head = Head(table, None if self.head_bias is None else self.head_bias.array)
         hidden = hidden.rearrange(("batch", "position", "embed"))
         return head_loss(settings, head, Tokens(hidden.array, targets, weights))
 
@@ -230,6 +237,12 @@ class Gpt(eqx.Module):
 
 def _laid_out(cache: Cache, layout: Layout) -> Cache:
     return Cache(*(layout.put(hax.named(part, CACHE_AXES)).array for part in cache))
+
+
+def _in_stream(x: NamedArray, layout: Layout) -> Array:
+    """Return [batch, position, embed], laid out as between layers."""
+    stream: Array = layout.stay(x.rearrange(("batch", "position", "embed"))).array
+    return stream
 
 
 def whole_table(table: NamedArray, layout: Layout) -> Array:

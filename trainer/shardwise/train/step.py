@@ -17,7 +17,9 @@ from jax.sharding import PartitionSpec as P
 from shardwise.train.bad_steps import Judge
 from shardwise.train.dropout import Dropout
 from shardwise.train.loss import HeadLoss, LossSums
+from shardwise.train.microbatches import split, stored
 from shardwise.train.optimizer import schedule
+from shardwise.train.pipelined import Microbatches, Stage
 from shardwise.train.state import Abstract, Program, State
 
 Array = jax.Array
@@ -147,7 +149,9 @@ def _step(
 
 
 def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
-    def local(program: Program, params: Params, batch: Batch, _rows: Array, _step: Array) -> LossSums:
+    def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> LossSums:
+        if program.layout.stages > 1:
+            return _stage(program, params, batch, rows, lambda _: Dropout.none()).loss()
         return _loss(program, params, batch, Dropout.none())
 
     rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
@@ -156,18 +160,24 @@ def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
 
 
 def _over_replicas(program: Program, local):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Run `local` on each replica's rows, manual over `replica` alone, and add the results up once.
+    """Run `local` on each replica's rows, manual over `replica` and `pipeline` alone, and add the results up once.
 
     Left to itself, XLA would sum over replicas in every microbatch, each time over the slow network between slices.
     """
-    if program.layout.mesh.shape["replica"] == 1:  # XLA's partitioner refuses a manual axis of size 1
+    shape = program.layout.mesh.shape
+    manual = {axis for axis in ("replica", "pipeline") if shape[axis] > 1}  # XLA's partitioner refuses one of size 1
+    if not manual:
         return partial(local, program)
 
     def summed(params: Params, batch: Batch, rows: Array, step: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        return jax.tree.map(lambda x: jax.lax.psum(x, "replica"), local(program, params, batch, rows, step))
+        results = local(program, params, batch, rows, step)
+        return jax.tree.map(lambda x: jax.lax.psum(x, "replica"), results) if "replica" in manual else results
 
-    specs = (P(), P("replica"), P("replica"), P())
-    return jax.shard_map(summed, in_specs=specs, out_specs=P(), axis_names={"replica"}, check_vma=False)
+    stages = {path: P("pipeline") if "layers" in names else P() for path, names in program.names.items()}
+    by_stage, rows = stages if "pipeline" in manual else P(), P("replica") if "replica" in manual else P()
+    specs = (by_stage, rows, rows, P())
+    outs = (P(), by_stage) if local is _gradients else P()
+    return jax.shard_map(summed, in_specs=specs, out_specs=outs, axis_names=manual, check_vma=False)
 
 
 def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step: Array) -> tuple[LossSums, Params]:
@@ -175,8 +185,8 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
     num_microbatches = program.training.batch.microbatches
     dropout = program.training.model.dropout
 
-    def microbatch(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
-        drop = Dropout.of(
+    def drop_of(rows: Array) -> Dropout:
+        return Dropout.of(
             seed=program.training.seed,
             step=step,
             rows=rows,
@@ -184,6 +194,12 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
             residual=dropout.residual,
             context=program.layout.context,
         )
+
+    if program.layout.stages > 1:
+        return _stage(program, params, batch, rows, drop_of).gradients()
+
+    def microbatch(params: Params, batch: Batch, rows: Array) -> tuple[LossSums, Params]:
+        drop = drop_of(rows)
 
         def total(params: Params) -> tuple[Array, LossSums]:
             sums = _loss(program, params, batch, drop)
@@ -201,30 +217,24 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
     # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
-    first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), _stored(program, zeros))
-    return jax.lax.scan(add, first, jax.tree.map(partial(_split, program), (batch, rows)))[0]
+    first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), stored(program, zeros))
+    return jax.lax.scan(add, first, jax.tree.map(partial(split, program), (batch, rows)))[0]
 
 
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
     model = program.model(params)
-    segments = batch.segments if program.training.data.attend_across == "document" else None
+    segments = _segments(program, batch)
     return model.loss(
         batch.tokens, segments, batch.targets, batch.weights, dropout, program.layout, head_settings(program)
     )
 
 
-def _split(program: Program, x: Array) -> Array:
-    """Split [batch, ...] into [microbatch, row, ...].
-
-    Of n microbatches one takes every n-th row, so each device keeps its own rows and nothing moves.
-    """
-    parts = jnp.swapaxes(x.reshape(-1, program.training.batch.microbatches, *x.shape[1:]), 0, 1)
-    spec = program.layout.spec(("microbatch", "batch", "position")[: parts.ndim], program.layout.compute)
-    placed: Array = jax.lax.with_sharding_constraint(parts, spec)
-    return placed
+def _stage(program: Program, params: Params, batch: Batch, rows: Array, dropout: Callable[[Array], Dropout]) -> Stage:
+    segments = _segments(program, batch)
+    parts = Microbatches(batch.tokens, batch.targets, batch.weights, segments, rows)
+    parts = jax.tree.map(partial(split, program), parts)
+    return Stage(program=program, settings=head_settings(program), params=params, parts=parts, dropout=dropout)
 
 
-def _stored(program: Program, params: Params) -> Params:
-    layout = program.layout
-    specs = {path: layout.spec(names, layout.parameters) for path, names in program.names.items()}
-    return {path: jax.lax.with_sharding_constraint(x, specs[path]) for path, x in params.items()}
+def _segments(program: Program, batch: Batch) -> Array | None:
+    return batch.segments if program.training.data.attend_across == "document" else None

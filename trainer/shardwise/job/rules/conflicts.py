@@ -42,9 +42,13 @@ class Conflict:
 
 CONFLICTS = (
     Conflict(
-        facts=(Fact("training.mesh.pipeline", ">", 1),),
-        expected="1: splitting the layers over devices is not supported yet",
-        hint="fsdp and tensor split every layer's weights",
+        facts=(Fact("training.mesh.pipelineRounds", ">", 1), Fact("training.mesh.pipeline", "==", 1)),
+        expected="1 with pipeline: 1, which has no stages to go round",
+    ),
+    Conflict(
+        facts=(Fact("training.mesh.pipelineRounds", ">", 1), Fact("training.model.remat", "==", "none")),
+        expected="1 with remat: none, which would keep a copy of the weights for every visit of a stage",
+        hint="set model.remat: dots or full",
     ),
     Conflict(
         facts=(Fact("training.mesh.dataInner", ">", 1), Fact("training.mesh.fsdp", "==", False)),

@@ -7,7 +7,6 @@ from shardwise.job.document import wrong
 from shardwise.job.presets import padded_vocab_size
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import (
-    MeshShape,
     divisors,
     mesh_shape,
     multiples_near,
@@ -66,24 +65,30 @@ def replica_follows_slices(job: TrainingJob) -> Iterator[Problem]:
 
 
 def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
-    """Tensor x context x replica divides the devices; pipeline has a rule of its own."""
+    """Tensor x context x pipeline x replica divides the devices."""
     mesh = job.spec.training.mesh
-    if topology_of(job.spec.hardware) is None or mesh_shape(job) or mesh.pipeline > 1:
+    if topology_of(job.spec.hardware) is None or mesh_shape(job):
         return
     devices, replica = num_devices(job.spec.hardware), mesh.replica or 1
     left, rest = divmod(devices, replica)
     if rest:
         yield wrong(f"{_MESH}.replica", replica, f"a size that divides {devices} devices: {any_of(divisors(devices))}")
         return
-    name, ways = ("tensor", left) if left % mesh.tensor else ("context", left // mesh.tensor)
-    of_tensor = "" if ways == left else f" with tensor {mesh.tensor}"
-    expected = f"a size that divides {ways} devices of a replica{of_tensor}: {any_of(divisors(ways))}"
-    yield wrong(f"{_MESH}.{name}", getattr(mesh, name), expected)
+    taken: list[str] = []
+    for name in ("tensor", "context", "pipeline"):
+        ways = getattr(mesh, name)
+        if left % ways:
+            beside = f" with {' and '.join(taken)}" if taken else ""
+            expected = f"a size that divides {left} devices of a replica{beside}: {any_of(divisors(left))}"
+            yield wrong(f"{_MESH}.{name}", ways, expected)
+            return
+        left //= ways
+        taken += [f"{name} {ways}"] if ways > 1 else []
 
 
 def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
     """FSDP's second step takes equal parts of data."""
-    mesh = _supported_mesh(job)
+    mesh = mesh_shape(job)
     if mesh and mesh.data % mesh.data_inner:
         expected = f"a size that divides data {mesh.data}: {any_of(divisors(mesh.data))}"
         yield wrong(f"{_MESH}.dataInner", mesh.data_inner, expected, "leave it out for what suits the accelerator")
@@ -91,7 +96,7 @@ def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
 
 def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
     """Heads, kvHeads, mlp and the padded vocabulary split evenly over tensor; embed over data x context, with fsdp."""
-    mesh = _supported_mesh(job)
+    mesh = mesh_shape(job)
     if not mesh or not (uneven := _uneven(job, mesh.tensor, mesh.data, mesh.context)):
         return
     ways = mesh.tensor * mesh.data
@@ -113,10 +118,18 @@ def context_divides_positions(job: TrainingJob) -> Iterator[Problem]:
         yield wrong(f"{_MESH}.context", mesh.context, expected, f"seqLen {near} would do")
 
 
-def _supported_mesh(job: TrainingJob) -> MeshShape | None:
-    """Return the mesh if it divides the devices, and no other rule refuses it for its pipeline."""
-    mesh = mesh_shape(job)
-    return mesh if mesh and mesh.pipeline == 1 else None
+def pipeline_divides_layers(job: TrainingJob) -> Iterator[Problem]:
+    """Each stage has equally many layers in each round."""
+    mesh, layers = job.spec.training.mesh, job.spec.training.model.layers
+    if layers is None or layers % (mesh.pipeline * mesh.pipeline_rounds) == 0:
+        return
+    if layers % mesh.pipeline:
+        expected = f"a size that divides {layers} layers: {any_of(divisors(layers))}"
+        yield wrong(f"{_MESH}.pipeline", mesh.pipeline, expected)
+        return
+    left = layers // mesh.pipeline
+    expected = f"a number that divides the {left} layers of a stage: {any_of(divisors(left))}"
+    yield wrong(f"{_MESH}.pipelineRounds", mesh.pipeline_rounds, expected)
 
 
 def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]:
@@ -145,4 +158,5 @@ RULES = (
     data_inner_divides_data,
     tensor_divides_model,
     context_divides_positions,
+    pipeline_divides_layers,
 )

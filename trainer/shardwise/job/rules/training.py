@@ -31,6 +31,14 @@ def batch_divides(job: TrainingJob) -> Iterator[Problem]:
     yield wrong(f"{_PATH}.batch.sequences", batch.sequences, expected, hint)
 
 
+def microbatches_fill_pipeline(job: TrainingJob) -> Iterator[Problem]:
+    """As many microbatches go through the stages together as there are stages."""
+    stages, microbatches = job.spec.training.mesh.pipeline, job.spec.training.batch.microbatches
+    if microbatches % stages:
+        hint = f"take {_multiples(microbatches, stages)}; more make the pipeline's bubble smaller"
+        yield wrong(f"{_PATH}.batch.microbatches", microbatches, f"a multiple of pipeline {stages}", hint)
+
+
 def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
     """Metrics and messages tell sources apart by name."""
     names = [source.name for source in job.spec.training.data.train]
@@ -203,6 +211,7 @@ def _multiples(number: int, step: int) -> str:
 
 RULES = (
     batch_divides,
+    microbatches_fill_pipeline,
     source_names_are_unique,
     evaluation_set_names_are_unique,
     conversations_stay_apart,

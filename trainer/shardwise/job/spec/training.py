@@ -37,7 +37,10 @@ class Mesh(StrictModel):
         "gather", description="Whether each device gathers the keys of its sequences, or they pass around a ring."
     )
     pipeline: Annotated[_Ways, Unit("devices")] = Field(
-        1, description="Ways that the layers are split; only 1 for now."
+        1, description="Ways that the layers are split, into stages that pass microbatches on; divides both."
+    )
+    pipeline_rounds: Annotated[int, Unit("rounds")] = Field(
+        1, ge=1, le=4096, description="Times that a microbatch goes through all stages; more make the bubble smaller."
     )
 
 

@@ -1,0 +1,60 @@
+"""The rules of a mesh that a job decides by itself, in CEL: what it splits, it splits evenly.
+
+What depends on the devices is in `policy.py`.
+"""
+
+from functools import partial
+
+from shardwise.job.presets import BYTE_VOCAB_SIZE, VOCAB_MULTIPLE
+from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or
+
+_of_training = partial(Rule, at="spec.training")
+_BYTE = "self.data.?tokenizer.orValue('byte') == 'byte'"
+_TENSOR = "self.?mesh.?tensor.orValue(1)"
+_MODEL_HEADS = of_preset("self.model", "heads", "heads")
+_MODEL_KV_HEADS = preset_or("self.model", "kv_heads", "kvHeads", _MODEL_HEADS)
+_MLP = preset_or("self.model", "mlp", "mlp", f"4 * {of_preset('self.model', 'embed', 'embed')}")
+_ROWS = (
+    f"((self.model.?vocabSize.orValue({BYTE_VOCAB_SIZE}) + {VOCAB_MULTIPLE - 1}) / {VOCAB_MULTIPLE} * {VOCAB_MULTIPLE})"
+)
+_LAYERS = of_preset("self.model", "layers", "layers")
+_HAS_LAYERS = has_size("self.model", "layers")
+_PIPELINE = "self.?mesh.?pipeline.orValue(1)"
+
+
+def _tensor_divides(what: str, known: str, number: str) -> Rule:
+    return _of_training(
+        holds=f"!{known} || {number} % {_TENSOR} == 0",
+        message=f"'expected a tensor that divides {what}, such as' + {listed(number)}",
+        shows=True,
+        field=".mesh.tensor",
+    )
+
+
+MESH_RULES: tuple[Rule, ...] = (
+    _tensor_divides("heads", has_size("self.model", "heads"), _MODEL_HEADS),
+    _tensor_divides(
+        "kvHeads", f"({has_size('self.model', 'heads')} && {_MODEL_KV_HEADS} != {_MODEL_HEADS})", _MODEL_KV_HEADS
+    ),
+    _tensor_divides("mlp", f"(has(self.model.mlp) || {has_size('self.model', 'embed')})", _MLP),
+    _tensor_divides("the vocabulary rows, padded to 128", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS),
+    _of_training(
+        holds=f"!{_HAS_LAYERS} || {_LAYERS} % {_PIPELINE} == 0",
+        message=f"'expected a pipeline that divides layers, such as' + {listed(_LAYERS)}",
+        shows=True,
+        field=".mesh.pipeline",
+    ),
+    _of_training(
+        holds=f"!{_HAS_LAYERS} || {_LAYERS} % {_PIPELINE} != 0 "
+        f"|| {_LAYERS} / {_PIPELINE} % self.?mesh.?pipelineRounds.orValue(1) == 0",
+        message=f"'expected pipelineRounds that divide the layers of a stage, such as' "
+        f"+ {listed(f'({_LAYERS} / {_PIPELINE})')}",
+        shows=True,
+        field=".mesh.pipelineRounds",
+    ),
+    _of_training(
+        holds=f"self.batch.?microbatches.orValue(1) % {_PIPELINE} == 0",
+        message="expected a multiple of mesh.pipeline; more make the pipeline's bubble smaller",
+        field=".batch.microbatches",
+    ),
+)

@@ -1,0 +1,26 @@
+"""A step's parts: how a batch is cut into microbatches, and where the sums over them are kept."""
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.train.state import Program
+
+Array = jax.Array
+
+
+def split(program: Program, x: Array) -> Array:
+    """Split [batch, ...] into [microbatch, row, ...].
+
+    Of n microbatches one takes every n-th row, so each device keeps its own rows and nothing moves.
+    """
+    parts = jnp.swapaxes(x.reshape(-1, program.training.batch.microbatches, *x.shape[1:]), 0, 1)
+    spec = program.layout.spec(("microbatch", "batch", "position")[: parts.ndim], program.layout.compute)
+    placed: Array = jax.lax.with_sharding_constraint(parts, spec)
+    return placed
+
+
+def stored(program: Program, params: dict[str, Array]) -> dict[str, Array]:
+    """Lay gradients out as the parameters are stored; of a pipeline, inside of its stage."""
+    layout = program.layout.in_stage()
+    specs = {path: layout.spec(program.names[path], layout.parameters) for path in params}
+    return {path: jax.lax.with_sharding_constraint(x, specs[path]) for path, x in params.items()}
