@@ -86,7 +86,7 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
 
 def _host(host: int, pid: int | None, step: int, seconds: float) -> dict[str, Any]:
     phase = "step" if pid else None
-    measured = {"ownSeconds": None, "ageSeconds": 0.5, "state": "R", "standby": True, "phases": {"step": 2.5}}
+    measured = {"ownSeconds": None, "ageSeconds": 0.5, "state": "R", "standby": True, "doing": "", "phases": {"step": 2.5}}
     return {
         "host": host,
         "agentPid": 3,
