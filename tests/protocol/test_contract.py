@@ -90,6 +90,7 @@ def test_every_error_has_the_exit_code_of_its_tree() -> None:
     assert codes == {
         "JobError": ExitCode.BAD_INPUT,
         "UsageError": ExitCode.USAGE,
+        "ClusterError": ExitCode.FAILURE,
         "DataError": ExitCode.BAD_INPUT,
         "CheckpointError": ExitCode.BAD_INPUT,
         "CompilerError": ExitCode.BAD_INPUT,
