@@ -4,6 +4,8 @@ Prints a table and keeps the figures in runs/bench-operator.json; with --write, 
 """
 
 import json
+import os
+import signal
 import time
 from typing import Annotated, Any
 
@@ -71,6 +73,7 @@ def _measure(made: Stage, jobs: int) -> dict[str, Any]:
     after_pods = costs.read(pids)
     jobs_at = running.wait(jobs, "all jobs to be Running", 600)
     start = costs.read(pids) - before
+    os.kill(made.hosts_pid, signal.SIGUSR1)
     steady_seconds = watched_seconds(jobs)
     say(f"all jobs are Running; watching them for {steady_seconds:.0f} s, after half as many")
     time.sleep(steady_seconds / 2)

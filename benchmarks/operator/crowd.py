@@ -7,17 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.operator.stage import NAMESPACE
-from tests.cluster.commands import wait
+from tests.cluster.commands import ClusterError, wait
 from tests.cluster.places import API_URL, PKI
 
 JOBS = f"/apis/shardwise.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
 _RUNNING_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods?fieldSelector=status.phase%3DRunning&watch=1"
 _METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _CONNECTIONS = 8
+_REFUSED_SECONDS = 0.2
 
 
 def job(number: int, hosts: int) -> dict[str, Any]:
@@ -87,7 +89,10 @@ class Arrivals:
         """Watch from now on."""
         self._arrived, self.at = arrived, dict[str, float]()
         first = _watch(path, accept)
-        threading.Thread(target=self._follow, args=(first, path, accept), name=f"watch {path}", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._follow, args=(first, path, accept), name=f"watch {path}", daemon=True
+        )
+        self._thread.start()
 
     @classmethod
     def of_pods(cls) -> "Arrivals":
@@ -100,8 +105,10 @@ class Arrivals:
         return cls(f"{JOBS}?watch=1", "application/json", lambda job: job.get("status", {}).get("phase") == "Running")
 
     def wait(self, number: int, what: str, seconds: float) -> float:
-        """Wait for so many; when the last of them came."""
-        wait(what, lambda: len(self.at) >= number, seconds)
+        """Wait for so many; when the last of them came. ClusterError where nobody counts any more."""
+        wait(what, lambda: len(self.at) >= number or not self._thread.is_alive(), seconds)
+        if len(self.at) < number:
+            raise ClusterError(f"waiting for {what}: the watch has failed at {len(self.at)} of {number}")
         return max(self.at.values())
 
     def _follow(self, events: Iterator[dict[str, Any]], path: str, accept: str) -> None:
@@ -115,11 +122,26 @@ class Arrivals:
 
 
 def _watch(path: str, accept: str) -> Iterator[dict[str, Any]]:
-    """Open a watch; its events until the API server ends it."""
-    line = _connection()
-    line.request("GET", path, headers={"Accept": accept})
-    answer = line.getresponse()  # here, so that nothing that happens after the call is missed
-    return (json.loads(event) for event in iter(answer.readline, b""))
+    """Open a watch; its events until the API server ends it, in good order or not.
+
+    One that is refused is asked for again: of a type that was defined a moment ago the API server says 404, and 429 as
+    long as it reads what there is of it.
+    """
+    while True:
+        line = _connection()
+        line.request("GET", path, headers={"Accept": accept})
+        answer = line.getresponse()  # here, so that nothing that happens after the call is missed
+        if answer.status == http.HTTPStatus.OK:
+            return _events(line, answer)
+        line.close()
+        time.sleep(_REFUSED_SECONDS)
+
+
+def _events(line: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    # One that broke off has ended too: another watch begins with all that is there.
+    with closing(line), closing(answer), suppress(http.client.HTTPException, OSError):
+        for event in iter(answer.readline, b""):
+            yield json.loads(event)
 
 
 def _connection() -> http.client.HTTPSConnection:

@@ -22,7 +22,8 @@ control plane. A TrainingJob's pods are as those of the others but for their nam
 """
 _POLLING = """
 Polling is real: the address of every KWOK pod is routed to this machine, where one listener answers `/status` as a run
-does that takes a step a second. It wants a bearer token of 64 hexadecimal digits, but cannot know the job's.
+does that has joined, and that takes a step a second once all jobs run: so no write of progress is counted as one of a
+start. It wants a bearer token of 64 hexadecimal digits, but cannot know the job's.
 """
 _BOUNDS = """
 What bounds it: a start is seven objects and two or three writes of the status, and each of those costs the API server

@@ -29,10 +29,11 @@ _CLASSES = ROOT / "charts" / "shardwise" / "files" / "classes"
 
 @dataclass(frozen=True)
 class Stage:
-    """The cluster's administrator, and the process of the operator."""
+    """The cluster's administrator, and the processes of the operator and of what answers for all hosts."""
 
     client: Client
     operator_pid: int
+    hosts_pid: int
 
 
 @contextmanager
@@ -46,10 +47,11 @@ def stage(nodes: int) -> Iterator[Stage]:
         stack.enter_context(_addresses())
         stack.enter_context(_namespace())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(process(folder / "stand-in.log", sys.executable, "-m", "benchmarks.operator.stand_in"))
+        stand_in = (sys.executable, "-m", "benchmarks.operator.stand_in")
+        hosts_pid = stack.enter_context(process(folder / "stand-in.log", *stand_in))
         pid = stack.enter_context(process(CACHE / "bench-operator.log", *_operator(folder)))
         wait("the operator", _leads, hint=f"See {CACHE / 'bench-operator.log'}")
-        yield Stage(client(), pid)
+        yield Stage(client(), pid, hosts_pid)
 
 
 @contextmanager

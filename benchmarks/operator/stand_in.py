@@ -6,6 +6,7 @@ one listener has them all. It wants a token of the right form, and cannot know w
 
 import asyncio
 import re
+import signal
 import time
 
 from shardwise.protocol.pods import AGENT_PORT
@@ -13,7 +14,22 @@ from shardwise.protocol.run_status import CheckpointStatus, RunProgress, RunStat
 
 _TOKEN = re.compile(rb"\r\nauthorization: bearer [0-9a-f]{64}\r\n", re.IGNORECASE)
 _STEPS = 1_000_000
-_BEGAN = time.monotonic()
+
+
+class _Run:
+    """Every job's run: it has joined, and steps from the signal on, so that a start has no writes of progress in it."""
+
+    began: float | None = None
+
+    @classmethod
+    def step(cls) -> int:
+        """The last step, of one a second."""
+        return 0 if cls.began is None else int(time.monotonic() - cls.began)
+
+    @classmethod
+    def begin(cls) -> None:
+        """Take steps from now on."""
+        cls.began = time.monotonic()
 
 
 def main() -> None:
@@ -22,6 +38,7 @@ def main() -> None:
 
 
 async def _serve() -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _Run.begin)
     server = await asyncio.start_server(answer, "0.0.0.0", AGENT_PORT, backlog=1024)  # noqa: S104  any pod's address
     await server.serve_forever()
 
@@ -46,8 +63,8 @@ def _message(status: bytes, body: bytes) -> bytes:
 
 
 def _status() -> RunStatus:
-    """Return the status of a run that takes a step a second."""
-    step = int(time.monotonic() - _BEGAN)
+    """Return the status of a run as it is now."""
+    step = _Run.step()
     return RunStatus(
         name="job",
         phase="running",

@@ -39,6 +39,7 @@ class Living:
         """Host 0 was asked to save and stop."""
         self._say, self._number, self._pace = say, number, steps_per_second * _TICK_SECONDS
         self._hosts: dict[str, str] = {}
+        self._ending: tuple[int, str] | None = None
         self._lost = 0
         self._address = ""
         self._addresses = 0
@@ -82,6 +83,8 @@ class Living:
         self.place.report(name, phase="Running", podIP=address, conditions=[{"type": "Ready", "status": "True"}])
 
     def _train(self, running: dict[str, dict[str, Any]]) -> None:
+        if self._ending:  # the API server was away before it had heard of each host's end
+            self._end(running, *self._ending)
         if len(running) < len(_HOSTS):
             self._say(self._address, None)
             return
@@ -94,7 +97,6 @@ class Living:
         self._hosts, self._address = hosts, running["0-0"]["status"]["podIP"]
         if self.stops:
             self._end(running, ExitCode.SAVED, "saved and stopped")
-            self.stops, self._hosts = False, {}
         elif self.step >= STEPS:
             self._end(running, 0, "complete")
         else:
@@ -103,10 +105,12 @@ class Living:
         self._say(self._address, told(step=int(self.step), attempt=self.attempt, restarts=restarts))
 
     def _end(self, running: dict[str, dict[str, Any]], code: int, message: str) -> None:
+        self._ending = (code, message)
         restarts = {"hostLost": self._lost} if self._lost else {}
         last = record(code, step=int(self.step), checkpoint_step=int(self.step), restarts=restarts, message=message)
         for pod in running.values():
             self.place.end(pod["metadata"]["name"], code, last)
+        self._ending, self.stops, self._hosts = None, False, {}
 
 
 def until(what: str, holds: Callable[[], object], seconds: float) -> float:

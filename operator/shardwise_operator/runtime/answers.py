@@ -1,10 +1,10 @@
 """What the API server answers: an object, or the events of a watch, which another thread may shut."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import orjson
 from urllib3 import BaseHTTPResponse, HTTPResponse
 from urllib3.exceptions import HTTPError
 
@@ -17,7 +17,7 @@ _CHUNK_BYTES = 1 << 16
 def decoded(data: bytes) -> Object:
     """Return the object that an answer is; UnreachableError if it is none."""
     try:
-        answer: Any = json.loads(data)
+        answer: Any = orjson.loads(data)
     except ValueError as error:
         raise UnreachableError(f"an answer that is not JSON: {data[:200]!r}") from error
     if not isinstance(answer, dict):
@@ -50,7 +50,7 @@ class EventStream:
     def __iter__(self) -> Iterator[Object]:
         try:
             for line in self._lines():
-                event = json.loads(line)
+                event = orjson.loads(line)
                 if event["type"] == "ERROR":
                     raise error_of(event["object"].get("code", 0), event["object"])
                 yield event

@@ -7,7 +7,7 @@ keepalive; its models and calls are not used.
 import os
 import threading
 from collections.abc import Mapping
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from kubernetes import config
 from kubernetes.client.configuration import Configuration
@@ -29,7 +29,9 @@ class Connection:
         configuration.keep_alive = True  # so that the kernel notices a peer that has vanished
         configuration.connection_pool_maxsize = _POOL_SIZE
         self._configuration = configuration
-        self._pool = RESTClientObject(configuration).pool_manager
+        # The pool of the one server: the manager of all would look for it anew at each request.
+        self._pool = RESTClientObject(configuration).pool_manager.connection_from_url(self.host)
+        self._prefix = urlsplit(self.host).path.rstrip("/")
         self._renewing = threading.Lock()
 
     @property
@@ -56,9 +58,9 @@ class Connection:
         """
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "shardwise-operator"}
         try:
-            answer: BaseHTTPResponse = self._pool.request(
+            answer: BaseHTTPResponse = self._pool.urlopen(
                 method,
-                f"{self.host}{path}?{urlencode(query)}" if query else self.host + path,
+                f"{self._prefix}{path}?{urlencode(query)}" if query else self._prefix + path,
                 headers=headers | self._authorization(),
                 body=body,
                 timeout=Timeout(connect=_CONNECT_SECONDS, read=read_seconds),

@@ -22,23 +22,25 @@ class Store:
 
     def __init__(self, keep: Callable[[Object], Object] = lambda obj: obj) -> None:
         """Hold what `keep` returns of each object: at least its name, UID, version and owners."""
-        self._keep = keep
+        self._part = keep
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Object] = {}
         self._owned: dict[str, dict[tuple[str, str], Object]] = {}
 
     def replace(self, objects: Iterable[Object]) -> Changes:
         """Hold exactly these objects; return what that has changed."""
+        kept = [self._kept(obj) for obj in objects]
         with self._lock:
             gone = dict(self._objects)
             changes: Changes = []
-            for obj in objects:
+            for obj in kept:
                 gone.pop(_place(obj), None)
                 changes += self._put(obj)
             return [*(self._drop(old) for old in gone.values()), *changes]
 
     def put(self, obj: Object) -> Changes:
         """Hold this object: no change if it is held already, two if it was deleted and created again under its name."""
+        obj = self._kept(obj)  # outside the lock, for which every pass waits
         with self._lock:
             return self._put(obj)
 
@@ -50,8 +52,7 @@ class Store:
 
     def get(self, namespace: str, name: str) -> Object | None:
         """Return the object of this name, None without one."""
-        with self._lock:
-            return self._objects.get((namespace, name))
+        return self._objects.get((namespace, name))  # one look-up is atomic, and a pass makes many
 
     def list(self, namespace: str | None = None) -> Objects:
         """Return all objects, or those of one namespace."""
@@ -72,23 +73,29 @@ class Store:
             return []
         replaced = [self._drop(old)] if old is not None and _uid(old) != _uid(obj) else []
         if old is not None and not replaced:
-            self._drop(old)
-        obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
-        obj.get("status", {}).pop("images", None)  # nor is what lies on a node, which is most of the rest of it
-        obj = _shared(self._keep(obj))
-        self._objects[_place(obj)] = obj
+            self._disown(old)
+        self._objects[_place(obj)] = obj  # in place of the old one: a look-up finds one or the other
         if owner := controller_uid(obj):
             self._owned.setdefault(owner, {})[_place(obj)] = obj
         return [*replaced, (None if replaced else old, obj)]
 
+    def _kept(self, obj: Object) -> Object:
+        obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
+        obj.get("status", {}).pop("images", None)  # nor is what lies on a node, which is most of the rest of it
+        kept: Object = _shared(self._part(obj))
+        return kept
+
     def _drop(self, old: Object) -> Change:
+        del self._objects[_place(old)]
+        self._disown(old)
+        return old, None
+
+    def _disown(self, old: Object) -> None:
         place, owner = _place(old), controller_uid(old)
-        del self._objects[place]
         if owner:
             del self._owned[owner][place]
             if not self._owned[owner]:
                 del self._owned[owner]
-        return old, None
 
 
 def controller_uid(obj: Object) -> str:

@@ -4,13 +4,13 @@ Objects are plain dicts. Every call has a time limit, waits for its turn, is cou
 Nothing is tried again here: that is for the caller, who knows whether the decision still holds.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 
+import orjson
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
@@ -195,7 +195,7 @@ class Api:
                 method,
                 path,
                 query={**owner, **query},
-                body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
+                body=None if body is None else orjson.dumps(body),
                 content_type=content_type,
                 read_seconds=stream_seconds or self.read_seconds,
                 accept=accept,
@@ -212,7 +212,7 @@ class Api:
         if (seconds := answer.headers.get("Retry-After", "")).isdecimal():
             self.limiter.pause(float(seconds))
         try:
-            body = json.loads(answer.data)
+            body = orjson.loads(answer.data)
         except (ValueError, HTTPError):  # a proxy's page, or a body that broke off: the HTTP status is enough
             body = {"message": f"no message that could be read; {answer.reason or 'no reason'}"}
         error = error_of(answer.status, body if isinstance(body, dict) else {"message": str(body)})

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import sys
+import threading
 import tracemalloc
 from typing import Any
 
@@ -53,6 +55,25 @@ def test_a_late_deletion_does_not_hit_the_successor(store: Store) -> None:
 
     assert store.remove(configmap("a", 4, uid="old")) == []
     assert store.get("ns", "a") is not None
+
+
+def test_an_object_that_changes_is_there_all_the_while(store: Store) -> None:
+    """Who looks it up meanwhile gets it as it was or as it is: a pod that is missing for a moment would be replaced."""
+    store.put(configmap("a", 0))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        writer = threading.Thread(target=lambda: [store.put(configmap("a", number)) for number in range(1, 3000)])
+        writer.start()
+        looks = 0
+        while writer.is_alive():
+            assert store.get("ns", "a") is not None
+            looks += 1
+        writer.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert looks > 100
 
 
 def test_what_is_not_kept_is_not_told_of() -> None:
