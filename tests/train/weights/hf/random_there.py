@@ -25,6 +25,7 @@ _DEFAULTS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def main() -> None:
     """Make the models, or read the exports."""
     torch.set_grad_enabled(False)
+    torch.set_num_threads(1)  # more wait for each other longer than such a model takes
     task, folder = sys.argv[1], Path(sys.argv[2])
     if task == "make":
         first, count = map(int, sys.argv[3:])
