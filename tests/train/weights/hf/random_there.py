@@ -57,7 +57,8 @@ def _make(seed: int, folder: Path) -> None:
     again = AutoConfig.from_pretrained(published).to_dict()
     wrong = {key: (value, again.get(key)) for key, value in config.to_dict().items() if again.get(key) != value}
     assert wrong.keys() <= {"_name_or_path", "dtype", "architectures"}, (seed, wrong)
-    np.savez(folder / "computed.npz", **computed(loaded(published)))
+    arrays = computed(loaded(published))
+    np.savez(folder / "computed.npz", tokens=arrays["tokens"], logits=arrays["logits"], greedy=arrays["greedy"])
 
 
 def _save(folder: Path, weights: dict[str, Any], count: int) -> None:
