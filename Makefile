@@ -19,6 +19,8 @@ UNIT = tests/job tests/protocol tests/launcher/leader tests/operator/decide test
 NODES ?= 3
 # Where `make dist` puts a release.
 DIST ?= dist
+# The first seed of the random models of `make test-hf`, and how many.
+MODELS ?= 0 18
 # Images that `make images` builds.
 IMAGES ?= operator cpu
 # Which cluster: 1 is the real kind, the default where Docker answers; 0 is the bare one, which needs no Docker.
@@ -109,9 +111,12 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 	  $(BIN)/python -m tests.skew $$tree
 
 .PHONY: test-hf
-test-hf: $(READY) $(HF_READY) ## every family of models against transformers, whose logits are recorded, and our exports in it (3 GB the first time)
-	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder && \
-	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder
+test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, and MODELS="0 18" random ones from seed 0 (3 GB the first time)
+	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder/recorded && \
+	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder/recorded && \
+	  .venv-hf/bin/python -m tests.train.weights.hf.random_there make $$folder/random $(MODELS) && \
+	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.random_here $$folder/random && \
+	  .venv-hf/bin/python -m tests.train.weights.hf.random_there check $$folder/random
 
 .PHONY: record-hf
 record-hf: $(READY) $(HF_READY) ## write the logits of every family anew that transformers computes, for the tests without it

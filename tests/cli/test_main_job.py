@@ -5,10 +5,12 @@ already.
 """
 
 import json
+import platform
 import shutil
 import signal
 from pathlib import Path
 
+import jax
 import pytest
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.cli.running import Shell
@@ -72,7 +74,9 @@ def test_a_run_leaves_what_was_promised(finished: Path, command: Command) -> Non
     assert all(isinstance(known[key], str) and len(str(known[key])) == 32 for key in ("initialDigest", "digest"))
     records = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records if "event" not in record] == [1, 2, 3, 4, 5, 6]
-    assert next(record["devices"] for record in records if record.get("event") == "started") == 8
+    started = next(record for record in records if record.get("event") == "started")
+    assert (started["devices"], started["hosts"]) == (8, [platform.node()])
+    assert (started["versions"]["jax"], len(started["code"])) == (jax.__version__, 64)
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["finalLoss"] == known["loss"]
     assert (finished / "loss.png").read_bytes().startswith(b"\x89PNG")

@@ -84,10 +84,10 @@ def test_another_library_makes_another_program(monkeypatch: pytest.MonkeyPatch) 
     job = resolve(loads(SMALL, []))
     config = GptConfig.of(job.spec.training, tokenizer_size=257, platform="cpu")
     before = executables._signature(job, config, 0)
-    found = executables._versions()
+    found = executables.versions()
     assert {"jax", "jaxlib", "equinox", "marin-haliax", "optax", "jmp"} <= found.keys()
 
-    monkeypatch.setattr(executables, "_versions", lambda: found | {"optax": "0.0.0"})
+    monkeypatch.setattr(executables, "versions", lambda: found | {"optax": "0.0.0"})
     assert executables._signature(job, config, 0) != before
 
 

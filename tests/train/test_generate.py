@@ -205,6 +205,20 @@ def test_several_windows_of_several_lengths(small: tuple[Program, Params], forwa
         assert tokens == expected
 
 
+def test_a_window_of_several_blocks() -> None:
+    """Positions that are no multiple of a block: each token follows from all before it, to the end of the window."""
+    program = program_of(gpt2_config(num_layers=1, seq_len=2 * BLOCK + 5))
+    forward, params = forward_of(program), random_params(program)
+    prompts = [PROMPT, [7] * 20]
+    made = all_of(list(generate_all(program, params, prompts, num_tokens=2 * BLOCK, sampling=GREEDY)), 2)
+    for prompt, tokens in zip(prompts, made, strict=True):
+        row = np.zeros((1, 2 * BLOCK + 5), np.int32)
+        within = [*prompt, *tokens][: row.size]
+        row[0, : len(within)] = within
+        expected = forward(params, row)[0].argmax(-1)
+        assert within[len(prompt) :] == expected[len(prompt) - 1 : len(within) - 1].tolist()
+
+
 def test_the_caller_ends_a_sequence(small: tuple[Program, Params]) -> None:
     """It is asked after each block, of each sequence that goes on, and the others go on without those that ended."""
     program, params = small

@@ -14,7 +14,7 @@ NUM_DRAWS = 4000
 
 def drawn(sampling: Sampling, logits: np.ndarray, num_draws: int = NUM_DRAWS) -> np.ndarray:
     """How often each token is chosen."""
-    random = jax.random.uniform(jax.random.key(0), num_draws)
+    random = jax.random.uniform(jax.random.key(0), (num_draws,))
     rows = jnp.broadcast_to(logits, (num_draws, logits.size))
     return np.bincount(np.asarray(jax.jit(sampling.choose)(rows, random)), minlength=logits.size)
 

@@ -164,8 +164,8 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
     # A longer run of the same job finds its programs, unless its learning rate depends on the last step.
     changes_no_program = _CHANGES_NO_PROGRAM | (set() if falls_to_the_last_step(training.optimizer) else {"steps"})
     decides: dict[str, Any] = {
-        "code": _code(),
-        "versions": _versions(),
+        "code": code_digest(),
+        "versions": versions(),
         "machine": machine(),
         "devices": [[str(device), device.device_kind, device.process_index] for device in jax.devices()],
         "flags": {
@@ -182,7 +182,7 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Return the versions of all that traces or compiles: a new image may bring others to the same volume."""
     found = {"shardwise": shardwise.__version__, "python": platform.python_version()}
     for distribution in distributions():
@@ -193,7 +193,7 @@ def _versions() -> dict[str, str]:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
     """Hash the sources that programs are traced from."""
     root = Path(shardwise.__file__).parent
     digest = hashlib.sha256()

@@ -5,6 +5,7 @@ the result. `shardwise.train.child` runs it.
 """
 
 import os
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -25,7 +26,7 @@ from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.devices import simulated
-from shardwise.train.executables import machine
+from shardwise.train.executables import code_digest, machine, versions
 from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
 from shardwise.train.loop import Loop, Outcome
@@ -119,6 +120,7 @@ def _run(
         ready = start(job, directory, phases, orders, peers, show)
         token_flops = flops_per_token(ready.program.config)
         hardware = _peak(job, directory, ready, peers)
+        hosts = list(dict.fromkeys(peers.exchange("host", platform.node())))
         report = Report()
         mfu = 0.0
         if summary:
@@ -128,7 +130,7 @@ def _run(
             report = stack.enter_context(open_report(job, directory, console, first_step=ready.first_step))
             if ready.set_aside:
                 report.event({"event": "setAside", "step": ready.first_step, "steps": ready.set_aside})
-            report.event(_first_event(ready, orders.attempt, memory))
+            report.event(_first_event(ready, orders.attempt, memory, hosts))
             console.print(memory_table(memory))
             show(_mfu_text(token_flops, hardware))
             mfu = token_flops / hardware.flops_per_second
@@ -195,7 +197,7 @@ def _end_text(ready: Start, outcome: Outcome) -> str:
     return f"{how} step {outcome.steps}, state digest {outcome.digest}"
 
 
-def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory]) -> dict[str, Any]:
+def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory], hosts: list[str]) -> dict[str, Any]:
     event: dict[str, Any] = {
         "event": "restored" if ready.first_step else "started",
         "step": ready.first_step,
@@ -208,6 +210,9 @@ def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory]) -> dict
         "devices": mesh.size,
         "mesh": dict(mesh.shape),
         "xlaFlags": xla_flags(ready.job),
+        "hosts": hosts,
+        "versions": versions(),
+        "code": code_digest(),
         "memory": [asdict(row) for row in memory],
     }
 

@@ -108,7 +108,7 @@ def _llama(draw: Random) -> Fields:
 def _mistral(draw: Random) -> Fields:
     fields = _of_heads(draw)
     positions = fields["max_position_embeddings"]
-    window = draw.choice((None, 1, draw.randint(2, positions), positions + 3))
+    window = draw.choice((None, 2, draw.randint(2, positions), positions + 3))  # transformers' cache of 1 keeps all
     return {**fields, **_tied(draw), "sliding_window": window, "rope_parameters": _rope(draw, positions)}
 
 
@@ -135,7 +135,7 @@ def _gemma2(draw: Random) -> Fields:
         "query_pre_attn_scalar": draw.randint(1, 40),
         "attn_logit_softcapping": draw.choice((None, 2.0, 50.0)),
         "final_logit_softcapping": draw.choice((None, 3.0, 30.0)),
-        "sliding_window": draw.randint(1, positions + 3),
+        "sliding_window": draw.randint(2, positions + 3),  # transformers' cache of 1 keeps all
         "rope_parameters": _rope(draw, positions),
     }
 

@@ -1,9 +1,10 @@
 """Published weights as our parameters, read slice by slice: no tensor is ever whole in memory unless a device wants it.
 
-What each device holds is copied out of a map of the file straight into that device's slice, so the host needs one
-slice of one parameter at a time beside the model itself.
+What each device holds is copied out of a map of the file straight into that device's slice. A map is there while its
+tensor is copied, so that beside its own part of the model a host holds no more than one tensor of the file.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,29 +30,27 @@ CONFIG_FILE = "config.json"
 _BUFFER = re.compile(r"(h|layers)\.\d+\.(attn|attention|self_attn)\.(bias|masked_bias|rotary_emb\.inv_freq)")
 _PREFIXES = tuple(dict.fromkeys(family.prefix for family in FAMILIES))
 _MAX_PROBLEMS = 5
+_ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One of our parameters as it lies in files: pieces at their offsets, zeros in the padding of the vocabulary."""
+    """One of our parameters as it lies in files: its tensors, and zeros in the padding of the vocabulary."""
 
     shape: Shape
-    pieces: tuple[tuple[Shape, Array], ...]
+    parts: tuple[tuple[Tensor, TensorEntry], ...]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Return the narrowest dtype that holds every piece exactly."""
-        return np.result_type(*(piece for _, piece in self.pieces))
+        """Return the narrowest dtype that holds every part exactly."""
+        return np.result_type(*(entry.numpy_dtype for _, entry in self.parts))
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         """Return the values in a box of the parameter, one slice an axis, as a new array."""
         box = [part.indices(size)[:2] for part, size in zip(index, self.shape, strict=True)]
-        out = np.zeros([high - low for low, high in box], self.dtype)
-        for offset, piece in self.pieces:
-            ends = zip(box, offset, piece.shape, strict=True)
-            common = [(max(low, start), min(high, start + size)) for (low, high), start, size in ends]
-            if all(low < high for low, high in common):
-                out[_seen_from([low for low, _ in box], common)] = piece[_seen_from(offset, common)]
+        out = _aligned_zeros(tuple(high - low for low, high in box), self.dtype)
+        for tensor, entry in self.parts:
+            _copy(tensor.ours(entry.array()), tensor.offset, out, box)
         return out
 
 
@@ -97,6 +96,22 @@ def place(program: Program, config: GptConfig, parameters: Iterable[tuple[str, S
     placed = {path: put(path, stored) for path, stored in parameters}
     assert placed.keys() == program.names.keys()
     return placed
+
+
+def _copy(piece: Array, offset: Shape, out: Array, box: Sequence[tuple[int, int]]) -> None:
+    """Copy what a piece at `offset` of a parameter has in a box of it."""
+    ends = zip(box, offset, piece.shape, strict=True)
+    common = [(max(low, start), min(high, start + size)) for (low, high), start, size in ends]
+    if all(low < high for low, high in common):
+        out[_seen_from([low for low, _ in box], common)] = piece[_seen_from(offset, common)]
+
+
+def _aligned_zeros(shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """Return zeros that a CPU device takes over as they are; JAX copies what does not begin as its own arrays do."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    room = np.zeros(num_bytes + _ALIGNMENT_BYTES, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT_BYTES
+    return room[start : start + num_bytes].view(dtype).reshape(shape)
 
 
 def _seen_from(start: Sequence[int], box: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
@@ -176,6 +191,5 @@ def _parameters(
 ) -> Iterator[tuple[str, Stored]]:
     sizes = axis_sizes(config)
     for path, names in parameter_axes(config).items():
-        parts = [tensor for tensor in expected.values() if tensor.path == path]
-        pieces = tuple((tensor.offset, tensor.ours(found[tensor.name].array())) for tensor in parts)
-        yield path, Stored(tuple(sizes[name] for name in names), pieces)
+        parts = tuple((tensor, found[tensor.name]) for tensor in expected.values() if tensor.path == path)
+        yield path, Stored(tuple(sizes[name] for name in names), parts)

@@ -43,12 +43,17 @@ class TensorEntry:
     """Its first byte in the file."""
     num_bytes: int
 
-    def array(self) -> Array:
-        """Return the tensor as a read-only map of the file. DataError unless it is float32, float16 or bfloat16."""
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Return its dtype. DataError unless it is float32, float16 or bfloat16."""
         if self.dtype not in DTYPES:
             known = ", ".join(DTYPES)
             raise DataError(f"{self.file}: {self.name} has dtype {self.dtype}, expected one of {known}; convert it")
-        return np.memmap(self.file, DTYPES[self.dtype], "r", self.start, self.shape)
+        return DTYPES[self.dtype]
+
+    def array(self) -> Array:
+        """Return the tensor as a read-only map of the file, which ends with the array."""
+        return np.memmap(self.file, self.numpy_dtype, "r", self.start, self.shape)
 
 
 def entries(path: Path) -> dict[str, TensorEntry]:
