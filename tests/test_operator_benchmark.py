@@ -39,7 +39,7 @@ def test_its_hosts_answer_the_operator() -> None:
         server = await asyncio.start_server(stand_in.answer, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            target = Target(pod="", address="127.0.0.1", tokens=("a",) * 64)
+            target = Target(pod="", address="127.0.0.1", tokens=("a" * 64,))
             return await asyncio.to_thread(Agents(port).status, target)
 
     assert asyncio.run(asked()).phase == "running"

@@ -14,7 +14,7 @@ import yaml
 from tests.charts.helm import CHARTS, ROOT, Helm, Object, named
 from tests.cluster.packages import PROMTOOL, require
 
-RULES = CHARTS / "shardwise" / "files" / "monitoring" / "alerts.yaml"
+RULES = CHARTS / "shardwise" / "monitoring" / "alerts.yaml"
 RECORDED = ROOT / "tests" / "operator" / "controller" / "golden"
 JOB = {"namespace": "research", "job": "job"}
 

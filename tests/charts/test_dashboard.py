@@ -15,7 +15,7 @@ from tests.operator.test_job_metrics import SERVED
 
 Board = dict[str, Any]
 
-FILE = CHARTS / "shardwise" / "files" / "monitoring" / "dashboard.json"
+FILE = CHARTS / "shardwise" / "monitoring" / "dashboard.json"
 COLUMNS = 24
 # What Grafana puts in place of variables, in a form that any query may have there.
 VARIABLES = {"$__rate_interval": "5m", "$namespace": ".*", "$job": ".*"}

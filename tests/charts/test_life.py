@@ -6,6 +6,7 @@ release is one for all tests, and each leaves it as it found it.
 
 import re
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.cluster.client import Client
 from tests.cluster.commands import wait
 
 from shardwise_operator import hooks
+from shardwise_operator.config import read_key
 from shardwise_operator.runtime.connection import connect
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
@@ -181,6 +183,24 @@ def test_upgrade_and_rollback(admin: Helm, client: Client, tmp_path: Path) -> No
     assert before == after_upgrade == _kept(client)
     assert client.request("GET", CRD)["spec"]["names"]["categories"] == categories
     assert client.request("GET", DEPLOYMENT)["spec"]["replicas"] == 2
+
+
+def test_a_rotated_key_outlives_an_upgrade(admin: Helm, client: Client, tmp_path: Path) -> None:
+    """The chart keeps both keys as they are, and the operator's pod mounts both."""
+    first = client.request("GET", KEY)["data"]["key"]
+    rotated = {"previous": first, "key": b64encode(b"n" * 64).decode()}
+    client.request("PATCH", KEY, {"data": rotated}, "application/merge-patch+json")
+
+    with hooks_run(client, tmp_path, NAMESPACE):
+        admin("upgrade", *RELEASE)
+    kept = client.request("GET", KEY)["data"]
+    words, _ = command(client, tmp_path, NAMESPACE, client.request("GET", DEPLOYMENT)["spec"]["template"]["spec"])
+    (key,) = [word.removeprefix("--key-file=") for word in words if word.startswith("--key-file=")]
+    back = {"data": {"key": first, "previous": None}}
+    client.request("PATCH", KEY, back, "application/merge-patch+json")
+
+    assert kept == rotated
+    assert len(read_key(Path(key)).statuses("uid")) == 2
 
 
 @pytest.mark.usefixtures("job")
