@@ -17,7 +17,7 @@ HOST_0, HOST_1 = "own-program-0-0-0", "own-program-0-1-0"
 
 
 def test_an_own_program(apply: Apply, cluster: Cluster, cluster_namespace: str, tmp_path: Path) -> None:
-    """Two pods run it as `shardwise run` does, through a kill of one process: status, digest and losses are the same."""
+    """Two pods run it as `shardwise run` does, though one process is killed: digest and losses are the same."""
     files = f"--from-file={SCRIPT}"
     cluster.client.kubectl("--namespace", cluster_namespace, "create", "configmap", "own-program", files)
     example = manifest("own-program")
