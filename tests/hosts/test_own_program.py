@@ -145,7 +145,7 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_example(shell: ProgramShell, script: Path) -> None:
-    """Each example learns, and one of whose processes is killed ends with the same bits as one that nothing disturbs."""
+    """Each example learns, and ends with the same bits when one of its processes is killed."""
     words = f"program.command=[{sys.executable}, {script}, '{STEPS}']"
     calm = shell.begin(f"calm-{script.stem}", words)
     digest = calm.finish()["digest"]

@@ -149,6 +149,14 @@ def test_a_stop(shell: ProgramShell, handler: str) -> None:
     assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
 
 
+def test_the_deadline(shell: ProgramShell) -> None:
+    """A program that knows nothing of a deadline is stopped at it, and until then the run counts as running."""
+    run = begin(shell, "deadline", WAITS, "deadline=25s")
+    run.until_status(lambda status: status["phase"] == "running")
+    assert run.wait() == ExitCode.SAVED
+    assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
+
+
 def test_a_save_does_not_end_it(shell: ProgramShell) -> None:
     """It has no handler for the signal that asks the library to save, so it does not get it."""
     run = begin(shell, "save", WAITS)

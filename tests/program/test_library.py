@@ -96,6 +96,7 @@ BAD = "import sys, shardwise\nrun = shardwise.init()\nshardwise.report(step=1)\n
     ("lines", "code", "words"),
     [
         ("raise ValueError('mine')", 1, "ValueError: mine"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
         ("raise MemoryError('all of it')", 83, "MemoryError: all of it"),
         ("raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory')", 83, "RESOURCE_EXHAUSTED"),
         ("raise OSError(28, 'No space left on device')", 84, "No space left"),

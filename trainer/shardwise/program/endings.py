@@ -1,6 +1,7 @@
 """How a program ends: an error as the exit code of its cause, and no wait for processes that may be gone."""
 
 import os
+import signal
 import sys
 import traceback
 from typing import NoReturn
@@ -12,12 +13,14 @@ from shardwise.train.control import StoppedError
 from shardwise.train.user_errors import exit_code_of
 
 
-def code_of(error: BaseException) -> ExitCode:
+def code_of(error: BaseException) -> int:
     """Return the exit code that names the cause of an error; 1 if it is the program's own."""
     if isinstance(error, StoppedError):
         return ExitCode.SAVED
     if isinstance(error, ShardwiseError):
         return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
     if isinstance(error, OSError) and may_pass(error):
         return ExitCode.STORAGE
     return exit_code_of(error)
