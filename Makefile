@@ -102,9 +102,10 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 	  $(BIN)/python -m tests.skew $$tree
 
 .PHONY: test-hf
-test-hf: $(READY) $(HF_READY) ## every family of models against transformers, whose logits are recorded, and our exports in it (3 GB the first time)
+test-hf: $(READY) $(HF_READY) ## every family of models against transformers, whose logits are recorded, our exports in it, and a program of torch (3 GB the first time)
 	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder
+	$(BIN)/pytest -n 0 tests/hosts/torch_program.py
 
 .PHONY: record-hf
 record-hf: $(READY) $(HF_READY) ## write the logits of every family anew that transformers computes, for the tests without it

@@ -143,7 +143,11 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert run.records()[-1]["step"] == saves[0][-1]
 
 
-@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+WITHOUT_TORCH = [path for path in sorted(EXAMPLES.glob("*.py")) if not path.stem.startswith("torch_")]
+"""`torch_program.py` beside this is for the others."""
+
+
+@pytest.mark.parametrize("script", WITHOUT_TORCH, ids=lambda path: path.stem)
 def test_every_example(shell: ProgramShell, script: Path) -> None:
     """Each example learns, and ends with the same bits when one of its processes is killed."""
     words = f"program.command=[{sys.executable}, {script}, '{STEPS}']"
