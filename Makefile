@@ -111,12 +111,13 @@ test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOU
 	  $(BIN)/python -m tests.skew $$tree
 
 .PHONY: test-hf
-test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, and MODELS="0 18" random ones from seed 0 (3 GB the first time)
+test-hf: $(READY) $(HF_READY) ## every family of models against transformers, our exports in it, MODELS="0 18" random ones from seed 0, and a program of torch (3 GB the first time)
 	folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT && $(BIN)/python -m tests.train.weights.hf.exports $$folder/recorded && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.record --check $$folder/recorded && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.random_there make $$folder/random $(MODELS) && \
 	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.random_here $$folder/random && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.random_there check $$folder/random
+	$(BIN)/pytest -n 0 tests/hosts/torch_program.py
 
 .PHONY: record-hf
 record-hf: $(READY) $(HF_READY) ## write the logits of every family anew that transformers computes, for the tests without it

@@ -4,6 +4,7 @@ shardwise run --hosts 2 --devices 2 -- python examples/programs/equinox_sine.py
 """
 
 import sys
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -20,9 +21,10 @@ whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, Partiti
 optimizer = optax.adam(3e-3)
 
 
+@partial(jax.jit, out_shardings=split)
 def batch_of(step: int) -> jax.Array:
     """Return float32[256, 1]; a function of the step alone, so that every start reads the same."""
-    return jax.device_put(jax.random.uniform(jax.random.key(step), (256, 1), minval=-1, maxval=1), split)
+    return jax.random.uniform(jax.random.key(step), (256, 1), minval=-1, maxval=1)
 
 
 def loss_of(model: eqx.nn.MLP, batch: jax.Array) -> jax.Array:

@@ -4,6 +4,7 @@ shardwise run --hosts 2 --devices 2 -- python examples/programs/flax_spiral.py
 """
 
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +32,14 @@ class Classifier(nnx.Module):
         return self.out(nnx.tanh(self.hidden(points)))[:, 0]
 
 
+@partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec("data")))
 def batch_of(step: int) -> tuple[jax.Array, jax.Array]:
     """Return points, float32[256, 2], and their spirals, float32[256]; a function of the step alone."""
     turn = jax.random.uniform(jax.random.key(step), (256,), minval=1, maxval=7)
     spiral = jnp.arange(256) % 2
     angle = turn + jnp.pi * spiral
     points = turn[:, None] / 7 * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
-    return jax.device_put((points, spiral.astype(jnp.float32)), NamedSharding(mesh, PartitionSpec("data")))
+    return points, spiral.astype(jnp.float32)
 
 
 @jax.jit

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.cli.running import Run
@@ -35,7 +36,7 @@ while True:
 @pytest.fixture(scope="module")
 def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramShell]:
     folder, cache = tmp_path_factory.mktemp("programs"), tmp_path_factory.getbasetemp() / "cache"
-    made = ProgramShell(folder, cache, str(EXAMPLES / "equinox_sine.py"), "--steps", str(STEPS))
+    made = ProgramShell(folder, cache, str(EXAMPLES / "equinox_sine.py"), str(STEPS))
     yield made
     made.remove()
 
@@ -140,3 +141,24 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert len(saves[0]) == len(set(saves[0])) >= 3
     assert [event["step"] for event in run.records("saved")] == saves[0]
     assert run.records()[-1]["step"] == saves[0][-1]
+
+
+WITHOUT_TORCH = [path for path in sorted(EXAMPLES.glob("*.py")) if not path.stem.startswith("torch_")]
+"""`torch_program.py` beside this is for the others."""
+
+
+@pytest.mark.parametrize("script", WITHOUT_TORCH, ids=lambda path: path.stem)
+def test_every_example(shell: ProgramShell, script: Path) -> None:
+    """Each example learns, and ends with the same bits when one of its processes is killed."""
+    words = f"program.command=[{sys.executable}, {script}, '{STEPS}']"
+    calm = shell.begin(f"calm-{script.stem}", words)
+    digest = calm.finish()["digest"]
+    losses = [record["loss"] for record in calm.records()]
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0] / 4
+
+    run = shell.begin(f"killed-{script.stem}", words)
+    saved(run)
+    os.kill(trainers(run)[1], signal.SIGKILL)
+    assert run.finish()["digest"] == digest
+    assert len(run.records("restored")) == 1

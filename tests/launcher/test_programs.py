@@ -1,6 +1,7 @@
 """A program that never heard of Shardwise, on one host: what it is told, how its end and its silence are understood."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import COMMAND
 from tests.cli.running import Run
+from tests.hosts.conftest import agent_of
 from tests.hosts.programs import ProgramShell
 
 from shardwise.cli.live import ask
@@ -149,6 +151,14 @@ def test_a_stop(shell: ProgramShell, handler: str) -> None:
     assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
 
 
+def test_the_deadline(shell: ProgramShell) -> None:
+    """A program that knows nothing of a deadline is stopped at it, and until then the run counts as running."""
+    run = begin(shell, "deadline", WAITS, "deadline=25s")
+    run.until_status(lambda status: status["phase"] == "running")
+    assert run.wait() == ExitCode.SAVED
+    assert (run.summary["status"], run.summary["restarts"]) == ("stopped", {})
+
+
 def test_a_save_does_not_end_it(shell: ProgramShell) -> None:
     """It has no handler for the signal that asks the library to save, so it does not get it."""
     run = begin(shell, "save", WAITS)
@@ -173,6 +183,21 @@ def test_what_it_leaves_behind_is_ended(shell: ProgramShell) -> None:
     run.until(lambda: "waits" in log(run, 1))
     child = int(log(run).splitlines()[0])
     assert child not in run.processes()
+    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+
+
+def test_it_ends_with_its_agent(shell: ProgramShell) -> None:
+    """The kernel ends it when its agent is killed, also while no one is there to replace the agent."""
+    run = begin(shell, "with-agent", WAITS)
+    run.until(lambda: "waits" in log(run))
+    program: int = run.status()["hosts"][0]["trainerPid"]
+    run.command.send_signal(signal.SIGSTOP)  # it would replace the agent
+    try:
+        os.kill(agent_of(program), signal.SIGKILL)
+        run.until(lambda: program not in run.processes())
+    finally:
+        run.command.send_signal(signal.SIGCONT)
+    run.until(lambda: "waits" in log(run, 1))
     assert run.send(signal.SIGTERM) == ExitCode.SAVED
 
 

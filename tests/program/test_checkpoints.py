@@ -132,9 +132,11 @@ def test_another_shape_is_refused(tmp_path: Path) -> None:
 
 def test_an_older_start_cannot_commit(tmp_path: Path) -> None:
     """Once a newer start of the run is counted, what an older one saves is not committed."""
-    with pytest.raises(RunDirectoryError, match="nothing was committed"), opened(tmp_path) as checkpoints:
+    with opened(tmp_path) as checkpoints:
         next_attempt(tmp_path)
         checkpoints.save({"n": 1}, 1)
+        with pytest.raises(RunDirectoryError, match="nothing was committed"):
+            checkpoints.wait()
     assert not list((tmp_path / "checkpoints").glob("*/COMMITTED"))
 
 

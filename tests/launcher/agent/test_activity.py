@@ -70,3 +70,13 @@ def test_age_after_two_hours(does: str, *, is_program: bool, reports: bool, age_
         activity.observe(cast("Trainer", seen), progress, float(second))
 
     assert age_seconds == activity.age_seconds(progress, 7200.0)
+
+
+def test_a_program_that_reports_rests_by_itself() -> None:
+    """Once it reports, only its own use of a processor says whether it works."""
+    activity, seen = Activity(0.0, is_program=True), Seen()
+    for second in range(1, 61):
+        seen = replace(seen, family_cpu_seconds=float(second))
+        activity.observe(cast("Trainer", seen), record(0.0), float(second))
+
+    assert activity.resting_seconds(60.0) == 60.0

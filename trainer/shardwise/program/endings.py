@@ -1,34 +1,39 @@
 """How a program ends: an error as the exit code of its cause, and no wait for processes that may be gone."""
 
 import os
+import signal
 import sys
 import traceback
 from typing import NoReturn
 
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import ShardwiseError
-from shardwise.protocol.storage import may_pass
+from shardwise.protocol.storage import first_line, may_pass
 from shardwise.train.control import StoppedError
 from shardwise.train.user_errors import exit_code_of
 
 
-def code_of(error: BaseException) -> ExitCode:
+def code_of(error: BaseException) -> int:
     """Return the exit code that names the cause of an error; 1 if it is the program's own."""
     if isinstance(error, StoppedError):
         return ExitCode.SAVED
     if isinstance(error, ShardwiseError):
         return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
     if isinstance(error, OSError) and may_pass(error):
         return ExitCode.STORAGE
     return exit_code_of(error)
 
 
 def show(error: BaseException) -> None:
-    """Write the error to standard error: in words if it is for the user, else with its traceback."""
+    """Write the error to standard error: in words if that is enough for the user, else with its traceback."""
     if isinstance(error, StoppedError):
         print("shardwise: stopped before the first step; there was nothing to save", file=sys.stderr)  # noqa: T201
     elif isinstance(error, ShardwiseError):
         print(f"error: {error}", file=sys.stderr)  # noqa: T201  the program's log
+    elif code_of(error) == ExitCode.PEER:  # what explains it is in the other's log
+        print(f"error: another process of the run is gone: {first_line(error)}", file=sys.stderr)  # noqa: T201
     else:
         traceback.print_exception(error)
 

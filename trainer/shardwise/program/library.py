@@ -135,11 +135,9 @@ def _script() -> str:
     return name[:40].rstrip("-") or "script"
 
 
-def _failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _failed(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     """Take the place of `sys.excepthook`."""
-    if isinstance(error, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, trace)
-    elif _run is not None:
+    if _run is not None:
         _run.fail(error)
     else:  # it could not join
         endings.show(error)

@@ -44,9 +44,9 @@ class Report(Message):
 
     `version` grows whenever something changes that the leader acts on; it starts again with each agent, and no two
     agents have the same `agent_id`. `age_seconds` is the time since the progress record last changed, or since the
-    orders before the first; `resting_seconds` how long the trainer has hardly used a processor; `process_state` is the
-    letter of /proc/PID/stat ("R", "S", "D", "T", ..., "" without a trainer). `standby` is true if another trainer has
-    its imports done and waits for orders.
+    orders before the first; of a program without one it is the time since its last work or output. `resting_seconds` is
+    how long the trainer has hardly used a processor; `process_state` is the letter of /proc/PID/stat ("R", "S", "D",
+    "T", ..., "" without a trainer). `standby` is true if another trainer has its imports done and waits for orders.
     """
 
     version: int

@@ -96,7 +96,7 @@ def passing_over() -> Iterator[None]:
             raise
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error, without the description of the whole store that TensorStore appends."""
     text = str(error).strip().partition("\n")[0]
     for appended in (" [tensorstore_spec=", " [source locations=", " [http_response_body=", " [os_error_code="):

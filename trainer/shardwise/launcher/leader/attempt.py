@@ -8,19 +8,14 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from shardwise.job.accelerators import offered
-from shardwise.launcher.agent.config import stacks_of
 from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
 from shardwise.launcher.leader.channel import ANSWER_SECONDS, ReceivedReport
 from shardwise.launcher.leader.decision import Action, Observed, decide
-from shardwise.launcher.leader.devices import device_variables
+from shardwise.launcher.leader.orders import orders_of
 from shardwise.launcher.leader.program_exits import understood
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
-from shardwise.launcher.system.ports import free_port
-from shardwise.protocol.contract import LOGS, Progress, progress_name
-from shardwise.protocol.orders import Orders
-from shardwise.protocol.program import rendezvous
+from shardwise.protocol.contract import LOGS, Progress
 from shardwise.protocol.report import Exit
 from shardwise.protocol.requests import (
     Done,
@@ -37,6 +32,7 @@ _FRESH_SECONDS = 3.0
 _END_SECONDS = 10.0
 _EXPLAINED_WITHIN_SECONDS = 2.5
 _SETTLE_SECONDS = 0.05
+_SILENT_START_SECONDS = 15.0  # longer than most programs take to import what they need and to call init()
 _CHANNEL_SECONDS = 20.0  # a few times what Ray takes to start, and the next attempt waits for that in any case
 
 
@@ -50,7 +46,7 @@ class Attempt:
         self._hosts = range(state.config.num_hosts)
         self._agent_ids = state.channel.agent_ids
         self._stop_sent_at: float | None = None
-        self._looked_at = time.monotonic()
+        self._looked_at = self._ordered_at = time.monotonic()
         self._stall: Stall | None = None
         self._writing_stacks: asyncio.Task[None] | None = None
         self._exits: dict[int, Exit] = {}
@@ -67,35 +63,31 @@ class Attempt:
         """Whether a step of this attempt was completed."""
         return self._state.metrics.attempt == self.number and self._state.metrics.stepped
 
+    @property
+    def silent(self) -> bool:
+        """Whether a program runs that has not reported its progress."""
+        return self._runs_program and not self.progress
+
+    @property
+    def started(self) -> bool:
+        """Whether the run is under way: by a step, or since a silent program may be expected to take some."""
+        return self.stepped or (self.silent and time.monotonic() - self._ordered_at > _SILENT_START_SECONDS)
+
+    @property
+    def _overdue(self) -> bool:
+        """Whether a program has passed the deadline, which a trainer looks after itself."""
+        return self._runs_program and self._state.deadline_seconds == 0.0
+
     async def give_orders(self) -> None:
         """Give every trainer its orders; raise CallError if a host cannot be reached or cannot start its trainer."""
-        state, config = self._state, self._state.config
+        state = self._state
         state.baseline.restarted()
         state.stragglers.restarted()
-        coordinator = f"{config.address}:{free_port(config.address)}"
-        addresses, hardware = state.members.addresses(config.address), state.job.spec.hardware
-        platform = offered()[hardware.accelerator].spec.platform
         state.metrics.read()  # what the last attempt wrote while it ended
-        committed, fresh = state.metrics.committed, state.record.fresh
-        meeting = rendezvous(config.address, free_port(config.address)) if self._runs_program else {}
+        orders = orders_of(self.number, state)
 
         async def start(rank: int) -> None:
-            orders = Orders(
-                job_file=str(config.job_file),
-                directory=str(config.directory),
-                progress=str(config.scratch / progress_name(rank)),
-                stacks=str(stacks_of(config.scratch, rank)),
-                rank=rank,
-                num_processes=config.num_hosts,
-                coordinator=coordinator,
-                attempt=self.number,
-                fork=config.fork and fresh,
-                step=config.step if fresh else None,
-                deadline_seconds=state.deadline_seconds,
-                committed=committed if committed >= 0 else None,
-                variables=device_variables(platform, addresses, num_slices=hardware.slices, rank=rank) | meeting,
-            )
-            await state.channel.ask(rank, StartTrainer(orders=orders), Done)
+            await state.channel.ask(rank, StartTrainer(orders=orders(rank)), Done)
 
         await start(0)  # first, because it serves the coordinator that the others connect to
         await asyncio.gather(*(start(rank) for rank in self._hosts[1:]))
@@ -180,10 +172,10 @@ class Attempt:
             exits=self._exits,
             lost=self._lost() | set(self._state.members.lost(now)),
             hung=self._stall is not None and self._stall.hung,
-            stop_asked=self._state.stop.is_set() or bool(self._state.leaving),
+            stop_asked=self._state.stop.is_set() or bool(self._state.leaving) or self._overdue,
             stopping_seconds=None if self._stop_sent_at is None else now - self._stop_sent_at,
             stepped=self.stepped,
-            silent=self._runs_program and not self.progress,
+            silent=self.silent,
         )
 
     def _notice_step(self, now: float) -> None:

@@ -90,7 +90,7 @@ class StatusPublisher:
         state, metrics = self._state, self._state.metrics
         if state.record.fresh and metrics.committed >= 0:
             state.note(fresh=False)
-        if state.running and state.running.stepped and state.phase in (RunPhase.STARTING, RunPhase.RECOVERING):
+        if state.running and state.running.started and state.phase in (RunPhase.STARTING, RunPhase.RECOVERING):
             state.phase = RunPhase.RUNNING
             self._state.events.write(
                 "running",

@@ -1,0 +1,55 @@
+"""The command line with an own program: what it asks for, and what only jobs of the trainer are for."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Command
+
+from shardwise.protocol.contract import JOB_FILE, SUMMARY, ExitCode
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "kubernetes" / "own-program.yaml"
+
+
+def test_check_shows_it(command: Command) -> None:
+    """A right file gives `ok`, its devices, and what would be typed."""
+    ended = command("check", str(EXAMPLE))
+    assert (ended.code, ended.error) == (0, "")
+    assert [line.rstrip() for line in ended.out.splitlines()] == [
+        "ok",
+        "job      own-program",
+        "devices  4 (cpu-sim 2x2)",
+        "program  python equinox_sine.py 300",
+    ]
+
+
+@pytest.mark.parametrize("name", ["plan", "tokenize", "generate", "export"])
+def test_commands_for_models_refuse_it(command: Command, tmp_path: Path, name: str) -> None:
+    """What works on a model of the trainer says so of a job, and of a run, that has none."""
+    (tmp_path / JOB_FILE).write_bytes(EXAMPLE.read_bytes())
+    (tmp_path / SUMMARY).write_text("{}")
+    words = {
+        "plan": [str(EXAMPLE)],
+        "tokenize": [str(EXAMPLE)],
+        "generate": [str(tmp_path), "--prompt", "a"],
+        "export": [str(tmp_path), str(tmp_path / "out.safetensors")],
+    }
+    ended = command(name, *words[name])
+    assert ended.code == ExitCode.USAGE
+    assert "own-program: this job runs an own program (spec.program)" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "training.steps=3", "--", "python", "my.py"], "--set changes a job file"),
+        (["--fork", "--hosts", "2", "--", "python", "my.py"], "--fork is for jobs of the trainer"),
+        (["--step", "3", "--dir", "d", str(EXAMPLE)], "--step is for jobs of the trainer"),
+        (["--devices", "999", "--", "python", "my.py"], "spec.hardware.topology"),
+        ([str(EXAMPLE)], "no run directory was given"),
+    ],
+)
+def test_run_refuses(command: Command, words: list[str], message: str) -> None:
+    """What a command line cannot mean is refused before anything starts."""
+    ended = command("run", *words)
+    assert ended.code in (ExitCode.USAGE, ExitCode.BAD_INPUT)
+    assert message in " ".join(ended.error.split())
