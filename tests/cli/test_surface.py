@@ -20,6 +20,7 @@ COMMANDS = (
     "status",
     "logs",
     "page",
+    "data",
     "stop",
     "generate",
     "evaluate",

@@ -22,6 +22,7 @@ IDENTITY = [
     ({"training": {"data": {"tokenizer": "t.json"}}}, "training.data.tokenizer is part"),
     ({"training": {"data": {"train": [{"name": "other", "paths": ["a"]}]}}}, "training.data.train.*.name is part"),
     ({"training": {"data": {"attendAcross": "document", "train": [CHAT]}}}, "training.data.train.*.chatTemplate"),
+    ({"training": {"data": {"train": [CHAT | {"leaveOut": [3]}]}}}, "training.data.train.*.leaveOut"),
     ({"training": {"optimizer": {"groups": [{"match": "*"}]}}}, "training.optimizer.groups.*.match, "),
     ({"training": {"precision": {"compute": "bfloat16"}}}, "training.precision.compute is part"),
     ({"training": {"loss": {"zLoss": 0.1}}}, "training.loss.zLoss is part"),

@@ -8,7 +8,7 @@ exact over the whole run; their places in the block are shuffled by the seed. Th
 `permute(n mod N)` of epoch `n div N`, N the number of its sequences: every sequence once in each epoch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -74,6 +74,14 @@ class Order:
             here = sources == source
             draws[here] = first + np.arange(np.count_nonzero(here))
         return sources, draws
+
+
+def batch_number(step: int, left_out: Collection[int]) -> int:
+    """Return the number of a step's batch: the step, counted from 0, plus one for each batch left out before it."""
+    number = step
+    for other in sorted(left_out):
+        number += other <= number
+    return number
 
 
 def permute(indices: Int64Array, size: int, keys: UInt64Array) -> Int64Array:
