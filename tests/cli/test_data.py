@@ -53,6 +53,17 @@ def test_a_step_shows_what_it_is_trained_on(tmp_path: Path, command: Command) ->
     assert (ended.code, "expected 1 to 100" in ended.error) == (ExitCode.USAGE, True)
 
 
+def test_conversations_are_shown_without_the_room_behind_them(tmp_path: Path, command: Command) -> None:
+    """The text of a sequence is that of its conversations, and its targets are those of answers."""
+    messages = '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]'
+    (tmp_path / "chat.jsonl").write_text(f'{{"messages": {messages}}}\n' * 20)
+    source = f"{{name: chat, paths: [{tmp_path}/chat.jsonl], chatTemplate: chatml}}"
+    words = [f"training.data.train=[{source}]", "training.data.attendAcross=document", "training.model.seqLen=100"]
+    (row, *_) = json.loads(command("data", str(run_of(tmp_path, *words)), "--step", "1", "--json").out)["sequences"]
+    assert row["text"] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyo<|im_end|>\n"
+    assert row["targets"] == len("yo<|im_end|>")
+
+
 def test_what_is_shown_can_be_left_out(tmp_path: Path, command: Command) -> None:
     """In any epoch the next sequence takes its place; every other row of the run stays as it was."""
     directory = run_of(tmp_path)

@@ -67,15 +67,13 @@ def _rows(data: "Dataset", batch: int, size: int) -> Iterator[dict[str, Any]]:
 
     sources, sequences = data.train.locate(np.arange(batch * size, (batch + 1) * size))
     for row, (source, sequence) in enumerate(zip(sources.tolist(), sequences.tolist(), strict=True)):
-        read = data.train.read(source, sequence)
-        text = data.tokenizer.decode(read.tokens[0].tolist())
-        counted = int(read.weights.sum())
+        tokens, num_targets = data.train.read(source, sequence)
         yield {
             "row": row,
             "source": data.sources[source].name,
             "sequence": sequence,
-            "targets": counted,
-            "text": text,
+            "targets": num_targets,
+            "text": data.tokenizer.decode(tokens.tolist()),
         }
 
 

@@ -128,9 +128,11 @@ class TrainSet:
                 sequences[moved] = (sequences[moved] + 1) % count
         return sources, sequences
 
-    def read(self, source: int, sequence: int) -> Batch:
-        """Return one sequence of a source as a batch of one row."""
-        return self._sequences.read(np.array([source]), np.array([sequence]))
+    def read(self, source: int, sequence: int) -> tuple[NDArray[np.int32], int]:
+        """Return the tokens of one sequence [token], without the room that is left, and how many targets count."""
+        batch = self._sequences.read(np.array([source]), np.array([sequence]))
+        starts, stops = self._sequences.cuts[source].bounds(np.array([sequence]))
+        return batch.tokens[0, : int((stops - starts)[0])], int(batch.weights.sum())
 
 
 class HeldOutSet:
