@@ -22,6 +22,7 @@ COMMANDS = (
     "top",
     "logs",
     "page",
+    "data",
     "stop",
     "generate",
     "evaluate",

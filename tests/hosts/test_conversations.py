@@ -17,8 +17,10 @@ def test_conversations_on_two_hosts(tmp_path: Path) -> None:
         tmp_path,
         tmp_path / "cache",
         (
-            "training.data={attendAcross: document, train: [{name: chat, paths: [chat.jsonl], chatTemplate: chatml}]}",
-            "training.evaluation={everySteps: 2, sets: [{name: asked, paths: [chat.jsonl], chatTemplate: chatml}]}",
+            "training.data.train=[{name: chat, paths: [chat.jsonl], chatTemplate: chatml}]",
+            "training.data.attendAcross=document",
+            "training.evaluation.sets=[{name: asked, paths: [chat.jsonl], chatTemplate: chatml, batches: 99}]",
+            "training.evaluation.everySteps=2",
             "training.model.seqLen=128",
             "training.batch.sequences=8",
             f"training.steps={STEPS}",

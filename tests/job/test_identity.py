@@ -116,6 +116,14 @@ def test_groups_of_parameters_are_part_of_a_run() -> None:
     assert [str(one) for one in differences(old, new)] == [f"{paths[1]}: was 0.5, is now 0.1"]
 
 
+def test_sequences_that_are_left_out_are_part_of_a_run() -> None:
+    """Of each source, in any order."""
+    assert changed("training.data.train.0.leaveOut=[3, 1]") == ["spec.training.data.train.0.leaveOut"]
+    jobs = [load(QUICKSTART, [f"training.data.train.0.leaveOut={numbers}"]) for numbers in ("[1, 3]", "[3, 1]")]
+    old, new = (identity(job, data_fingerprint="f") for job in jobs)
+    assert differences(old, new) == []
+
+
 def test_a_tokenizer_file_may_move() -> None:
     """A tokenizer's file is known by the fingerprint, not by its path."""
     jobs = [load(QUICKSTART, [f"training.data.tokenizer={path}"]) for path in ("a/t.json", "b/t.json")]

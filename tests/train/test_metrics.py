@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.train import metrics
-from shardwise.train.metrics import MetricsLog, records, steps
+from shardwise.train.metrics import MetricsLog, newest_evaluation, records, steps
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
@@ -86,6 +86,19 @@ def test_what_json_cannot_hold_becomes_null(tmp_path: Path) -> None:
     log.close()
 
     assert list(records(path)) == [{"event": "nonfinite", "loss": None, "gradNorm": None}]
+
+
+def test_the_newest_evaluation_is_one_that_counts(tmp_path: Path) -> None:
+    """What was evaluated of steps beyond a restore is superseded; a loss in a set that is no number is null."""
+    path = tmp_path / "metrics.jsonl"
+    assert newest_evaluation(path) is None
+    log = MetricsLog(path)
+    for step in (2, 4):
+        log.write({"event": "evaluated", "step": step, "sets": {"books": {"loss": float("nan"), "tokens": 9.0}}})
+    log.write({"event": "restored", "step": 3})
+    log.close()
+
+    assert newest_evaluation(path) == {"step": 2, "sets": {"books": {"loss": None, "tokens": 9.0}}}
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A run that begins from another run's checkpoint: its weights alone, or all of its state."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,22 @@ def test_a_decay_begins_from_any_checkpoint(begun: tuple[Path, list[str]]) -> No
     assert rates == pytest.approx([1e-3, 5e-4])
     assert steps(str(decay / "checkpoints")) == [4]
     assert steps(str(trunk / "checkpoints")) == [2, 4, 6]
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_a_decay_of_another_kind_begins_from_a_checkpoint(begun: tuple[Path, list[str]], kind: str) -> None:
+    """With all of the state the new schedule is read at the steps that follow, to the new last one."""
+    tmp_path, words = begun
+    words = [*words, f"training.startFrom={{path: {tmp_path / 'trunk'}, step: 4, restore: all}}", "training.steps=7"]
+    words += [f"training.optimizer.schedule={{kind: {kind}, finalRatio: 0}}"]
+    directory = folder(tmp_path, f"decay-{kind}")
+    assert run_here(directory, *words) == ExitCode.OK
+    rates = {r["step"]: r["learningRate"] for r in records(directory / "metrics.jsonl") if "event" not in r}
+
+    def share(done: float) -> float:
+        return 1 - done if kind == "linear" else (1 + math.cos(math.pi * done)) / 2
+
+    assert rates == {step: pytest.approx(1e-3 * share((step - 1) / 7), rel=1e-5) for step in (5, 6, 7)}
 
 
 def test_weights_alone_begin_a_run_of_their_own(begun: tuple[Path, list[str]]) -> None:

@@ -9,6 +9,7 @@ from tests.operator.api.jobs import JOBS, job
 
 CATALOG = "/apis/shardwise.dev/v1alpha1/acceleratorcatalogs/shardwise"
 MERGE = "application/merge-patch+json"
+CHAT = {"name": "text", "paths": ["README.md"], "weight": 1, "chatTemplate": "chatml"}
 
 IDENTITY = [
     ({"training": {"seed": 1}}, "training.seed is part of what the run is"),
@@ -20,6 +21,9 @@ IDENTITY = [
     ({"training": {"optimizer": {"clipNorm": 2.0}}}, "training.optimizer.clipNorm is part"),
     ({"training": {"data": {"tokenizer": "t.json"}}}, "training.data.tokenizer is part"),
     ({"training": {"data": {"train": [{"name": "other", "paths": ["a"]}]}}}, "training.data.train.*.name is part"),
+    ({"training": {"data": {"attendAcross": "document", "train": [CHAT]}}}, "training.data.train.*.chatTemplate"),
+    ({"training": {"data": {"train": [CHAT | {"leaveOut": [3]}]}}}, "training.data.train.*.leaveOut"),
+    ({"training": {"optimizer": {"groups": [{"match": "*"}]}}}, "training.optimizer.groups.*.match, "),
     ({"training": {"precision": {"compute": "bfloat16"}}}, "training.precision.compute is part"),
     ({"training": {"loss": {"zLoss": 0.1}}}, "training.loss.zLoss is part"),
     ({"training": {"xlaFlags": ["--xla_cpu_enable_fast_math=true"]}}, "training.xlaFlags is part"),
@@ -31,6 +35,7 @@ SHAPE = [
     {"training": {"mesh": {"dataInner": 2}}},
     {"training": {"xlaFlags": ["--xla_gpu_enable_latency_hiding_scheduler=true"]}},
     {"training": {"steps": 200}},
+    {"training": {"evaluation": {"everySteps": 2, "sets": [{"name": "books", "paths": ["a"]}]}}},
     {"training": {"checkpoint": {"everySteps": 10}}},
     {"training": {"batch": {"microbatches": 4}}},
     {"training": {"data": {"train": [{"name": "text", "paths": ["moved.txt"], "weight": 1}]}}},

@@ -13,6 +13,7 @@ from rich.markup import escape
 import shardwise
 from shardwise.cli import (
     check,
+    data,
     evaluate,
     export,
     generate,
@@ -48,6 +49,7 @@ _COMMANDS = (
     ("top", "runs/first --every 5", top),
     ("logs", "runs/first --host 1 --follow", logs),
     ("page", "runs/first --out first.html", page),
+    ("data", "runs/first --step 1208", data),
     ("stop", "runs/first", stop),
     ("generate", 'runs/first --prompt "def " --tokens 100 --top-p 0.9 --stop "class "', generate),
     ("evaluate", "runs/first --set 'training.evaluation.sets=[{name: books, paths: [books.txt]}]'", evaluate),

@@ -66,7 +66,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     ),
     "spec.training.model.dropout": ("embed residual attention", ""),
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut dedup", "store"),
-    "spec.training.data.train.*": ("name weight epochs textField chatTemplate", "paths"),
+    "spec.training.data.train.*": ("name weight epochs textField chatTemplate leaveOut", "paths"),
     "spec.training.data.phases.*": ("fromStep weights", ""),
     "spec.training.mesh": ("", "tensor fsdp replica dataInner context contextStrategy pipeline pipelineRounds"),
     "spec.training.batch": ("sequences", "microbatches"),
@@ -128,9 +128,12 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     result[_XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
     result = without_younger_fields(result)
     result[_GROUPS] = len(job.spec.training.optimizer.groups)  # so that a run without any is known to have none
-    result[_LEAVE_OUT] = " ".join(map(str, sorted(job.spec.training.data.leave_out))) or None
-    if any(source.epochs for source in job.spec.training.data.train):
+    data = job.spec.training.data
+    if any(source.epochs for source in data.train):
         result[_STEPS] = job.spec.training.steps
+    left_out = {_LEAVE_OUT: data.leave_out}
+    left_out |= {f"spec.training.data.train.{at}.leaveOut": source.leave_out for at, source in enumerate(data.train)}
+    result |= {path: " ".join(map(str, sorted(numbers))) or None for path, numbers in left_out.items()}
     return {**result, FINGERPRINT: data_fingerprint}
 
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from shardwise.train.data import sequences
+from shardwise.train.data.order import batch_number
 from shardwise.train.layout import Layout
 from shardwise.train.step import Batch
 from shardwise.train.zigzag import zigzag
@@ -29,7 +30,7 @@ class Loader:
     def __init__(
         self, rows: Rows, layout: Layout, *, sequences: int, seq_len: int, left_out: Collection[int] = ()
     ) -> None:
-        self._left_out = sorted(left_out)
+        self._left_out = left_out
         self._rows = rows
         self._sharding = layout.batch
         self._context = layout.context
@@ -43,10 +44,7 @@ class Loader:
 
     def number(self, step: int) -> int:
         """Return the number of a step's batch: the step, counted from 0, plus one for each batch left out before it."""
-        number = step
-        for other in self._left_out:
-            number += other <= number
-        return number
+        return batch_number(step, self._left_out)
 
     def batch(self, step: int) -> Batch:
         """Return the batch of one step: samples number x sequences onwards."""

@@ -37,6 +37,9 @@ class Source(StrictModel):
     )
     text_field: TextField = "text"
     chat_template: ChatTemplate = None
+    leave_out: tuple[Annotated[int, Field(ge=0, le=MAX_INT32)], ...] = Field(
+        (), strict=False, max_length=1024, description="Sequences, counted from 0, that are not trained on."
+    )
 
 
 class MixturePhase(StrictModel):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.job.spec.data import Data
+from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import in_words
 from shardwise.train.data.mixture import mixture_of
@@ -96,13 +96,18 @@ def prepare(
     train = cut_up(data.train, [each.train for each in opened], data, seq_len)
     held_out = cut_up(data.train, [each.held_out for each in opened], data, seq_len)
     _refuse_too_little(summaries, train, held_out, data.held_out)
+    _refuse_left_out(data.train, train.count())
     mixture = mixture_of(data, train.count(), sequences=reading.sequences, steps=reading.steps)
     return Dataset(
         fingerprint=_fingerprint([each.identity for each in opened], data, tokenizer),
         tokenizer=tokenizer,
         num_tokens=sum(summary.num_tokens for summary in summaries),
         sources=summaries,
-        train=TrainSet(train, Order(num_sequences=train.count(), mixture=mixture, seed=reading.seed)),
+        train=TrainSet(
+            train,
+            Order(num_sequences=train.count(), mixture=mixture, seed=reading.seed),
+            [source.leave_out for source in data.train],
+        ),
         held_out=HeldOutSet(held_out) if data.held_out else None,
     )
 
@@ -143,6 +148,18 @@ def _refuse_too_little(
             f"training; expected at least {train.seq_len + 1:,} tokens (seqLen + 1) from one source. A document is "
             "kept out as a whole (a text file is one document): give more documents, raise heldOut, or set it to 0."
         )
+
+
+def _refuse_left_out(sources: Sequence[Source], counts: Sequence[int]) -> None:
+    """Refuse to leave out what is not there, and everything."""
+    for source, count in zip(sources, counts, strict=True):
+        others = [number for number in source.leave_out if number >= count]
+        if others or len(set(source.leave_out)) == count:
+            given = f"sequence {others[0]}" if others else f"all {count:,} sequences"
+            raise DataError(
+                f"source {source.name!r}, leaveOut: given {given}; expected some of the numbers 0 to {count - 1:,}, as "
+                "`shardwise data` shows them"
+            )
 
 
 def _too_little(summary: SourceSummary, seq_len: int, fraction: float) -> str:

@@ -12,7 +12,7 @@ What follows a stretch changes no sample in it: its last block is cut, and the n
 where the counts of a mixture end is the last block shorter, so that they are met exactly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -110,6 +110,14 @@ class Order:
             here = sources == source
             draws[here] = stretch.drawn[source] + first + np.arange(np.count_nonzero(here))
         return sources, draws
+
+
+def batch_number(step: int, left_out: Collection[int]) -> int:
+    """Return the number of a step's batch: the step, counted from 0, plus one for each batch left out before it."""
+    number = step
+    for other in sorted(left_out):
+        number += other <= number
+    return number
 
 
 def permute(indices: Int64Array, size: int, keys: UInt64Array) -> Int64Array:

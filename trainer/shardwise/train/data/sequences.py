@@ -5,7 +5,7 @@ It knows no mesh: the caller asks for the samples that its devices need, in any 
 Where the sequences of a stream begin and end is for `cuts` to say.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -105,16 +105,35 @@ def cut_up(
 
 
 class TrainSet:
-    """The training samples: endless, numbered from 0, in the order of the seed. `num_sequences` are different."""
+    """The training samples: endless, numbered from 0, in the order of the seed. `num_sequences` are different.
 
-    def __init__(self, sequences: Sequences, order: Order) -> None:
+    Of each source the sequences `left_out` [source] are not read: the next one in the source takes the place of each.
+    """
+
+    def __init__(self, sequences: Sequences, order: Order, left_out: Sequence[Collection[int]] = ()) -> None:
         self.num_sequences = sum(sequences.count())
         self._sequences = sequences
         self._order = order
+        self._left_out = {source: np.array(sorted(each)) for source, each in enumerate(left_out) if each}
 
     def rows(self, sample_numbers: Int64Array) -> Batch:
         """Return the samples with these global numbers [batch] (step * sequences a batch + row)."""
-        return self._sequences.read(*self._order.locate(sample_numbers))
+        return self._sequences.read(*self.locate(sample_numbers))
+
+    def locate(self, sample_numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the source and the sequence of these samples [batch]."""
+        sources, sequences = self._order.locate(sample_numbers)
+        for source, left_out in self._left_out.items():
+            count = self._sequences.count()[source]
+            while (moved := (sources == source) & np.isin(sequences, left_out)).any():
+                sequences[moved] = (sequences[moved] + 1) % count
+        return sources, sequences
+
+    def read(self, source: int, sequence: int) -> tuple[NDArray[np.int32], int]:
+        """Return the tokens of one sequence [token], without the room that is left, and how many targets count."""
+        batch = self._sequences.read(np.array([source]), np.array([sequence]))
+        starts, stops = self._sequences.cuts[source].bounds(np.array([sequence]))
+        return batch.tokens[0, : int((stops - starts)[0])], int(batch.weights.sum())
 
 
 class HeldOutSet:
