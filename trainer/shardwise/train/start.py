@@ -21,6 +21,7 @@ from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import Manifest, import_lister, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
@@ -116,10 +117,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
                 training.data,
                 Reading(program.config.seq_len, training.batch.sequences, training.steps, training.seed),
                 cache_root=cache_directory(),
-                hosts=peers,
-                report=show,
-                say=phases.say,
-                beat=phases.beat,
+                watch=Watch(hosts=peers, report=show, say=phases.say, beat=phases.beat),
             )
         _same_data(data, peers)
         own = identity(job, data_fingerprint=data.fingerprint)

@@ -6,7 +6,7 @@ model runs here.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from shardwise.train.data.mixture import mixture_of
 from shardwise.train.data.opening import SourceSummary, Watch, open_sources
 from shardwise.train.data.order import Order
 from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet
-from shardwise.train.data.shared import Hosts
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
 
 _DATA_FOLDER = "data"
@@ -72,27 +71,15 @@ class Dataset:
         return batch.tokens[counted], batch.targets[counted]
 
 
-def prepare(
-    data: Data,
-    reading: Reading,
-    *,
-    cache_root: Path,
-    hosts: Hosts,
-    report: Callable[[str], None],
-    say: Callable[[str], None],
-    beat: Callable[[], None],
-) -> Dataset:
+def prepare(data: Data, reading: Reading, *, cache_root: Path, watch: Watch) -> Dataset:
     """Find, tokenise (unless a cache or a store has it) and map the data of a job.
-
-    Every process of the run (`hosts`) calls it. `report` gets lines for the user, `say` how far it is right now; `beat`
-    is called from any thread as reading and tokenising get on.
 
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
     folder = cache_root / _DATA_FOLDER
     with _cache_errors(folder):
-        opened = open_sources(data, tokenizer, folder, Watch(hosts=hosts, report=report, say=say, beat=beat))
+        opened = open_sources(data, tokenizer, folder, watch)
     summaries = tuple(each.summary for each in opened)
     across = data.attend_across == "stream"
     seq_len = reading.seq_len
