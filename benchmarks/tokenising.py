@@ -1,7 +1,8 @@
 """Text to tokens: `shardwise tokenize` against the `tokenizers` library alone, on one core and on two.
 
 Called by `benchmarks.main`. The text is this repository's, file by file, again and again in another order; the
-tokenizer is a byte-level BPE that is trained on it.
+tokenizer is a byte-level BPE that is trained on it. Digests of memory, in one thread and in two, show what the
+machine has left for a second one meanwhile.
 """
 
 import json
@@ -18,6 +19,9 @@ from benchmarks.turns import ROOT, Spread, Worker, ratios, take_turns
 from tokenizers import ByteLevelBPETokenizer
 
 PLAIN, PLAIN_TWO, ONE, TWO = "tokenizers, 1 thread", "tokenizers, 2 threads", "Shardwise, 1 process", "Shardwise, 2"
+LOOP, LOOP_TWO = "arithmetic, 1 thread", "arithmetic, 2 threads"
+LOOPS = {LOOP: ("arithmetic", "1"), LOOP_TWO: ("arithmetic", "2")}
+"""What the machine has left for a second process: nothing is read, locked or shared."""
 PEERS = {PLAIN: ("plain", "1"), PLAIN_TWO: ("plain", "2"), ONE: ("shardwise", "1"), TWO: ("shardwise", "2")}
 TEXT_BYTES = 16_000_000
 VOCABULARY = 8192
@@ -34,7 +38,7 @@ def measure(
         write_text(Path(folder), text_bytes)
         workers = {
             name: stack.enter_context(Worker(pythons.own, "tokenise", folder, *arguments))
-            for name, arguments in PEERS.items()
+            for name, arguments in {**PEERS, **LOOPS}.items()
         }
         results = take_turns(workers, rounds=rounds, deadline=deadline)
     to_plain = ratios(results, PLAIN)
@@ -42,7 +46,8 @@ def measure(
         name: {"rate": asdict(Spread.of([rates[name] for rates in results])), "ratio": asdict(to_plain[name])}
         for name in PEERS
     }
-    scaling = {"Shardwise": asdict(ratios(results, ONE)[TWO]), "tokenizers": asdict(ratios(results, PLAIN)[PLAIN_TWO])}
+    pairs = {"Shardwise": (ONE, TWO), "tokenizers": (PLAIN, PLAIN_TWO), "digests of memory": (LOOP, LOOP_TWO)}
+    scaling = {name: asdict(ratios(results, one)[two]) for name, (one, two) in pairs.items()}
     return {"rounds": len(results), "text_bytes": text_bytes, "peers": peers, "scaling": scaling}
 
 

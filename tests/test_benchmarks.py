@@ -51,10 +51,10 @@ def test_saver_brings_back_what_it_saved(tmp_path: Path) -> None:
 
 
 def test_the_same_text_is_tokenised_by_library_and_command(tmp_path: Path) -> None:
-    """Both answer each turn with a rate, and a turn of the command leaves no store behind."""
+    """Both answer each turn with a rate, and so does arithmetic; a turn of the command leaves no store behind."""
     write_text(tmp_path, 100_000)
-    for peer in ("plain", "shardwise"):
-        with Worker(sys.executable, "tokenise", str(tmp_path), peer, "1") as worker:
+    for peer, processes in (("plain", "1"), ("shardwise", "1"), ("arithmetic", "2")):
+        with Worker(sys.executable, "tokenise", str(tmp_path), peer, processes) as worker:
             assert worker.turn()["rate"] > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.jsonl", "tokenizer.json"]
 

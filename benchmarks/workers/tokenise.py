@@ -1,9 +1,12 @@
 """Tokenises text again and again: `tokenise FOLDER plain|shardwise PROCESSES`. The rate is in bytes a second.
 
+With `arithmetic` it takes a digest of memory, in so many threads, which hold no lock of Python meanwhile.
+
 The folder holds `text.jsonl` and `tokenizer.json` (`benchmarks.tokenising` makes them). Plain is the library alone on
 texts that are in memory already, in so many threads; Shardwise reads the file, and brings a whole store to the disk.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +29,7 @@ from shardwise.train.data.store_builder import Run, build
 
 PART_BYTES = 2_000_000  # so that two processes end together
 _BATCH = 256
+_DIGESTED_BYTES = 256 << 20
 
 
 def main(folder: Path, peer: str, processes: int) -> None:
@@ -33,11 +39,17 @@ def main(folder: Path, peer: str, processes: int) -> None:
         os.environ.update(RAYON_NUM_THREADS=str(processes), TOKENIZERS_PARALLELISM=str(processes > 1).lower())
         serve(_timed(_plain(folder), size_bytes), {})
         return
+    if peer == "arithmetic":
+        memory = bytes(_DIGESTED_BYTES)
+        with ThreadPoolExecutor(processes) as pool:
+            work = partial(pool.map, hashlib.sha256, [memory] * processes)
+            serve(_timed(lambda: list(work()), _DIGESTED_BYTES * processes), {})
+        return
     with _runner(processes) as run:
         serve(_timed(lambda: _shardwise(folder, run), size_bytes), {})
 
 
-def _timed(work: Callable[[], None], size_bytes: int) -> Callable[[], float]:
+def _timed(work: Callable[[], object], size_bytes: int) -> Callable[[], float]:
     def turn() -> float:
         began = time.perf_counter()
         work()

@@ -26,7 +26,8 @@ from matplotlib.figure import Figure
 import show
 from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
-from shardwise.train.data.dataset import prepare
+from shardwise.train.data.dataset import Reading, prepare
+from shardwise.train.data.opening import Watch
 from shardwise.train.loader import Loader
 from shardwise.train.start import build
 from shardwise.train.step import lower_step
@@ -60,7 +61,8 @@ spec:
 job = resolve(loads(JOB))
 program = build(job, jax.devices())
 scratch = tempfile.TemporaryDirectory(prefix="all-together-")
-data = prepare(job.spec.training.data, seq_len=LENGTH, seed=0, cache_root=Path(scratch.name), report=lambda _: None)
+reading = Reading(seq_len=LENGTH, sequences=16, steps=STEPS, seed=0)
+data = prepare(job.spec.training.data, reading, cache_root=Path(scratch.name), watch=Watch())
 loader = Loader(data.train.rows, program.layout, sequences=16, seq_len=LENGTH)
 batches = [loader.batch(number) for number in range(STEPS)]
 state, step = program.lower_init().compile()(), lower_step(program).compile()

@@ -38,7 +38,8 @@ from shardwise.cli.live import live_status
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 from shardwise.protocol.contract import CACHE_VARIABLE, EVENTS, LOGS, METRICS, SUMMARY
-from shardwise.train.data.dataset import prepare
+from shardwise.train.data.dataset import Reading, prepare
+from shardwise.train.data.opening import Watch
 from shardwise.train.metrics import records, steps
 from shardwise.train.start import build
 from shardwise.train.step import Batch, lower_step
@@ -89,7 +90,8 @@ def host(rank: int, port: str) -> None:
     leaves, mine = jax.tree.leaves(state), jax.local_devices()
     held = [sum(x.addressable_shards[i].data.nbytes for x in leaves) for i in range(len(mine))]
     say(rank, sees=jax.device_count(), own=len(mine), held=max(held), whole=sum(x.nbytes for x in leaves))
-    data = prepare(training.data, seq_len=32, seed=training.seed, cache_root=Path(f"cache-{rank}"), report=print)
+    reading = Reading(seq_len=32, sequences=training.batch.sequences, steps=training.steps, seed=training.seed)
+    data = prepare(training.data, reading, cache_root=Path(f"cache-{rank}"), watch=Watch(report=print))
     step, share = lower_step(program).compile(), training.batch.sequences // HOSTS
     idle = jax.make_array_from_callback((4,), program.layout.control, lambda _: np.zeros(1, np.int32))
     for number in itertools.count():

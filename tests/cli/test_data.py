@@ -13,7 +13,8 @@ from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.dataset import Dataset, prepare
+from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.opening import Watch
 
 SIZE = 16
 
@@ -33,7 +34,7 @@ def run_of(tmp_path: Path, *overrides: str) -> Path:
 def dataset_of(directory: Path, cache: Path) -> Dataset:
     """What the run trains on."""
     data = load(directory / "job.yaml").spec.training.data
-    return prepare(data, seq_len=32, seed=0, cache_root=cache, report=lambda _: None)
+    return prepare(data, Reading(seq_len=32, sequences=SIZE, steps=100, seed=0), cache_root=cache, watch=Watch())
 
 
 def test_a_step_shows_what_it_is_trained_on(tmp_path: Path, command: Command) -> None:

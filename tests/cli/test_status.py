@@ -84,9 +84,10 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
     }
 
 
-def _host(host: int, pid: int | None, step: int, seconds: float) -> dict[str, Any]:
-    phase = "step" if pid else None
-    measured = {"ownSeconds": None, "ageSeconds": 0.5, "state": "R", "standby": True, "doing": "", "phases": {"step": 2.5}}
+def _host(host: int, pid: int | None, step: int, seconds: float, doing: str = "") -> dict[str, Any]:
+    phase = ("data" if doing else "step") if pid else None
+    measured = {"ownSeconds": None, "ageSeconds": 0.5, "state": "R", "standby": True, "phases": {"step": 2.5}}
+    measured["doing"] = doing
     return {
         "host": host,
         "agentPid": 3,
@@ -110,7 +111,12 @@ LIVE: dict[str, Any] = {
     "restarts": {"failure": 1, "hang": 0},
     "goodput": {"step": 12.5},
     "slowestHost": 1,
-    "hosts": [_host(0, 5, 11, 0.25), _host(1, 6, 11, 0.5), _host(2, None, 0, 0.0)],
+    "hosts": [
+        _host(0, 5, 11, 0.25),
+        _host(1, 6, 11, 0.5),
+        _host(2, None, 0, 0.0),
+        _host(3, 7, 0, 0.0, "tokenising web: 1.0 of 9.0 MB, 0:01:20 left"),
+    ],
 }
 SHOWN = ("checkpoint", "failedSaves", "phase", "reason", "attempt", "restarts", "goodput", "slowestHost", "hosts")
 
@@ -128,6 +134,7 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "host 0 step, step 11, 0.25 s a step" in lines
     assert "host 1 step, step 11, 0.50 s a step the slowest" in lines
     assert "host 2 no trainer" in lines
+    assert "host 3 data: tokenising web: 1.0 of 9.0 MB, 0:01:20 left" in lines
     assert "restarts failure 1" in lines
     assert "newest saved 0:21:40 ago" in lines
     assert "failed saves 2 since then: [Errno 5]" in lines

@@ -19,6 +19,7 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
         "training.data.tokenizer=gpt2/tokenizer.json",
         "training.startFrom.path=runs/base",
         "training.checkpoint.path=../kept",
+        "training.data.store=tokens",
     ]
     training = with_absolute_paths(load(QUICKSTART, overrides)).spec.training
     assert training.data.train[0].paths == (f"{tmp_path}/my text/*.txt", "gs://bucket/a.jsonl", "/data/b.txt")
@@ -27,5 +28,6 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert training.start_from
     assert training.start_from.path == f"{tmp_path}/runs/base"
     assert training.checkpoint.path == f"{tmp_path}/../kept"
+    assert training.data.store == f"{tmp_path}/tokens"
     plain = with_absolute_paths(load(QUICKSTART)).spec.training
     assert (plain.data.tokenizer, plain.start_from, plain.checkpoint.path) == ("byte", None, None)

@@ -365,6 +365,7 @@ PODS = [
     ("pod.template={}", "spec.pod.directory", ["none that may be written to"]),
     ("training.checkpoint.path=/elsewhere", "spec.training.checkpoint.path", ["a URL, or " + _FOREIGN]),
     ("training.checkpoint.path=checkpoints", "spec.training.checkpoint.path", ["a URL, or " + _FOREIGN]),
+    ("training.data.store=/elsewhere", "spec.training.data.store", ["a URL, or " + _FOREIGN]),
     ("training.checkpoint.path=/runs/../etc", "spec.training.checkpoint.path", ["a URL, or " + _FOREIGN]),
     ("pod.image=a b", "spec.pod.image", ["without spaces"]),
     # Fields that `pod` had of its own.

@@ -31,7 +31,7 @@ def _is_shared(pod: str, path: str) -> str:
 _SHARED_WORDS = (
     "a folder below a mount of a volume that all hosts share and may write to (persistentVolumeClaim or csi)"
 )
-_PATH = "self.training.checkpoint.path"
+_PATH, _STORE = "self.training.checkpoint.path", "self.training.data.store"
 
 
 def _refused(group: str, field: str, value: object, reason: str) -> Rule:
@@ -72,6 +72,11 @@ POD_RULES = (
         + _is_shared("self.pod", _PATH),
         message=f"expected a URL, or {_SHARED_WORDS}",
         field=".training.checkpoint.path",
+    ),
+    _of_spec(
+        holds=f"!has({_STORE}) || {_STORE}.contains('://') || !has(self.pod) || " + _is_shared("self.pod", _STORE),
+        message=f"expected a URL, or {_SHARED_WORDS}",
+        field=".training.data.store",
     ),
     *(_refused(*row) for row in REFUSED),
     *(

@@ -13,8 +13,8 @@ import numpy as np
 
 from shardwise.job.spec.data import Data
 from shardwise.train.data import dataset
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.tokenizer import ByteTokenizer, TokenArray
-from shardwise.train.peers import ALONE
 
 
 class PausingTokenizer(ByteTokenizer):
@@ -45,10 +45,7 @@ def main(cache: str, path: str, *options: str) -> None:
         data,
         dataset.Reading(seq_len=64, sequences=8, steps=32, seed=0),
         cache_root=Path(cache),
-        hosts=ALONE,
-        report=lambda line: say(f"report {line}"),
-        say=lambda _: None,
-        beat=lambda: None,
+        watch=Watch(report=lambda line: say(f"report {line}")),
     )
     tokens = made.train.rows(np.arange(256)).tokens
     say(f"tokens {made.num_tokens} {hashlib.sha256(tokens.tobytes()).hexdigest()}")

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.orders import Orders
 from shardwise.train.data import opening, store_builder
 from shardwise.train.data.dataset import Reading, prepare
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.part_file import PartCounts
 from shardwise.train.data.store_tasks import PartTask, make_part
 from shardwise.train.peers import Peers
@@ -61,9 +61,8 @@ def main(rank: str, count: str, port: str, data: str, cache: str, *options: str)
     store_builder.make_part = told  # type: ignore[attr-defined]
     opening.build = partial(store_builder.build, part_bytes=PART_BYTES)  # type: ignore[attr-defined]
     section = Data.model_validate_json(Path(data).read_text(encoding="utf-8"))
-    nothing: Any = lambda *_: None  # noqa: E731  takes any report
     reading = Reading(seq_len=64, sequences=8, steps=32, seed=0)
-    found = prepare(section, reading, cache_root=Path(cache), hosts=peers, report=nothing, say=say, beat=nothing)
+    found = prepare(section, reading, cache_root=Path(cache), watch=Watch(hosts=peers, say=say))
     tokens = found.train.rows(np.arange(256)).tokens
     say(f"tokens {hashlib.sha256(tokens.tobytes()).hexdigest()} {found.fingerprint}")
     peers.exchange("end", "")

@@ -12,10 +12,10 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import MARK, ChatTokenizer, conversation_of
 from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.sequences import Batch
 from shardwise.train.data.store_builder import build
 from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer
-from shardwise.train.peers import ALONE
 
 END = 256
 GREETING = [("user", "hi"), ("assistant", "yo")]
@@ -55,9 +55,8 @@ def prepared(path: Path, cache: Path, *, seq_len: int, **fields: Any) -> Dataset
 
 def made_of(data: Data, cache: Path, *, seq_len: int) -> Dataset:
     """The data of a section, read by one process."""
-    nothing = lambda *_: None  # noqa: E731
     reading = Reading(seq_len, sequences=4, steps=100, seed=0)
-    return prepare(data, reading, cache_root=cache, hosts=ALONE, report=nothing, say=nothing, beat=nothing)
+    return prepare(data, reading, cache_root=cache, watch=Watch())
 
 
 def learned(batch: Batch) -> list[list[int]]:

@@ -14,9 +14,9 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.files import find_files
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.sources import documents
 from shardwise.train.data.store_builder import Built, build
-from shardwise.train.peers import ALONE
 
 TEXTS = [f"zeile {number} — " * (number % 9) for number in range(3000)]  # some are empty
 TYPES = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
@@ -75,7 +75,7 @@ def section(path: Path, **fields: Any) -> Data:
 def prepared(data: Data, cache: Path) -> Dataset:
     """What a job prepares."""
     reading = Reading(seq_len=32, sequences=4, steps=100, seed=3)
-    return prepare(data, reading, cache_root=cache, hosts=ALONE, report=nothing, say=nothing, beat=nothing)
+    return prepare(data, reading, cache_root=cache, watch=Watch())
 
 
 def stored(data: Data, to: Path, part_bytes: int = 8000) -> Built:

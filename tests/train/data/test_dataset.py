@@ -15,9 +15,9 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import cache, compression, tokenise
 from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.sources import Document, is_held_out
 from shardwise.train.data.tokenise import Corpus
-from shardwise.train.peers import ALONE
 
 SEQ_LEN = 16
 END = 256
@@ -54,10 +54,7 @@ class Workspace:
             data,
             Reading(seq_len=seq_len, sequences=4, steps=100, seed=seed),
             cache_root=root,
-            hosts=ALONE,
-            report=self.reports.append,
-            say=lambda _: None,
-            beat=self.beat,
+            watch=Watch(report=self.reports.append, beat=self.beat),
         )
 
     def beat(self) -> None:

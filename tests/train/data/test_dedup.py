@@ -16,8 +16,8 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data import dedup
 from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.store_builder import Built, build
-from shardwise.train.peers import ALONE
 
 ODD = [f"odd document {number}" * (1 + number % 4) for number in range(1, 900, 2)]
 EVEN = [f"even document {number}" * (1 + number % 4) for number in range(0, 900, 2)]
@@ -59,7 +59,7 @@ def section(corpus: Path, **fields: Any) -> Data:
 def prepared(data: Data, cache: Path) -> Dataset:
     """What a job prepares."""
     reading = Reading(seq_len=32, sequences=4, steps=100, seed=3)
-    return prepare(data, reading, cache_root=cache, hosts=ALONE, report=nothing, say=nothing, beat=nothing)
+    return prepare(data, reading, cache_root=cache, watch=Watch())
 
 
 def documents(data: Dataset) -> list[list[str]]:

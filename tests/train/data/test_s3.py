@@ -17,8 +17,8 @@ from shardwise.train.data.compression import BLOCK_BYTES
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.files import find_files, has_changed, read_blocks
 from shardwise.train.data.folder import Folder
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.store_builder import build
-from shardwise.train.peers import ALONE
 
 LINES = "".join(json.dumps({"text": f"document {number} " * 9}) + "\n" for number in range(200)).encode()
 FILES = {
@@ -53,10 +53,7 @@ def prepared(data: Data, cache: Path) -> tuple[Dataset, list[str]]:
         data,
         Reading(seq_len=32, sequences=4, steps=100, seed=3),
         cache_root=cache,
-        hosts=ALONE,
-        report=reports.append,
-        say=lambda _: None,
-        beat=lambda: None,
+        watch=Watch(report=reports.append),
     ), reports
 
 

@@ -19,12 +19,12 @@ from shardwise.train.data.blocks import BLOCK_BYTES, BlockCache, Range
 from shardwise.train.data.cuts import Even
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.mixture import Mixture
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.order import Order
 from shardwise.train.data.part_file import PartCounts
 from shardwise.train.data.sequences import Sequences, TrainSet
 from shardwise.train.data.store_builder import Built, build
 from shardwise.train.data.token_store import Index, StoredStream
-from shardwise.train.peers import ALONE
 
 PART_BYTES = 5000
 SEQ_LEN = 32
@@ -80,7 +80,7 @@ def stored(data: Data, to: str) -> tuple[list[Built], Data]:
 def prepared(data: Data, cache: Path) -> Dataset:
     """What a job prepares."""
     reading = Reading(seq_len=SEQ_LEN, sequences=4, steps=100, seed=3)
-    return prepare(data, reading, cache_root=cache, hosts=ALONE, report=nothing, say=nothing, beat=nothing)
+    return prepare(data, reading, cache_root=cache, watch=Watch())
 
 
 def assert_same(one: Dataset, other: Dataset) -> None:

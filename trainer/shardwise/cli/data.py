@@ -36,16 +36,13 @@ def command(directory: RunDir, *, step: Of, as_json: Json = False) -> None:
     console = Console(highlight=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
     with trainer_imports():
-        from shardwise.train.data.dataset import prepare
+        from shardwise.train.data.dataset import Reading, prepare
+        from shardwise.train.data.opening import Watch
 
     assert training.model.seq_len is not None, "the job is resolved"
-    data = prepare(
-        training.data,
-        seq_len=training.model.seq_len,
-        seed=training.seed,
-        cache_root=cache_directory(),
-        report=lambda line: errors.print(line, markup=False),
-    )
+    reading = Reading(training.model.seq_len, training.batch.sequences, training.steps, training.seed)
+    watch = Watch(report=lambda line: errors.print(line, markup=False))
+    data = prepare(training.data, reading, cache_root=cache_directory(), watch=watch)
     batch = _batch(directory, training, step)
     rows = list(_rows(data, batch, training.batch.sequences))
     if as_json:

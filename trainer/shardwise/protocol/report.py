@@ -67,3 +67,8 @@ class Report(Message):
     def phase(self) -> Phase:
         """Return the trainer's phase; `start` before its first progress record."""
         return self.progress.phase if self.progress else Phase.START
+
+    @property
+    def doing(self) -> str:
+        """Return what a long phase of the trainer is at, for people; "" without a trainer."""
+        return self.progress.doing if self.progress and self.trainer_pid else ""

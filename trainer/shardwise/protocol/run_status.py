@@ -112,7 +112,7 @@ class HostStatus(Message):
             age_seconds=round(report.age_seconds, 3),
             state=report.process_state,
             standby=report.standby,
-            doing=progress.doing if progress else "",
+            doing=report.doing,
             phases={name: round(seconds, 4) for name, seconds in progress.seconds.items()} if progress else {},
         )
 

@@ -164,7 +164,9 @@ def _tokens(
     start = (rows.slot + 1) % num_slots(program)
 
     def longer(cache: Array, new: Array) -> Array:
-        return jax.lax.with_sharding_constraint(jax.lax.dynamic_update_slice_in_dim(cache, new, start, 2), cached)
+        written: Array = jax.lax.dynamic_update_slice_in_dim(cache, new, start, 2)
+        placed: Array = jax.lax.with_sharding_constraint(written, cached)
+        return placed
 
     return Batch(last.logits, jax.tree.map(longer, batch.caches, last.recent)), last.made, last.broken
 

@@ -26,6 +26,7 @@ from shardwise.train.checkpoint import Manifest, import_lister, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.evaluation_sets import Evaluated, open_sets
+from shardwise.train.data.opening import Watch
 from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
@@ -123,10 +124,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
                 training.data,
                 Reading(program.config.seq_len, training.batch.sequences, training.steps, training.seed),
                 cache_root=cache_directory(),
-                hosts=peers,
-                report=show,
-                say=phases.say,
-                beat=phases.beat,
+                watch=Watch(hosts=peers, report=show, say=phases.say, beat=phases.beat),
             )
             evaluated = _evaluated(training, data, program.config.seq_len, show, phases)
         _same_data(data, evaluated, peers)

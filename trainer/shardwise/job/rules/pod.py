@@ -183,6 +183,13 @@ def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
         yield from _on_shared_volume(pod, "spec.training.checkpoint.path", path, other="a URL, or ")
 
 
+def tokens_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """What the hosts make together is where all of them see it, as checkpoints are."""
+    store = job.spec.training.data.store
+    if store is not None and "://" not in store:
+        yield from _on_shared_volume(pod, "spec.training.data.store", store, other="a URL, or ")
+
+
 def selectors_keep_to_the_class(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
     """A job chooses among the nodes of its class; it takes no others."""
     hardware = job.spec.hardware
@@ -233,5 +240,6 @@ _RULES = (
     mounts_name_volumes,
     directory_is_shared,
     checkpoints_are_shared,
+    tokens_are_shared,
     selectors_keep_to_the_class,
 )

@@ -12,7 +12,6 @@ from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.stragglers import Slow
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.poll import Poll, PollAnswer
-from shardwise.protocol.report import Report
 from shardwise.protocol.requests import SignalTrainer
 from shardwise.protocol.run_status import CheckpointStatus, HostStatus, RunPhase, RunProgress, RunStatus, StuckHost
 
@@ -139,7 +138,7 @@ class StatusPublisher:
         return RunStatus(
             name=state.job.metadata.name,
             phase=self._phase(),
-            reason=self._state.reason or _doing(reports[0]),
+            reason=self._state.reason or reports[0].doing,
             attempt=state.record.attempt,
             restarts=state.record.restarts,
             ray_session=state.channel.session,
@@ -158,8 +157,3 @@ def _with_age(checkpoint: CheckpointStatus | None, now: float) -> CheckpointStat
     if checkpoint is None or checkpoint.saved_at is None:
         return checkpoint
     return checkpoint.model_copy(update={"age_seconds": round(max(0.0, now - checkpoint.saved_at), 1)})
-
-
-def _doing(report: Report) -> str:
-    """Return what a long phase of a host's trainer is at."""
-    return report.progress.doing if report.progress and report.trainer_pid else ""

@@ -6,7 +6,7 @@ model runs here.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from shardwise.train.data.mixture import mixture_of
 from shardwise.train.data.opening import Opened, SourceSummary, Watch, open_sources
 from shardwise.train.data.order import Order
 from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet, cut_up
-from shardwise.train.data.shared import Hosts
 from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
 
 _DATA_FOLDER = "data"
@@ -72,25 +71,13 @@ class Dataset:
         return batch.tokens[counted], batch.targets[counted]
 
 
-def prepare(
-    data: Data,
-    reading: Reading,
-    *,
-    cache_root: Path,
-    hosts: Hosts,
-    report: Callable[[str], None],
-    say: Callable[[str], None],
-    beat: Callable[[], None],
-) -> Dataset:
+def prepare(data: Data, reading: Reading, *, cache_root: Path, watch: Watch) -> Dataset:
     """Find, tokenise (unless a cache or a store has it) and map the data of a job.
-
-    Every process of the run (`hosts`) calls it. `report` gets lines for the user, `say` how far it is right now; `beat`
-    is called from any thread as reading and tokenising get on.
 
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    opened = open_all(data, tokenizer, cache_root, Watch(hosts=hosts, report=report, say=say, beat=beat))
+    opened = open_all(data, tokenizer, cache_root, watch)
     summaries = tuple(each.summary for each in opened)
     seq_len = reading.seq_len
     train = cut_up(data.train, [each.train for each in opened], data, seq_len)

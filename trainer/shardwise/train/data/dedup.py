@@ -6,8 +6,8 @@ of BLAKE2b of their text are.
     <scans>/<id>.hashes         HASH_BYTES for each line or row of some files, all 0 where there is no document
     <dedup>/removed-<n>.rows    little-endian int64, ascending: lines or rows of the whole corpus that are left out
 
-The hashes are searched by buckets of about BUCKET_DOCUMENTS, each by itself: a task holds about 64 bytes a document of
-one bucket, 0.5 GiB, however large the corpus is.
+The hashes are searched by buckets of about BUCKET_DOCUMENTS, each by itself: a task holds about 80 bytes a document of
+one bucket, 0.7 GiB, however large the corpus is.
 """
 
 from bisect import bisect_left

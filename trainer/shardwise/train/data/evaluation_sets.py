@@ -13,7 +13,6 @@ from shardwise.train.data.dataset import open_all
 from shardwise.train.data.opening import Opened, Watch
 from shardwise.train.data.sequences import HeldOutSet, cut_up
 from shardwise.train.data.tokenizer import load_tokenizer
-from shardwise.train.peers import ALONE
 
 Report = Callable[[str], None]
 Beat = Callable[[], None]
@@ -83,4 +82,4 @@ def _opened(data: Data, cache_root: Path, report: Report, beat: Beat) -> list[Op
     if not data.train:
         return []
     tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    return open_all(data, tokenizer, cache_root, Watch(hosts=ALONE, report=report, say=lambda _: None, beat=beat))
+    return open_all(data, tokenizer, cache_root, Watch(report=report, beat=beat))

@@ -20,6 +20,7 @@ from shardwise.train.data.sequences import Stream
 from shardwise.train.data.shared import Hosts, SharedProgress, SharedRun
 from shardwise.train.data.sources import field_of
 from shardwise.train.data.store_builder import Built, build
+from shardwise.train.data.store_tasks import no_beat
 from shardwise.train.data.token_store import TokenStore, open_store
 from shardwise.train.data.tokenise import Corpus
 from shardwise.train.data.tokenizer import Tokenizer
@@ -53,12 +54,17 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Who else works on the data, and who is told how far it is: `dataset.prepare` says what each gets."""
+    """Who else works on the data, and who is told how far it is.
 
-    hosts: Hosts
-    report: Callable[[str], None]
-    say: Callable[[str], None]
-    beat: Callable[[], None]
+    `hosts` are the processes of the run, each of which opens its data; None if this is the only one. `report` gets
+    lines for the user, `say` how far it is right now; `beat` is called from any thread as reading and tokenising get
+    on.
+    """
+
+    hosts: Hosts | None = None
+    report: Callable[[str], None] = lambda _: None
+    say: Callable[[str], None] = lambda _: None
+    beat: Callable[[], None] = no_beat
 
 
 def open_sources(data: Data, tokenizer: Tokenizer, folder: Path, watch: Watch) -> list[Opened]:
@@ -102,16 +108,17 @@ def _cached(source: Source, held_out: float, tokenizer: Tokenizer, folder: Path,
 
 
 def _built(data: Data, folder: Path, watch: Watch) -> list[Built]:
-    if data.store:
+    if data.store and watch.hosts:
         run, progress = SharedRun(watch.hosts), SharedProgress(watch.hosts, watch.say, watch.report)
         return build(data, data.store, run=run, progress=progress, beat=watch.beat)
-
-    own = folder / _OWN_STORES
-    own.mkdir(parents=True, exist_ok=True)
 
     def progress_here(doing: str, _: int, done_bytes: int, of_bytes: int) -> None:
         watch.say(f"{doing}: {done_bytes:,} of {of_bytes:,} bytes")
 
+    if data.store:
+        return build(data, data.store, run=map, progress=progress_here, beat=watch.beat)
+    own = folder / _OWN_STORES
+    own.mkdir(parents=True, exist_ok=True)
     # Simulated hosts of one machine share the folder: one of them works, and the others wait.
     waiting = "waiting for another process to tokenise the sources"
     with locked(folder / f"{_OWN_STORES}.lock", lambda: watch.report(waiting), _follower(own, watch.beat)):

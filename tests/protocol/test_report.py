@@ -1,0 +1,44 @@
+"""What a host reports of its trainer, as people see it."""
+
+from shardwise.protocol.contract import Phase, Progress
+from shardwise.protocol.report import Report
+from shardwise.protocol.run_status import HostStatus
+
+DOING = "tokenising web: 1.0 of 9.0 MB, 0:01:20 left"
+
+
+def report(trainer_pid: int | None) -> Report:
+    """A host whose trainer prepares data, or was ended meanwhile."""
+    progress = Progress(
+        attempt=0,
+        rank=0,
+        phase=Phase.DATA,
+        step=0,
+        dispatched=0,
+        step_seconds=0.0,
+        monotonic_seconds=1.0,
+        pid=7,
+        seconds={},
+        doing=DOING,
+    )
+    return Report(
+        version=1,
+        host=0,
+        agent_id="a",
+        agent_pid=3,
+        trainer_pid=trainer_pid,
+        attempt=0,
+        progress=progress,
+        age_seconds=0.5,
+        resting_seconds=0.0,
+        process_state="R",
+        exit=None,
+        standby=False,
+        stop_asked=False,
+    )
+
+
+def test_what_a_long_phase_is_at_is_told_while_there_is_a_trainer() -> None:
+    """The last words of a trainer that is gone are no news."""
+    assert (report(7).doing, report(None).doing) == (DOING, "")
+    assert HostStatus.of(report(7)).doing == DOING
