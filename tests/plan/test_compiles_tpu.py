@@ -77,7 +77,7 @@ def test_keys_and_values_move_as_promised(row: Row) -> None:
 
 @pytest.mark.parametrize("row", STAGED, ids=lambda row: row.name)
 def test_stages_hand_on_as_promised(row: Row) -> None:
-    """In each tick two activations, forward and backward, beside computation; over the pipeline no weights but a deal."""
+    """In each tick two activations each way, beside computation; of weights those that are dealt out, and no others."""
     said, training = answer(row)["step"], resolve(row.request.job).spec.training
     schedule, mesh = Schedule.of(training), said["mesh"]
     moves = [move for move in said["collectives"] if move["axes"] == ["pipeline"]]
