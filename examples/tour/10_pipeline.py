@@ -22,6 +22,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 import show
+from shardwise.train import pipeline as trainer
 from show.loops import cost
 
 jax.config.update("jax_platforms", "cpu")
@@ -293,3 +294,51 @@ show.table("Kept on each device for the way back", ("", "microbatches", "bytes")
 grown = (kept["what came and what went", 16] - kept["what came and what went", 8]) // 8
 print(f"recomputed, {grown:,} bytes more for each microbatch; two activations are {2 * activation:,}")
 assert grown < 3 * activation, "recomputed, a microbatch more costs less than three activations"
+
+# %% [markdown]
+# ## The trainer's
+#
+# [The trainer's pipeline](../../trainer/shardwise/train/pipeline.py) is this one with three things more, and it takes
+# any visit, so here it takes the layers above:
+#
+# - Layers are stored in their own order, device 0 the first two and so on, since a checkpoint must not depend on the
+#   mesh. With two rounds they are `dealt` out once a step: to their stages, each by one permutation.
+# - Embedding and loss would keep the first stage and the last one busy while the others wait. So each stage embeds, and
+#   computes the loss of, every eighth microbatch, and a second ring that turns the other way takes them to the first
+#   stage and back: twice the bytes.
+# - The gradient is taken on each device, of what its own microbatches lose. Nothing is summed, because what a stage
+#   owes to the others comes back through the rings.
+
+
+# %%
+def trainer_loss(schedule: trainer.Schedule, weights: Weights, inputs: Array, targets: Array) -> tuple[Array, Array]:
+    of_visit, mine = L // S // schedule.rounds, {name: trainer.dealt(schedule, w) for name, w in weights.items()}
+
+    def visit(x: Array, turn: Array, _microbatch: Array) -> Array:
+        pick = partial(jax.lax.dynamic_slice_in_dim, start_index=turn * of_visit, slice_size=of_visit)
+        return layers({name: pick(w) for name, w in mine.items()}, x)
+
+    own = partial(trainer.own_microbatches, schedule)
+    outputs = trainer.run(schedule, visit, own(inputs))
+    return jnp.mean((outputs - own(targets)) ** 2) / S, trainer.of_all_stages(outputs)
+
+
+def trainer_step(schedule: trainer.Schedule, *given: Any) -> tuple[Array, Array, Weights]:
+    (loss, outputs), grads = jax.value_and_grad(partial(trainer_loss, schedule), has_aux=True)(*given)
+    return jax.lax.psum(loss, "pipeline"), outputs, grads
+
+
+by_stage = partial(
+    jax.shard_map, mesh=jax.make_mesh((S,), ("pipeline",)), in_specs=(P("pipeline"), P(), P()),
+    out_specs=(P(), P(), P("pipeline")), check_vma=False,
+)  # fmt: skip
+plain, plain_grads = jax.jit(jax.value_and_grad(plain_loss))(weights, inputs, targets)
+for rounds in (1, 2):
+    step = jax.jit(by_stage(partial(trainer_step, trainer.Schedule(S, rounds, 16))))
+    loss, outputs, grads = step(weights, inputs, targets)
+    apart = max(float(np.abs(grads[name] - grad).max() / np.abs(grad).max()) for name, grad in plain_grads.items())
+    sent = cost(step, weights, inputs, targets).sent_bytes
+    print(f"the trainer's with {rounds} round{'s' * (rounds > 1)}: loss {loss:.6f}, {sent:,} bytes sent by a device")
+    assert np.array_equal(outputs, expected), "the trainer's stages give the results of one device, bit for bit"
+    assert np.allclose(loss, plain, rtol=1e-6), "the trainer's loss is that of one device"
+    assert apart < 1e-5, "the trainer's gradients are those of one device, each with its layer"

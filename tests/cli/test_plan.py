@@ -77,6 +77,24 @@ def test_the_figures_belong_together(tmp_path: Path) -> None:
     assert plan["wire"]["tensor"]["bytes"] >= 0.99 * plan["wire"]["tensor"]["least"] > 0
 
 
+def test_a_pipeline_says_how_long_its_stages_idle(tmp_path: Path) -> None:
+    """By the schedule; the least time of a step has it, and the bytes that stages hand on are an axis of their own."""
+    words = ["--set=training.mesh={pipeline: 2}", "--set=training.model.layers=8"]
+    split, whole = (
+        json.loads(_plan(tmp_path, "--json", *words[at:], "--set=training.mesh.tensor=1").stdout) for at in (0, 1)
+    )
+
+    assert split["mesh"]["pipeline"] == 2
+    assert (split["bubble"]["ticks"], split["bubble"]["idleShare"]) == (5, 0.2)
+    assert whole["bubble"] is None
+    assert 1.15 < split["bound"]["computeSeconds"] / whole["bound"]["computeSeconds"] <= 1 / 0.8
+    assert split["wire"]["pipeline"]["bytes"] >= split["wire"]["pipeline"]["least"] > 0
+    assert split["memory"]["activations"] > 0
+    said = _plan(tmp_path, *words, "--set=training.mesh.tensor=1").stdout
+    assert "stages of the pipeline idle 20.0% of 5 ticks" in said
+    assert "x pipeline 2 x" in said
+
+
 def test_a_job_that_does_not_fit_says_by_how_much(tmp_path: Path) -> None:
     """The exit code is that of a device without memory."""
     done = _plan(tmp_path, memory="512Ki")

@@ -347,6 +347,33 @@ def test_sequences_that_do_not_split_are_refused(words: str, path: str, expected
     assert f"spec.training.{path}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "path", "expected"),
+    [
+        ("mesh={pipeline: 8, tensor: 2}", "mesh.pipeline", "divides 4 devices of a replica with tensor 2: 1, 2, 4"),
+        ("mesh={pipeline: 4, context: 4}", "mesh.pipeline", "divides 2 devices of a replica with context 4: 1, 2"),
+        ("mesh.pipeline=4, model.layers=6", "mesh.pipeline", "a size that divides 6 layers: 1, 2, 3, 6"),
+        (
+            "mesh={pipeline: 2, pipelineRounds: 2}, model.layers=6",
+            "mesh.pipelineRounds",
+            "a number that divides the 3 layers of a stage: 1, 3",
+        ),
+        ("mesh.pipeline=4, batch.microbatches=6", "batch.microbatches", "a multiple of pipeline 4; take 4 or 8"),
+        ("mesh.pipelineRounds=2", "mesh.pipelineRounds", "1 with pipeline: 1, which has no stages to go round"),
+        (
+            "mesh={pipeline: 2, pipelineRounds: 2}, model.remat=none",
+            "mesh.pipelineRounds",
+            "a copy of the weights for every visit of a stage; set model.remat: dots or full",
+        ),
+    ],
+)
+def test_layers_that_do_not_split_are_refused(words: str, path: str, expected: str) -> None:
+    """Pipeline divides the devices, the layers and the microbatches, and rounds what is left of the layers."""
+    with pytest.raises(JobError, match=re.escape(expected)) as error:
+        quickstart(*(f"training.{word}" for word in re.split(r", (?=mo|b)", words)))
+    assert f"spec.training.{path}" in str(error.value)
+
+
 def test_what_follows_from_other_fields_is_filled_in() -> None:
     """Sizes of heads and of stretched positions are written out, and a preset's are kept."""
     yarn = "ropeScaling: {kind: yarn, factor: 4.0}"

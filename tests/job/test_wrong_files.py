@@ -58,7 +58,11 @@ def test_message_names_the_line(old: str, new: str, message: str) -> None:
 def test_all_mistakes_are_shown_at_once() -> None:
     """Several wrong fields, and several broken rules, each get a line of one message."""
     fields = ["training.steps=0", "training.seed=x", "hardware.slices=", "training.mesh.tensr=2"]
-    rules = ["training.mesh.pipeline=2", "training.model.dropout.attention=0.5", "training.optimizer.momentum=0.1"]
+    rules = [
+        "training.mesh.pipelineRounds=2",
+        "training.model.dropout.attention=0.5",
+        "training.optimizer.momentum=0.1",
+    ]
     for overrides in (fields, rules):
         with pytest.raises(JobError) as refused:
             load(QUICKSTART, overrides)

@@ -158,7 +158,11 @@ RULES = [
         "spec.training.mesh.context",
         ["given 3", "divides 4 devices of a replica with tensor 2: 1, 2, 4"],
     ),
-    ("training.mesh.pipeline=4", "spec.training.mesh.pipeline", ["given 4", "not supported yet"]),
+    (
+        "training.mesh.pipeline=3",
+        "spec.training.mesh.pipeline",
+        ["given 3", "divides 4 devices of a replica with tensor 2: 1, 2, 4"],
+    ),
     (
         "training.mesh.dataInner=3",
         "spec.training.mesh.dataInner",

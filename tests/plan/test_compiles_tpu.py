@@ -10,6 +10,7 @@ from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Training
 from shardwise.protocol.errors import JobError
+from shardwise.train.pipeline import Schedule
 
 TPUS = of_platform("tpu")
 CHOICES: dict[str, Callable[[Training], object]] = {
@@ -23,6 +24,7 @@ CHOICES: dict[str, Callable[[Training], object]] = {
     "seqLen": lambda training: training.model.seq_len,
 }
 SPLIT = [row for row in TPUS if any(word.startswith("mesh.context") for word in row.words)]
+STAGED = [row for row in TPUS if "mesh.pipeline=2" in row.words]
 FIRST = [next(row for row in TPUS if row.accelerator == name) for name in dict.fromkeys(r.accelerator for r in TPUS)]
 
 
@@ -71,6 +73,27 @@ def test_keys_and_values_move_as_promised(row: Row) -> None:
     assert keys <= largest["reduce-scatter"] <= 1.2 * keys  # XLA may pad the pieces of a small array
     assert [move for move in moves if move["kind"] == "all-gather" and move["asynchronous"] < move["count"]] == []
     assert largest.get("all-reduce", 0) < keys
+
+
+@pytest.mark.parametrize("row", STAGED, ids=lambda row: row.name)
+def test_stages_hand_on_as_promised(row: Row) -> None:
+    """In each tick two activations each way, beside computation; of weights those that are dealt out, and no others."""
+    said, training = answer(row)["step"], resolve(row.request.job).spec.training
+    schedule, mesh = Schedule.of(training), said["mesh"]
+    moves = [move for move in said["collectives"] if move["axes"] == ["pipeline"]]
+    handed = [move for move in moves if move["kind"] == "collective-permute" and move["dtype"] == "bf16"]
+    dealt = [move for move in moves if move["kind"] == "collective-permute" and move["dtype"] == "f32"]
+    rows = training.batch.sequences // (mesh["replica"] * mesh["data_outer"] * mesh["data_inner"])
+    assert training.model.seq_len
+    assert training.model.embed
+    tokens = rows // schedule.microbatches * training.model.seq_len // (mesh["context"] * mesh["tensor"])
+    matrices = [move for move in moves if move["kind"] != "collective-permute" and move["dtype"] == "bf16"]
+
+    assert sum(move["count"] for move in handed) >= 2 * (2 * schedule.ticks)
+    assert max(move["largest_bytes"] for move in handed) == 2 * tokens * training.model.embed
+    assert [move for move in moves if "permute" in move["kind"] and move["asynchronous"] < move["count"]] == []
+    assert bool(dealt) == (schedule.rounds > 1)
+    assert matrices == []
 
 
 def test_the_table_has_every_class_and_choice() -> None:

@@ -78,6 +78,24 @@ BROKEN = [
         new="gradient(visit)",
         claim="recomputed, a microbatch more costs less than three activations",
     ),
+    Broken(
+        idea="layers that are not dealt out",
+        old="{name: trainer.dealt(schedule, w) for name, w in weights.items()}",
+        new="weights",
+        claim="the trainer's stages give the results of one device, bit for bit",
+    ),
+    Broken(
+        idea="the loss of its own microbatches alone",
+        old='jax.lax.psum(loss, "pipeline"), outputs, grads',
+        new="loss, outputs, grads",
+        claim="the trainer's loss is that of one device",
+    ),
+    Broken(
+        idea="a gradient that stays on its stage",
+        old="return layers({name: pick(w) for name, w in mine.items()}, x)",
+        new="return layers({name: pick(w) for name, w in mine.items()}, jax.lax.stop_gradient(x))",
+        claim="the trainer's gradients are those of one device, each with its layer",
+    ),
 ]
 
 

@@ -39,15 +39,15 @@ MakeProgram = Callable[..., Program]
 
 @pytest.fixture
 def make_program() -> MakeProgram:
-    """Return a function of (`--set` words, number of devices) that builds the small job's program."""
+    """Return a function of (`--set` words, number of devices) that builds the small job's program; always the same."""
+    return _make_program
 
-    def make(*overrides: str, num_devices: int = 8) -> Program:
-        job = resolve(loads(SMALL, [f"spec.hardware.topology=1x{num_devices}", *_below_training(overrides)]))
-        training = job.spec.training
-        config = GptConfig.of(training, tokenizer_size=257, platform="cpu")
-        return Program.of(training, Layout.of(training, jax.devices()[:num_devices]), config)
 
-    return make
+def _make_program(*overrides: str, num_devices: int = 8) -> Program:
+    job = resolve(loads(SMALL, [f"spec.hardware.topology=1x{num_devices}", *_below_training(overrides)]))
+    training = job.spec.training
+    config = GptConfig.of(training, tokenizer_size=257, platform="cpu")
+    return Program.of(training, Layout.of(training, jax.devices()[:num_devices]), config)
 
 
 @pytest.fixture

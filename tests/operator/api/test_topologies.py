@@ -64,3 +64,32 @@ def test_sequences_that_are_split_share_a_batch(shardwise_api: Client) -> None:
         create(shardwise_api, job(devices, "training.mesh={context: 4}", "training.batch.sequences=3"))
     with pytest.raises(RefusedError, match=r"mesh.context: given 3, expected a size that divides 4 devices"):
         create(shardwise_api, job(devices, "training.mesh={context: 3, tensor: 2}"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["training.mesh={pipeline: 3}", "training.model.layers=6", "training.batch.microbatches=3"],
+            "mesh.pipeline: given 3, expected a size that divides 8 devices",
+        ),
+        (["training.mesh={pipeline: 4}", "training.model.layers=6"], "a pipeline that divides layers, such as 1 2"),
+        (
+            ["training.mesh={pipeline: 2, pipelineRounds: 4}"],
+            "pipelineRounds that divide the layers of a stage, such as 1 2",
+        ),
+        (["training.mesh={pipeline: 4}", "training.batch.microbatches=2"], "a multiple of mesh.pipeline"),
+        (["training.mesh={pipelineRounds: 2}"], "expected 1 with pipeline: 1"),
+        (
+            ["training.mesh={pipeline: 2, pipelineRounds: 2}", "training.model.remat=none"],
+            "expected 1 with remat: none",
+        ),
+    ],
+)
+def test_layers_that_do_not_split_are_refused(shardwise_api: Client, words: list[str], said: str) -> None:
+    """Each with what is expected; the same job is taken where its stages are even."""
+    even = ["hardware={accelerator: cpu-sim, topology: 1x8}", "training.batch={sequences: 32, microbatches: 4}"]
+    even += ["training.model.layers=4"]
+    create(shardwise_api, job(*even, "training.mesh={pipeline: 2, pipelineRounds: 2}"))
+    with pytest.raises(RefusedError, match=said):
+        create(shardwise_api, job(*even, *words))

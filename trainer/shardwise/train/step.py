@@ -1,4 +1,4 @@
-"""The one step program: forward, backward, microbatches, reduction over replicas, update.
+"""The one step program: forward, backward, microbatches or a pipeline of them, reduction over replicas, update.
 
 It is compiled ahead of time against fixed shardings, for fresh and restored runs alike. Calling it with anything else
 is an error, never a second compile.

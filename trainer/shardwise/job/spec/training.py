@@ -18,7 +18,7 @@ _Ways = Annotated[int, Field(ge=1, le=4096)]
 
 
 class Mesh(StrictModel):
-    """How the devices are divided; the data axis takes what tensor, context and replica leave."""
+    """How the devices are divided; the data axis takes what tensor, context, pipeline and replica leave."""
 
     tensor: Annotated[_Ways, Unit("devices")] = Field(1, description="Ways that heads, mlp and vocabulary are split.")
     fsdp: bool = Field(True, description="Splits weights and optimizer state over the data axis, and over context.")
