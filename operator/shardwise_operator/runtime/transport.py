@@ -4,6 +4,7 @@ Objects are plain dicts. Every call has a time limit, waits for its turn, is cou
 Nothing is tried again here: that is for the caller, who knows whether the decision still holds.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -195,7 +196,7 @@ class Api:
                 method,
                 path,
                 query={**owner, **query},
-                body=None if body is None else orjson.dumps(body),
+                body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
                 content_type=content_type,
                 read_seconds=stream_seconds or self.read_seconds,
                 accept=accept,
