@@ -86,7 +86,7 @@ def test_tokens_that_have_no_text_are_told(asked: int) -> None:
     made = with_text(iter([Made(0, [97, 257, 300], is_last=False), Made(0, [98], is_last=True)]), 257, told.append)
     parts = [next(made) for _ in range(asked)]
     assert (len(parts), told) == (asked, [])
-    made.close()  # type: ignore[attr-defined]  # a generator
+    made.close()
     assert [words.split(",")[0] for words in told] == [f"2 of {2 + asked} tokens have no text"]
     assert list(with_text([Made(0, [97, 256], is_last=True)], 257, told.append)) == [Made(0, [97, 256], is_last=True)]
     assert len(told) == 1

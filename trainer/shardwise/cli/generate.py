@@ -5,7 +5,7 @@ the command is doing to standard error.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -182,7 +182,7 @@ class Texts:
         )
 
 
-def with_text(made: Iterable["Made"], num_tokens: int, tell: Callable[[str], None]) -> Iterator["Made"]:
+def with_text(made: Iterable["Made"], num_tokens: int, tell: Callable[[str], None]) -> Generator["Made", None, None]:
     """Yield what is made; in the end tell how many of its tokens a tokenizer of `num_tokens` has no text for."""
     total = unknown = 0
     try:

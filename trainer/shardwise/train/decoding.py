@@ -164,7 +164,7 @@ def _tokens(
     start = (rows.slot + 1) % num_slots(program)
 
     def longer(cache: Array, new: Array) -> Array:
-        written: Array = jax.lax.dynamic_update_slice_in_dim(cache, new, start, 2)
+        written = jax.lax.dynamic_update_slice_in_dim(cache, new, start, 2)
         placed: Array = jax.lax.with_sharding_constraint(written, cached)
         return placed
 
@@ -182,7 +182,8 @@ def _random(rows: Rows, wish: Wish) -> Array:
         return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, sequence), number))
 
     numbers = rows.number + jnp.arange(BLOCK)[:, None]
-    return jax.vmap(jax.vmap(of), in_axes=(None, 0))(rows.sequence, numbers)
+    drawn: Array = jax.vmap(jax.vmap(of), in_axes=(None, 0))(rows.sequence, numbers)
+    return drawn
 
 
 def _prepared(program: Program, params: Mapping[str, Array]) -> Gpt:
