@@ -57,7 +57,7 @@ def command(
     hosts: Hosts = None,
     devices: Devices = None,
 ) -> None:
-    """Train a job or run an own program here, or go on with what is in --dir.
+    """Run a job or an own program, or go on with one in --dir.
 
     Devices of cpu-sim are simulated, on any number of hosts. Of GPUs and TPUs a job has one host here, with all the
     devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or
