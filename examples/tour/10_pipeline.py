@@ -328,16 +328,16 @@ def trainer_step(schedule: trainer.Schedule, *given: Any) -> tuple[Array, Array,
     return jax.lax.psum(loss, "pipeline"), outputs, grads
 
 
-by_stage = partial(
-    jax.shard_map, mesh=jax.make_mesh((S,), ("pipeline",)), in_specs=(P("pipeline"), P(), P()),
-    out_specs=(P(), P(), P("pipeline")), check_vma=False,
-)  # fmt: skip
+stages = jax.make_mesh((S,), ("pipeline",))
+stored = jax.device_put(weights, jax.NamedSharding(stages, P("pipeline")))
+ins, outs = (P("pipeline"), P(), P()), (P(), P(), P("pipeline"))
 plain, plain_grads = jax.jit(jax.value_and_grad(plain_loss))(weights, inputs, targets)
 for rounds in (1, 2):
-    step = jax.jit(by_stage(partial(trainer_step, trainer.Schedule(S, rounds, 16))))
-    loss, outputs, grads = step(weights, inputs, targets)
+    local = partial(trainer_step, trainer.Schedule(S, rounds, 16))
+    step = jax.jit(jax.shard_map(local, mesh=stages, in_specs=ins, out_specs=outs, check_vma=False))
+    loss, outputs, grads = step(stored, inputs, targets)
     apart = max(float(np.abs(grads[name] - grad).max() / np.abs(grad).max()) for name, grad in plain_grads.items())
-    sent = cost(step, weights, inputs, targets).sent_bytes
+    sent = cost(step, stored, inputs, targets).sent_bytes
     print(f"the trainer's with {rounds} round{'s' * (rounds > 1)}: loss {loss:.6f}, {sent:,} bytes sent by a device")
     assert np.array_equal(outputs, expected), "the trainer's stages give the results of one device, bit for bit"
     assert np.allclose(loss, plain, rtol=1e-6), "the trainer's loss is that of one device"
