@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from botocore.exceptions import EndpointConnectionError, NoCredentialsError  # type: ignore[import-untyped]
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 
 from shardwise.protocol import storage
 from shardwise.protocol.errors import DataError, StorageError
