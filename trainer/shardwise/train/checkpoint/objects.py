@@ -12,6 +12,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
@@ -73,7 +74,7 @@ class Objects:
     def _answer(self, url: SplitResult, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
         """Yield the answer to a request; the connection is kept if its body was read to the end."""
         with self._lock:
-            connection = self._idle.pop() if self._idle else _connection(url)
+            connection = self._idle.pop() if self._idle else self._connection(url)
         try:
             connection.request("GET", f"{url.path}?{url.query}", headers=headers)
             answer = connection.getresponse()
@@ -86,6 +87,16 @@ class Objects:
         with self._lock:
             self._idle.append(connection)
 
+    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
+        if url.scheme == "http":
+            return http.client.HTTPConnection(url.netloc, timeout=_SILENT_SECONDS)
+        return http.client.HTTPSConnection(url.netloc, timeout=_SILENT_SECONDS, context=self._trust)
+
+    @cached_property
+    def _trust(self) -> ssl.SSLContext:
+        """What all connections trust: reading the certificates takes as long as a small chunk."""
+        return ssl.create_default_context()
+
 
 def _signer() -> Callable[[str, dict[str, str], int], str]:
     """Return botocore's signing of addresses: it finds the endpoint and the credentials, and renews them."""
@@ -95,12 +106,6 @@ def _signer() -> Callable[[str, dict[str, str], int], str]:
     client: Any = botocore.session.get_session().create_client("s3", config=Config(signature_version="s3v4"))
     sign: Callable[[str, dict[str, str], int], str] = client.generate_presigned_url
     return sign
-
-
-def _connection(url: SplitResult) -> http.client.HTTPConnection:
-    if url.scheme == "http":
-        return http.client.HTTPConnection(url.netloc, timeout=_SILENT_SECONDS)
-    return http.client.HTTPSConnection(url.netloc, timeout=_SILENT_SECONDS, context=ssl.create_default_context())
 
 
 def _is_proxied(url: SplitResult) -> bool:
