@@ -18,7 +18,7 @@ def test_check_shows_it(command: Command) -> None:
         "ok",
         "job      own-program",
         "devices  4 (cpu-sim 2x2)",
-        "program  python equinox_sine.py 300",
+        "program  python equinox_sine.py 2000",
     ]
 
 

@@ -21,13 +21,14 @@ def test_an_own_program(apply: Apply, cluster: Cluster, cluster_namespace: str, 
     files = f"--from-file={SCRIPT}"
     cluster.client.kubectl("--namespace", cluster_namespace, "create", "configmap", "own-program", files)
     example = manifest("own-program")
+    steps = int(example["spec"]["program"]["args"][0])
     job = apply(example)
     job.until_step(20)
     shown = job.status["progress"]
     assert float(shown["loss"]) == pytest.approx(job.losses[shown["step"]], abs=1e-4)
     assert len(job.pods) == 2
     said = json.loads(job.inside(HOST_0, STATUS))
-    assert said["progress"]["of"] == int(example["spec"]["program"]["args"][0])
+    assert said["progress"]["of"] == steps
     assert not json.loads(job.inside(HOST_1, "import json, os; print(json.dumps(os.path.exists('/var/run/secrets')))"))
     job.inside(HOST_1, f"import os; os.kill({said['hosts'][1]['trainerPid']}, 9)")
     job.until("the restart", lambda: len(job.began) == 2)
@@ -38,4 +39,4 @@ def test_an_own_program(apply: Apply, cluster: Cluster, cluster_namespace: str, 
     here = train_here(example, tmp_path / "here")
     assert (finished["digest"], job.losses) == (here.digest, here.losses)
     assert finished["restarts"]["failure"] == 1
-    assert finished["checkpoint"]["step"] == finished["progress"]["step"] == 300
+    assert finished["checkpoint"]["step"] == finished["progress"]["step"] == steps

@@ -1,6 +1,7 @@
 """shardwise.launcher.pod: a job's pods as real processes that come and go, while the run goes on."""
 
 import json
+import sys
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -9,9 +10,11 @@ import pytest
 from tests.launcher.conftest import LIMIT_SECONDS
 from tests.launcher.pods import GANG, STATUS, UID, Pods
 
+from shardwise.job.load import dump, load
+from shardwise.job.own_program import job_of_command
 from shardwise.launcher import pod
 from shardwise.launcher.agent.client import NoLeaderError
-from shardwise.protocol.contract import HOST_LEFT, ExitCode
+from shardwise.protocol.contract import HOST_LEFT, JOB_FILE, ExitCode
 from shardwise.protocol.errors import StorageError
 from shardwise.protocol.pods import DIRECTORY_VARIABLE, RANK_VARIABLE, TerminationRecord
 
@@ -51,6 +54,25 @@ def test_failed(pods: Pods) -> None:
     assert record.restarts == {"failure": 1}
     assert "the reason why" in record.tail
     assert "rank 1 ended with exit code 3" in record.message
+
+
+def test_a_program(pods: Pods) -> None:
+    """An own program runs in the pods of its job, and their last records have its steps, loss and checkpoint."""
+    script = (
+        "import shardwise\nshardwise.init(steps=6)\n"
+        "for step in range(1, 7):\n    shardwise.report(step=step, loss=1.0 / step)\n"
+        "shardwise.checkpoint.save({'n': step}, step)\n"
+    )
+    pods.job = dump(job_of_command([sys.executable, "-c", script], hosts=2, devices=1))
+    for host in (0, 1):
+        pods.make(host)
+
+    assert pods.codes() == [ExitCode.OK] * 2
+    for record in map(pods.record, (0, 1)):
+        assert (record.step, record.steps, record.loss) == (6, 6, str(1 / 6))
+        assert (record.checkpoint_step, record.restarts, record.message) == (6, {}, "complete")
+        assert record.digest
+    assert load(pods.directory / JOB_FILE).spec.program is not None
 
 
 @pytest.mark.parametrize("host", [0, 1])
