@@ -2,6 +2,11 @@
 
 `plain` and `blockwise` take everything. The limits of the others are those of the versions that are locked: JAX's
 Pallas splash kernel for TPUs, and cuDNN through `jax.nn.dot_product_attention`.
+
+That function knows the length of a row, not where documents lie in it. cuDNN itself takes packed rows, as lengths and
+offsets of [batch, documents], through `jax._src.cudnn.fused_attention_stablehlo` alone, which is private, wants a
+Hopper GPU in the process that traces, and has room for a fixed number of documents. A row may have as many as it has
+positions, and a table for so many would be the size of a mask. So `auto` takes `blockwise` for documents.
 """
 
 from typing import Literal

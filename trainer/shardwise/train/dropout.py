@@ -8,6 +8,9 @@ from typing import Literal, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.extend.random import threefry2x32_p
+from numpy.typing import NDArray
 
 from shardwise.train.zigzag import zigzag
 
@@ -47,6 +50,32 @@ class Dropout:
             return x
         number = layer * len(_PLACES) + _PLACES.index(place)  # every layer and place draws its own mask
         keys: Array = jax.vmap(lambda key: jax.random.fold_in(key, number))(self.keys)
-        kept: Array = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
-        kept = zigzag(kept, self.context, axis=1)
+        if self.context > 1:
+            kept = _kept_at(zigzag(np.arange(x.shape[1], dtype=np.uint64), self.context), keys, 1 - rate, x.shape[2])
+        else:
+            kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
         return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)
+
+
+def _kept_at(positions: NDArray[np.uint64], keys: Array, probability: float, width: int) -> Array:
+    """Draw `bernoulli(key, probability, [position, embed])` of each key at these positions: [batch, position, embed].
+
+    An entry is a function of the key and of its number alone (`jax_threefry_partitionable`). To draw all and bring them
+    into order would be work and memory for whole sequences on every device; numbers in order are each device's own.
+    """
+    shape = (keys.shape[0], len(positions), width)
+    numbers = (jnp.broadcast_to(word, shape) for word in entry_numbers(positions, width))
+    words = jnp.moveaxis(jax.random.key_data(keys), 1, 0)[:, :, None, None]
+    left, right = threefry2x32_p.bind(*(jnp.broadcast_to(word, shape) for word in words), *numbers)
+    # As jax.random.uniform makes them floats: the mantissa of a number from 1 to 2.
+    bits = (left ^ right) >> 9 | np.float32(1).view(np.uint32)
+    kept: Array = jax.lax.bitcast_convert_type(bits, np.float32) - 1 < np.float32(probability)
+    return kept
+
+
+def entry_numbers(positions: NDArray[np.uint64], width: int) -> tuple[Array, Array]:
+    """Return the number of each entry of [position, embed] as two words of 32 bits, the high one first."""
+    starts = positions[:, None] * np.uint64(width)
+    low = jnp.asarray(starts.astype(np.uint32)) + jnp.arange(width, dtype=np.uint32)
+    carried = (low < starts.astype(np.uint32)).astype(np.uint32)
+    return jnp.asarray((starts >> np.uint64(32)).astype(np.uint32)) + carried, low
