@@ -6,10 +6,11 @@ This process is Ray's driver. A task whose worker is killed, or whose host is lo
 import logging
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -68,7 +69,7 @@ class RayTasks:
 def tasks_here(num_workers: int, home: Path) -> Iterator[RayTasks]:
     """Start Ray on this machine with so many workers, and end it with the block; `home` has a short path."""
     private.start_alone(home=home, num_workers=num_workers, variables_of_workers=_ONE_CORE)
-    with _ended_by_us():
+    with _ended_by_us(), _guarded_by_a_shell():
         yield RayTasks(num_workers, our_own=True)
 
 
@@ -100,23 +101,30 @@ def tasks_of_cluster(address: str, num_workers: int | None) -> Iterator[RayTasks
 
 @cache
 def _end_with_raylet() -> None:
-    """End this worker, and the raylet's other children, once the raylet is gone.
-
-    After kill -9 of the driver Ray would let workers finish their tasks, and its two agents wait for the head for a
-    minute.
-    """
-    raylet = psutil.Process(os.getppid())
-    others = raylet.children()
+    """End this worker once its raylet is gone: Ray would let it finish its task first."""
+    raylet = os.getppid()
 
     def watch() -> None:
-        while raylet.is_running() and os.getppid() == raylet.pid:
+        while os.getppid() == raylet:
             time.sleep(_LOOK_SECONDS)
-        for process in others:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()  # not another one that has its number by now: psutil compares when they began
         os._exit(1)
 
     threading.Thread(target=watch, name="raylet", daemon=True).start()
+
+
+@contextmanager
+def _guarded_by_a_shell() -> Iterator[None]:
+    """End Ray's processes if this one is killed: its two agents would try for a minute to reach the head.
+
+    The shell reads a pipe that only this process can write to, and so until this process is gone.
+    """
+    numbers = " ".join(str(child.pid) for child in psutil.Process().children(recursive=True))
+    command = ["/bin/sh", "-c", f"read -r line; kill -9 {numbers} 2>/dev/null"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as shell:  # noqa: S603  our own numbers
+        try:
+            yield
+        finally:
+            shell.kill()
 
 
 @contextmanager
