@@ -59,6 +59,7 @@ def test_every_kind_is_there() -> None:
         "cpu-two-hosts",
         "cpu-two-slices",
         "gpu-hosts",
+        "own-program",
         "own-text-from-a-volume",
         "resume-elsewhere",
         "suspend-resume",

@@ -185,7 +185,8 @@ def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 def tokens_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
     """What the hosts make together is where all of them see it, as checkpoints are."""
-    store = job.spec.training.data.store
+    training = job.spec.training_if_any
+    store = training.data.store if training else None
     if store is not None and "://" not in store:
         yield from _on_shared_volume(pod, "spec.training.data.store", store, other="a URL, or ")
 
