@@ -74,7 +74,8 @@ POD_RULES = (
         field=".training.checkpoint.path",
     ),
     _of_spec(
-        holds=f"!has({_STORE}) || {_STORE}.contains('://') || !has(self.pod) || " + _is_shared("self.pod", _STORE),
+        holds=f"!self.?training.?data.?store.hasValue() || {_STORE}.contains('://') || !has(self.pod) || "
+        + _is_shared("self.pod", _STORE),
         message=f"expected a URL, or {_SHARED_WORDS}",
         field=".training.data.store",
     ),
