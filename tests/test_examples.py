@@ -88,7 +88,7 @@ def test_paths_exist(text: Path) -> None:
     paths = [ROOT / path for path in _PATH.findall(_without_links(written))]
     links = [text.parent / link for link in _LINK.findall(written)]
 
-    assert paths or links
+    assert paths or links or "```{include}" in written
     assert [path for path in [*paths, *links] if not path.exists()] == []
 
 

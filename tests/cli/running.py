@@ -34,7 +34,7 @@ CHANGES = (
 )
 """One small job for all tests: where the devices and the batch are the same, so are the compiled programs, however
 many steps there are and whatever is done to the run."""
-EVALUATED = "training.evaluation={everySteps: 4, batches: 2}"
+EVALUATED = "training.evaluation={everySteps: 4, batches: 16}"  # long enough to be seen by who polls
 """Touches no state, so such a run ends as one without it."""
 
 Moment = Callable[[], bool]

@@ -55,6 +55,7 @@ def explained(ended: Exit, times_lost: int) -> Ending:
         own = Ended(agent_id="own", exit=PEER_GONE)
         context: Any = SimpleNamespace(
             config=SimpleNamespace(num_hosts=2),
+            job=SimpleNamespace(spec=SimpleNamespace(program=None)),
             members=members,
             channel=StandInChannel(members, own, ended, times_lost),
             events=Mock(),

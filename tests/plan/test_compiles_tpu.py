@@ -90,7 +90,9 @@ def test_stages_hand_on_as_promised(row: Row) -> None:
     matrices = [move for move in moves if move["kind"] != "collective-permute" and move["dtype"] == "bf16"]
 
     assert sum(move["count"] for move in handed) >= 2 * (2 * schedule.ticks)
-    assert max(move["largest_bytes"] for move in handed) == 2 * tokens * training.model.embed
+    activation_bytes, largest_bytes = 2 * tokens * training.model.embed, max(move["largest_bytes"] for move in handed)
+    # With rounds the largest is a weight: XLA casts some before it deals them out.
+    assert largest_bytes > activation_bytes if schedule.rounds > 1 else largest_bytes == activation_bytes
     assert [move for move in moves if "permute" in move["kind"] and move["asynchronous"] < move["count"]] == []
     assert bool(dealt) == (schedule.rounds > 1)
     assert matrices == []

@@ -49,7 +49,7 @@ def main(rank: str, count: str, port: str, data: str, cache: str, *options: str)
     made: list[int] = []
 
     def told(task: PartTask, beat: Callable[[], None]) -> tuple[int, PartCounts, bool]:
-        if "pause" in options and len(made) == 2:
+        if "pause" in options and len(made) >= 2:  # two threads count: one may pass over the number
             say("paused")
             sys.stdin.readline()
         result = make_part(task, beat)

@@ -139,8 +139,7 @@ def test_a_store_holds_the_same(tmp_path: Path) -> None:
     assert of_text.fingerprint == of_store.fingerprint
     other = data_of(str(path), **fields).train[0].model_copy(update={"chat_template": "llama3"})
     in_llama3 = data_of(str(path), **fields).model_copy(update={"train": (other,)})
-    given: Any = {"seq_len": 160, "seed": 0, "cache_root": tmp_path / "cache", "report": lambda _: None}
-    assert prepare(in_llama3, **given).fingerprint != of_text.fingerprint
+    assert made_of(in_llama3, tmp_path / "cache", seq_len=160).fingerprint != of_text.fingerprint
     rows = np.arange(of_text.train.num_sequences)
     for one, other in zip(
         vars(of_text.train.rows(rows)).values(), vars(of_store.train.rows(rows)).values(), strict=True

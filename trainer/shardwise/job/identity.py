@@ -121,7 +121,8 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
     """
     result: dict[str, Json] = dict.fromkeys(name for name in _IN_ORDER if ITEM not in name)
     for path, value in _flat(as_data(resolve(job)), ()):
-        if not IDENTITY_FIELDS.isdisjoint((_general(path), _general(path[:-1]))):  # of a map, the values are there
+        # Of a map the values are there, one by one; a list of numbers is one value, below.
+        if _general(path) in IDENTITY_FIELDS or (isinstance(path[-1], str) and _general(path[:-1]) in IDENTITY_FIELDS):
             result[dotted(path)] = value
     if result[_TOKENIZER] != BYTE_TOKENIZER:
         result[_TOKENIZER] = "file"
