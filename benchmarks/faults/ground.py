@@ -85,6 +85,7 @@ class Disturbed:
         code: ExitCode = ExitCode.OK,
         like: Sequence[str] | None = (),
         otherwise: str = "the run has ended",
+        told: Told | None = None,
         note: str = "",
     ) -> Outcome:
         """Wait for the end, hold it against what was promised, and tell.
@@ -95,6 +96,7 @@ class Disturbed:
             code: the exit code of the command.
             like: the changes of the job whose undisturbed run must end with the same bits; None where there is none.
             otherwise: why there is none.
+            told: what told the fault; None is the first thing that a run without one would not say.
             note: see `Outcome`.
 
         """
@@ -111,8 +113,8 @@ class Disturbed:
         if left := self._ground.shell.remains():
             raise BrokenPromiseError(f"left behind: {', '.join(left)}")
         put_at = self._put_at or were_put(self.directory)[-1]["time"]
-        after = [told for told in self.watch.told if told.at >= put_at]
-        first = next((told for told in after if told.unusual), None)
+        after = [one for one in self.watch.told if one.at >= put_at]
+        first = told or next((one for one in after if one.unusual), None)
         return Outcome(
             detected_seconds=first.at - put_at if first else None,
             cause=cause or ", ".join(dict.fromkeys(self._causes())) or "none",

@@ -72,7 +72,8 @@ def _slow(_: str, *, plan: Plan, note: str) -> Outcome:
     run.until_stepping()
     run.put_now()
     slow = run.until_told(lambda told: told.event == "slow")
-    return run.outcome(charged={}, cause="none", note=f"{note}; {slow.record['message']} (host {slow.record['host']})")
+    note = f"{note}; {slow.record['message']} (host {slow.record['host']})"
+    return run.outcome(charged={}, cause="none", told=slow, note=note)
 
 
 def _of_ray(_: str, *, host: int, named: Callable[[str], bool]) -> Outcome:

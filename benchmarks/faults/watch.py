@@ -14,7 +14,8 @@ from typing import Any
 from shardwise.protocol.contract import LOGS, METRICS, Phase
 
 _LOOK_SECONDS = 0.005
-_USUAL = frozenset({"session", "attempt", "running", "hosts", "done", "save", "left", "started", "restored"})
+# Two ranks that share a busy machine's processors may differ without a fault, so `slow` is usual, too.
+_USUAL = frozenset({"session", "attempt", "running", "hosts", "done", "save", "left", "started", "restored", "slow"})
 _USUAL_METRICS = _USUAL | {"evaluated", "saved", "stopped", "complete", None}
 _WAY_BACK = (Phase.JOIN, Phase.DATA, Phase.RESTORE, Phase.INIT, Phase.COMPILE)
 
