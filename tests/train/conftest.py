@@ -1,7 +1,9 @@
 """Small jobs for the trainer's tests: a GPT that compiles in seconds and still has every part."""
 
 import io
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -57,15 +59,28 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep programs and tokens of whole runs in this process apart; JAX's own cache is off, as in a trainer."""
-    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
+def as_a_trainer(tmp_path: Path) -> Iterator[None]:
+    """Let whole runs be in this process."""
+    with runs_here(tmp_path):
+        yield
+
+
+@contextmanager
+def runs_here(folder: Path) -> Iterator[None]:
+    """Let whole runs be in this process: tokens are kept in the folder, and JAX's own cache is off, as in a trainer.
+
+    The programs of such runs are few, and kept for all tests and for the next time.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDWISE_CACHE", str(folder / "cache"))
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "runs-here"))
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_compilation_cache", True)
+            compilation_cache.reset_cache()
 
 
 def run_here(
