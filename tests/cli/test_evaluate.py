@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "training.checkpoint.everySteps=1",
         "training.steps=2",
     ]
-    with runs_here(folder):
+    with runs_here(folder, tmp_path_factory):
         assert run_here(directory, *words) == ExitCode.OK
         yield directory
 

@@ -1,7 +1,6 @@
 """Small jobs for the trainer's tests: a GPT that compiles in seconds and still has every part."""
 
 import io
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,21 +58,22 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def as_a_trainer(tmp_path: Path) -> Iterator[None]:
+def as_a_trainer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let whole runs be in this process."""
-    with runs_here(tmp_path):
+    with runs_here(tmp_path, tmp_path_factory):
         yield
 
 
 @contextmanager
-def runs_here(folder: Path) -> Iterator[None]:
+def runs_here(folder: Path, factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let whole runs be in this process: tokens are kept in the folder, and JAX's own cache is off, as in a trainer.
 
-    The programs of such runs are few, and kept for all tests and for the next time.
+    Their programs are few, and kept for all tests of this process. Of no other: JAX may have what it "compiles" here
+    from its own cache, by way of a test before, and kept once more such a program works in its own process alone.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDWISE_CACHE", str(folder / "cache"))
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "runs-here"))
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(factory.getbasetemp() / "runs-here"))
         jax.config.update("jax_enable_compilation_cache", False)
         compilation_cache.reset_cache()
         try:
