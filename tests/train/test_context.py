@@ -1,7 +1,7 @@
 """Sequences split over devices: the numbers of one device, on every product of axes, with equal work for all."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -128,12 +128,17 @@ def test_splash_computes_as_many_blocks_on_each_device(length: int, ways: int) -
         assert sum(blocks) < 0.6 * np.asarray(info.block_mask).size
 
 
+@cache
+def of_one_device(make_program: MakeProgram, *longer: str) -> tuple[str, list[float]]:
+    """The digest and the losses that every product of axes must have."""
+    return run(make_program(*GEMMA, *longer, num_devices=1))
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_every_product_of_axes_gives_the_losses_of_one_device(make_program: MakeProgram, name: str) -> None:
     """Over 20 float32 steps, and from the very same bits: windows, caps, shared heads and packed documents."""
     devices, more = PRODUCTS[name]
-    longer = [word for word in more if word.startswith("model.")]
-    digest, losses = run(make_program(*GEMMA, *longer, num_devices=1))
+    digest, losses = of_one_device(make_program, *(word for word in more if word.startswith("model.")))
     other_digest, other_losses = run(make_program(*GEMMA, *more, num_devices=devices))
 
     assert losses[-1] < losses[0] - 0.1
@@ -151,7 +156,7 @@ def test_learned_positions_and_dropout_are_those_of_one_device(make_program: Mak
     np.testing.assert_allclose(other_losses, losses, rtol=2e-6, atol=0)
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_a_run_goes_on_without_context_and_with_it_again(tmp_path: Path) -> None:
     """Saved with sequences split, restored with whole ones, and the other way round: the losses are of one run."""
     text = tmp_path / "text.txt"
