@@ -1,9 +1,7 @@
 """The chart's page of all jobs and the guard of the metrics: off and closed by default, and whole where asked for."""
 
-from typing import Any
-
 import pytest
-from tests.charts.helm import CHARTS, Helm, Object, named
+from tests.charts.helm import CHARTS, Helm, Object, named, operator_of
 from typer.testing import CliRunner
 
 from shardwise_operator.main import app
@@ -11,12 +9,6 @@ from shardwise_operator.main import app
 PAGE = ("--set", "page.enabled=true")
 GUARDED = ("--set", "metrics.tokenSecret=scrape", "--set", "tls.existingSecret=certificate")
 MONITOR = ("--set", "metrics.serviceMonitor.create=true")
-
-
-def operator_of(objects: list[Object]) -> dict[str, Any]:
-    """The pod spec of the operator."""
-    spec: dict[str, Any] = named(objects, "Deployment", "shardwise")["spec"]["template"]["spec"]
-    return spec
 
 
 def open_ports(objects: list[Object]) -> dict[str, object]:

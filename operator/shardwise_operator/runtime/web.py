@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6, SHUT_RDWR, socket
+from ssl import SSLError
 from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -152,7 +153,7 @@ class WebServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the library's signature
         """Ignore a peer that has gone or speaks no TLS; log an error of our own with its traceback."""
-        if not isinstance(sys.exception(), OSError):
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError, SSLError)):
             _log.exception("a request to %s failed", client_address)
 
 

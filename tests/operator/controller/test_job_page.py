@@ -1,6 +1,7 @@
 """The page of all jobs of an operator on a real API server: what it shows, and that it asks for nothing."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,21 @@ from tests.operator.operating import Operator, Place, StandInAgents, told
 
 from shardwise_operator.page.serve import JobsPages
 from shardwise_operator.runtime.access import TokenFile
-from shardwise_operator.runtime.web import Page, Request
+from shardwise_operator.runtime.web import Request
 
 TOKEN = "t" * 48
 VERBS = ("get", "list", "watch", "create", "apply", "update", "update_status", "patch", "delete")
 
 
-def pages_of(operator: Operator, folder: Path) -> dict[str, Page]:
+def pages_of(operator: Operator, folder: Path) -> JobsPages:
     """Return what the operator serves."""
     (folder / "token").write_text(TOKEN, encoding="utf-8")
-    return JobsPages(operator._controller.jobs, lambda: True, token=TokenFile(folder / "token")).pages
+    return JobsPages(operator._controller.jobs, lambda: True, token=TokenFile(folder / "token"))
 
 
-def rows(pages: dict[str, Page]) -> dict[str, dict[str, Any]]:
+def rows(made: JobsPages) -> dict[str, dict[str, Any]]:
     """Return the jobs that are shown, by name."""
-    answer = pages["/jobs.json"](Request(authorization=f"Bearer {TOKEN}"))
+    answer = made.pages["/jobs.json"](Request(authorization=f"Bearer {TOKEN}"))
     return {job["name"]: job for job in json.loads(answer.body)["jobs"]}
 
 
@@ -52,25 +53,19 @@ def test_the_page_asks_the_api_server_for_nothing(place: Place, operator: Operat
     """All of it is in the cache that the operator keeps anyway: no request is made, however often it is made."""
     place.apply(manifest(suspend=True))
     place.until_phase("Suspended")
-    pages = JobsPages(operator._controller.jobs, lambda: True, token=_token(tmp_path))
+    pages = pages_of(operator, tmp_path)
 
     def asked() -> list[int]:
         return [operator.requests(verb, but=("leases",)) for verb in VERBS]
 
-    place.until("its row", lambda: any(job["metadata"]["name"] == "job" for job in operator._controller.jobs()))
+    place.until("its row", lambda: rows(pages).get("job", {}).get("phase") == "Suspended")
     before = _settled(place, asked)
     for _ in range(20):
         pages._make()
-    assert b'"phase":"Suspended"' in pages._data
     assert asked() == before
 
 
-def _token(folder: Path) -> TokenFile:
-    (folder / "token").write_text(TOKEN, encoding="utf-8")
-    return TokenFile(folder / "token")
-
-
-def _settled(place: Place, asked: Any) -> list[int]:
+def _settled(place: Place, asked: Callable[[], list[int]]) -> list[int]:
     """Return the counts once a look finds them as the look before did."""
     seen: list[list[int]] = [[]]
 
