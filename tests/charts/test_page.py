@@ -48,6 +48,16 @@ def test_page(helm: Helm) -> None:
     assert open_ports(objects).keys() == {"metrics", "health"}
 
 
+def test_prometheus_does_not_read_the_page(helm: Helm) -> None:
+    """The monitor selects the Service of the metrics alone: of two each series would be there twice."""
+    objects = helm.render("shardwise", *PAGE, *MONITOR)
+    wanted = named(objects, "ServiceMonitor", "shardwise")["spec"]["selector"]["matchLabels"].items()
+    services = [item["metadata"] for item in objects if item["kind"] == "Service"]
+
+    assert len(services) == 2
+    assert [each["name"] for each in services if wanted <= each["labels"].items()] == ["shardwise-metrics"]
+
+
 def test_page_asks_for_no_rights(helm: Helm) -> None:
     """What it shows is in the operator's caches, so that no role says more with it than without."""
     roles = [
