@@ -190,7 +190,7 @@ def is_live(directory: Path) -> bool:
 
 def _status(summary: Mapping[str, Any], *, alive: bool, live: RunStatus | None = None) -> str:
     status: str = summary.get("status", "starting" if alive else "ready")
-    if status == "starting" and live and live.phase is RunPhase.RUNNING:  # a silent program writes no summary
+    if status == "starting" and live and live.phase == RunPhase.RUNNING:  # a silent program writes no summary
         return "running"
     return "dead" if status in LIVE_STATUSES and not alive else status
 
