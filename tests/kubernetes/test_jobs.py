@@ -42,8 +42,8 @@ def test_a_job_by_hand(apply: Apply, here: Here) -> None:
 
     evaluation = apply(manifest("evaluate"))
     evaluation.until_phase("Complete")
-    *_, told = (evaluation.folder / "logs" / "attempt-0" / "host-0.log").read_text().splitlines()
-    known = json.loads(told)
+    log = (evaluation.folder / "logs" / "attempt-0" / "host-0.log").read_text()
+    known = json.loads(log[log.index("\n{") :])
     assert (known["step"], list(known["sets"])) == (finished["progress"]["step"], ["readme"])
     assert known["sets"]["readme"]["loss"] == pytest.approx(job.losses[known["step"]], rel=0.3)
 
