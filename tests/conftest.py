@@ -53,27 +53,19 @@ _SHARING = (
 
 # Runs of several hosts, in pods or as processes. They need all processors, where most others wait for something.
 _MANY_HOSTS = ("tests/hosts/", "tests/images/", "tests/kubernetes/")
-# A minute for each test, and nothing that they share.
+
+# A minute or more for each test, and nothing shared: as one piece they would be left to one process at the end.
 _EACH_BY_ITSELF = ("tests/train/test_meshes.py", "tests/plan/test_resident.py")
-# All tests of such a file are of one long run.
-_LONG = ("tests/tour/",)
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
-    """Files go to whichever process of pytest is free: every second one begins with the runs of several hosts.
-
-    What takes long goes first, so that no process is at it alone when all others have ended: who share a server, who
-    share a run, and then files of few tests, which have the long ones.
-    """
+    """Files go to whichever process of pytest is free: every second one begins with the runs of several hosts."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         many_hosts = bool(self.nodes.index(node) % 2)
-
-        def after(scope: str) -> tuple[bool, bool, int]:
-            shares = " " in scope or scope.startswith(_LONG)
-            return scope.startswith(_MANY_HOSTS) != many_hosts, not shares, len(self.workqueue[scope])
-
-        self.workqueue.move_to_end(min(self.workqueue, key=after), last=False)
+        wanted = (scope for scope in self.workqueue if scope.startswith(_MANY_HOSTS) == many_hosts)
+        if (scope := next(wanted, None)) is not None:
+            self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
