@@ -17,8 +17,8 @@ from typing import Annotated
 
 import typer
 from images.build import build as build_image
-from tests.cluster import kwok as kwok_nodes
 from tests.cluster import kueue, lifecycle, loading, nodes
+from tests.cluster import kwok as kwok_nodes
 from tests.cluster.api_server import ApiServer
 from tests.cluster.commands import ClusterError, say
 from tests.cluster.places import BUILDAH_ENVIRONMENT, CACHE, KUBECONFIG

@@ -1,4 +1,4 @@
-"""A job of real pods in the queue of a real Kueue: preempted and admitted again, it trains as if nothing had happened."""
+"""A job of real pods in a queue of a real Kueue: preempted and admitted again, it trains as if nothing had happened."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -83,7 +83,9 @@ class Queues:
 
     def delete(self, job: str) -> None:
         """Delete a job's Workload as a person does."""
-        self._client.request("DELETE", self.place.path("workloads", self.workloads()[job]["metadata"]["name"], _WORKLOADS))
+        self._client.request(
+            "DELETE", self.place.path("workloads", self.workloads()[job]["metadata"]["name"], _WORKLOADS)
+        )
 
     def _make(self, plural: str, body: Mapping[str, Any]) -> None:
         self._client.request("POST", f"{API}/{plural}", body)

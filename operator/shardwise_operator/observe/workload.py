@@ -1,4 +1,4 @@
-"""A job's Workload, by which Kueue gives it quota, as the policies see it; and where its pods may go with that quota."""
+"""A job's Workload, by which Kueue gives it quota, as the policies see it; and where its pods may go with that."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

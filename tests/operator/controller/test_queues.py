@@ -127,7 +127,11 @@ def test_of_twenty_jobs_the_ten_with_the_freshest_checkpoints_go(
         old, fresh = set(names[::2]), set(names[1::2])
         for name in old:
             _age(place, name)
-        wait("the boosts", lambda: {job for job, each in made.workloads().items() if _boosted(each)} == old, _MANY_SECONDS)
+        wait(
+            "the boosts",
+            lambda: {job for job, each in made.workloads().items() if _boosted(each)} == old,
+            _MANY_SECONDS,
+        )
         place.apply(queued_job("urgent", priority=made.priority("high"), cpu="10"))
         wait("its pods", lambda: len(place.pods("urgent")) == 2, _MANY_SECONDS)
         place.until("ten to wait", lambda: {name for name in names if _reason(place, name) == "Evicted"} == fresh)
@@ -137,7 +141,9 @@ def test_of_twenty_jobs_the_ten_with_the_freshest_checkpoints_go(
         assert len(set(agents.stopped)) == 10
 
 
-def test_a_suspend_gives_the_quota_back_and_a_resume_queues_anew(place: Place, queues: Make, agents: ManyAgents) -> None:
+def test_a_suspend_gives_the_quota_back_and_a_resume_queues_anew(
+    place: Place, queues: Make, agents: ManyAgents
+) -> None:
     """Only then may another job have it."""
     made = queues(2)
     with agents.living(place, "job") as hosts:
@@ -223,7 +229,9 @@ def test_each_host_goes_to_the_place_that_was_found_for_its_rank(place: Place, q
         # No controller is there that would take the taint of a node without a kubelet away.
         client.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": None}}, MERGE)
     levels = [{"nodeLabel": block}, {"nodeLabel": host}]
-    client.request("POST", f"{kueue.API}/topologies", {"metadata": {"name": place.namespace}, "spec": {"levels": levels}})
+    client.request(
+        "POST", f"{kueue.API}/topologies", {"metadata": {"name": place.namespace}, "spec": {"levels": levels}}
+    )
     queues(4, topology=place.namespace, tolerations=[])
     job = queued_job()
     asked = {"annotations": {"kueue.x-k8s.io/podset-required-topology": block}}
@@ -238,10 +246,10 @@ def test_each_host_goes_to_the_place_that_was_found_for_its_rank(place: Place, q
 
 
 def test_without_kueue_a_job_with_a_queue_is_refused(
-    _api: ApiServer, place: Place, namespace: str, agents: ManyAgents
+    api_server: ApiServer, place: Place, namespace: str, agents: ManyAgents
 ) -> None:
     """It would run past its queue: its status says what is missing, and no pod is made."""
-    with Operator(_api.kubeconfig, namespace, agents):
+    with Operator(api_server.kubeconfig, namespace, agents):
         place.apply(queued_job())
         place.until("its words", lambda: _reason(place) == "Invalid")
 

@@ -15,7 +15,13 @@ _FLAVORS: dict[str, Any] = {
 
 def _raw(*true: str, spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
     conditions = [
-        {"type": kind, "status": "True", "reason": f"Is{kind}", "message": f"it is {kind}", "lastTransitionTime": _SINCE}
+        {
+            "type": kind,
+            "status": "True",
+            "reason": f"Is{kind}",
+            "message": f"it is {kind}",
+            "lastTransitionTime": _SINCE,
+        }
         for kind in true
     ]
     metadata = {"name": "w", "uid": "uid-w"}

@@ -1,6 +1,6 @@
 """A job in a queue of Kueue: its Workload is made, told how the job stands, and moved where its owner moves the job.
 
-The pods come once it is admitted (`creation.py`), and stop if its quota is taken back (`eviction.py`). Their quota stays
+The pods come once it is admitted (`creation.py`), and stop if its quota is taken back (`eviction.py`). The quota stays
 with the job as long as one of them may still do something: so a pod that is replaced never queues again.
 """
 
@@ -19,7 +19,7 @@ from shardwise_operator.runtime.kinds import WORKLOADS
 
 # No watch tells of a class of priority, or of a flavor.
 _LOOK_AGAIN_SECONDS = 15.0
-# What is lost with a job is what it did since its last checkpoint. A step of the boost is worth a write: so there are few.
+# What a job could lose is what it did since its last checkpoint. Each step of the boost is a write, so there are few.
 _BOOSTED_AFTER_SECONDS = (300.0, 1200.0, 4800.0)
 
 

@@ -109,9 +109,10 @@ def test_another_queue_is_told_while_it_may_still_change() -> None:
     moved = Queueing(queue="other", workload=workload())
     kept = Queueing(queue="other", workload=workload(reserved=True))
 
-    assert Patch(WORKLOADS, "job-shardwise-11111111", "uid-workload", {"spec": {"queueName": "other"}}) in _plan(
-        _waiting(moved)
-    ).steps
+    assert (
+        Patch(WORKLOADS, "job-shardwise-11111111", "uid-workload", {"spec": {"queueName": "other"}})
+        in _plan(_waiting(moved)).steps
+    )
     assert not any(isinstance(step, Patch) for step in _plan(_waiting(kept)).steps)
 
 
