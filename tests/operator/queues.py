@@ -1,9 +1,11 @@
 """Queues of a real Kueue for the jobs of one namespace, and jobs that wait in them. For tests of the operator."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tests.cluster.client import Client
 from tests.cluster.kueue import API
 from tests.operator.building import asking, manifest
 from tests.operator.living import Living
@@ -27,6 +29,13 @@ def queued_job(name: str = "job", *, priority: str = "", cpu: str = "1", **spec:
     return job
 
 
+def make(client: Client, kind: str, name: str, *, namespace: str = "", **fields: Any) -> None:
+    """Make an object of Kueue's."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    body = {"apiVersion": API.removeprefix("/apis/"), "kind": kind, "metadata": metadata, **fields}
+    client.kubectl("create", "--filename=-", stdin=json.dumps(body))
+
+
 class Queues:
     """A ClusterQueue with a quota of CPUs of one flavor, and a LocalQueue of it in one namespace."""
 
@@ -38,7 +47,7 @@ class Queues:
         spec = {"nodeLabels": labels, "tolerations": [FLAVOR_TAINT], **flavor}
         if topology:
             spec["topologyName"] = topology
-        self._make("resourceflavors", {"metadata": {"name": self.name}, "spec": spec})
+        self._make("ResourceFlavor", self.name, spec=spec)
         quota = {"name": self.name, "resources": [{"name": "cpu", "nominalQuota": str(cpus)}]}
         cluster_queue = {
             "namespaceSelector": {},
@@ -46,11 +55,10 @@ class Queues:
             "preemption": {"withinClusterQueue": "LowerPriority"},
             "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [quota]}],
         }
-        self._make("clusterqueues", {"metadata": {"name": self.name}, "spec": cluster_queue})
-        body = {"metadata": {"name": QUEUE}, "spec": {"clusterQueue": self.name}}
-        self._client.request("POST", place.path("localqueues", group=_WORKLOADS), body)
+        self._make("ClusterQueue", self.name, spec=cluster_queue)
+        self._make("LocalQueue", QUEUE, namespace=self.name, spec={"clusterQueue": self.name})
         for name, value in (("low", 100), ("high", 200)):
-            self._make("workloadpriorityclasses", {"metadata": {"name": self.priority(name)}, "value": value})
+            self._make("WorkloadPriorityClass", self.priority(name), value=value)
 
     def priority(self, name: str) -> str:
         """The class of priority of this name in these queues."""
@@ -87,8 +95,8 @@ class Queues:
             "DELETE", self.place.path("workloads", self.workloads()[job]["metadata"]["name"], _WORKLOADS)
         )
 
-    def _make(self, plural: str, body: Mapping[str, Any]) -> None:
-        self._client.request("POST", f"{API}/{plural}", body)
+    def _make(self, kind: str, name: str, **fields: Any) -> None:
+        make(self._client, kind, name, **fields)
 
 
 class ManyAgents(StandInAgents):

@@ -11,7 +11,7 @@ from tests.cluster.commands import wait
 from tests.operator.building import record
 from tests.operator.living import EVICTED
 from tests.operator.operating import MERGE, Operator, Place
-from tests.operator.queues import FLAVOR_LABEL, FLAVOR_TAINT, ManyAgents, Queues, queued_job
+from tests.operator.queues import FLAVOR_LABEL, FLAVOR_TAINT, ManyAgents, Queues, make, queued_job
 
 from shardwise_operator.runtime.kinds import condition_of
 
@@ -47,11 +47,11 @@ def queues(place: Place, operator: Operator) -> Iterator[Make]:
     del operator
     made: list[Queues] = []
 
-    def make(cpus: int, **fields: Any) -> Queues:
+    def making(cpus: int, **fields: Any) -> Queues:
         made.append(Queues(place, cpus, **fields))
         return made[-1]
 
-    yield make
+    yield making
     for each in made:
         each.remove()
 
@@ -86,7 +86,7 @@ def test_a_job_waits_for_quota_and_its_pods_go_where_the_flavor_says(place: Plac
 
     finished = made.condition("job", "Finished")
     assert (finished["status"], finished["reason"], finished["message"]) == ("True", "Succeeded", "100 steps")
-    assert condition_of({"status": place.status("next")}, "Admitted")["status"] == "True"
+    place.until("its status to say so", lambda: _admitted(place, "next") == "True")
 
 
 def test_a_preempted_job_saves_first_and_goes_on_later(place: Place, queues: Make, agents: ManyAgents) -> None:
@@ -229,9 +229,7 @@ def test_each_host_goes_to_the_place_that_was_found_for_its_rank(place: Place, q
         # No controller is there that would take the taint of a node without a kubelet away.
         client.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": None}}, MERGE)
     levels = [{"nodeLabel": block}, {"nodeLabel": host}]
-    client.request(
-        "POST", f"{kueue.API}/topologies", {"metadata": {"name": place.namespace}, "spec": {"levels": levels}}
-    )
+    make(client, "Topology", place.namespace, spec={"levels": levels})
     queues(4, topology=place.namespace, tolerations=[])
     job = queued_job()
     asked = {"annotations": {"kueue.x-k8s.io/podset-required-topology": block}}
@@ -255,6 +253,10 @@ def test_without_kueue_a_job_with_a_queue_is_refused(
 
         assert "kueue.enabled" in place.status()["message"]
         assert place.pods() == {}
+
+
+def _admitted(place: Place, name: str) -> str:
+    return str(condition_of({"status": place.status(name)}, "Admitted").get("status"))
 
 
 def _boosted(workload: dict[str, Any]) -> bool:

@@ -30,8 +30,8 @@ def decide(seen: Observed, now: float) -> Plan | None:
         events = (Event("Normal", EVICTED, f"{message}: the job saves, then waits in its queue again"),)
         state = replace(state, phase=Phase.SUSPENDING, not_before=None, stop_asked_at=now)
     assert state.stop_asked_at is not None
-    state = replace(state, reason=EVICTED, message=message)
     steps = stop_steps(seen, state.stop_asked_at, now)
+    state = replace(state, reason=EVICTED, message=message)
     return Plan(state=state, steps=steps, events=events, requeue_after_seconds=ASK_AGAIN_SECONDS)
 
 
