@@ -20,8 +20,8 @@ _CPUS = 2
 @pytest.fixture
 def queues(bare: Bare, release: Release, cluster_namespace: str, tmp_path: Path) -> Iterator[Queues]:
     """Return a queue with room for one job of the namespace; operator and Kueue know of each other."""
-    release.upgrade(**{"kueue.enabled": "true"})
     with kueue.operating(bare.client, tmp_path):
+        release.upgrade(**{"kueue.enabled": "true"})
         made = Queues(Place(bare.client, cluster_namespace), _CPUS, nodeLabels={}, tolerations=[])
         yield made
         made.remove()

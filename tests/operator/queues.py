@@ -37,7 +37,7 @@ def make(client: Client, kind: str, name: str, *, namespace: str = "", **fields:
 
 
 class Queues:
-    """A ClusterQueue with a quota of CPUs of one flavor, and a LocalQueue of it in one namespace."""
+    """A ClusterQueue with a quota of CPUs of one flavor, memory enough, and a LocalQueue of it in one namespace."""
 
     def __init__(self, place: Place, cpus: int, *, topology: str = "", **flavor: Any) -> None:
         """Make them, and classes of priority from `low` to `high`: 100 apart, since boosts come between them."""
@@ -48,12 +48,13 @@ class Queues:
         if topology:
             spec["topologyName"] = topology
         self._make("ResourceFlavor", self.name, spec=spec)
-        quota = {"name": self.name, "resources": [{"name": "cpu", "nominalQuota": str(cpus)}]}
+        resources = [{"name": "cpu", "nominalQuota": str(cpus)}, {"name": "memory", "nominalQuota": "64Gi"}]
+        quota = {"name": self.name, "resources": resources}
         cluster_queue = {
             "namespaceSelector": {},
             "queueingStrategy": "BestEffortFIFO",
             "preemption": {"withinClusterQueue": "LowerPriority"},
-            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [quota]}],
+            "resourceGroups": [{"coveredResources": ["cpu", "memory"], "flavors": [quota]}],
         }
         self._make("ClusterQueue", self.name, spec=cluster_queue)
         self._make("LocalQueue", QUEUE, namespace=self.name, spec={"clusterQueue": self.name})

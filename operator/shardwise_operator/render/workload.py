@@ -14,6 +14,7 @@ from shardwise_operator.runtime.kinds import WORKLOADS, Object, timestamp
 # By these Kueue chooses a flavor and counts; the rest of a pod would only make the object larger.
 _OF_A_POD = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
 _OF_A_CONTAINER = ("name", "image", "resources", "restartPolicy")
+_JOB_UID = "kueue.x-k8s.io/job-uid"  # by which Kueue names the job where it says who preempts whom
 # Kueue itself puts these back into the queue at once, and all others when what has evicted them is over.
 _QUEUED_AGAIN_AT_ONCE = ("Preempted", "NodeFailures")
 
@@ -34,7 +35,9 @@ def workload_manifest(seen: Observed, queue: str, priority: Priority) -> dict[st
     asked: dict[str, Any] = {"queueName": queue, "priority": priority.value, "podSets": [pods]}
     if priority.of is not None:
         asked["priorityClassRef"] = dict(priority.of)
-    return WORKLOADS.manifest(metadata(seen, workload_name(seen.name, seen.uid)), spec=asked)
+    meta = metadata(seen, workload_name(seen.name, seen.uid))
+    meta["labels"][_JOB_UID] = seen.uid
+    return WORKLOADS.manifest(meta, spec=asked)
 
 
 def running(workload: Workload, *, ready: bool, now: float) -> Object:

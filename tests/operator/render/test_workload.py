@@ -25,6 +25,7 @@ def test_all_hosts_of_all_slices_are_one_set() -> None:
     assert (pods["count"], "minCount" in pods) == (4, False)
     assert pods["template"]["spec"]["containers"][0]["resources"]["requests"]["google.com/tpu"] == "4"
     assert pods["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x2"
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == UID
     (owner,) = made["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == (UID, True)
 

@@ -83,7 +83,7 @@ def test_a_replaced_pod_does_not_queue() -> None:
 
 def test_quota_is_given_back_when_all_pods_have_ended() -> None:
     """Not before: another job's pods would not find the room that they were admitted to."""
-    old = {"round": 0, "attempt": 0}
+    old: dict[str, Any] = {"round": 0, "attempt": 0}
     state = begun(Phase.PENDING, round=1, pods={}, attempts={"0-0": 1, "0-1": 1})
     ending, over = pod("0-1", deleting_at=NOW, **old), pod("0-1", phase="Failed", **old)
 
