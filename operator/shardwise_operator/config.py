@@ -23,6 +23,8 @@ class Settings:
         tokens: makes the tokens of every job.
         pod_defaults: what the pods of every job have, unless its template says otherwise.
         job_network_policies: whether each job gets a NetworkPolicy of its own; if not, its namespace has one for all.
+        kueue: whether jobs may wait in the queues of Kueue, which must be there.
+        kueue_priority_boost: whether a job's priority there rises with the age of its newest checkpoint.
 
     """
 
@@ -33,6 +35,8 @@ class Settings:
     tokens: Tokens
     pod_defaults: PodDefaults = NO_DEFAULTS
     job_network_policies: bool = True
+    kueue: bool = False
+    kueue_priority_boost: bool = False
 
 
 def read_key(path: Path) -> Tokens:

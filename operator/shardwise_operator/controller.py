@@ -18,10 +18,19 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import trimmed
 from shardwise_operator.observe.poll import Poller
 from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.workload import kept_of_workload
 from shardwise_operator.reasons import INVALID
 from shardwise_operator.render.names import OURS
 from shardwise_operator.runtime.cache import Cache
-from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS, ACCELERATOR_CLASSES, PODS, TRAINING_JOBS, Object
+from shardwise_operator.runtime.kinds import (
+    ACCELERATOR_CATALOGS,
+    ACCELERATOR_CLASSES,
+    PODS,
+    RESOURCE_FLAVORS,
+    TRAINING_JOBS,
+    WORKLOADS,
+    Object,
+)
 from shardwise_operator.runtime.manager import Watch
 from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.recorder import Recorder
@@ -62,6 +71,7 @@ class JobController:
             Watch(kind=ACCELERATOR_CATALOGS, keys=lambda _: [CATALOG_KEY]),
             Watch(kind=PODS, keys=_job_of, labels=OURS, keep=trimmed),
             *(Watch(kind=kind, keys=_job_of, labels=OURS, metadata_alone=True) for kind in CHILDREN),
+            *(self._queue_watches() if self.settings.kueue else ()),
         ]
 
     def reconcile(self, key: Key) -> float | None:
@@ -95,6 +105,11 @@ class JobController:
     def jobs(self) -> list[Object]:
         """Return all jobs that the operator looks after, as the cache has them."""
         return [job for job in self.cache.list(TRAINING_JOBS) if self._looks_after(job)]
+
+    def _queue_watches(self) -> Iterator[Watch]:
+        """Yield what there is of Kueue's: a flavor wakes nobody, since it is there before a queue can assign it."""
+        yield Watch(kind=WORKLOADS, keys=_job_of, labels=OURS, keep=kept_of_workload)
+        yield Watch(kind=RESOURCE_FLAVORS, keys=lambda _: [])
 
     def _looks_after(self, job: Object) -> bool:
         return str(job["spec"].get("managedBy", "")) == self.settings.managed_by

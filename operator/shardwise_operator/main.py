@@ -65,6 +65,10 @@ def run(  # noqa: PLR0913  the options of the command
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs that are reconciled at a time.")] = 4,
     poll_seconds: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds between two polls of a job.")] = 2,
     job_network_policies: Annotated[bool, typer.Option(help="Give each job a NetworkPolicy of its own.")] = True,
+    kueue: Annotated[bool, typer.Option(help="Let jobs wait in the queues of Kueue, which must be there.")] = False,
+    kueue_priority_boost: Annotated[
+        bool, typer.Option(help="Raise a job's priority in its queue with the age of its newest checkpoint.")
+    ] = False,
     pod_defaults: Annotated[str, typer.Option(help="JSON: what the pods of every job have unless it says so.")] = "{}",
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 300,
     burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 600,
@@ -91,6 +95,8 @@ def run(  # noqa: PLR0913  the options of the command
         tokens=read_key(key_file),
         pod_defaults=read_pod_defaults(pod_defaults),
         job_network_policies=job_network_policies,
+        kueue=kueue,
+        kueue_priority_boost=kueue_priority_boost,
     )
     certificate = Certificate(tls) if tls else None
     token_of_metrics = TokenFile(metrics_token) if metrics_token else None

@@ -16,6 +16,7 @@ RECONCILING = "Reconciling"  # the operator still brings the job on
 SCHEDULED = "Scheduled"
 NOTICE_TOO_SHORT = "NoticeTooShort"
 FITS = "Fits"
+ADMITTED = "Admitted"  # its queue has; of a job with a queue
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 TRUE: Final = "True"
@@ -32,6 +33,8 @@ MEMORY_UNKNOWN = "MemoryUnknown"  # the class does not give the memory of a devi
 PREFLIGHT_FAILED = "PreflightFailed"  # the plan came to no verdict
 QUOTA = "QuotaExceeded"  # the API server refused a pod
 REFUSED = "Refused"  # the API server refused an object for another reason
+QUEUED = "Queued"  # its queue has not admitted it yet; the message is the queue's
+EVICTED = "Evicted"  # its queue has taken the quota back; it saves, then waits to be admitted again
 SCHEDULING = "Scheduling"  # not every pod has a node yet
 UNSCHEDULABLE = "Unschedulable"  # no node fits; the message is the scheduler's
 WAITING_FOR_SLICE = "WaitingForSlice"  # the slice's first host has no place yet

@@ -17,8 +17,8 @@ from typing import Annotated
 
 import typer
 from images.build import build as build_image
+from tests.cluster import kueue, lifecycle, loading, nodes
 from tests.cluster import kwok as kwok_nodes
-from tests.cluster import lifecycle, loading, nodes
 from tests.cluster.api_server import ApiServer
 from tests.cluster.commands import ClusterError, say
 from tests.cluster.places import BUILDAH_ENVIRONMENT, CACHE, KUBECONFIG
@@ -40,6 +40,7 @@ def build() -> None:
 def prepare() -> None:
     """Build all that the tests need before they begin, so that none of them waits: programs, and images for nodes."""
     programs()
+    kueue.prepare()
     if reason := lifecycle.impossible():
         say(f"no images: {reason}")
         return

@@ -16,8 +16,10 @@ from shardwise.protocol.pods import PLAN, TerminationRecord, Verdict
 from shardwise_operator.config import Settings
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import Snapshot, take_snapshot
 from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.observe.workload import Admission, Workload
 from shardwise_operator.render.names import pod_name
 from shardwise_operator.render.secret import Tokens
 
@@ -189,3 +191,21 @@ def record(code: int | None = 0, **fields: Any) -> TerminationRecord:
         **fields,
     }
     return TerminationRecord(**filled)
+
+
+def workload(**fields: Any) -> Workload:
+    """The job's Workload, in its queue, which has not looked at it, unless told otherwise."""
+    raw = {"metadata": {"name": "job-shardwise-11111111", "uid": "uid-workload", "resourceVersion": "7"}, "status": {}}
+    return Workload(**{"name": "job-shardwise-11111111", "uid": "uid-workload", "queue": "team", "raw": raw, **fields})
+
+
+def admitted(**fields: Any) -> Queueing:
+    """How a job stands whose queue has admitted it."""
+    filled = {"reserved": True, "admitted": True, "admitted_at": NOW - 60, "cluster_queue": "cluster", **fields}
+    return Queueing(queue="team", workload=workload(**filled), admission=Admission())
+
+
+def evicted(**fields: Any) -> Queueing:
+    """How a job stands whose queue wants its quota back."""
+    why = {"evicted": "Preempted", "evicted_message": "Preempted to accommodate a workload"}
+    return Queueing(queue="team", workload=workload(**{"reserved": True, **why, **fields}))

@@ -11,6 +11,7 @@ from shardwise_operator.decide.plan import Plan, Policy, soonest
 from shardwise_operator.decide.policies import (
     avoided_nodes,
     deadline,
+    eviction,
     finished,
     losses,
     lost_place,
@@ -25,6 +26,7 @@ from shardwise_operator.observe.observed import Observed
 POLICIES: tuple[Policy, ...] = (
     finished,  # a Complete or Failed job is only cleaned up
     outcome,  # a run that has ended has ended, whatever else is asked of the job
+    eviction,  # before the suspension, which ends where this one goes on: in the queue
     suspension,  # before the losses: pods that go because they were told to are not charged
     resume,  # starts the round that all policies below are about
     deadline,  # before the losses: a round that is to end gets no replacements

@@ -25,7 +25,7 @@ def _policies(settings: Settings) -> tuple[Policy, ...]:
     """Return the policies in their order, which is that of their steps: one that is refused holds back all after it."""
     return (
         node_maintenance,  # first: its node is about to go
-        queueing,  # a queue frees the quota that new pods may need
+        queueing.QueuePolicy(settings),  # before the creation, which waits for its admission
         cleanup,  # deleted pods free nodes for new ones
         creation.Creation(settings),
         placement,  # after the pods of a slice's first host, which bring the others their place

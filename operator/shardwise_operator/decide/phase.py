@@ -9,7 +9,7 @@ from shardwise.protocol.run_status import RunSummary
 from shardwise_operator import reasons
 from shardwise_operator.decide.pending import pending_reason
 from shardwise_operator.decide.plan import Plan, never
-from shardwise_operator.decide.policies import preflight
+from shardwise_operator.decide.policies import preflight, queueing
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, TRUE, UNKNOWN, ConditionStatus
@@ -30,9 +30,12 @@ def with_phase(seen: Observed, now: float) -> State:
     if not seen.state.cleared:
         return preflight.with_phase(seen, now)
     pods = seen.current_pods()
+    if seen.queued and not pods:
+        return queueing.with_phase(seen, now)
     reason, message = pending_reason(seen, now)
     placed: ConditionStatus = TRUE if reason == reasons.PLACED else FALSE
-    state = seen.state.with_condition(reasons.SCHEDULED, placed, reason, message, now=now)
+    state = queueing.with_admission(seen, seen.state)
+    state = state.with_condition(reasons.SCHEDULED, placed, reason, message, now=now)
     if len(pods) < len(seen.hosts) or any(not pod.running for pod in pods):
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
         return state.at(phase, FALSE, reason, message, now=now)

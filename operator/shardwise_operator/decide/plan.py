@@ -31,6 +31,14 @@ class Patch:
 
 
 @dataclass(frozen=True)
+class ReplaceStatus:
+    """Replace the status of an object that still has this UID and resourceVersion."""
+
+    kind: Kind
+    obj: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Delete:
     """Delete the object that has this UID; without `grace_seconds`, in its own grace period."""
 
@@ -65,7 +73,7 @@ class RequestSave:
     accepted: Event
 
 
-Step = Create | Patch | Delete | RequestStop | RequestSave
+Step = Create | Patch | ReplaceStatus | Delete | RequestStop | RequestSave
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,22 @@ from shardwise_operator.observe.nodes import Nodes
 from shardwise_operator.observe.observed import Guard, Observed
 from shardwise_operator.observe.pod import read_pod
 from shardwise_operator.observe.poll import Poll
+from shardwise_operator.observe.queueing import Queues
 from shardwise_operator.observe.rivals import Rivals
 from shardwise_operator.observe.snapshot import Snapshot, read_snapshot, take_snapshot
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.observe.state_fields import read_state
 from shardwise_operator.render.names import config_map_name, pod_name, policy_name
 from shardwise_operator.runtime.errors import NotFoundError
-from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, PODS, Kind, Object
+from shardwise_operator.runtime.kinds import (
+    ACCELERATOR_CLASSES,
+    CONFIG_MAPS,
+    NETWORK_POLICIES,
+    PODS,
+    Kind,
+    Object,
+    seconds_of,
+)
 from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.store import controller_uid
 
@@ -56,6 +65,7 @@ class Observer:
         """Read from `caches`, and from `api` what a cache must not be trusted with."""
         self._caches, self._api, self._settings = caches, api, settings
         self._nodes, self._rivals = Nodes(caches, api), Rivals(caches)
+        self._queues = Queues(caches, api, self._own, enabled=settings.kueue)
         self._snapshots = _Results[Snapshot]()
         self._desired = _Results[Snapshot | str]()
         self._lock = threading.Lock()
@@ -79,7 +89,8 @@ class Observer:
             # Nothing but its pods in the cache and its time to live decide what follows. There may be thousands of such
             # jobs, and after a failover all are looked at.
             self.forget(known.key)
-            return replace(known, pods=tuple(read_pod(raw) for raw in self._own(PODS, known.uid)))
+            pods = tuple(read_pod(raw) for raw in self._own(PODS, known.uid))
+            return replace(known, pods=pods, queueing=self._queues.observe(job, None))
         return self._observe_children(known, job, poll, now)
 
     def _observe_children(self, known: Observed, job: Object, poll: Poll | None, now: float) -> Observed:
@@ -107,6 +118,7 @@ class Observer:
             silent_nodes=silent,
             poll=poll,
         )
+        seen = replace(seen, queueing=self._queues.observe(job, seen.made_of))
         older_rival = self._rivals.older(job["metadata"], seen.current_pods()) if state.phase == Phase.PENDING else ""
         return replace(seen, gone_places=self._nodes.gone_places(seen), older_rival=older_rival)
 
@@ -129,16 +141,20 @@ class Observer:
         classes = {each["metadata"]["name"]: each for each in self._caches.list(ACCELERATOR_CLASSES)}
         machine = classes.get(job["spec"]["hardware"]["accelerator"])
         version = machine["metadata"]["resourceVersion"] if machine else tuple(sorted(classes))
-        known = (job["metadata"]["uid"], job["metadata"].get("generation"), version)
+        metadata = job["metadata"]
+        # A label changes without a new generation of the spec.
+        labels = tuple(sorted(metadata.get("labels", {}).items()))
+        known = (metadata["uid"], metadata.get("generation"), labels, version)
 
         def taking() -> Snapshot | str:
             try:
                 settings = self._settings
+                self._queues.check(job)
                 return take_snapshot(job, classes, image=settings.trainer_image, pod_defaults=settings.pod_defaults)
             except JobError as error:
                 return str(error)
 
-        return self._desired.get_or_make((job["metadata"]["namespace"], job["metadata"]["name"]), known, taking)
+        return self._desired.get_or_make((metadata["namespace"], metadata["name"]), known, taking)
 
     def _pods(self, known: Observed) -> Iterator[Object]:
         cached = self._own(PODS, known.uid)
@@ -198,6 +214,7 @@ class _Results(Generic[T]):
 
 def _without_children(job: Object) -> Observed:
     metadata, status = job["metadata"], job.get("status", {})
+    saved = status.get("checkpoint", {})
     return Observed(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -206,7 +223,8 @@ def _without_children(job: Object) -> Observed:
         deleting="deletionTimestamp" in metadata,
         ttl_seconds=_seconds(job["spec"].get("ttlAfterFinished")),
         state=read_state(status),
-        saved_step=status.get("checkpoint", {}).get("step"),
+        saved_step=saved.get("step"),
+        saved_at=seconds_of(saved["time"]) if "time" in saved else None,
     )
 
 

@@ -8,6 +8,7 @@ from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
+from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import State
 from shardwise_operator.runtime.queue import Key
@@ -39,6 +40,7 @@ class Observed:
         ttl_seconds: how long a finished job is kept.
         state: how far it is, by its status.
         saved_step: the newest checkpoint's step in its status; None without one.
+        saved_at: when that was saved; None if that is not known.
         desired: its spec as it is now, with its class; None if the two do not go together.
         problem: why they do not; "" if they do.
         snapshot: what the pods of this round are made of; None before its ConfigMap is there.
@@ -52,6 +54,7 @@ class Observed:
         silent_nodes: nodes of its pods whose kubelet is silent.
         older_rival: the older job for which this one gives its nodes back, as "namespace/name"; "" without one.
         poll: the last status of host 0; None if it is not polled.
+        queueing: how it stands with its queue; None without one.
 
     """
 
@@ -66,6 +69,7 @@ class Observed:
     ttl_seconds: float | None = None
     state: State = field(default_factory=State)
     saved_step: int | None = None
+    saved_at: float | None = None
     desired: Snapshot | None = None
     problem: str = ""
     snapshot: Snapshot | None = None
@@ -79,6 +83,7 @@ class Observed:
     silent_nodes: frozenset[str] = frozenset()
     older_rival: str = ""
     poll: Poll | None = None
+    queueing: Queueing | None = None
 
     @cached_property
     def _numbered(self) -> dict[tuple[str, int], Pod]:
@@ -109,6 +114,11 @@ class Observed:
     def hosts(self) -> tuple[str, ...]:
         """The hosts of this round, host 0 first."""
         return self.made_of.hosts if self.made_of else ()
+
+    @property
+    def queued(self) -> bool:
+        """Whether the job has a queue that has not admitted it, so that no pod of its hosts may be there."""
+        return self.queueing is not None and bool(self.queueing.queue) and self.queueing.admission is None
 
     @property
     def grace_seconds(self) -> float:

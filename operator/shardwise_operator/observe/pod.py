@@ -8,10 +8,6 @@ from shardwise.protocol import pods
 from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator.runtime.kinds import seconds_of
 
-# Kueue's marks: the name of a pod's group, and "false" on any pod of a group that gets no further pods.
-GROUP = "kueue.x-k8s.io/pod-group-name"
-UNFOLLOWED = "kueue.x-k8s.io/retriable-in-group"
-
 _ENDED = ("Succeeded", "Failed")
 _READ = ("nodeName", "nodeSelector", "schedulingGates")  # of the spec
 _ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")  # reasons of a container that only waits for its turn
@@ -49,8 +45,6 @@ class Pod:
         exit_code: the exit code of its container; None before it has ended.
         termination_message: the termination message of its container.
         record: the same as a record, if it is that of an agent.
-        group: the group in which a queue admits it; "" without a queue.
-        unfollowed: whether it tells the queue that its group gets no further pods.
 
     """
 
@@ -80,8 +74,6 @@ class Pod:
     exit_code: int | None = None
     termination_message: str = ""
     record: TerminationRecord | None = None
-    group: str = ""
-    unfollowed: bool = False
 
     @property
     def slice(self) -> int:
@@ -167,8 +159,6 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         exit_code=ended.get("exitCode"),
         termination_message=ended.get("message", ""),
         record=TerminationRecord.loads(ended.get("message", "")) if ended else None,
-        group=labels.get(GROUP, ""),
-        unfollowed=metadata.get("annotations", {}).get(UNFOLLOWED) == "false",
     )
 
 

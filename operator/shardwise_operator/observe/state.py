@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from shardwise_operator.reasons import FALSE, READY, STALLED, ConditionStatus
+from shardwise_operator.reasons import ADMITTED, FALSE, READY, STALLED, ConditionStatus
 
 
 class Phase(StrEnum):
@@ -165,4 +165,6 @@ class State:
     def at_rest(self, reason: str, *, now: float) -> "State":
         """Return the state with conditions that say that nothing runs any more, whatever host 0 last reported."""
         state = self.with_condition(READY, FALSE, reason, "", now=now)
-        return state.with_condition(STALLED, FALSE, reason, "", now=now) if state.condition(STALLED) else state
+        for kind in (STALLED, ADMITTED):
+            state = state.with_condition(kind, FALSE, reason, "", now=now) if state.condition(kind) else state
+        return state

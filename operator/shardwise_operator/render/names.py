@@ -27,6 +27,11 @@ def secret_name(job: str, uid: str) -> str:
     return f"{job}-shardwise-{uid[:8]}"
 
 
+def workload_name(job: str, uid: str) -> str:
+    """What a queue admits; the UID in it tells it from that of an earlier job of the same name, which may be there."""
+    return f"{job}-shardwise-{uid[:8]}"
+
+
 def pod_name(job: str, host: str, attempt: int) -> str:
     """One pod of a host, "<slice>-<host>", or of the plan."""
     return f"{job}-{host}-{attempt}"

@@ -12,8 +12,8 @@ from shardwise.job.load import as_data
 from shardwise.job.topology import node_labels
 from shardwise.protocol import pods
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.pod import GROUP
 from shardwise_operator.observe.snapshot import Snapshot
+from shardwise_operator.observe.workload import Admission
 from shardwise_operator.render.container import container, side_container
 from shardwise_operator.render.names import metadata, pod_name
 from shardwise_operator.render.security import pod_security
@@ -28,7 +28,6 @@ LOST_NODES = [
     {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_SECONDS}
     for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 ]
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,18 @@ def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
     """The next pod of a host, "<slice>-<host>"."""
     snapshot = seen.round_snapshot
     meta, asked = metadata(seen, pod_name(seen.name, host, seen.state.attempts[host])), snapshot.pod.metadata
-    queue_labels, queue_annotations = _queue_marks(seen, snapshot)
-    meta["labels"] = {**asked.get("labels", {}), **queue_labels, **meta["labels"], **_labels(seen, host)}
+    queue = _admission(seen)
+    meta["labels"] = {**asked.get("labels", {}), **queue.labels, **meta["labels"], **_labels(seen, host)}
     alone = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-    meta["annotations"] = {**alone, **queue_annotations, **asked.get("annotations", {})}
+    meta["annotations"] = {**alone, **queue.annotations, **asked.get("annotations", {})}
     return PODS.manifest(meta, spec=_spec(seen, snapshot, host, place))
 
 
 def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[str, Any]:
     label = snapshot.placement_label
     pool = {label: place.pool} if label and place.pool else {}
+    queue = _admission(seen)
+    domain = queue.domains[snapshot.rank(host)] if queue.domains else {}
     asked = snapshot.pod.spec
     sides = [side_container(each) for each in asked.get("containers", []) if each["name"] != pods.AGENT]
     spec: dict[str, Any] = {
@@ -70,11 +71,13 @@ def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[s
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {
+            **queue.node_selector,
+            **domain,
             **asked.get("nodeSelector", {}),
             **node_labels(snapshot.machine, snapshot.job.spec.hardware),
             **pool,
         },
-        "tolerations": _tolerations(snapshot),
+        "tolerations": [*_tolerations(snapshot), *map(dict, queue.tolerations)],
         "securityContext": pod_security(snapshot, snapshot.machine.spec.pod_security),
         "containers": [container(seen, snapshot, host), *sides],
         "volumes": volumes(seen, snapshot),
@@ -156,14 +159,7 @@ def _elsewhere(node: str) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _queue_marks(seen: Observed, snapshot: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
-    """Kueue's labels and annotations of a group of pods, one for each round, all of one queue; none without a queue.
-
-    They say how many the pods are, and that they ask for the same: by their affinities alone Kueue would tell them
-    apart. A group has eight roles at most, and a pod of a role that its group did not have is never let in.
-    """
-    queue = snapshot.job.metadata.labels.get(_QUEUE_LABEL)
-    if not queue:
-        return {}, {}
-    labels = {_QUEUE_LABEL: queue, GROUP: f"{seen.name}-{seen.uid[:8]}-{seen.state.round}"}
-    return labels, {"kueue.x-k8s.io/pod-group-total-count": str(len(seen.hosts)), "kueue.x-k8s.io/role-hash": "host"}
+def _admission(seen: Observed) -> Admission:
+    """Return what the job's queue gives to its pods; nothing without one."""
+    queueing = seen.queueing
+    return queueing.admission if queueing and queueing.admission else Admission()

@@ -80,6 +80,12 @@ LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 TRAINING_JOBS = Kind("shardwise.dev", "v1alpha1", "trainingjobs", "TrainingJob")
 ACCELERATOR_CLASSES = Kind("shardwise.dev", "v1alpha1", "acceleratorclasses", "AcceleratorClass", namespaced=False)
 ACCELERATOR_CATALOGS = Kind("shardwise.dev", "v1alpha1", "acceleratorcatalogs", "AcceleratorCatalog", namespaced=False)
+WORKLOADS = Kind("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+RESOURCE_FLAVORS = Kind("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)
+WORKLOAD_PRIORITY_CLASSES = Kind(
+    "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False
+)
+PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
 _ADMISSION = "admissionregistration.k8s.io"
 POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)

@@ -11,7 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from shardwise_operator.decide.plan import Create, Delete, Event, Patch, Plan, RequestSave, RequestStop, Step
+from shardwise_operator.decide.plan import (
+    Create,
+    Delete,
+    Event,
+    Patch,
+    Plan,
+    ReplaceStatus,
+    RequestSave,
+    RequestStop,
+    Step,
+)
 from shardwise_operator.observe.agents import Target
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import NAME_CONFLICT, QUOTA, REFUSED
@@ -67,7 +77,7 @@ class Applier:
         """Write through `api`, and send requests to host 0 through `requests`."""
         self._api, self._requests, self._tokens = api, asks, tokens
         self._pool = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="pods")
-        self._patched: dict[Key, list[tuple[Patch, float]]] = {}
+        self._changed: dict[Key, list[tuple[Patch | ReplaceStatus, float]]] = {}
 
     def apply(self, seen: Observed, plan: Plan) -> Outcome:
         """Carry out the steps in their order, up to one that is refused.
@@ -88,7 +98,7 @@ class Applier:
     def forget(self, key: Key) -> None:
         """Drop what is kept of a job that is gone, or is not this operator's."""
         self._requests.forget(key)
-        self._patched.pop(key, None)
+        self._changed.pop(key, None)
 
     def _carry_out_all(self, seen: Observed, steps: Sequence[Step], outcome: Outcome, *, most: int) -> None:
         """Carry out steps in growing batches, each with up to `most` at once, up to one with a refusal."""
@@ -108,8 +118,8 @@ class Applier:
         match step:
             case Create():
                 self._create(seen, step, outcome)
-            case Patch():
-                self._patch(seen, step)
+            case Patch() | ReplaceStatus():
+                self._change(seen, step)
             case Delete():
                 self._api.delete(step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds)
             case RequestStop():
@@ -133,14 +143,17 @@ class Applier:
         else:
             outcome.made.append((step.kind, made))
 
-    def _patch(self, seen: Observed, step: Patch) -> None:
-        """Patch once: the next passes decide the same, because the cache does not show the patch yet."""
+    def _change(self, seen: Observed, step: Patch | ReplaceStatus) -> None:
+        """Change an object once: the next passes decide the same, because the cache does not show the change yet."""
         now = time.monotonic()
-        lately = [each for each in self._patched.get(seen.key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
-        if step not in [patched for patched, _ in lately]:
-            self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+        lately = [each for each in self._changed.get(seen.key, ()) if now - each[1] < _CACHE_LAG_SECONDS]
+        if step not in [changed for changed, _ in lately]:
+            if isinstance(step, Patch):
+                self._api.patch(step.kind, seen.namespace, step.name, dict(step.patch), uid=step.uid)
+            else:
+                self._api.replace_status(step.kind, dict(step.obj))
             lately.append((step, now))
-        self._patched[seen.key] = lately
+        self._changed[seen.key] = lately
 
     def _exists(self, seen: Observed, step: Create, outcome: Outcome, error: AlreadyExistsError) -> None:
         if step.kind == SECRETS:  # its name has the job's UID in it, so it is this job's

@@ -10,7 +10,7 @@ from typing import Any
 from shardwise_operator import reasons
 from shardwise_operator.decide.plan import Event
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.reasons import TRUE, Lost
+from shardwise_operator.reasons import FALSE, TRUE, Lost
 from shardwise_operator.runtime.kinds import Object, condition_of
 
 _FAULTS = (reasons.UNSCHEDULABLE, reasons.IMAGE, reasons.CONTAINER, reasons.QUOTA, reasons.REFUSED)
@@ -19,6 +19,7 @@ _WAITS = {reasons.WAITING_FOR_SLICE: "Normal", **dict.fromkeys(_FAULTS, "Warning
 
 def milestones(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
     """Yield an event for each milestone between two statuses."""
+    yield from _queue(before, after)
     yield from _waits(before, after)
     yield from _progress(before, after)
     yield from _restarted(before, after)
@@ -33,6 +34,14 @@ def _waits(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Even
     reason = latest.get("reason", "")
     if reason != known.get("reason") and reason in _WAITS:
         yield Event(_WAITS[reason], reason, latest.get("message", ""))
+
+
+def _queue(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
+    known, latest = (condition_of({"status": status}, reasons.ADMITTED) for status in (before, after))
+    if latest.get("status") == TRUE != known.get("status"):
+        yield Event("Normal", reasons.ADMITTED, latest["message"])
+    elif latest.get("status") == FALSE and latest.get("reason") == reasons.QUEUED and not known:
+        yield Event("Normal", reasons.QUEUED, latest["message"])
 
 
 def _progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:

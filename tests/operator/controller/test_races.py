@@ -254,10 +254,12 @@ def test_a_new_operator_changes_nothing(place: Place, api_server: ApiServer, nam
 
 
 def test_jobs_of_another_operator_are_left_alone(place: Place, api_server: ApiServer, namespace: str) -> None:
-    """`spec.managedBy` says whose they are."""
+    """`spec.managedBy` says whose they are: another operator's, or another controller's."""
     with Operator(api_server.kubeconfig, namespace, StandInAgents(), managed_by="ours"):
         place.apply(manifest("theirs"))
+        place.apply(manifest("elsewhere", managedBy="kueue.x-k8s.io/multikueue"))
         place.apply(manifest("mine", managedBy="ours"))
         place.until_pods("mine-0-0-0", "mine-0-1-0", job="mine")
 
         assert place.status("theirs") == {}
+        assert place.status("elsewhere") == {}

@@ -9,7 +9,7 @@ from unittest.mock import ANY
 import pytest
 import yaml
 from tests.conftest import Golden
-from tests.operator.building import SETTINGS, UID, asking, begun, classes, manifest, seen, snapshot
+from tests.operator.building import SETTINGS, UID, asking, begun, classes, manifest, seen, snapshot, workload
 
 from shardwise.job.document import Document, parse_document
 from shardwise.job.load import dump, loads
@@ -18,7 +18,9 @@ from shardwise.protocol.errors import JobError
 from shardwise.protocol.pods import CONTRACT
 from shardwise_operator.config import read_key
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import read_snapshot
+from shardwise_operator.observe.workload import Admission
 from shardwise_operator.render.children import children
 from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
@@ -341,39 +343,17 @@ def test_a_node_that_failed_twice_is_avoided() -> None:
     assert "node-7" in str(terms["requiredDuringSchedulingIgnoredDuringExecution"])
 
 
-def test_a_queue_gets_its_marks() -> None:
-    """With Kueue's label on the job its pods are one group of their number, and one role, though no two are alike."""
-    job = manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2})
-    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    made_of = snapshot(job)
-    observed = seen(begun(hosts=made_of.hosts), made_of=made_of)
-    pods = [pod_manifest(observed, host, Place(pool="a", avoid_pool="b")) for host in made_of.hosts]
+def test_a_queue_says_where_its_pods_go() -> None:
+    """Beside what class and job ask for: the labels and the tolerations of the flavor, and the place of the rank."""
+    domains = tuple({"rack": f"rack-{rank}"} for rank in range(2))
+    taint = {"key": "spot", "operator": "Exists"}
+    given = Admission(labels={"a": "b"}, node_selector={"pool": "spot"}, tolerations=(taint,), domains=domains)
+    queueing = Queueing(queue="team", workload=workload(admitted=True), admission=given)
+    made = pod_manifest(seen(begun(), queueing=queueing), "0-1", Place())
 
-    marks = [{name: value for part in ("labels", "annotations") for name, value in each["metadata"][part].items()
-              if "kueue" in name} for each in pods]  # fmt: skip
-    assert (
-        marks
-        == [
-            {
-                "kueue.x-k8s.io/queue-name": "team",
-                "kueue.x-k8s.io/pod-group-name": f"job-{UID[:8]}-0",
-                "kueue.x-k8s.io/pod-group-total-count": "4",
-                "kueue.x-k8s.io/role-hash": "host",
-            }
-        ]
-        * 4
-    )
-
-
-def test_a_round_keeps_its_queue() -> None:
-    """A label that is edited meanwhile would make a group of two queues, which Kueue refuses."""
-    job = manifest()
-    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    read = read_snapshot(snapshot(job).data)
-
-    made = pod_manifest(seen(begun(), made_of=read), "0-0", Place())
-
-    assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert made["metadata"]["labels"]["a"] == "b"
+    assert made["spec"]["nodeSelector"] == {"pool": "spot", "rack": "rack-1"}
+    assert made["spec"]["tolerations"][-1] == taint
 
 
 def test_of_the_operator_s_namespace_only_its_pods_come_in() -> None:

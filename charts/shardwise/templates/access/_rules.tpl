@@ -24,6 +24,14 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]  # patch: host 0 becomes an owner; delete: some clusters ask for it there
+{{- if .Values.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]  # patch: another queue, the boost; delete: at a suspend
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [update]  # that all pods run, that a job has given its quota back, its end
+{{- end }}
 {{- end }}
 
 {{/* What it does with objects of no namespace. */}}
@@ -41,4 +49,15 @@
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch]  # of a host: its place, whether it is still there, and notice of its end
+{{- if .Values.kueue.enabled }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors]
+  verbs: [list, watch]  # where the pods of an admitted job may go
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloadpriorityclasses]
+  verbs: [get]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [get, list]  # list: the one that counts where a job names none
+{{- end }}
 {{- end }}

@@ -43,7 +43,7 @@ class Creation:
             return
         if seen.state.planning and PLAN not in seen.state.pods:
             yield Create(PODS, plan_manifest(seen))
-        if not seen.state.cleared:
+        if not seen.state.cleared or seen.queued:
             return
         hosts = [host for host in seen.hosts if host not in seen.state.pods and _free(seen, host, now)]
         if hosts:
@@ -59,5 +59,9 @@ def _free(seen: Observed, host: str, now: float) -> bool:
 
 def _place(seen: Observed, host: str) -> Place:
     slice_ = host.split("-", maxsplit=1)[0]
+    if seen.queueing and seen.queueing.admission and seen.queueing.admission.domains:
+        return Place(
+            pool=seen.pools.get(int(slice_))
+        )  # the queue has chosen the places, and chooses others for lost ones
     avoid = seen.state.avoid
     return Place(pool=seen.pools.get(int(slice_)), avoid=avoid.get(host), avoid_pool=avoid.get(slice_))

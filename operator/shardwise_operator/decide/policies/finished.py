@@ -3,11 +3,14 @@
 Its ended pods stay, with their logs, as long as the job.
 """
 
-from shardwise_operator.decide.plan import Delete, Event, Plan, Step, never, soonest
-from shardwise_operator.decide.policies import queueing
+from collections.abc import Iterator
+
+from shardwise_operator.decide.plan import Delete, Event, Plan, ReplaceStatus, Step, never, soonest
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.reasons import EXPIRED
-from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.reasons import COMPLETE, EXPIRED, FAILED
+from shardwise_operator.render.workload import ended
+from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS, WORKLOADS
 
 # The agents of a run that is over end by themselves; a pod that has not ended by then is deleted.
 LINGER_SECONDS = 30.0
@@ -32,4 +35,15 @@ def decide(seen: Observed, now: float) -> Plan | None:
         waits.append(completed_at + LINGER_SECONDS - now)
     else:
         steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in lingering)
-    return Plan(state=seen.state, steps=(*queueing.marks(seen), *steps), requeue_after_seconds=soonest(waits))
+    return Plan(state=seen.state, steps=(*_told(seen, now), *steps), requeue_after_seconds=soonest(waits))
+
+
+def _told(seen: Observed, now: float) -> Iterator[ReplaceStatus]:
+    """Yield the end of the job's Workload, which frees its quota, once no pod may do anything more."""
+    workload = seen.queueing.workload if seen.queueing else None
+    if workload is None or workload.finished or any(not pod.ended for pod in seen.pods):
+        return
+    complete = seen.state.phase == Phase.COMPLETE
+    condition = seen.state.condition(COMPLETE if complete else FAILED)
+    message = condition.message if condition else ""
+    yield ReplaceStatus(WORKLOADS, ended(workload, complete=complete, message=message, now=now))

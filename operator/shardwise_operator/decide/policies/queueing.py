@@ -1,32 +1,130 @@
-"""A group of pods that is over: tell its queue that no replacements follow, so that it frees their quota.
+"""A job in a queue of Kueue: its Workload is made, told how the job stands, and moved where its owner moves the job.
 
-Kueue has a group for each round. It keeps the quota, and the ended pods, of a group that has not succeeded as a whole,
-for pods that may replace them. A mark on one pod of the group ends that.
+The pods come once it is admitted (`creation.py`), and stop if its quota is taken back (`eviction.py`). The quota stays
+with the job as long as one of them may still do something: so a pod that is replaced never queues again.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from shardwise_operator.decide.plan import Patch, Plan, never
+from shardwise_operator.config import Settings
+from shardwise_operator.decide.endings import all_ended
+from shardwise_operator.decide.plan import Create, Delete, Patch, Plan, ReplaceStatus, Step
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.pod import UNFOLLOWED, Pod
-from shardwise_operator.observe.state import FINISHED, Phase
-from shardwise_operator.runtime.kinds import PODS
+from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.observe.workload import BOOST, Workload
+from shardwise_operator.reasons import ADMITTED, EVICTED, FALSE, QUEUED, SCHEDULED, TRUE
+from shardwise_operator.render.workload import released, running, workload_manifest
+from shardwise_operator.runtime.kinds import WORKLOADS
 
-wake = never
+# No watch tells of a class of priority, or of a flavor.
+_LOOK_AGAIN_SECONDS = 15.0
+# What a job could lose is what it did since its last checkpoint. Each step of the boost is a write, so there are few.
+_BOOSTED_AFTER_SECONDS = (300.0, 1200.0, 4800.0)
 
 
-def decide(seen: Observed, _now: float) -> Plan:
-    """Mark the groups that are over."""
-    return Plan(state=seen.state, steps=tuple(marks(seen)))
+@dataclass(frozen=True)
+class QueuePolicy:
+    """The policy, with the settings that say whether priorities are boosted."""
+
+    settings: Settings
+
+    def decide(self, seen: Observed, now: float) -> Plan:
+        """Make the Workload, or tell Kueue what has changed."""
+        return Plan(state=seen.state, steps=tuple(self._steps(seen, now)))
+
+    def wake(self, seen: Observed, now: float) -> float | None:
+        """Return when to look for what is missing, or when the next boost is due."""
+        if seen.queueing is None:
+            return None
+        if seen.queueing.problem:
+            return _LOOK_AGAIN_SECONDS
+        age = _age_seconds(seen, now)
+        if not self.settings.kueue_priority_boost or age is None or seen.queued:
+            return None
+        return next((after - age for after in _BOOSTED_AFTER_SECONDS if after > age), None)
+
+    def _steps(self, seen: Observed, now: float) -> Iterator[Step]:
+        queueing = seen.queueing
+        if queueing is None or not seen.state.cleared:
+            return
+        workload = queueing.workload
+        if workload is None:
+            if queueing.priority is not None and _stopped(seen, now):
+                yield Create(WORKLOADS, workload_manifest(seen, queueing.queue, queueing.priority))
+        elif not queueing.queue:
+            yield from left(seen)
+        elif workload.admitted:
+            yield from self._told(seen, workload, now)
+        elif not _stopped(seen, now):
+            return
+        elif workload.finished:
+            yield from left(seen)  # by somebody else, for the job goes on: it needs another one
+        elif workload.evicted and workload.reserved:
+            yield ReplaceStatus(WORKLOADS, released(workload, now))
+        elif workload.queue != queueing.queue and not workload.reserved:
+            yield Patch(WORKLOADS, workload.name, workload.uid, {"spec": {"queueName": queueing.queue}})
+
+    def _told(self, seen: Observed, workload: Workload, now: float) -> Iterator[Step]:
+        ready = seen.state.ran_at is not None
+        if workload.pods_ready != ready:
+            yield ReplaceStatus(WORKLOADS, running(workload, ready=ready, now=now))
+            return
+        age = _age_seconds(seen, now)
+        if not self.settings.kueue_priority_boost or age is None:
+            return
+        boost = str(sum(age >= after for after in _BOOSTED_AFTER_SECONDS))
+        if (workload.boost or "0") != boost:
+            patch = {"metadata": {"annotations": {BOOST: boost}}}
+            yield Patch(WORKLOADS, workload.name, workload.uid, patch)
 
 
-def marks(seen: Observed) -> Iterator[Patch]:
-    """Yield one mark for each group that is over and has none."""
-    at_rest = seen.state.phase in (*FINISHED, Phase.SUSPENDED)
-    over: dict[str, list[Pod]] = {}
-    for pod in seen.pods:
-        if pod.group and (at_rest or pod.round != seen.state.round):
-            over.setdefault(pod.group, []).append(pod)
-    for pods in over.values():
-        if not any(pod.unfollowed for pod in pods):
-            yield Patch(PODS, pods[0].name, pods[0].uid, {"metadata": {"annotations": {UNFOLLOWED: "false"}}})
+def left(seen: Observed) -> Iterator[Delete]:
+    """Yield the end of the job's Workload, if it has one: the quota is free, and a place in the queue is lost."""
+    if seen.queueing is not None and seen.queueing.workload is not None:
+        yield Delete(WORKLOADS, seen.queueing.workload.name, seen.queueing.workload.uid)
+
+
+def with_phase(seen: Observed, now: float) -> State:
+    """Return the state while the job waits in its queue."""
+    reason, message = why_queued(seen)
+    state = seen.state.at(Phase.PENDING, FALSE, reason, message, now=now)
+    return state.with_condition(SCHEDULED, FALSE, reason, message, now=now).with_condition(
+        ADMITTED, FALSE, reason, message, now=now
+    )
+
+
+def with_admission(seen: Observed, state: State) -> State:
+    """Return the state that says since when the queue has admitted the job; the same if it has no queue."""
+    workload = seen.queueing.workload if seen.queueing is not None else None
+    if workload is None or workload.admitted_at is None:
+        return state
+    message = f"by ClusterQueue {workload.cluster_queue}"
+    return state.with_condition(ADMITTED, TRUE, ADMITTED, message, now=workload.admitted_at)
+
+
+def why_queued(seen: Observed) -> tuple[str, str]:
+    """Return why a job has no quota, as one word and for people."""
+    queueing = seen.queueing
+    assert queueing is not None
+    workload = queueing.workload
+    if queueing.problem:
+        return QUEUED, queueing.problem
+    if workload is None:
+        return QUEUED, f"it enters the queue {queueing.queue}"
+    if not workload.evicted:
+        inactive = "" if workload.active else f"Workload {workload.name} is deactivated; "
+        return QUEUED, inactive + (workload.waits or f"in the queue {workload.queue}")
+    now = f"; {workload.waits}" if workload.waits not in ("", workload.evicted_message) else ""
+    return EVICTED, f"{workload.evicted_message or workload.evicted}{now}"
+
+
+def _stopped(seen: Observed, now: float) -> bool:
+    return not seen.state.pods and all_ended(seen, now)
+
+
+def _age_seconds(seen: Observed, now: float) -> float | None:
+    """Return how long ago the work began that would be lost with the job; None while it has done none."""
+    if seen.state.ran_at is None:
+        return None
+    return now - max(seen.state.ran_at, seen.saved_at or 0.0)

@@ -4,13 +4,14 @@ A round starts if the job goes with its class; what it is made of is fixed from 
 creates its pods, once the status has the round. They have new names, because the attempts of their hosts go on.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.budgets import budget, charge
 from shardwise_operator.decide.plan import Event, Plan, never
-from shardwise_operator.decide.policies import preflight
+from shardwise_operator.decide.policies import preflight, queueing
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
@@ -28,20 +29,12 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return Plan(state=state.with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now))
     if seen.desired is None:
         return _invalid(seen, now)
+    if seen.queueing and seen.queueing.workload:  # of before the suspend: the job enters its queue anew
+        return Plan(state=state, steps=tuple(queueing.left(seen)))
     resumed = state.phase == Phase.SUSPENDED
     reason = RESUMED if resumed else STARTED
     number = 0 if state.round is None else state.round + 1
-    # All else begins anew with the round.
-    state = State(
-        reason=reason,
-        round=number,
-        preflight=state.preflight,
-        attempts=state.renewed(seen.desired.hosts).attempts,
-        losses=state.losses,
-        save_asked_at=state.save_asked_at,
-        started_at=now,
-        conditions=state.conditions,
-    )
+    state = _anew(state, number, seen.desired.hosts, reason, now)
     if resumed:
         state = state.with_condition(SUSPENDED, FALSE, RESUMED, "", now=now)
     state = preflight.begin(seen, state, now)
@@ -49,6 +42,13 @@ def decide(seen: Observed, now: float) -> Plan | None:
         state = state.renewed((PLAN,))
     events = (Event("Normal", RESUMED, f"round {number}"),) if resumed else ()
     return Plan(state=state.with_condition(READY, FALSE, reason, "", now=now), events=events)
+
+
+def queued_again(seen: Observed, reason: str, message: str, now: float) -> Plan:
+    """Start another round of a run that has saved and stopped, which has to be admitted before it has pods."""
+    assert seen.state.round is not None
+    state = _anew(seen.state, seen.state.round + 1, seen.hosts, reason, now).at_rest(reason, now=now)
+    return Plan(state=state.at(Phase.PENDING, FALSE, reason, message, now=now))
 
 
 def next_round(
@@ -64,6 +64,20 @@ def next_round(
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
     state = replace(charged.renewed(seen.hosts), phase=phase, round=state.round + 1, image="", stop_asked_at=None)
     return Plan.warning(state, reason, message)
+
+
+def _anew(state: State, number: int, hosts: Iterable[str], reason: str, now: float) -> State:
+    """Return the state at the beginning of a round: all that is not of the job's whole life begins anew."""
+    return State(
+        reason=reason,
+        round=number,
+        preflight=state.preflight,
+        attempts=state.renewed(hosts).attempts,
+        losses=state.losses,
+        save_asked_at=state.save_asked_at,
+        started_at=now,
+        conditions=state.conditions,
+    )
 
 
 def _invalid(seen: Observed, now: float) -> Plan:

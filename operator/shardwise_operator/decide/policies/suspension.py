@@ -20,7 +20,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     """Take the next step towards Suspended, if the job is to be suspended."""
     phase = seen.state.phase
     if phase == Phase.SUSPENDED:
-        return Plan(state=seen.state, steps=tuple(queueing.marks(seen))) if seen.suspend else None
+        return Plan(state=seen.state, steps=tuple(queueing.left(seen))) if seen.suspend else None
     if not seen.suspend and phase != Phase.SUSPENDING:
         return None
     if all_ended(seen, now):

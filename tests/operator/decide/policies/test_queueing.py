@@ -1,55 +1,183 @@
-"""Groups of pods in a queue: one that is over gives its quota back, one that goes on keeps it."""
+"""A job in a queue: its Workload is made once, its pods wait for it, and it is told how the job stands."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.building import NOW, SETTINGS, begun, pod, seen
+from tests.operator.building import NOW, SETTINGS, admitted, begun, evicted, pod, seen, workload
 
 from shardwise_operator.decide.decide import decide
-from shardwise_operator.decide.plan import Patch
+from shardwise_operator.decide.plan import Create, Delete, Patch, Plan, ReplaceStatus
+from shardwise_operator.decide.policies.queueing import QueuePolicy
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.priority import Priority
+from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.state import Phase, State
+from shardwise_operator.reasons import ADMITTED
+from shardwise_operator.runtime.kinds import PODS, WORKLOADS, condition_of
+
+BOOSTING = replace(SETTINGS, kueue=True, kueue_priority_boost=True)
+NEW = Queueing(queue="team", priority=Priority())
 
 
-def _marked(observed: Observed) -> list[str]:
-    """The pods of which the pass says that nobody follows them."""
-    patches = [step for step in decide(observed, SETTINGS, NOW).steps if isinstance(step, Patch)]
-    says = {"metadata": {"annotations": {"kueue.x-k8s.io/retriable-in-group": "false"}}}
-    return [patch.name for patch in patches if patch.patch == says]
+def _plan(observed: Observed) -> Plan:
+    return decide(observed, BOOSTING, NOW)
 
 
-def _ended(host: str, **fields: Any) -> Pod:
-    return pod(host, **{"phase": "Failed", "address": None, "group": "job-0", **fields})
+def _made(plan: Plan) -> list[str]:
+    return [step.kind.kind for step in plan.steps if isinstance(step, Create) and step.kind in (PODS, WORKLOADS)]
 
 
-AT_REST = [
-    begun(Phase.SUSPENDED, pods={}),
-    begun(Phase.FAILED, completed_at=NOW - 60),
-    begun(Phase.COMPLETE, completed_at=NOW - 60),
-]
+def _waiting(queueing: Queueing, **fields: Any) -> Observed:
+    return seen(begun(Phase.PENDING, pods={}), queueing=queueing, **fields)
 
 
-@pytest.mark.parametrize("state", AT_REST, ids=lambda state: state.phase)
-def test_a_job_at_rest_gives_its_quota_back(state: State) -> None:
-    """One of its pods says so for all; without that a queue waits for their successors."""
-    suspend = state.phase == Phase.SUSPENDED
+def test_a_job_enters_its_queue_and_has_no_pod() -> None:
+    """The status says so, and that it is not the scheduler who has to be waited for."""
+    plan = _plan(_waiting(NEW))
 
-    assert _marked(seen(state, _ended("0-0"), _ended("0-1"), suspend=suspend)) == ["job-0-0-0"]
-    assert _marked(seen(state, _ended("0-0"), _ended("0-1", unfollowed=True), suspend=suspend)) == []
-    assert _marked(seen(state, _ended("0-0", group=""), suspend=suspend)) == []
-
-
-def test_an_earlier_round_gives_its_quota_to_the_next() -> None:
-    """Which is another group, and would wait for what the job itself holds."""
-    state = begun(round=1, attempts={"0-0": 1, "0-1": 1}, pods={"0-0": "uid-0-0-1", "0-1": "uid-0-1-1"})
-    now = [pod(host, attempt=1, round=1, group="job-1") for host in ("0-0", "0-1")]
-
-    assert _marked(seen(state, _ended("0-0"), _ended("0-1"), *now)) == ["job-0-0-0"]
+    assert _made(plan) == ["Workload"]
+    assert (plan.state.phase, plan.state.reason) == (Phase.PENDING, "Queued")
+    assert plan.state.message == "it enters the queue team"
 
 
-def test_a_lost_pod_keeps_its_group() -> None:
-    """Its successor takes its place in the quota."""
-    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0", "0-1": "uid-0-1-1"})
+def test_a_job_that_waits_says_what_its_queue_says() -> None:
+    """And since when: the time of the condition is that of the first look."""
+    first = _plan(_waiting(Queueing(queue="team", workload=workload()))).state
+    waiting = Queueing(queue="team", workload=workload(waits="insufficient quota for cpu"))
+    later = decide(seen(first, queueing=waiting), SETTINGS, NOW + 60)
 
-    assert _marked(seen(state, pod(group="job-0"), _ended("0-1"), pod("0-1", attempt=1, group="job-0"))) == []
+    condition = later.state.condition(ADMITTED)
+    assert _made(later) == []
+    assert later.state.message == "insufficient quota for cpu"
+    assert condition is not None
+    assert (condition.status, condition.since) == ("False", NOW)
+
+
+def test_an_admitted_job_has_all_its_pods() -> None:
+    """Made in one pass; since when it is admitted is the queue's own time."""
+    plan = _plan(_waiting(admitted()))
+    condition = plan.state.condition(ADMITTED)
+
+    assert _made(plan) == ["Pod", "Pod"]
+    assert condition is not None
+    assert (condition.status, condition.message, condition.since) == ("True", "by ClusterQueue cluster", NOW - 60)
+
+
+def test_a_job_whose_plan_does_not_fit_takes_no_place_in_the_queue() -> None:
+    """Its plan comes first, and needs no quota."""
+    plan = _plan(seen(State(), queueing=NEW, preflight=True))
+    planned = _plan(seen(plan.state, queueing=NEW, preflight=True))
+
+    assert _made(planned) == ["Pod"]
+
+
+def test_a_replaced_pod_does_not_queue() -> None:
+    """Another one is made at once, of the same Workload."""
+    state = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"})
+
+    plan = _plan(seen(state, pod(), pod("0-1", phase="Failed", exit_code=1), queueing=admitted(pods_ready=True)))
+
+    assert _made(plan) == ["Pod"]
+
+
+def test_quota_is_given_back_when_all_pods_have_ended() -> None:
+    """Not before: another job's pods would not find the room that they were admitted to."""
+    old: dict[str, Any] = {"round": 0, "attempt": 0}
+    state = begun(Phase.PENDING, round=1, pods={}, attempts={"0-0": 1, "0-1": 1})
+    ending, over = pod("0-1", deleting_at=NOW, **old), pod("0-1", phase="Failed", **old)
+
+    early, late = (_plan(seen(state, each, queueing=evicted())) for each in (ending, over))
+
+    assert not any(isinstance(step, ReplaceStatus) for step in early.steps)
+    (told,) = [step.obj for step in late.steps if isinstance(step, ReplaceStatus)]
+    assert condition_of(dict(told), "QuotaReserved")["status"] == "False"
+    assert _made(late) == []
+
+
+def test_what_has_no_quota_gives_none_back() -> None:
+    """Kueue keeps the mark of an eviction until the job is admitted again."""
+    plan = _plan(_waiting(evicted(reserved=False, waits="insufficient quota")))
+
+    assert not any(isinstance(step, ReplaceStatus) for step in plan.steps)
+    assert plan.state.reason == "Evicted"
+    assert plan.state.message == "Preempted to accommodate a workload; insufficient quota"
+
+
+def test_another_queue_is_told_while_it_may_still_change() -> None:
+    """Kueue refuses it once quota is reserved."""
+    moved = Queueing(queue="other", workload=workload())
+    kept = Queueing(queue="other", workload=workload(reserved=True))
+
+    assert (
+        Patch(WORKLOADS, "job-shardwise-11111111", "uid-workload", {"spec": {"queueName": "other"}})
+        in _plan(_waiting(moved)).steps
+    )
+    assert not any(isinstance(step, Patch) for step in _plan(_waiting(kept)).steps)
+
+
+def test_a_workload_that_counts_as_ended_is_made_anew() -> None:
+    """The end of one cannot be taken back, and the job goes on."""
+    plan = _plan(_waiting(Queueing(queue="team", workload=workload(finished=True))))
+
+    assert [step.kind for step in plan.steps if isinstance(step, Delete)] == [WORKLOADS]
+
+
+@pytest.mark.parametrize(("ran_at", "told"), [(NOW - 60, ["True"]), (None, [])])
+def test_a_queue_hears_once_that_all_pods_run(ran_at: float | None, told: list[str]) -> None:
+    """Some wait for that, and take the quota back if it does not come."""
+    steps = _plan(seen(begun(ran_at=ran_at), pod(), pod("0-1"), queueing=admitted())).steps
+    again = _plan(seen(begun(), pod(), pod("0-1"), queueing=admitted(pods_ready=True))).steps
+
+    written = [step.obj for step in steps if isinstance(step, ReplaceStatus)]
+    assert [condition_of(dict(each), "PodsReady")["status"] for each in written] == told
+    assert not any(isinstance(step, ReplaceStatus) for step in again)
+
+
+@pytest.mark.parametrize(
+    ("age", "boost", "before"), [(299, None, None), (301, "1", None), (301, None, "1"), (4801, "3", "2"), (1, "0", "3")]
+)
+def test_a_priority_rises_with_the_work_that_would_be_lost(age: float, boost: str | None, before: str | None) -> None:
+    """In few steps, each of which is written once; a save takes it back."""
+    state, queueing = begun(ran_at=NOW - 9000), admitted(pods_ready=True, boost=before)
+    observed = seen(state, pod(), pod("0-1"), queueing=queueing, saved_at=NOW - age)
+    patches = [step.patch for step in QueuePolicy(BOOSTING).decide(observed, NOW).steps if isinstance(step, Patch)]
+    quiet = QueuePolicy(SETTINGS).decide(observed, NOW).steps
+
+    written = [each["metadata"]["annotations"]["kueue.x-k8s.io/priority-boost"] for each in patches]
+    assert written == ([boost] if boost else [])
+    assert quiet == ()
+
+
+def test_the_next_boost_wakes_the_job() -> None:
+    """Nothing else happens to a job that trains."""
+    observed = seen(begun(ran_at=NOW - 1000), pod(), pod("0-1"), queueing=admitted(pods_ready=True))
+
+    assert QueuePolicy(BOOSTING).wake(observed, NOW) == 200.0
+    assert QueuePolicy(SETTINGS).wake(observed, NOW) is None
+
+
+def test_a_suspended_job_leaves_its_queue_before_it_may_resume() -> None:
+    """Else the quota of before the suspend would let it in."""
+    state = begun(Phase.SUSPENDED, pods={})
+
+    suspended, resumed = (_plan(seen(state, queueing=admitted(), suspend=suspend)) for suspend in (True, False))
+
+    for plan in (suspended, resumed):
+        assert plan.steps == (Delete(WORKLOADS, "job-shardwise-11111111", "uid-workload"),)
+        assert plan.state.phase == Phase.SUSPENDED
+    assert _plan(seen(state, queueing=NEW)).state.round == 1
+
+
+@pytest.mark.parametrize("phase", [Phase.COMPLETE, Phase.FAILED])
+def test_a_finished_job_frees_its_quota_once(phase: Phase) -> None:
+    """When its last pod has ended; a Workload that says so is left alone."""
+    state, ended = begun(phase, completed_at=NOW - 1), pod("0-1", phase="Failed")
+
+    steps = _plan(seen(state, ended, queueing=admitted())).steps
+    early = _plan(seen(state, ended, pod(), queueing=admitted())).steps
+    late = _plan(seen(state, ended, queueing=admitted(finished=True))).steps
+
+    assert [type(step) for step in steps] == [ReplaceStatus]
+    assert early == ()
+    assert late == ()

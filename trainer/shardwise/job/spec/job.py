@@ -14,6 +14,10 @@ from shardwise.job.spec.training import Training
 from shardwise.protocol.job_status import MAX_SLICES
 from shardwise.protocol.strict_model import StrictModel
 
+# An operator's own name, or as Kubernetes writes that of a controller: a domain, and a path in it.
+_CONTROLLER = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"
+_CONTROLLER_WORDS = Grammar("lower-case letters, digits, '-' and '.', after them '/' and a name if it is a domain's")
+
 
 class Metadata(StrictModel):
     """The name and the marks of a job."""
@@ -71,12 +75,13 @@ class JobSpec(StrictModel):
     ttl_after_finished: Duration | None = Field(
         None, description="Time after its end at which a cluster removes the job; left out, never."
     )
-    managed_by: Annotated[str | None, DNS_LABEL_WORDS] = Field(
+    managed_by: Annotated[str | None, _CONTROLLER_WORDS] = Field(
         None,
         min_length=1,
         max_length=63,
-        pattern=DNS_LABEL,
-        description="Which operator looks after the job, where a cluster has several.",
+        pattern=_CONTROLLER,
+        description="Which operator looks after the job, where a cluster has several, or another controller: all of "
+        "Shardwise's leave it alone.",
     )
     pod: Pod | None = Field(None, description="The pods of the job; needed in a cluster, unused elsewhere.")
 

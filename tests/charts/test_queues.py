@@ -1,0 +1,57 @@
+"""kueue.enabled: the operator is told of Kueue and has rights to its objects, and without it neither."""
+
+from tests.charts.helm import Helm, Object
+
+_ON = ("--set", "kueue.enabled=true")
+_BOOST = ("--set", "kueue.priorityBoost=true")
+
+
+def _arguments(objects: list[Object]) -> list[str]:
+    (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
+    arguments: list[str] = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    return [each for each in arguments if "kueue" in each]
+
+
+def _rights(objects: list[Object]) -> dict[str, set[str]]:
+    """The verbs of each kind of Kueue's, by the kind of the role that grants them."""
+    roles = [item for item in objects if item["kind"] in ("ClusterRole", "Role")]
+    return {
+        f"{role['kind']} {resource}": set(rule["verbs"])
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if "kueue.x-k8s.io" in rule["apiGroups"]
+    }
+
+
+def test_a_cluster_without_kueue_is_asked_for_none_of_it(helm: Helm) -> None:
+    """A boost alone means nothing."""
+    objects = helm.render("shardwise", *_BOOST)
+
+    assert _arguments(objects) == []
+    assert _rights(objects) == {}
+
+
+def test_a_cluster_with_kueue(helm: Helm) -> None:
+    """The operator may neither make queues nor change flavors."""
+    objects = helm.render("shardwise", *_ON)
+
+    assert _arguments(objects) == ["--kueue"]
+    assert _arguments(helm.render("shardwise", *_ON, *_BOOST)) == ["--kueue", "--kueue-priority-boost"]
+    assert _rights(objects) == {
+        "ClusterRole workloads": {"get", "list", "watch", "create", "patch", "delete"},
+        "ClusterRole workloads/status": {"update"},
+        "ClusterRole resourceflavors": {"list", "watch"},
+        "ClusterRole workloadpriorityclasses": {"get"},
+    }
+
+
+def test_rights_in_one_namespace_end_there(helm: Helm) -> None:
+    """Workloads are of a namespace, flavors and classes are not."""
+    rights = _rights(helm.render("shardwise", *_ON, "--set", "watchNamespace=ml"))
+
+    assert {name for name in rights if name.startswith("Role ")} == {"Role workloads", "Role workloads/status"}
+    assert {name for name in rights if name.startswith("ClusterRole ")} == {
+        "ClusterRole resourceflavors",
+        "ClusterRole workloadpriorityclasses",
+    }

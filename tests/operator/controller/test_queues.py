@@ -1,0 +1,150 @@
+"""Jobs from which a real Kueue takes the quota, and jobs that keep it, on a real API server."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.cluster.commands import wait
+from tests.operator.living import EVICTED
+from tests.operator.operating import MERGE, Place
+from tests.operator.queues import ManyAgents, Queues, queued_job
+
+PODS = ("job-0-0-0", "job-0-1-0")
+AGAIN = ("job-0-0-1", "job-0-1-1")
+_MANY_SECONDS = 180.0  # twenty jobs on a busy machine
+_COLLECTED_SECONDS = 120.0  # the garbage collector seeks new kinds rarely
+Make = Callable[..., Queues]
+
+
+def _reason(place: Place, name: str = "job") -> str:
+    return str(place.status(name).get("reason"))
+
+
+def test_a_preempted_job_saves_first_and_goes_on_later(place: Place, queues: Make, many_agents: ManyAgents) -> None:
+    """Its quota goes to the other one when its last pod has ended; admitted again, it goes on where it was."""
+    made = queues(2)
+    with many_agents.living(place, "job") as hosts, many_agents.living(place, "urgent", 1) as urgent:
+        hosts.holds_at, urgent.holds_at = 40, 0
+        place.apply(queued_job(priority=made.priority("low")))
+        place.until("step 40", lambda: place.status().get("progress", {}).get("step") == 40)
+        uid = made.workloads()["job"]["metadata"]["uid"]
+        place.apply(queued_job("urgent", priority=made.priority("high")))
+        place.until_phase("Running", "urgent")
+        status = place.status()
+
+        assert set(many_agents.stopped) == {"192.0.2.1"}
+        assert (status["phase"], status["reason"], status["round"]) == ("Pending", "Evicted", 1)
+        assert status["message"].startswith("Preempted to accommodate a workload")
+        assert status["checkpoint"]["step"] == 40
+        assert place.pods() == {}
+        urgent.holds_at = hosts.holds_at = 101
+        place.until_phase("Complete", "urgent")
+        assert place.until_phase("Complete")["progress"]["step"] == 100
+
+    assert made.workloads()["job"]["metadata"]["uid"] == uid
+    assert place.status().get("restarts", {}) == {}
+
+
+def test_of_twenty_jobs_the_ten_with_the_freshest_checkpoints_go(
+    place: Place, queues: Make, many_agents: ManyAgents
+) -> None:
+    """Each of them is asked to save; the others, which would lose hours, are left alone."""
+    made, names = queues(40), [f"job-{number:02}" for number in range(20)]
+    with ExitStack() as stack:
+        for number, name in enumerate(names):
+            stack.enter_context(many_agents.living(place, name, number)).holds_at = 50
+            place.apply(queued_job(name, priority=made.priority("low")))
+        wait("all at step 50", lambda: all(_step(place, name) == 50 for name in names), _MANY_SECONDS)
+        old, fresh = set(names[::2]), set(names[1::2])
+        for name in old:
+            _age(place, name)
+        wait(
+            "the boosts",
+            lambda: {job for job, each in made.workloads().items() if _boosted(each)} == old,
+            _MANY_SECONDS,
+        )
+        place.apply(queued_job("urgent", priority=made.priority("high"), cpu="10"))
+        wait("its pods", lambda: len(place.pods("urgent")) == 2, _MANY_SECONDS)
+        place.until("ten to wait", lambda: {name for name in names if _reason(place, name) == "Evicted"} == fresh)
+
+        assert all(place.status(name)["checkpoint"]["step"] == 50 for name in fresh)
+        assert all(place.status(name)["phase"] == "Running" for name in old)
+        assert len(set(many_agents.stopped)) == 10
+
+
+def test_a_suspend_gives_the_quota_back_and_a_resume_queues_anew(
+    place: Place, queues: Make, many_agents: ManyAgents
+) -> None:
+    """Only then may another job have it."""
+    made = queues(2)
+    with many_agents.living(place, "job") as hosts:
+        hosts.holds_at = 40
+        place.apply(queued_job())
+        place.until("step 40", lambda: _step(place, "job") == 40)
+        place.change("job", suspend=True)
+        place.until_phase("Suspended")
+        place.until("its Workload to go", lambda: not made.workloads())
+        place.apply(queued_job("next"))
+        place.until_pods("next-0-0-0", "next-0-1-0", job="next")
+        place.change("job", suspend=False)
+        place.until("it to queue", lambda: _reason(place) == "Queued")
+        assert place.pods() == {}
+        place.delete("next")
+        wait("its pods", lambda: set(place.pods()) == set(AGAIN), _COLLECTED_SECONDS)
+
+
+def test_a_replaced_pod_does_not_queue(place: Place, queues: Make) -> None:
+    """The quota stays with the job, even while another one waits for it."""
+    made = queues(2)
+    place.apply(queued_job())
+    place.until_pods(*PODS)
+    place.run(*PODS)
+    uid = made.workloads()["job"]["metadata"]["uid"]
+    place.apply(queued_job("next"))
+    place.until("it to queue", lambda: "insufficient" in place.status("next").get("message", ""))
+
+    place.end("job-0-1-0", 137, conditions=[EVICTED])
+    place.until_pods(*PODS, "job-0-1-1")
+
+    assert made.workloads()["job"]["metadata"]["uid"] == uid
+    assert place.pods("next") == {}
+
+
+@pytest.mark.parametrize("how", ["deactivated", "deleted"])
+def test_a_workload_that_a_person_takes_away_stops_the_job(
+    place: Place, queues: Make, many_agents: ManyAgents, how: str
+) -> None:
+    """It saves, waits, and goes on when it is admitted again; one that was deleted queues by itself."""
+    made = queues(2)
+    with many_agents.living(place, "job") as hosts:
+        hosts.holds_at = 40
+        place.apply(queued_job())
+        place.until("step 40", lambda: _step(place, "job") == 40)
+        if how == "deactivated":
+            made.change("job", {"spec": {"active": False}})
+            place.until("it to wait", lambda: place.status()["round"] == 1 and _reason(place) == "Evicted")
+            place.until("its quota to be free", lambda: made.condition("job", "QuotaReserved")["status"] == "False")
+            assert place.pods() == {}
+            made.change("job", {"spec": {"active": True}})
+        else:
+            made.delete("job")
+        hosts.holds_at = 101
+        done = place.until_phase("Complete")
+
+    assert (done["round"], done["checkpoint"]["step"]) == (1, 100)
+    assert len(set(many_agents.stopped)) == 1
+
+
+def _boosted(workload: dict[str, Any]) -> bool:
+    return "kueue.x-k8s.io/priority-boost" in workload["metadata"].get("annotations", {})
+
+
+def _step(place: Place, name: str) -> int:
+    return int(place.status(name).get("progress", {}).get("step", 0))
+
+
+def _age(place: Place, name: str) -> None:
+    """Have a job look as if it had run, and saved nothing, for two hours."""
+    path = place.path("trainingjobs", f"{name}/status", "apis/shardwise.dev/v1alpha1")
+    place.client.request("PATCH", path, {"status": {"runTime": "2020-01-01T00:00:00Z"}}, MERGE)

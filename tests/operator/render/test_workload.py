@@ -1,0 +1,103 @@
+"""The Workload of a job, and what is told about it."""
+
+from typing import Any
+
+from tests.operator.building import NOW, UID, asking, begun, evicted, manifest, seen, snapshot, workload
+
+from shardwise_operator.observe.priority import Priority
+from shardwise_operator.render.workload import ended, released, running, workload_manifest
+from shardwise_operator.runtime.kinds import condition_of
+
+_SINCE = "2026-11-01T00:00:00Z"
+
+
+def _made(job: dict[str, Any], priority: Priority = Priority()) -> dict[str, Any]:  # noqa: B008  frozen
+    made_of = snapshot(job)
+    return workload_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "team", priority)
+
+
+def test_all_hosts_of_all_slices_are_one_set() -> None:
+    """Admitted together or not at all: there is no count that would do with less."""
+    made = _made(manifest(hardware={"accelerator": "tpu-v5p", "topology": "2x2x2", "slices": 2}))
+    (pods,) = made["spec"]["podSets"]
+
+    assert made["spec"]["queueName"] == "team"
+    assert (pods["count"], "minCount" in pods) == (4, False)
+    assert pods["template"]["spec"]["containers"][0]["resources"]["requests"]["google.com/tpu"] == "4"
+    assert pods["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x2x2"
+    assert made["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == UID
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == (UID, True)
+
+
+def test_only_what_a_queue_decides_by_is_in_it() -> None:
+    """Neither variables nor mounts, which may be long; the requests of other containers count too."""
+    side = {"name": "side", "image": "side:1", "resources": {"requests": {"cpu": "1"}}}
+    made = _made(asking(manifest(), agent={"resources": {"requests": {"cpu": "2"}}}, initContainers=[side]))
+    template = made["spec"]["podSets"][0]["template"]["spec"]
+
+    assert [set(each) for each in template["containers"]] == [{"name", "image", "resources"}]
+    assert template["initContainers"] == [side]
+    assert "volumes" not in template
+    assert "affinity" not in template
+
+
+def test_a_priority_names_its_class() -> None:
+    """Kueue refuses a class without the number."""
+    of = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}
+
+    assert _made(manifest(), Priority(7, of))["spec"]["priorityClassRef"] == of
+    assert _made(manifest(), Priority(7, of))["spec"]["priority"] == 7
+    assert "priorityClassRef" not in _made(manifest())["spec"]
+
+
+def test_a_topology_is_asked_for_by_the_template() -> None:
+    """With Kueue's own annotations; a slice is a part of the set that stays together."""
+    job = manifest(hardware={"accelerator": "cpu-sim", "topology": "2x2", "slices": 2})
+    required, per_slice = (f"kueue.x-k8s.io/podset-{kind}-topology" for kind in ("required", "slice-required"))
+    job["spec"]["pod"]["template"]["metadata"] = {"annotations": {required: "block", per_slice: "rack"}}
+
+    assert _made(job)["spec"]["podSets"][0]["topologyRequest"] == {
+        "required": "block",
+        "podSetSliceRequiredTopology": "rack",
+        "podSetSliceSize": 2,
+    }
+
+
+def test_what_was_given_back_is_not_admitted() -> None:
+    """No quota, no admission; preempted, it is in the queue again at once, as Kueue's own jobs are."""
+    conditions = [
+        {"type": "Evicted", "status": "True", "reason": "Preempted", "lastTransitionTime": _SINCE},
+        {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "lastTransitionTime": _SINCE},
+    ]
+    status = {"admission": {"clusterQueue": "c"}, "conditions": conditions, "admissionChecks": [1]}
+    raw = {"metadata": {"name": "w", "generation": 3, "resourceVersion": "7"}, "status": status}
+    before = evicted(raw=raw).workload
+    assert before is not None
+
+    told = released(before, NOW)
+
+    assert "admission" not in told["status"]
+    assert told["status"]["admissionChecks"] == [1]
+    assert told["metadata"]["resourceVersion"] == "7"
+    assert condition_of(told, "Evicted") == conditions[0]
+    assert condition_of(told, "QuotaReserved")["status"] == "False"
+    assert condition_of(told, "QuotaReserved")["observedGeneration"] == 3
+    assert condition_of(told, "QuotaReserved")["message"] == "Preempted to accommodate a workload"
+    assert condition_of(told, "Admitted")["status"] == "False"
+    assert condition_of(told, "Requeued")["status"] == "True"
+
+
+def test_a_deactivated_one_is_not_queued_again() -> None:
+    """Kueue does so when somebody activates it."""
+    told = released(workload(evicted="Deactivated"), NOW)
+
+    assert condition_of(told, "Requeued")["status"] == "False"
+
+
+def test_an_end_and_a_start_are_told() -> None:
+    """With the words of the job."""
+    finished = condition_of(ended(workload(), complete=False, message="the loss is nan", now=NOW), "Finished")
+
+    assert (finished["status"], finished["reason"], finished["message"]) == ("True", "Failed", "the loss is nan")
+    assert condition_of(running(workload(), ready=True, now=NOW), "PodsReady")["status"] == "True"
