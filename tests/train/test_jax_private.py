@@ -1,5 +1,6 @@
 """shardwise.train.jax_private: JAX still has the private parts that the trainer uses. Look here after an upgrade."""
 
+import inspect
 import socket
 import subprocess
 import sys
@@ -33,6 +34,20 @@ BROKEN = {
     "text": "the store no longer returns the text that was stored under a key",
     "delete": "deleting a key no longer removes those below it, or reading none no longer raises JaxRuntimeError",
 }
+
+
+def test_the_backward_pass_of_the_splash_kernel() -> None:
+    """It takes what a kernel was made with, what it was given and has found, and the output's gradient."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
+
+    made = kernels.make_splash_mha(masks.MultiHeadMask([masks.CausalMask((128, 128))]), head_shards=1, q_seq_shards=1)
+    taken = inspect.signature(kernels._splash_attention_bwd).parameters
+
+    assert set(taken) == {*made.kwargs, "res", "do"}, (
+        f"with JAX {jax.__version__} `_splash_attention_bwd` takes other arguments. Mend "
+        "trainer/shardwise/train/jax_private.py; tests/train/test_ring.py says whether its numbers are right."
+    )
 
 
 def test_the_key_value_store_of_the_coordination_service() -> None:

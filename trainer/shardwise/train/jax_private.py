@@ -5,12 +5,19 @@ between processes. `jax.distributed` starts that service and publishes no name f
 for the same client. The public alternative is `jax.experimental.multihost_utils` (`process_allgather`,
 `broadcast_one_to_all`): it sends arrays through the devices, so it must not run in a thread beside a step.
 
+`_splash_attention_bwd` is the backward pass of the Pallas kernel for TPUs with the logarithms of its sums as an
+argument. A ring needs it (docs/decisions/0033-ring.md): they are those of all keys, not of the few that are there,
+which the kernel's own gradient would take. The public alternative calls the kernel twice.
+
 When an upgrade breaks something here, `tests/train/test_jax_private.py` says what.
 """
 
 from typing import Any, Protocol
 
+import jax
 from jax._src import distributed
+
+Array = jax.Array
 
 
 class KeyValueStore(Protocol):
@@ -31,3 +38,23 @@ def key_value_store() -> KeyValueStore:
     store: Any = distributed.global_state.client
     client: KeyValueStore = store
     return client
+
+
+def splash_gradients(
+    kernel: Any, operands: tuple[Array, Array, Array, Any], out: Array, log_sum: Array, slope: Array
+) -> tuple[Array, Array, Array]:
+    """Return the gradients of one sequence's queries, keys and values, as far as they meet in a splash kernel.
+
+    Args:
+        kernel: a `SplashAttentionKernel`.
+        operands: its queries, keys, values and `SegmentIds` or None.
+        out: [heads, query, head_size], the output over all keys, of which the kernel's may be a part.
+        log_sum: float32 [heads, query], the logarithm of the sum over all of them.
+        slope: the gradient of that output.
+
+    """
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
+
+    kept = (*operands, None, out, log_sum, kernel.dq_mask_info, kernel.dkv_mask_info)
+    of_q, of_k, of_v = kernels._splash_attention_bwd(**kernel.kwargs, res=kept, do=slope)[3:6]  # noqa: SLF001
+    return of_q, of_k, of_v

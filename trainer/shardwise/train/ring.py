@@ -6,8 +6,8 @@ a query sees is folded in part by part, by its logarithm of the sum (Liu et al.,
 Transformers for Near-Infinite Context", 2023). The backward pass sends keys and values around again, and behind them
 the gradients that each device adds to, until they are home.
 
-With chunks from both ends every turn but the first has the same work on each device: its last chunk sees the first
-chunk of any other device, and one of its chunks sees that of the same end. Nothing that no query sees is computed.
+With chunks from both ends every turn has the same work on each device: its last chunk sees the first chunk of any
+device, and one of its chunks sees that of the same end. Nothing that no query sees is computed.
 """
 
 from collections.abc import Callable

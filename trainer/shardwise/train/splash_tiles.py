@@ -1,7 +1,7 @@
 """The tiles of `tiles`, computed by the Pallas kernel for TPUs that ships with JAX.
 
 Forward its public kernel returns the logarithms of the sums. Its own backward pass would use those of the tile; the one
-underneath takes them as an argument, and it is JAX's private part here (`tests/train/test_splash_tiles.py`).
+underneath takes them as an argument, and is JAX's private part (`jax_private`).
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from shardwise.train.jax_private import splash_gradients
 from shardwise.train.splash import block_of, square_blocks
 from shardwise.train.tiles import Found, How, Tile
 
@@ -34,14 +35,12 @@ def tile_gradients(
     how: How, in_window: Array | None, tile: Tile, found: Found, slope: Array
 ) -> tuple[Array, Array, Array]:
     """Return what `tiles.tile_gradients` does; each is rounded to the operands' dtype before it is made float32."""
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
 
     def pulled(window: int | None) -> tuple[Array, ...]:
         kernel = tile_kernel(tile, window, how.scores.softcap)
 
         def one(q: Array, k: Array, v: Array, rows: Any, out: Array, log_sum: Array, slope: Array) -> Any:
-            kept = (q, k, v, rows, None, out, log_sum, kernel.dq_mask_info, kernel.dkv_mask_info)
-            return kernels._splash_attention_bwd(**kernel.kwargs, res=kept, do=slope)[3:6]  # noqa: SLF001
+            return splash_gradients(kernel, (q, k, v, rows), out, log_sum, slope)
 
         operands = (tile.q, tile.k, tile.v, _segments(tile), found.out, found.log_sum[..., 0], slope)
         grads: tuple[Array, ...] = jax.vmap(one)(*operands)
