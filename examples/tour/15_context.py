@@ -336,8 +336,8 @@ assert by_hand < by_itself / 8, "autodiff keeps what it has computed of every pa
 # ## The trainer
 #
 # `training.mesh.context: 8` is the trainer's gather, and `contextStrategy: ring` its
-# [ring](../../trainer/shardwise/train/ring.py). They are what is above with more around it: the eight turns are a loop,
-# the blocks smaller than a chunk, and on TPUs a Pallas kernel computes them. Packed documents and sliding windows are
+# [ring](../../trainer/shardwise/train/ring.py). They are what is above with more around it: the blocks are smaller than
+# a chunk, and on TPUs a Pallas kernel computes them. Packed documents and sliding windows are
 # masks by position, so they change nothing here; the host brings tokens into the order of both ends, and rotary
 # positions are computed from it. It sends two parts less: a device's gradients of its own keys stay where they are, and
 # the first transfer is the same for both ways. Which of the two suits a job, `shardwise plan` says of real hardware.

@@ -12,10 +12,14 @@ which the kernel's own gradient would take. The public alternative calls the ker
 When an upgrade breaks something here, `tests/train/test_jax_private.py` says what.
 """
 
+import re
+from itertools import count
 from typing import Any, Protocol
 
 import jax
 from jax._src import distributed
+from jax.extend.mlir import ir
+from jax.stages import Lowered
 
 Array = jax.Array
 
@@ -38,6 +42,25 @@ def key_value_store() -> KeyValueStore:
     store: Any = distributed.global_state.client
     client: KeyValueStore = store
     return client
+
+
+def with_own_channels(lowered: Lowered) -> Lowered:
+    """Give each collective of a program a channel of its own, in place: JAX writes the same number into all of them.
+
+    Public would be nothing: `compiler_ir` returns the module that is compiled, but does not promise to.
+    """
+    numbers = count(1)
+
+    def renumber(operation: Any) -> Any:
+        if "channel_handle" in operation.attributes:
+            words = re.sub(r"handle = \d+", f"handle = {next(numbers)}", str(operation.attributes["channel_handle"]))
+            operation.attributes["channel_handle"] = ir.Attribute.parse(words)
+        return ir.WalkResult.ADVANCE
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    with module.context:
+        module.operation.walk(renumber)
+    return lowered
 
 
 def splash_gradients(

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.train import splash_tiles, tiles
+from shardwise.train.mesh import on_cpu
 from shardwise.train.scores import MASKED
 from shardwise.train.tiles import Found, How, Tile
 
@@ -143,7 +144,8 @@ def _around(visit: Callable[..., Any], state: Any, own: Part, *, apart: int) -> 
     """Fold `visit(state, part, turn)` over the parts of all devices, a device's own in turn 0.
 
     The first `apart` turns, and the last, are written out; a loop has the others. Each sends a part on before it
-    computes with it, and nothing is sent in the last one.
+    computes with it, and nothing is sent in the last one. On CPUs all are written out, since a program that was kept
+    has lost the order between the transfers inside of a loop and those outside.
     """
 
     def take(carry: tuple[Any, Part], turn: Array | int) -> tuple[tuple[Any, Part], None]:
@@ -155,7 +157,7 @@ def _around(visit: Callable[..., Any], state: Any, own: Part, *, apart: int) -> 
     for turn in range(min(apart, last)):
         carry, _ = take(carry, turn)
     if apart < last:
-        carry, _ = jax.lax.scan(take, carry, jnp.arange(apart, last))
+        carry, _ = jax.lax.scan(take, carry, jnp.arange(apart, last), unroll=on_cpu())
     return visit(*carry, last)
 
 
