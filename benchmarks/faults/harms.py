@@ -8,10 +8,12 @@ import signal
 from collections.abc import Callable
 
 from benchmarks.faults.pods import WITHIN_SECONDS, Hurt
-from tests.cluster import processes
+from tests.cluster import nodes, processes
 from tests.cluster.commands import wait
 from tests.kubernetes.release import SYSTEM
 
+PLACE = "test.shardwise.dev/place"
+"""The label of the nodes on which a kubelet takes the pods that it is to refuse elsewhere."""
 _FULL_SECONDS, _OUTAGE_SECONDS = 20.0, 60.0
 # Run in a pod of limited memory: many small processes, so that the kernel finds the trainer the largest.
 _HOG = """
@@ -88,6 +90,26 @@ def image_missing(hurt: Hurt) -> None:
     hurt.job.patch(suspend=True)
     hurt.job.until_phase("Suspended")
     hurt.job.patch(suspend=False, pod={"image": hurt.image})
+
+
+def refused(hurt: Hurt) -> None:
+    """A node loses the label that the pods select while its kubelet is away, which then admits none of them."""
+    first, *others = hurt.stage.cluster.nodes
+    nodes.end_kubelet(first)
+    try:
+        hurt.client.kubectl("label", "node", first, f"{PLACE}=here")
+        hurt.job.until("a pod to be bound", lambda: _bound(hurt, first), WITHIN_SECONDS)
+        hurt.client.kubectl("label", "node", first, f"{PLACE}-")
+        hurt.client.kubectl("label", "node", *others, f"{PLACE}=here")
+    finally:
+        hurt.now()
+        nodes.start_kubelet(first)
+    hurt.until_next_step()
+    hurt.client.kubectl("label", "node", *others, f"{PLACE}-")
+
+
+def _bound(hurt: Hurt, node: str) -> bool:
+    return any(pod["spec"].get("nodeName") == node for pod in hurt.job.all_pods)
 
 
 # ---------------------------------------------------------------------------------------------------------------- nodes

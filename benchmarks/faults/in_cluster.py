@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from benchmarks.faults import harms, plain
+from benchmarks.faults import harms, peers
 from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.pods import SAVE, START, STEP, Hurt
 from benchmarks.faults.stage import stage
 
 NOT_SHOWN: Sequence[str] = (
-    "JobSet and KubeRay beside ours: their controllers were not run here; a plain Job of Kubernetes stands beside.",
-    "A kubelet that refuses a pod: it and the scheduler read the same Node, so no room can be feigned to one of them.",
+    "KubeRay beside ours: its controller was not run here; a plain Job of Kubernetes and a JobSet stand beside.",
     "A claim in pods that is read-only, gives EIO or a stale handle: shown on one machine alone.",
 )
 
@@ -37,6 +36,8 @@ class Fault:
     training: Mapping[str, Any] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)
     agent: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """The labels of the nodes that its pods select."""
     at_once: bool = False
     """Whether it is there from the start."""
 
@@ -73,6 +74,15 @@ FAULTS: tuple[Fault, ...] = (
         pod={"image": "localhost/none:1"},
         at_once=True,
     ),
+    Fault(
+        name="kubelet refuses a pod",
+        put=harms.refused,
+        charged=[{"admission": 1}],
+        phases=(START,),
+        note="NodeAffinity: its node has lost the label that the pod selects",
+        nodes={harms.PLACE: "here"},
+        at_once=True,
+    ),
     Fault(name="node tainted", put=harms.tainted, charged=[{"nodeLost": 1}, {"maintenance": 1}], note="NoExecute"),
     Fault(name="node drained", put=harms.drained, charged=[{"eviction": 1}, {"maintenance": 1}]),
     Fault(
@@ -93,7 +103,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def _measure(fault: Fault, phase: str) -> Outcome:
-    hurt = Hurt(stage(), fault.training, fault.pod, fault.agent)
+    hurt = Hurt(stage(), fault.training, fault.pod, fault.agent, fault.nodes)
     try:
         if not fault.at_once:
             hurt.until_phase(phase)
@@ -104,15 +114,16 @@ def _measure(fault: Fault, phase: str) -> Outcome:
         hurt.remove()
 
 
-def _plain(fault: str, phase: str) -> Outcome:
+def _beside(kind: peers.Kind, fault: str, phase: str) -> Outcome:
     assert phase == STEP
-    return plain.measure(fault)
+    return peers.measure(kind, fault)
 
 
 ROWS: tuple[Row, ...] = (
     *(Row(place="cluster", fault=each.name, phases=each.phases, measure=partial(_measure, each)) for each in FAULTS),
     *(
-        Row(place="cluster", fault=name, phases=(STEP,), measure=partial(_plain, name))
-        for name in (plain.POD_DELETED, plain.NODE_KILLED)
+        Row(place="cluster", fault=f"{fault}, a {kind.value}", phases=(STEP,), measure=partial(_beside, kind, fault))
+        for kind in peers.Kind
+        for fault in (peers.POD_DELETED, peers.NODE_KILLED)
     ),
 )

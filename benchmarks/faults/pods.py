@@ -33,7 +33,12 @@ class Hurt:
     """A job, what is done to it, and what it says of that."""
 
     def __init__(
-        self, made: Stage, training: Mapping[str, Any], pod: Mapping[str, Any], agent: Mapping[str, Any]
+        self,
+        made: Stage,
+        training: Mapping[str, Any],
+        pod: Mapping[str, Any],
+        agent: Mapping[str, Any],
+        nodes: Mapping[str, str],
     ) -> None:
         """Apply it."""
         self.stage, self.client, self.namespace, self.image = made, made.cluster.client, NAMESPACE, made.image
@@ -41,7 +46,10 @@ class Hurt:
         name = f"fault-{next(_numbers)}"
         self.manifest["metadata"]["name"] = name
         self.manifest["spec"]["pod"] |= {"directory": f"/runs/{name}", **pod}
-        self.manifest["spec"]["pod"]["template"]["spec"]["containers"][0] |= agent
+        spec = self.manifest["spec"]["pod"]["template"]["spec"]
+        spec["containers"][0] |= agent
+        if nodes:
+            spec["nodeSelector"] = dict(nodes)
         self._small_volume(made.volume / name)
         self.began = self._noticed = 0.0
         self._pods_at: float | None = None

@@ -1,4 +1,4 @@
-"""What a run in pods says, as the outcome of a fault is told of it. Called by `pods.py` and `plain.py`."""
+"""What a run in pods says, as the outcome of a fault is told of it. Called by `pods.py` and `peers.py`."""
 
 from collections import Counter
 

@@ -1,6 +1,6 @@
 """What jobs in pods stand on while faults are put to them: three nodes, the images of this tree, the chart.
 
-Made once for all faults. Called by `pods.py` and `plain.py`.
+Made once for all faults. Called by `pods.py` and `peers.py`.
 """
 
 import atexit

@@ -119,8 +119,9 @@ def _way(name: str, jobs: int, hosts: int) -> Way:
         case _ if name == JOBS:
             return Way(_JOBS_PATH, list(_indexed_jobs(jobs, hosts)))
         case _ if name == JOBSETS:
-            spec = _spec(hosts)
-            return Way(jobset.PATH, [jobset.job_set(f"set-{number:05}", hosts, spec) for number in range(jobs)])
+            pod = {"spec": _spec(hosts)}
+            path = jobset.path(NAMESPACE)
+            return Way(path, [jobset.job_set(f"set-{number:05}", hosts, pod) for number in range(jobs)])
         case _:
             return Way(crowd.JOBS, [crowd.job(number, hosts) for number in range(jobs)])
 

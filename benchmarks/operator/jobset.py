@@ -23,20 +23,24 @@ from tests.cluster.places import CACHE, KUBECONFIG
 from tests.cluster.programs import go_compiler, locked, programs
 
 VERSION = "v0.12.0"
-PATH = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
 _SUM = "h1:YYPuV0px8Ongq/RXmJg6V0w2UC67aiR+rCMD06vhQQQ="
 _MODULE = "sigs.k8s.io/jobset"
 _ADDRESS, _PORT, _PROBE = "127.0.0.1", 18_483, "127.0.0.1:18484"
 
 
-def job_set(name: str, hosts: int, spec: dict[str, Any]) -> dict[str, Any]:
-    """One gang: an Indexed Job of so many pods of this spec, which is started anew as a whole."""
+def path(namespace: str) -> str:
+    """Where the JobSets of a namespace are."""
+    return f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{namespace}/jobsets"
+
+
+def job_set(name: str, hosts: int, pod: dict[str, Any], namespace: str = NAMESPACE) -> dict[str, Any]:
+    """One gang: an Indexed Job of so many pods of this template, which is started anew as a whole."""
     job = {"completionMode": "Indexed", "completions": hosts, "parallelism": hosts, "backoffLimit": 0}
-    replicated = {"name": "hosts", "replicas": 1, "template": {"spec": {**job, "template": {"spec": spec}}}}
+    replicated = {"name": "hosts", "replicas": 1, "template": {"spec": {**job, "template": pod}}}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"failurePolicy": {"maxRestarts": 3}, "replicatedJobs": [replicated]},
     }
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 
 from tests.cluster import cgroups, network, processes
@@ -45,18 +44,29 @@ def boot(name: str) -> None:
     home = RUN / "nodes" / name
     group = f"{cgroups.ROOT}/{name}/system"
     cgroups.make(group)
-    launch = partial(processes.start, cgroup=group)
-    launch(f"{name}-containerd", "containerd", "--config", home / "containerd.toml")
+    processes.start(f"{name}-containerd", "containerd", "--config", home / "containerd.toml", cgroup=group)
     asked = ("ctr", "--address", containerd_socket(name), "version")
     wait(f"containerd of {name}", lambda: attempt(*asked)[0] == 0, hint=f"See {processes.LOGS}")
     if not held_blobs(name):
         load_into(name, PAUSE_IMAGE)
-    launch(
+    start_kubelet(name)
+
+
+def start_kubelet(name: str) -> None:
+    """Start a node's kubelet; the pods that it finds go on."""
+    home = RUN / "nodes" / name
+    processes.start(
         f"{name}-kubelet",
         programs() / "kubelet",
         *(f"--config={home / 'kubelet.yaml'}", f"--kubeconfig={RUN / name}.kubeconfig"),
         *(f"--root-dir={home / 'kubelet'}", f"--hostname-override={name}", f"--node-ip={node_address(name)}"),
+        cgroup=f"{cgroups.ROOT}/{name}/system",
     )
+
+
+def end_kubelet(name: str) -> None:
+    """Kill a node's kubelet; its containers run on."""
+    processes.end(f"{name}-kubelet")
 
 
 def kill(name: str) -> None:
