@@ -15,7 +15,7 @@ from tests.train.test_meshes import NUM_STEPS, run
 
 from shardwise.job.kernels import Kernel
 from shardwise.plan.flops import traced_flops
-from shardwise.train import splash_tiles
+from shardwise.train import ring, splash_tiles
 from shardwise.train.attention import blockwise, plain
 from shardwise.train.scores import Scores
 from shardwise.train.splash_tiles import tile_kernel
@@ -93,12 +93,27 @@ def test_devices_share_the_work_of_one(ways: int) -> None:
     assert 0.95 * one <= several <= 1.05 * one
 
 
+@pytest.mark.usefixtures("own_programs")  # JAX's cache keeps no program with such a loop right
+def test_the_turns_may_be_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are on accelerators, with the same numbers."""
+    monkeypatch.setattr(ring, "on_cpu", lambda: False)
+    q, k, v, segments = inputs(256, 8, documents=True)
+    q = jnp.concatenate([q, 2 * q], axis=1)
+    expected = with_gradients(partial(plain, scores=BENT), q, k, v, segments)
+    layout = layout_over(context=4)
+    with jax.set_mesh(layout.mesh):
+        found = with_gradients(partial(around, layout, "plain", BENT), q, k, v, segments)
+    assert_close(jax.device_get(found), expected, 1e-5)
+
+
+@pytest.mark.parametrize("written_out", [True, False])
 @pytest.mark.parametrize("ways", [2, 3, 8])
-def test_nothing_is_sent_in_vain(ways: int) -> None:
+def test_nothing_is_sent_in_vain(monkeypatch: pytest.MonkeyPatch, ways: int, *, written_out: bool) -> None:
     """Keys and values pass all devices but their own, once forward and once backward, and gradients go home.
 
-    That is 3 (ways - 1) parts of both, the least that a ring can send.
+    That is 3 (ways - 1) parts of both, the least that a ring can send, in a loop and without.
     """
+    monkeypatch.setattr(ring, "on_cpu", lambda: written_out)
     length = 32 * ways
     q, k, v = (jax.ShapeDtypeStruct((1, 2, length, 8), FLOAT32) for _ in range(3))
     layout = layout_over(context=ways)

@@ -9,6 +9,9 @@ for the same client. The public alternative is `jax.experimental.multihost_utils
 argument. A ring needs it (docs/decisions/0033-ring.md): they are those of all keys, not of the few that are there,
 which the kernel's own gradient would take. The public alternative calls the kernel twice.
 
+`Lowered.compiler_ir` returns the module that is compiled, which nothing promises: channels are written into it
+(docs/decisions/0041-channels.md). JAX's lowering rules take them from a constant.
+
 When an upgrade breaks something here, `tests/train/test_jax_private.py` says what.
 """
 
@@ -45,10 +48,7 @@ def key_value_store() -> KeyValueStore:
 
 
 def with_own_channels(lowered: Lowered) -> Lowered:
-    """Give each collective of a program a channel of its own, in place: JAX writes the same number into all of them.
-
-    Public would be nothing: `compiler_ir` returns the module that is compiled, but does not promise to.
-    """
+    """Give each collective of a program a channel of its own, in place: JAX writes the same number into all of them."""
     numbers = count(1)
 
     def renumber(operation: Any) -> Any:
