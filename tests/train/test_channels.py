@@ -31,7 +31,8 @@ def _lowered() -> jax.stages.Lowered:
     mesh = jax.make_mesh((8,), ("device",))
 
     def passed(x: Array, by: int) -> Array:
-        return jax.lax.ppermute(x, "device", [(device, (device + by) % 8) for device in range(8)])
+        came: Array = jax.lax.ppermute(x, "device", [(device, (device + by) % 8) for device in range(8)])
+        return came
 
     def both(x: Array, y: Array) -> tuple[Array, Array]:
         one, _ = jax.lax.scan(lambda x, _: (passed(jnp.sin(x), 1), None), x, length=6)

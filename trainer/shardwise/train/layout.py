@@ -95,8 +95,7 @@ class Layout:
             stored |= _STAGES
         compute, stream = (MappingProxyType({**COMPUTE, **_LONG}), _LONG_STREAM) if is_long else (COMPUTE, STREAM)
         on_cpu = devices.flat[0].platform == "cpu"  # its compiler aborts at a hand-written sum of bfloat16
-        wire = jnp.float32 if on_cpu else wire
-        formats = (jnp.dtype(dtype), jnp.dtype(wire))
+        formats = (jnp.dtype(dtype), jnp.dtype(jnp.float32 if on_cpu else wire))
         return cls(mesh, MappingProxyType(stored), compute, stream, *formats, context_strategy)
 
     @property
