@@ -1,4 +1,4 @@
-"""Which collectives of a compiled program could meet each other's partners: see docs/decisions/0041-channels.md."""
+"""Which collectives of a compiled program could meet each other's partners: see docs/decisions/0043-channels.md."""
 
 import re
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ argument. A ring needs it (docs/decisions/0033-ring.md): they are those of all k
 which the kernel's own gradient would take. The public alternative calls the kernel twice.
 
 `Lowered.compiler_ir` returns the module that is compiled, which nothing promises: channels are written into it
-(docs/decisions/0041-channels.md). JAX's lowering rules take them from a constant.
+(docs/decisions/0043-channels.md). JAX's lowering rules take them from a constant.
 
 When an upgrade breaks something here, `tests/train/test_jax_private.py` says what.
 """

@@ -93,7 +93,7 @@ class Program:
     def lower(self, jitted: Any, *arguments: Any) -> jax.stages.Lowered:
         """Lower a program of this job.
 
-        On CPUs each of its collectives gets a channel of its own (docs/decisions/0041-channels.md).
+        On CPUs each of its collectives gets a channel of its own (docs/decisions/0043-channels.md).
         """
         with self.lowering():
             lowered: jax.stages.Lowered = jitted.lower(*arguments)
