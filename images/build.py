@@ -69,6 +69,7 @@ TARGETS = {
         (
             "trainer/shardwise/__init__.py",
             "trainer/shardwise/job",
+            "trainer/shardwise/page",
             "trainer/shardwise/protocol",
             "operator/shardwise_operator",
         ),

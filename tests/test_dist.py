@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from tests.cluster.programs import programs
@@ -55,6 +56,16 @@ def test_the_wheel_runs_the_quickstart(dist: Path, tmp_path: Path) -> None:
     where = called(python, "-c", "import shardwise; print(shardwise.__file__)", folder=tmp_path)
     assert Path(where.strip()).is_relative_to(tmp_path)
     assert list(python.parents[1].rglob("shardwise-*.dist-info/licenses/LICENSE"))
+
+
+def test_the_pages_are_in_the_wheels(dist: Path) -> None:
+    """What is no Python goes with it: the templates of both pages, and the style and script that they share."""
+    for folder, package in (("trainer", "shardwise"), ("operator", "shardwise_operator")):
+        (path,) = dist.glob(f"{package}-*.whl")
+        there = (ROOT / folder / package / "page").iterdir()
+        wanted = {f"{package}/page/{file.name}" for file in there if file.suffix in (".html", ".css", ".js")}
+        assert wanted
+        assert wanted <= set(ZipFile(path).namelist())
 
 
 def test_the_charts_render(dist: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import socket
 import uuid
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,12 @@ from shardwise_operator.observe.nodes import NodeWatch
 from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.pod_defaults import read_pod_defaults
 from shardwise_operator.observe.poll import Poller
+from shardwise_operator.page.serve import JobsPages
+from shardwise_operator.runtime.access import Certificate, TokenFile
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.connection import Connection, connect
 from shardwise_operator.runtime.elector import Elector
+from shardwise_operator.runtime.kinds import TRAINING_JOBS
 from shardwise_operator.runtime.manager import Manager, stop_on_signals
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
@@ -65,6 +69,10 @@ def run(  # noqa: PLR0913  the options of the command
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 300,
     burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 600,
     metrics_address: Annotated[str, typer.Option(help="Where /metrics is served, as host:port.")] = ":8080",
+    metrics_token: Annotated[Path | None, typer.Option(help="The token for /metrics; left out, none.")] = None,
+    page_address: Annotated[str, typer.Option(help="Where /jobs and /jobs.json are served.")] = ":8082",
+    page_token: Annotated[Path | None, typer.Option(help="The token for both; left out, neither.")] = None,
+    tls: Annotated[Path | None, typer.Option(help="Folder of tls.crt and tls.key, for /metrics and /jobs.")] = None,
     health_address: Annotated[str, typer.Option(help="Where /healthz and /readyz are served.")] = ":8081",
     lease_namespace: Annotated[str, typer.Option(help="The operator's own namespace.")] = "shardwise-system",
     lease_name: Annotated[str, typer.Option(help="The lease of which one operator is the holder.")] = "shardwise",
@@ -84,6 +92,9 @@ def run(  # noqa: PLR0913  the options of the command
         pod_defaults=read_pod_defaults(pod_defaults),
         job_network_policies=job_network_policies,
     )
+    certificate = Certificate(tls) if tls else None
+    token_of_metrics = TokenFile(metrics_token) if metrics_token else None
+    token_of_page = TokenFile(page_token) if page_token else None
     connection, metrics = connect(kubeconfig), Metrics()
     elector = _elector(connection, metrics, lease_namespace, lease_name)
     api = Api(connection, metrics, limiter=Limiter(qps, burst), may_write=elector.leads)
@@ -104,7 +115,13 @@ def run(  # noqa: PLR0913  the options of the command
     metrics.registry.register(JobMetrics(controller.jobs, poller.latest, leads=elector.leads))
     with ExitStack() as stack:
         stack.enter_context(WebServer(health_address, health_pages(manager, poller.stuck)))
-        stack.enter_context(WebServer(metrics_address, metrics_pages(metrics.registry)))
+        pages = metrics_pages(metrics.registry, token_of_metrics)
+        stack.enter_context(WebServer(metrics_address, pages, certificate=certificate))
+        if token_of_page:
+            listed = partial(cache.synced, TRAINING_JOBS)
+            page = JobsPages(controller.jobs, listed, token=token_of_page, namespace=namespace)
+            server = WebServer(page_address, page.pages, forms=page.forms, certificate=certificate)
+            stack.enter_context(server)
         stack.enter_context(poller)
         stack.enter_context(requests)
         manager.run(controller, stop)

@@ -51,3 +51,9 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
     found = [item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name)]
     assert len(found) == 1, [(item["kind"], item["metadata"]["name"]) for item in objects]
     return found[0]
+
+
+def operator_of(objects: list[Object]) -> dict[str, Any]:
+    """The pod spec of the operator."""
+    spec: dict[str, Any] = named(objects, "Deployment", "shardwise")["spec"]["template"]["spec"]
+    return spec

@@ -58,6 +58,7 @@ def test_every_kind_is_there() -> None:
     assert {job.stem for job in JOBS} == {
         "cpu-two-hosts",
         "cpu-two-slices",
+        "evaluate",
         "gpu-hosts",
         "own-program",
         "own-text-from-a-volume",

@@ -1,11 +1,10 @@
 """The values by which a platform team fits the chart to its cluster, each against what it changes."""
 
 import json
-from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, Helm, Object, named
+from tests.charts.helm import CHARTS, Helm, named, operator_of
 from typer.testing import CliRunner
 
 from shardwise.job.accelerators import class_of
@@ -13,12 +12,6 @@ from shardwise_operator.main import app
 from shardwise_operator.observe.pod_defaults import read_pod_defaults
 
 JSON = "--set-json"
-
-
-def operator_of(objects: list[Object]) -> dict[str, Any]:
-    """The pod spec of the operator."""
-    spec: dict[str, Any] = named(objects, "Deployment", "shardwise")["spec"]["template"]["spec"]
-    return spec
 
 
 @pytest.mark.parametrize(

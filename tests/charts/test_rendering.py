@@ -18,6 +18,9 @@ EVERYTHING = (
     *("--set", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b"),
     *("--set", "images.pullSecrets[0].name=registry"),
     *("--set", "priorityClassName=high"),
+    *("--set", "page.enabled=true"),
+    *("--set", "metrics.tokenSecret=scrape"),
+    *("--set", "tls.existingSecret=certificate"),
 )
 ONE_NAMESPACE = ("--set", "watchNamespace=ml", "--set", "managedBy=ours")
 

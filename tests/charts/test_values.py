@@ -46,7 +46,7 @@ def test_table_is_generated(generate: ModuleType, name: str) -> None:
 @each
 def test_values_are_few(name: str) -> None:
     """A person reads all of values.yaml: what few ask for is left to a post-renderer."""
-    assert len((CHARTS / name / "values.yaml").read_text(encoding="utf-8").splitlines()) < 150
+    assert len((CHARTS / name / "values.yaml").read_text(encoding="utf-8").splitlines()) < 170
 
 
 @each

@@ -3,15 +3,21 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.conftest import Command
+from tests.cli.conftest import QUICKSTART, Command
 
-from shardwise.cli.generate import Texts, before_stop, pieces, with_text
+from shardwise.cli.asked import chat_tokenizer, read_conversations, to_answer, to_go_on
+from shardwise.cli.generate import Texts, with_text
 from shardwise.cli.prompts import read_prompts
+from shardwise.cli.text_pieces import before_stop, pieces
+from shardwise.job.load import load
+from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
+from shardwise.train.data.chat import ChatTokenizer
 from shardwise.train.data.tokenizer import ByteTokenizer
 from shardwise.train.generate import Made
 
@@ -68,7 +74,7 @@ def test_only_what_may_be_a_stop_is_held_back() -> None:
 
 def test_lines_are_in_the_order_of_the_prompts() -> None:
     """A line is written when all before it are done, with the text up to a stop and why it ended."""
-    texts = Texts(["a", "a", "b"], 2, ByteTokenizer(), ["!"], 4)
+    texts = Texts(to_go_on(ByteTokenizer(), ["a", "b"], ["!"]), 2, ByteTokenizer(), 4)
     made = [Made(1, [*b"two"], is_last=True), Made(0, [*b"x!"], is_last=False), Made(0, [*b"yz"], is_last=True)]
     lines = texts.lines(iter([*made, Made(2, [*b"four"], is_last=True)]))
     keys = ("prompt", "sample", "text", "tokens", "finishReason")
@@ -118,10 +124,72 @@ def test_prompts_of_a_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["--prompt", "a", "--prompts", "b"], "expected one of them"), (["--stop", ""], "given an empty text")],
+    [
+        (["--prompt", "a", "--prompts", "b"], "expected one of them"),
+        (["--stop", ""], "given an empty text"),
+        (["--chat"], "given nothing to answer"),
+    ],
 )
 def test_wishes_that_do_not_go_together(arguments: list[str], words: str, command: Command) -> None:
     """They are refused before anything is loaded."""
     ended = command("generate", "anywhere", *arguments)
     assert ended.code == 2
     assert words in ended.error
+
+
+def test_conversations_of_a_file(tmp_path: Path) -> None:
+    """A line of JSON holds messages, a line of a text is a user's; the answers are lines with the messages."""
+    (tmp_path / "asked.jsonl").write_text('{"messages": [{"role": "system", "content": "s"}]}\n\n')
+    (tmp_path / "asked.txt").write_text("hi\n")
+    conversations = [*read_conversations(tmp_path / "asked.jsonl"), *read_conversations(tmp_path / "asked.txt")]
+    task = to_answer(ChatTokenizer(ByteTokenizer(), "chatml"), conversations, ["!"])
+    assert [bytes(each.tokens).decode() for each in task.asked] == [
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+    ]
+    texts = Texts(task, 1, ByteTokenizer(), 20)
+    made = [Made(0, [*b"a!"], is_last=True), Made(1, [*b"yo<|im_end|>\n"], is_last=True)]
+    assert [json.loads(line) for line in texts.lines(made)] == [
+        {"messages": [{"role": "system", "content": "s"}]} | _ended("a", 2),
+        {"messages": [{"role": "user", "content": "hi"}]} | _ended("yo", 13),
+    ]
+
+
+def _ended(text: str, tokens: int) -> dict[str, Any]:
+    return {"sample": 0, "text": text, "tokens": tokens, "finishReason": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is empty"),
+        ("no", r"line 1 is no JSON; expected \{\"messages\""),
+        ('{"prompt": "a"}', "line 1: no list of messages"),
+        ('{"messages": [{"role": "me", "content": "a"}]}', "message 0 has role 'me'"),
+    ],
+)
+def test_conversations_that_cannot_be_read(content: str, words: str, tmp_path: Path) -> None:
+    """The file, the line and what was expected are said."""
+    (tmp_path / "asked.jsonl").write_text(content)
+    with pytest.raises(UsageError, match=words):
+        read_conversations(tmp_path / "asked.jsonl")
+
+
+def _job(*templates: str) -> TrainingJob:
+    sources = [
+        {"name": f"s{number}", "paths": ["a.jsonl"]} | ({"chatTemplate": template} if template else {})
+        for number, template in enumerate(templates)
+    ]
+    return load(QUICKSTART, [f"training.data.train={json.dumps(sources)}", "training.data.attendAcross=document"])
+
+
+def test_the_template_is_that_of_the_job() -> None:
+    """Unless one is given; without any, and with two, what to add is said."""
+    tokenizer = ByteTokenizer()
+    assert chat_tokenizer(_job("", "llama3"), tokenizer, None).end_of_answer == "<|eot_id|>"
+    assert chat_tokenizer(_job("", "llama3"), tokenizer, "chatml").end_of_answer == "<|im_end|>"
+    for job, words in ((_job(""), "has none"), (_job("chatml", "llama3"), "has several: chatml, llama3")):
+        with pytest.raises(UsageError, match=f"{words} in its chatTemplates; add --chat-template"):
+            chat_tokenizer(job, tokenizer, None)
+    with pytest.raises(UsageError, match="given 'alpaca', expected one of chatml, llama3"):
+        chat_tokenizer(_job(""), tokenizer, "alpaca")

@@ -29,6 +29,17 @@ def test_page_elsewhere(tmp_path: Path, command: Command) -> None:
     assert not (directory / "page.html").exists()
 
 
+def test_page_on_the_output(tmp_path: Path, command: Command) -> None:
+    """With --out - the page, and nothing else, is what is printed, as out of a pod; no file is written."""
+    directory = make_run(tmp_path / "run")
+    before = set(directory.rglob("*"))
+    ended = command("page", str(directory), "--out", "-")
+    assert (ended.code, ended.error) == (0, "")
+    assert ended.out.startswith("<!doctype html>")
+    assert ended.out.rstrip().endswith("</html>")
+    assert set(directory.rglob("*")) == before
+
+
 def test_page_that_cannot_be_written(tmp_path: Path, command: Command) -> None:
     """A place that is not there is wrong usage, with what would help."""
     ended = command("page", str(make_run(tmp_path / "run")), "--out", str(tmp_path / "none" / "page.html"))

@@ -140,6 +140,17 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "failed saves 2 since then: [Errno 5]" in lines
 
 
+@pytest.mark.parametrize(("phase", "status"), [("starting", "starting"), ("running", "running")])
+def test_a_program_that_reports_nothing(
+    phase: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes no summary; while it runs its leader's word is its status."""
+    monkeypatch.setattr(run_files, "live_status", lambda _: RunStatus.model_validate(LIVE | {"phase": phase}))
+    (tmp_path / ".lock").touch()
+    with Held(tmp_path):
+        assert read_overview(tmp_path).status == status
+
+
 def test_asking_leaves_the_lock_free(tmp_path: Path) -> None:
     """After a look at a run its directory can be taken at once."""
     directory = make_run(tmp_path / "run")

@@ -99,9 +99,12 @@ def test_the_operator_starts_and_holds_no_more_than_it_needs(cluster: Cluster, r
     image = cluster.load("operator")
 
     started = ("shardwise-operator", "run", "--help")
-    found = look(cluster, restricted, image, commands=[started], absent=("jax", "ray", "kubernetes.aio"))
+    imports = "from shardwise.page.render import composed; from shardwise_operator.page.serve import *"
+    commands = [started, ("python", "-c", f"{imports}; print(composed(PACKAGE, TEMPLATE)[0])")]
+    found = look(cluster, restricted, image, commands=commands, absent=("jax", "ray", "kubernetes.aio"))
 
     assert "--trainer-image" in found["printed"][0]
+    assert found["printed"][1].startswith("<!doctype html>")
     assert found == found | BARE
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from shardwise.job.environment import apply, trainer_environment
 from shardwise.job.load import load
+from shardwise.job.own_program import job_of_command
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import CACHE_VARIABLE
 
@@ -74,6 +75,12 @@ def test_flags_that_are_there_are_kept() -> None:
         "--xla_cpu_enable_fast_math=false",
         "--xla_force_host_platform_device_count=4",
     ]
+
+
+def test_a_program_may_bring_another_jax() -> None:
+    """It gets no flag that only our XLA knows, for XLA ends a process at one that it does not know."""
+    program = job_of_command(["python", "my.py"], hosts=1, devices=2)
+    assert trainer_environment(program, {})["XLA_FLAGS"] == "--xla_force_host_platform_device_count=2"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ MORE_STEPS = 10
 
 
 def test_a_job_by_hand(apply: Apply, here: Here) -> None:
-    """Two pods on two nodes train as `shardwise run` does, and kubectl shows the truth."""
+    """Two pods on two nodes train as `shardwise run` does, kubectl shows the truth, and another job evaluates it."""
     example = manifest("cpu-two-hosts")
     job = apply(example)
     job.until_step(1)
@@ -39,6 +39,13 @@ def test_a_job_by_hand(apply: Apply, here: Here) -> None:
     assert Ended(finished["digest"], job.losses) == here(example)
     assert finished["checkpoint"]["step"] == finished["progress"]["step"] == example["spec"]["training"]["steps"]
     assert (job.folder / "checkpoints" / f"step-{finished['checkpoint']['step']:08}" / "COMMITTED").exists()
+
+    evaluation = apply(manifest("evaluate"))
+    evaluation.until_phase("Complete")
+    log = (evaluation.folder / "logs" / "attempt-0" / "host-0.log").read_text()
+    known = json.loads(log[log.index("\n{") :])
+    assert (known["step"], list(known["sets"])) == (finished["progress"]["step"], ["readme"])
+    assert known["sets"]["readme"]["loss"] == pytest.approx(job.losses[known["step"]], rel=0.3)
 
 
 def test_whatever_is_killed(apply: Apply, operator: Operator, here: Here) -> None:

@@ -5,37 +5,22 @@ import hashlib
 import html
 import json
 import re
-import shutil
-import subprocess
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from tests.page.browser import browse, needs_chromium, sticks_out, with_script
 from tests.page.building import BEGAN, HOSTILE, lines, make_run, step
 
 from shardwise.page.document import PageDocument
 from shardwise.page.gather import gather
-from shardwise.page.render import TEMPLATE, render
+from shardwise.page.render import TEMPLATE, composed, render
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-    "--virtual-time-budget=5000",
-    "--window-size=1000,800",
-)
 SECTIONS = ("now", "curves", "goodput", "attempts", "hosts", "checkpoints", "memory", "logs", "events")
 
 
 def test_template_is_small_and_needs_nothing_else() -> None:
     """The page without a run has less than 60 KB, and names no address: there is nothing to fetch."""
-    template = files("shardwise.page").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    template, _ = composed("shardwise.page", TEMPLATE)
     assert len(template.encode()) < 60_000
     assert re.findall(r"https?://[^\"]+", template) == ["http://www.w3.org/2000/svg"]
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", template)
@@ -73,21 +58,6 @@ def test_policy_allows_its_own_script_alone(tmp_path: Path) -> None:
     assert "unsafe" not in policy
 
 
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium on the PATH, which Debian has in the package of that name"
-)
-
-
-def browse(page: str, folder: Path) -> str:
-    """Return the page as headless Chromium has it after its script; nothing may be said on the console."""
-    assert CHROMIUM is not None
-    (folder / "page.html").write_text(page, encoding="utf-8")
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", "--dump-dom", f"file://{folder}/page.html"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert "CONSOLE" not in done.stderr
-    return done.stdout
-
-
 @needs_chromium
 def test_browser_shows_every_part(tmp_path: Path) -> None:
     """In a browser all sections are there, the charts have a point for each step, and a log's markup is text."""
@@ -123,7 +93,7 @@ def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
     document.body.dataset.told = told.join("; ");
     """
     page = render(gather(make_run(tmp_path / "run"), status="complete"))
-    shown = browse(_with_script(page, keys), tmp_path)
+    shown = browse(with_script(page, keys), tmp_path)
     (told,) = re.findall(r'data-told="(.*?)"', shown)
     *said, count = told.split("; ")
     assert said == ["50.0 at step 5", "1.000 at step 1", "2.000 at step 2", "light", "dark"]
@@ -134,22 +104,7 @@ def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [360, 1200])
 def test_page_fits_its_screen(tmp_path: Path, width: int) -> None:
     """On a telephone as on a wide screen nothing sticks out to the side; what is wider scrolls in its own box."""
-    page = _with_script(render(gather(make_run(tmp_path / "run"), status="complete")), "")
-    frame = f'<iframe srcdoc="{html.escape(page)}" style="border: 0; width: {width}px; height: 700px"></iframe>'
-    measure = """
-    onload = () => {
-      const inner = document.querySelector("iframe").contentDocument.documentElement;
-      document.body.dataset.width = `${inner.dataset.ready} ${inner.scrollWidth - inner.clientWidth}`;
-    };
-    """
-    shown = browse(f"<!doctype html><body>{frame}<script>{measure}</script></body>", tmp_path)
-    assert re.findall(r'data-width="(.*?)"', shown) == ["true 0"]
-
-
-def _with_script(page: str, script: str) -> str:
-    """Return the page without its policy, which lets no other script run, and with this one at its end."""
-    without = re.sub(r"<meta http-equiv.*?>", "", page)
-    return without.replace("</body>", f"<script>{script}</script></body>")
+    assert sticks_out(render(gather(make_run(tmp_path / "run"), status="complete")), width, tmp_path) == 0
 
 
 @needs_chromium

@@ -41,6 +41,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ get $root.Values.images $platform | default (printf "%s/shardwise-trainer:%s-%s" $root.Values.images.registry (include "shardwise.tag" $root) $platform) }}
 {{- end }}
 
+{{/* The Secret with the token of the page of all jobs. */}}
+{{- define "shardwise.pageSecret" -}}
+{{ .Values.page.existingSecret | default (printf "%s-page" (include "shardwise.name" .)) }}
+{{- end }}
+
 {{/* The Secret with the operator's key. */}}
 {{- define "shardwise.keySecret" -}}
 {{ .Values.key.existingSecret | default (printf "%s-key" (include "shardwise.name" .)) }}

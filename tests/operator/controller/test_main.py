@@ -22,9 +22,10 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _answers(port: int, path: str) -> str:
+def _answers(port: int, path: str, token: str = "") -> str:
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(asked, timeout=5) as answer:  # noqa: S310  our own address
             return str(answer.read().decode())
     except OSError:
         return ""
@@ -34,10 +35,13 @@ def test_the_command(place: Place, api_server: ApiServer, namespace: str, tmp_pa
     """From start to end, as a pod would run it."""
     key = tmp_path / "key"
     key.write_bytes(b"k" * 32)
-    health, metrics = _free_port(), _free_port()
+    token = tmp_path / "token"
+    token.write_bytes(b"t" * 48)
+    health, metrics, page = _free_port(), _free_port(), _free_port()
     command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image", "none", "--key-file", str(key)]
     command += ["--namespace", namespace, "--lease-namespace", namespace, "--kubeconfig", str(api_server.kubeconfig)]
     command += [f"--health-address=127.0.0.1:{health}", f"--metrics-address=127.0.0.1:{metrics}"]
+    command += [f"--page-address=127.0.0.1:{page}", f"--page-token={token}"]
     log = tmp_path / "log"
     with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as process, ExitStack() as whatever_happens:
         whatever_happens.callback(process.kill)
@@ -46,6 +50,9 @@ def test_the_command(place: Place, api_server: ApiServer, namespace: str, tmp_pa
         place.apply(manifest(suspend=True))
         place.until_phase("Suspended")
         assert "shardwise_operator_leader 1.0" in _answers(metrics, "/metrics")
+        place.until("its row", lambda: '"phase":"Suspended"' in _answers(page, "/jobs.json", "t" * 48))
+        assert '"name":"job"' in _answers(page, "/jobs", "t" * 48)
+        assert not _answers(page, "/jobs.json")
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(60) == 0
@@ -71,6 +78,27 @@ def test_two_keys(tmp_path: Path) -> None:
     (tmp_path / "previous").write_bytes(b"short")
     with pytest.raises(ValueError, match="previous: given 5 bytes"):
         read_key(tmp_path / "key")
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--page-token", "given 5 bytes, expected a token of at least 32"),
+        ("--metrics-token", "given 5 bytes, expected a token of at least 32"),
+        ("--tls", "tls.crt"),
+    ],
+)
+def test_what_opens_nothing_is_refused(tmp_path: Path, option: str, words: str) -> None:
+    """A token that is none, or a folder without a certificate, ends the start: nothing is served openly instead."""
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    (tmp_path / "token").write_bytes(b"short")
+    given = tmp_path if option == "--tls" else tmp_path / "token"
+    command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image=none", f"--key-file={tmp_path}/key"]
+
+    ended = subprocess.run([*command, option, str(given)], check=False, capture_output=True, text=True, timeout=60)
+
+    assert ended.returncode != 0
+    assert words in ended.stderr
 
 
 def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:

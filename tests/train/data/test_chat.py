@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.chat import MARK, ChatTokenizer, conversation_of
+from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.opening import Watch
 from shardwise.train.data.sequences import Batch
@@ -209,3 +209,19 @@ def test_text_is_no_conversation(tmp_path: Path) -> None:
     path.write_text("call me Ishmael " * 100)
     with pytest.raises(DataError, match=r"book.txt: text; expected conversations for chatTemplate: a .jsonl file"):
         prepared(path, tmp_path, seq_len=16)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("end", [1, 2, 4])
+def test_a_model_is_asked_as_it_was_trained(template: str, end: int) -> None:
+    """What it is given to answer is what training has put before that answer, and the next token is learned."""
+    tokenizer = ChatTokenizer(ByteTokenizer(), template)
+    [trained] = tokenizer.encode_batch([json.dumps(TURNS[: end + 1]).encode()])
+    asked = tokenizer.asked([Message(*each) for each in TURNS[:end]])
+    if TURNS[end][0] == "assistant":
+        answer = [*trained[len(asked) :]]
+        assert [*trained[: len(asked)] & ~MARK] == asked
+        assert answer[0] & MARK
+        assert tokenizer.decode(each & ~MARK for each in answer).strip() == TURNS[end][1] + tokenizer.end_of_answer
+    else:
+        assert not any(token & MARK for token in trained[len(asked) :])

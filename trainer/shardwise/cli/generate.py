@@ -18,10 +18,12 @@ from shardwise.cli.command import RunDir, Step, trainer_imports
 from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.prompts import read_prompts, refuse_broken_text
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
+from shardwise.cli.text_pieces import before_stop, pieces
 from shardwise.job import environment
 from shardwise.protocol.errors import UsageError
 
 if TYPE_CHECKING:
+    from shardwise.cli.asked import Task
     from shardwise.train.data.tokenizer import Tokenizer
     from shardwise.train.generate import Made
 
@@ -33,9 +35,17 @@ Prompts = Annotated[
     Path | None,
     typer.Option(
         "--prompts",
-        help='Many prompts at once: a .jsonl file of objects with a "prompt", or a text with one on each line.',
+        help='Many prompts at once: a .jsonl file of objects with a "prompt" (with --chat, "messages"), or a text with '
+        "one on each line.",
         metavar="FILE",
     ),
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Answer in the words of the run's chatTemplate, with the prompt as a user's.")
+]
+Template = Annotated[
+    str | None,
+    typer.Option("--chat-template", help="The same in the words of this template.", metavar="chatml|llama3"),
 ]
 Samples = Annotated[int, typer.Option("--samples", min=1, help="How many texts to make of each prompt.", metavar="N")]
 Tokens = Annotated[int, typer.Option("--tokens", min=0, help="How many tokens to make at most.", metavar="N")]
@@ -64,14 +74,14 @@ Lines = Annotated[
     ),
 ]
 
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
 
 def command(  # noqa: PLR0913  each is an option
     directory: RunDir,
     *,
     prompt: Prompt = None,
     prompts: Prompts = None,
+    chat: Chat = False,
+    chat_template: Template = None,
     samples: Samples = 1,
     tokens: Tokens = 200,
     temperature: Temperature = 0.8,
@@ -87,6 +97,9 @@ def command(  # noqa: PLR0913  each is an option
     The model runs on the GPUs or TPU chips that the run's job names where this machine has them, or else on the
     processor; the text ends early where the model ends it.
 
+    With --chat the model answers: it is given the messages as it has seen them in training, and the answer alone is
+    written, up to the marker that ends it.
+
     One text is written as it is made. Several are lines of JSON in the order of the prompts, each with the prompt, the
     number of the sample, the text that follows, its number of tokens, and the finishReason: stop where the model or
     --stop ended it, length where --tokens did.
@@ -95,36 +108,45 @@ def command(  # noqa: PLR0913  each is an option
         raise UsageError("given --prompt and --prompts, expected one of them; add the prompt to the file")
     if "" in (stop or []):
         raise UsageError("--stop: given an empty text, which is everywhere; leave it out")
-    given = [prompt or ""] if prompts is None else read_prompts(prompts)
-    for text in given:
-        refuse_broken_text(text)
+    is_chat = chat or chat_template is not None
+    if is_chat and prompt is None and prompts is None:
+        raise UsageError("--chat: given nothing to answer, expected --prompt TEXT or --prompts FILE")
+    refuse_broken_text(prompt or "")
+    given = [prompt or ""] if prompts is None or is_chat else read_prompts(prompts)
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
     job = on_this_machine(job_of(directory), live=is_live(directory), tell=console.print)
     environment.apply(job)
     console.print("loading the model ...")
     with trainer_imports():
+        from shardwise.cli import asked
         from shardwise.cli.model import load_model
         from shardwise.train.data.tokenizer import load_tokenizer
         from shardwise.train.generate import generate_all
         from shardwise.train.sampling import Sampling
 
+    data = job.spec.training.data
+    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    if is_chat:
+        chats = asked.chat_tokenizer(job, tokenizer, chat_template)
+        messages = [asked.by_user(text) for text in given] if prompts is None else asked.read_conversations(prompts)
+        task = asked.to_answer(chats, messages, stop or [])
+    else:
+        task = asked.to_go_on(tokenizer, given, stop or [])
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
     console.print(f"checkpoint of step {model.step}; compiling ...")
-    data = job.spec.training.data
-    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
     program, params = model.program, model.params
     del model  # the weights are laid out anew, and then the parameters can go
-    texts = Texts([text for text in given for _ in range(samples)], samples, tokenizer, stop or [], tokens)
+    texts = Texts(task, samples, tokenizer, tokens)
     made = generate_all(
         program,
         params,
-        [tokenizer.prompt(text) for text in texts.prompts],
+        texts.prompts,
         num_tokens=tokens,
         sampling=sampling,
         seed=seed,
-        stop=tokenizer.end_of_text,
-        is_over=texts.has_stop if stop else None,
+        stop=task.end,
+        is_over=texts.has_stop if task.stops else None,
     )
     made = with_text(made, tokenizer.vocab_size, console.print)
     del params
@@ -133,7 +155,7 @@ def command(  # noqa: PLR0913  each is an option
             typer.echo(line.encode())
         return
     streamed = pieces((token for part in made for token in part.tokens), tokenizer.decode)
-    for piece in chain(given, before_stop(streamed, stop or [])):
+    for piece in chain([task.asked[0].text], before_stop(streamed, task.stops)):
         typer.echo(piece.encode(), nl=False)
     typer.echo()
 
@@ -141,12 +163,16 @@ def command(  # noqa: PLR0913  each is an option
 class Texts:
     """Many texts in the making."""
 
-    def __init__(
-        self, prompts: Sequence[str], samples: int, tokenizer: "Tokenizer", stops: Sequence[str], num_tokens: int
-    ) -> None:
-        """Take the prompts, each as often as there are samples of it."""
-        self.prompts, self._samples, self._num_tokens = prompts, samples, num_tokens
-        self._decode, self._stops = tokenizer.decode, stops
+    def __init__(self, task: "Task", samples: int, tokenizer: "Tokenizer", num_tokens: int) -> None:
+        """Take what is asked, each as often as there are samples of it."""
+        self._asked = [each for each in task.asked for _ in range(samples)]
+        self._samples, self._num_tokens = samples, num_tokens
+        self._decode, self._stops = tokenizer.decode, task.stops
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """The tokens that the model goes on from, text by text."""
+        return [each.tokens for each in self._asked]
 
     def has_stop(self, _: int, tokens: Sequence[int]) -> bool:
         """Return whether one of the stop texts is in the text of these tokens."""
@@ -155,7 +181,7 @@ class Texts:
 
     def lines(self, made: Iterable["Made"]) -> Iterator[str]:
         """Yield a line of JSON for each text, in their order, as soon as all before it are done."""
-        tokens: list[list[int]] = [[] for _ in self.prompts]
+        tokens: list[list[int]] = [[] for _ in self._asked]
         done: set[int] = set()
         written = 0
         for part in made:
@@ -172,7 +198,7 @@ class Texts:
         stopped = len(tokens) < self._num_tokens or self.has_stop(number, tokens)
         return json.dumps(
             {
-                "prompt": self.prompts[number],
+                **self._asked[number].line,
                 "sample": number % self._samples,
                 "text": text,
                 "tokens": len(tokens),
@@ -196,39 +222,3 @@ def with_text(made: Iterable["Made"], num_tokens: int, tell: Callable[[str], Non
                 f"{unknown:,} of {total:,} tokens have no text, since the tokenizer has {num_tokens:,} tokens and the "
                 "model more: is it the model's own?"
             )
-
-
-def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """Yield the text of `tokens` piece by piece, each as soon as it is sure; together they are `decode` of all.
-
-    A character of several tokens shows as one replacement character until its last token, so a replacement character at
-    the end is held back.
-    """
-    seen: list[int] = []
-    written = 0
-    for token in tokens:
-        seen.append(token)
-        sure = decode(seen).removesuffix(_REPLACEMENT)
-        yield sure[written:]
-        written = len(sure)
-    yield decode(seen)[written:]
-
-
-def before_stop(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
-    """Yield the text of `pieces` up to the first of the stop texts. What may be the beginning of one is held back."""
-    held = ""
-    for piece in pieces:
-        held += piece
-        found = [place for stop in stops if (place := held.find(stop)) >= 0]
-        if found:
-            yield held[: min(found)]
-            return
-        kept = max((_overlap(held, stop) for stop in stops), default=0)
-        yield held[: len(held) - kept]
-        held = held[len(held) - kept :]
-    yield held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of the text are the beginning of the stop text."""
-    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

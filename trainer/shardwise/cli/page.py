@@ -14,7 +14,10 @@ from shardwise.protocol.contract import LIVE_STATUSES, PAGE
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.files import replace_file
 
-Out = Annotated[Path | None, typer.Option("--out", help=f"The file to write; else DIR/{PAGE}.", metavar="FILE")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help=f"The file to write, - for the output; else DIR/{PAGE}.", metavar="FILE")
+]
+_OUTPUT = Path("-")
 
 
 def command(directory: RunDir, *, out: Out = None) -> None:
@@ -30,8 +33,11 @@ def command(directory: RunDir, *, out: Out = None) -> None:
         live=live_status(directory) if status in LIVE_STATUSES else None,
         checkpoints=lambda root: committed_steps(root)[0],
     )
-    path = out or directory / PAGE
     text = render(document)
+    if out == _OUTPUT:
+        typer.echo(text, nl=False)
+        return
+    path = out or directory / PAGE
     try:
         replace_file(path, text, durable=False)
     except OSError as error:

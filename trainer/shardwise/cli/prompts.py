@@ -13,6 +13,14 @@ def read_prompts(path: Path) -> list[str]:
         UsageError: the file cannot be read, is no UTF-8, has no prompt, or a line is no object with a text `prompt`.
 
     """
+    lines = lines_of(path)
+    if path.suffix != ".jsonl":
+        return lines
+    return [_prompt(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file of prompts, of which there is at least one; UsageError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -20,11 +28,8 @@ def read_prompts(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise UsageError(f"--prompts: {path} is not UTF-8 at byte {error.start}; save it as UTF-8") from error
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    if path.suffix == ".jsonl":
-        found = [_prompt(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    else:
-        found = lines if lines[-1] else lines[:-1]  # an empty line is a prompt: a new document
-    if not found:
+    found = lines if lines[-1] else lines[:-1]  # an empty line is a prompt: a new document
+    if not found or (path.suffix == ".jsonl" and not text.strip()):
         raise UsageError(f"--prompts: {path} is empty, expected a prompt on each line")
     return found
 

@@ -34,7 +34,7 @@ from shardwise.protocol.contract import (
 from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
 from shardwise.protocol.evaluated import results
-from shardwise.protocol.run_status import RunStatus
+from shardwise.protocol.run_status import RunPhase, RunStatus
 from shardwise.train.metrics import newest_evaluation, steps
 
 
@@ -146,12 +146,13 @@ def read_overview(directory: Path) -> RunOverview:
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
     root = checkpoint_root(job.spec.checkpoint_path if job else None, directory)
     checkpoints, unlisted = committed_steps(root)
+    live = live_status(directory) if alive else None
     return RunOverview(
         directory=directory,
         job=job,
-        status=_status(summary, alive=alive),
+        status=_status(summary, alive=alive, live=live),
         summary=summary,
-        live=live_status(directory) if alive else None,
+        live=live,
         records=steps(directory / METRICS),
         evaluated=newest_evaluation(directory / METRICS),
         root=root,
@@ -187,8 +188,10 @@ def is_live(directory: Path) -> bool:
     return False
 
 
-def _status(summary: Mapping[str, Any], *, alive: bool) -> str:
-    status: str = summary.get("status", "ready")
+def _status(summary: Mapping[str, Any], *, alive: bool, live: RunStatus | None = None) -> str:
+    status: str = summary.get("status", "starting" if alive else "ready")
+    if status == "starting" and live and live.phase == RunPhase.RUNNING:  # a silent program writes no summary
+        return "running"
     return "dead" if status in LIVE_STATUSES and not alive else status
 
 

@@ -103,7 +103,11 @@ def describe(event: Mapping[str, Any]) -> str | None:
             wait = f" in {event['waitSeconds']:g} s" if event["waitSeconds"] else ""
             text = f"{event['message']} ({event['cause']}); starting again{wait}"
         case "running" if event["sinceEndSeconds"] is not None:
-            text = f"recovered: training goes on from step {event['fromStep']}, {event['sinceEndSeconds']:.1f} s later"
+            # Step 0 is all that is known of a program that reports none.
+            began = (
+                f"training goes on from step {event['fromStep']}" if event["fromStep"] else "all processes run again"
+            )
+            text = f"recovered: {began}, {event['sinceEndSeconds']:.1f} s later"
         case "done":
             text = _end(RunResult.model_validate(event), event["used"])
         case name if name in _PLAIN:

@@ -29,6 +29,7 @@ from shardwise.train.devices import simulated
 from shardwise.train.executables import code_digest, machine, versions
 from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
+from shardwise.train.git_state import git_state
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.memory import DeviceMemory, device_memory
 from shardwise.train.metrics import records, steps
@@ -205,6 +206,8 @@ def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory], hosts: 
     }
     if ready.first_step and ready.restored_from:
         event["savedAt"] = ready.restored_from.created.timestamp()
+    if attempt == 0 and (repository := git_state(Path.cwd())):  # a restarted trainer has no time to ask again
+        event["git"] = repository._asdict()
     mesh = ready.program.layout.mesh
     return event | {
         "devices": mesh.size,

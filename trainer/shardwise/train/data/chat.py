@@ -6,6 +6,7 @@ a marker that is written out in a message is plain text.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ ANSWER = "assistant"
 MARK = np.uint32(1 << 31)
 """The bit that marks a token as a target that counts; as a signed number it is below 0."""
 MARKED_DTYPE = np.dtype("<u4")
+
+_EXPECTED = "expected a JSON object with messages, a list of objects with role and content"
 
 
 class Part(NamedTuple):
@@ -85,7 +88,23 @@ class ChatTokenizer:
 
     def encode_batch(self, pieces: Sequence[bytes]) -> list[TokenArray]:
         """Return the tokens of each conversation, uint32 with marks [token]."""
-        rendered = [self._rendered(piece) for piece in pieces]
+        return self._encoded([self._rendered(Message(*each) for each in json.loads(piece)) for piece in pieces])
+
+    def asked(self, messages: Iterable[Message]) -> list[int]:
+        """Return the tokens that a model is given to answer these messages: theirs, and what every answer begins with.
+
+        They are those that training has put before the tokens of an answer, without marks.
+        """
+        header = takewhile(lambda part: not part.counts, self._parts(Message(ANSWER, "")))
+        [tokens] = self._encoded([[*self._rendered(messages), *header]])
+        return [int(token) for token in tokens & ~MARK]
+
+    @property
+    def end_of_answer(self) -> str:
+        """The marker that ends an answer."""
+        return next(part.text for part in self._parts(Message(ANSWER, "")) if part.is_marker and part.counts)
+
+    def _encoded(self, rendered: Sequence[Sequence[Part]]) -> list[TokenArray]:
         texts = [part.text.encode() for parts in rendered for part in parts if not part.is_marker]
         encoded = iter(self._tokenizer.encode_batch(texts))
         return [
@@ -109,8 +128,8 @@ class ChatTokenizer:
         """Return the text of tokens without marks."""
         return self._tokenizer.decode(tokens)
 
-    def _rendered(self, piece: bytes) -> list[Part]:
-        return [part for message in json.loads(piece) for part in self._parts(Message(*message))]
+    def _rendered(self, messages: Iterable[Message]) -> list[Part]:
+        return [part for message in messages for part in self._parts(message)]
 
     def _tokens(self, part: Part, encoded: Iterator[TokenArray]) -> TokenArray:
         tokens = self._markers[part.text] if part.is_marker else next(encoded).astype(np.uint32)
@@ -137,10 +156,22 @@ def of_source(tokenizer: Tokenizer, template: str | None) -> Tokenizer:
 
 def conversation_of(value: Any, where: str) -> bytes:
     """Return the conversation in a line's object as JSON: [[role, content], ...]. Raise DataError if it holds none."""
-    expected = "expected a JSON object with messages, a list of objects with role and content"
+    found = messages_of(value, where)
+    if all(message.role != ANSWER for message in found):
+        raise DataError(
+            f"{where}: no message has the role {ANSWER!r}, so there is no answer to learn; take the line out"
+        )
+    try:
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: half a surrogate pair in the messages; {_EXPECTED} in UTF-8.") from error
+
+
+def messages_of(value: Any, where: str) -> list[Message]:
+    """Return the messages in a line's object. Raise DataError if it holds none."""
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not messages:
-        raise DataError(f"{where}: no list of messages; {expected}. Take chatTemplate out for plain text.")
+        raise DataError(f"{where}: no list of messages; {_EXPECTED}. Take chatTemplate out for plain text.")
     found = []
     for number, message in enumerate(messages):
         role, content = (message.get(key) if isinstance(message, dict) else None for key in ("role", "content"))
@@ -149,12 +180,5 @@ def conversation_of(value: Any, where: str) -> bytes:
             raise DataError(
                 f"{where}: message {number} has {given}; expected a role of {', '.join(ROLES)}, and text as content"
             )
-        found.append([role, content])
-    if all(role != ANSWER for role, _ in found):
-        raise DataError(
-            f"{where}: no message has the role {ANSWER!r}, so there is no answer to learn; take the line out"
-        )
-    try:
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{where}: half a surrogate pair in the messages; {expected} in UTF-8.") from error
+        found.append(Message(role, content))
+    return found

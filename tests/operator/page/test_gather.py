@@ -1,0 +1,160 @@
+"""shardwise_operator.page.gather: what the page says of a job follows from its object alone."""
+
+from typing import Any
+
+import pytest
+from tests.operator.building import NOW
+from tests.operator.page.rows import condition, job, running
+
+from shardwise_operator.observe.state import Phase
+from shardwise_operator.page.document import JobRow
+from shardwise_operator.page.gather import MOST_JOBS, gather
+from shardwise_operator.runtime.kinds import timestamp
+
+
+def row(made: dict[str, Any]) -> JobRow:
+    """Return what the page says of one job."""
+    (told,) = gather([made], namespace="", now=NOW).jobs
+    return told
+
+
+def test_a_running_job() -> None:
+    """Every figure of the status is there as a number, so that it can be sorted; causes that never were are not."""
+    assert row(running()) == JobRow(
+        namespace="default",
+        name="job",
+        created=NOW - 1000,
+        phase="Running",
+        reason="Running",
+        since=NOW - 300,
+        accelerator="cpu-sim",
+        topology="2x2",
+        step=500,
+        num_steps=2000,
+        loss="2.5000",
+        tokens_per_second=12500,
+        mfu=0.415,
+        eta_seconds=3900,
+        observed_at=NOW - 3,
+        slowest_host="0-1",
+        checkpoint_step=400,
+        checkpoint_at=NOW - 120,
+        restarts={"hang": 1, "failure": 2},
+        goodput=0.79,
+        hosts_ready=2,
+        hosts=2,
+        pod="job-0-0-3",
+        directory="/runs/job",
+    )
+
+
+def test_a_job_that_nobody_has_looked_at() -> None:
+    """It is pending since it was made, and nothing else is known."""
+    assert row(job()) == JobRow(
+        namespace="default",
+        name="job",
+        created=NOW - 1000,
+        phase="Pending",
+        since=NOW - 1000,
+        accelerator="cpu-sim",
+        topology="2x2",
+        directory="/runs/job",
+    )
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase != Phase.RUNNING])
+def test_the_pace_is_of_running_jobs_alone(phase: str) -> None:
+    """A status keeps the last speed; of a job that takes no steps it would be a lie. Step and loss it has reached."""
+    made = running()
+    made["status"]["phase"] = phase
+    told = row(made)
+
+    assert (told.tokens_per_second, told.mfu, told.eta_seconds, told.slowest_host) == (None, None, None, "")
+    assert (told.step, told.loss, told.goodput) == (500, "2.5000", 0.79)
+
+
+@pytest.mark.parametrize(
+    ("phase", "since"),
+    [
+        ("Complete", NOW - 10),
+        ("Failed", NOW - 10),
+        ("Suspended", NOW - 20),
+        ("Recovering", NOW - 30),
+        ("Pending", NOW - 30),
+    ],
+)
+def test_since_when(phase: str, since: float) -> None:
+    """The end of a job that has ended, the suspension of a suspended one, else when it ceased to be ready, or was."""
+    conditions = [condition("Suspended", "True", NOW - 20), condition("Ready", "False", NOW - 30)]
+
+    assert row(job("job", phase, completionTime=timestamp(NOW - 10), conditions=conditions)).since == since
+
+
+@pytest.mark.parametrize("phase", ["Complete", "Failed", "Suspended"])
+def test_a_job_at_rest_has_no_pod(phase: str) -> None:
+    """Nobody is sent into a pod that has ended; nor into one that is not made yet."""
+    made = running()
+    made["status"]["phase"] = phase
+
+    assert row(made).pod == ""
+    assert row(running(pods={"0-1": "uid-1"})).pod == ""
+
+
+def test_where_it_waits() -> None:
+    """The queue is that of the job's label, else of its pods'; a notice that is too short is told beside the phase."""
+    made = job("job", "Pending", conditions=[condition("NoticeTooShort", "True", NOW, message="the save took 40 s")])
+    made["spec"]["pod"]["template"]["metadata"] = {"labels": {"kueue.x-k8s.io/queue-name": "of-pods"}}
+    assert (row(made).queue, row(made).notice) == ("of-pods", "the save took 40 s")
+
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "of-job"}
+    made["status"]["conditions"] = [condition("NoticeTooShort", "False", NOW, message="the save took 4 s")]
+    assert (row(made).queue, row(made).notice) == ("of-job", "")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("0m17s", 17), ("59m0s", 3540), ("100h59m", 363540), ("soon", None), ("", None), ("1h", None)],
+)
+def test_time_left(written: str, seconds: float | None) -> None:
+    """A time as the operator writes it; what is none is not known."""
+    assert row(running(progress={"eta": written})).eta_seconds == seconds
+
+
+def test_what_cannot_be_read_is_not_known() -> None:
+    """Whatever another release, or a person, has written into a status, the page of all the others is made."""
+    odd: dict[str, Any] = {
+        "reason": 7,
+        "message": "x" * 40_000,
+        "progress": {
+            "step": "many",
+            "of": None,
+            "loss": 3,
+            "tokensPerSecond": "inf",
+            "mfu": "fast%",
+            "observedAt": "now",
+        },
+        "checkpoint": "none",
+        "restarts": [],
+        "goodput": None,
+        "hosts": {"ready": True},
+        "attempts": {"0-0": "first"},
+    }
+    told = row(job("job", "Running", **odd))
+
+    assert told.model_dump(exclude_defaults=True).keys() == {
+        *("namespace", "name", "created", "phase", "message", "since", "accelerator", "topology", "directory")
+    }
+    assert len(told.message) == 500
+
+
+def test_too_many_jobs() -> None:
+    """The newest are shown, and those that are not at rest before all others; the rest is counted."""
+    over = 3
+    jobs = [job(f"job-{number:05}", "Complete") for number in range(MOST_JOBS + over)]
+    for age, made in enumerate(jobs):
+        made["metadata"]["creationTimestamp"] = timestamp(NOW - age)
+    jobs[-1]["status"]["phase"] = "Pending"
+    document = gather(jobs, namespace="", now=NOW)
+
+    assert (len(document.jobs), document.left_out) == (MOST_JOBS, over)
+    assert [told.name for told in document.jobs] == [*(f"job-{n:05}" for n in range(MOST_JOBS - 1)), "job-02002"]
