@@ -80,7 +80,7 @@ def test_channels_are_written_into_the_program_that_is_compiled() -> None:
         in_specs=P("device"),
         out_specs=P(),
     )
-    given = jax.ShapeDtypeStruct((8,), jnp.float32)
+    given = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.NamedSharding(mesh, P("device")))
     compiled = with_own_channels(jax.jit(sums).lower(given, given)).compile().as_text() or ""
 
     assert len(set(re.findall(r"channel_id=\d+", compiled))) == 2, (
