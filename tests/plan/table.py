@@ -69,7 +69,13 @@ ROWS = (
     Row("tpu-v6e", "2x4", 1, (DOCUMENTS, "batch.microbatches=2")),
     Row("tpu-v6e", "2x4", 2, ("mesh.tensor=4", "model.block=parallel", "model.position=rotary")),
     Row("tpu-v6e", "2x4", 1, ("mesh.context=2", "mesh.tensor=2", "model.seqLen=512", "model.remat=dots")),
-    Row("tpu-v6e", "2x4", 1, ("mesh.context=2", RING, "mesh.tensor=2", "model.remat=none", *WINDOWS)),
+    Row(
+        "tpu-v6e",
+        "2x4",
+        1,
+        # so long that no gathered weight is as large as all keys
+        ("mesh.context=2", RING, "mesh.tensor=2", "model.remat=none", *WINDOWS, "model.seqLen=1024"),
+    ),
     Row("tpu-v6e", "2x4", 1, ("mesh.pipeline=2", "mesh.context=2", "batch.microbatches=2", "model.seqLen=512")),
     Row("tpu-v6e-4t", "2x4"),
     Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=96", "model.tiedHead=false", "model.dropout.residual=0.1")),
