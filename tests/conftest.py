@@ -54,6 +54,9 @@ _SHARING = (
 # Runs of several hosts, in pods or as processes. They need all processors, where most others wait for something.
 _MANY_HOSTS = ("tests/hosts/", "tests/images/", "tests/kubernetes/")
 
+# A minute or more for each test, and nothing shared: as one piece they would be left to one process at the end.
+_EACH_BY_ITSELF = ("tests/train/test_meshes.py", "tests/plan/test_resident.py")
+
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
     """Files go to whichever process of pytest is free: every second one begins with the runs of several hosts."""
@@ -66,6 +69,8 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no t
         super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_EACH_BY_ITSELF):
+            return nodeid
         shared = next((paths for paths in _SHARING if nodeid.startswith(paths)), None)
         return " ".join(shared) if shared else str(super()._split_scope(nodeid))
 

@@ -20,7 +20,8 @@ from benchmarks.faults.plan import CLOCK_VARIABLE, Fault, Plan, go, were_put
 from benchmarks.faults.watch import Told, Watch, way_back
 from benchmarks.turns import ROOT
 from tests.cli.conftest import COMMAND
-from tests.cli.running import LIMIT_SECONDS, Run, Shell
+from tests.cli.running import LIMIT_SECONDS, Run
+from tests.cli.shell import Shell
 from tests.hosts.conftest import CHANGES
 
 from shardwise.launcher.system.ports import free_port

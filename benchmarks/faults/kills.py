@@ -9,7 +9,7 @@ from benchmarks.faults.ground import ground, once
 from benchmarks.faults.outcome import Outcome, Row
 from benchmarks.faults.plan import AFTER_COMMIT, BEFORE_COMMIT, Does, Fault, Plan
 from benchmarks.faults.volume import ended, system_calls
-from tests.cli.running import EVALUATED
+from tests.cli.shell import EVALUATED
 from tests.hosts.test_ray import both_step, part_of_ray
 
 from shardwise.protocol.contract import Cause, Phase

@@ -7,35 +7,22 @@ possible, and as good a moment as any.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from tests.cli.conftest import COMMAND, MODEL, QUICKSTART, person
 
 from shardwise.cli.live import ask
 from shardwise.launcher.agent.client import NoLeaderError
 from shardwise.launcher.system import processes
 from shardwise.protocol.contract import LOGS, ExitCode, Phase, Progress, progress_name, read_progress
-from shardwise.protocol.takeover import hold
 
 LIMIT_SECONDS = 300.0  # before a test gives up; nothing is measured with it
-CHANGES = (
-    MODEL,
-    "training.data={train: [{name: text, paths: [documents.jsonl]}], heldOut: 0.1}",
-    "training.optimizer.learningRate=3e-3",
-    "recovery={restarts: {failure: 20}, backoff: 10ms}",
-)
-"""One small job for all tests: where the devices and the batch are the same, so are the compiled programs, however
-many steps there are and whatever is done to the run."""
-EVALUATED = "training.evaluation={everySteps: 4, batches: 16}"  # long enough to be seen by who polls
-"""Touches no state, so such a run ends as one without it."""
+_PHASES = list(Phase)
+_ON_THE_WAY = _PHASES[: _PHASES.index(Phase.STEP)]
 
 Moment = Callable[[], bool]
 
@@ -78,12 +65,17 @@ class Run:
             time.sleep(0.004)  # a poll, not a wait: the condition decides
 
     def until_phase(self, phase: Phase, *, rank: int = 0, step: int = 0, attempt: int | None = None) -> Progress:
-        """Wait until a trainer is in the phase, with so many steps complete; its word."""
+        """Wait until a trainer is in the phase, with so many steps complete; its word.
+
+        A phase on the way to the first step comes once, and may be over before a busy machine lets this process look:
+        then a later one does as well.
+        """
         found: list[Progress] = []
+        accepted = _PHASES[_PHASES.index(phase) :] if phase in _ON_THE_WAY else [phase]
 
         def there() -> bool:
             word = self.progress(rank)
-            if word is None or word.phase != phase or word.step < step:
+            if word is None or word.phase not in accepted or word.step < step:
                 return False
             if attempt is None or word.attempt == attempt:
                 found.append(word)
@@ -138,6 +130,20 @@ class Run:
         self.command.send_signal(number)
         return self.wait()
 
+    def stop_while_compiling(self, rank: int = 0) -> int:
+        """Stop the command before the first step, however slow this process is; the exit code.
+
+        The trainer is held until the command has heard the signal.
+        """
+        trainer = self.until_phase(Phase.COMPILE, rank=rank).pid
+        os.kill(trainer, signal.SIGSTOP)
+        self.command.send_signal(signal.SIGTERM)
+        while self.command.poll() is None and self.status().get("phase") != "stopping":
+            time.sleep(0.01)  # a poll, not a wait: the condition decides
+        with suppress(ProcessLookupError):  # whoever waits for it no longer has killed it
+            os.kill(trainer, signal.SIGCONT)
+        return self.wait()
+
     def wait(self) -> int:
         """The exit code, at the command's end."""
         return self.command.wait(LIMIT_SECONDS)
@@ -170,81 +176,6 @@ class Run:
             if not (step / "COMMITTED").exists():
                 found |= set(_stamped(step / "arrays"))
         return found
-
-
-class Shell:
-    """A folder with a job and its data, and `shardwise run` in it."""
-
-    def __init__(
-        self,
-        folder: Path,
-        cache: Path,
-        changes: Iterable[str] = (),
-        variables: Mapping[str, str] | None = None,
-        command: Iterable[str] = COMMAND,
-    ) -> None:
-        self.folder = folder
-        # The path of unix sockets is bounded, and pytest's folders are deep.
-        self._temporary = Path(tempfile.mkdtemp(prefix="swt-", dir="/tmp"))
-        self._environment = {**person(cache), **(variables or {}), "TMPDIR": str(self._temporary)}
-        self._command = [*command, "run", "job.yaml", *_set((*CHANGES, *changes))]
-        self._runs: list[Run] = []
-        (folder / "job.yaml").write_bytes(QUICKSTART.read_bytes())
-        text = "".join(f"{n} times {n + 1} is {n * (n + 1)}.\n" for n in range(2000))
-        lines = (json.dumps({"text": line * 8}) for line in text.splitlines())
-        (folder / "documents.jsonl").write_text("\n".join(lines))
-
-    def begin(self, directory: str, *changes: str) -> Run:
-        """Start the run, or go on with it."""
-        return self.begin_command(directory, *self._command, *_set(changes), "--dir", directory)
-
-    def begin_command(self, directory: str, *command: str) -> Run:
-        """Start a command in the folder, whose run is in the directory."""
-        output = self.folder / f"{directory}.txt"
-        run = Run(self.folder / directory, output)
-        with output.open("ab") as written:
-            run.command = subprocess.Popen(
-                command, cwd=self.folder, env=self._environment, stdout=written, stderr=written, start_new_session=True
-            )
-        self._runs.append(run)
-        return run
-
-    def finish(self, directory: str, *changes: str) -> dict[str, Any]:
-        """Run to the end; the summary."""
-        return self.begin(directory, *changes).finish()
-
-    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command in the folder to its end; what it printed."""
-        command = [*COMMAND, *arguments]
-        return subprocess.run(
-            command, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False
-        )
-
-    def close(self) -> None:
-        """End what a failed test has left running."""
-        for run in self._runs:
-            if run.command.poll() is None:
-                run.kill()
-
-    def remains(self) -> list[str]:
-        """What is left of the runs that should not be: processes, scratch, locks, notes of a live run."""
-        left: list[str] = []
-        for run in {run.directory: run for run in self._runs}.values():
-            directory = run.directory
-            left += [f"{directory.name}: process {pid}" for pid in run.processes()]
-            with hold(directory):
-                pass
-            notes = [directory / LOGS / "status.json", *(directory / LOGS).glob(".standby*")]
-            left += [str(path) for path in notes if path.exists()]
-        return [*left, *map(str, self._temporary.iterdir())]
-
-    def remove(self) -> None:
-        """Remove what lies outside of the folder."""
-        shutil.rmtree(self._temporary)
-
-
-def _set(changes: Iterable[str]) -> list[str]:
-    return [f"--set={change}" for change in changes]
 
 
 def _where(directory: Path) -> dict[str, Any] | None:

@@ -4,11 +4,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from tests.cli.conftest import Command
-from tests.train.conftest import run_here
+from tests.train.conftest import run_here, runs_here
 
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.evaluated import results
@@ -19,7 +17,7 @@ BOOKS = "call me Ishmael, some years ago, never mind how long precisely"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run of 2 steps on 8 devices, evaluated on all of its sets after each; its programs are kept apart."""
+    """A run of 2 steps on 8 devices, evaluated on all of its sets after each."""
     folder = tmp_path_factory.mktemp("evaluate")
     (folder / "text.jsonl").write_text("".join(f'{{"text": "{n} green bottles, and no more."}}\n' for n in range(300)))
     (folder / "books.txt").write_text(BOOKS)
@@ -34,14 +32,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "training.checkpoint.everySteps=1",
         "training.steps=2",
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHARDWISE_CACHE", str(folder / "cache"))
-        jax.config.update("jax_enable_compilation_cache", False)
-        compilation_cache.reset_cache()
+    with runs_here(folder, tmp_path_factory):
         assert run_here(directory, *words) == ExitCode.OK
         yield directory
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
 
 
 def test_a_checkpoint_is_evaluated_as_in_training(run: Path, process: Command, tmp_path: Path) -> None:

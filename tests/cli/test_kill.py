@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from tests.cli.damaging import committed, damage
-from tests.cli.running import EVALUATED, Run, Shell
+from tests.cli.running import Run
+from tests.cli.shell import EVALUATED, Shell
 
 from shardwise.protocol.contract import ExitCode, Phase, checkpoint_step
 
-STEPS = 30
-CHANGES = (f"training.steps={STEPS}", "training.checkpoint={everySteps: 3, keep: {last: 12}}")
+STEPS = 46  # many more than all kills need, also of a machine that is slow to kill
+CHANGES = (f"training.steps={STEPS}", "training.checkpoint={everySteps: 3, keep: {last: 20}}")
 
 MOMENTS: dict[str, Callable[[Run], object]] = {
     "start": lambda run: run.until(lambda: run.progress() is not None),
@@ -33,12 +34,8 @@ MOMENTS: dict[str, Callable[[Run], object]] = {
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Return a folder for plain runs; at the end nothing of them may remain."""
-    made = Shell(tmp_path_factory.mktemp("kill"), tmp_path_factory.getbasetemp() / "cache", CHANGES)
-    yield made
-    made.close()
-    left = made.remains()
-    made.remove()
-    assert left == []
+    with Shell(tmp_path_factory.mktemp("kill"), tmp_path_factory.getbasetemp() / "cache", CHANGES) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +102,7 @@ def test_sigterm_loses_no_step(shell: Shell, undisturbed: dict[str, Any]) -> Non
     While the programs are compiled there is nothing to save: the run ends at once, and the next one is whole.
     """
     run = shell.begin("stop")
-    run.until_phase(Phase.COMPILE)
-    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+    assert run.stop_while_compiling() == ExitCode.SAVED
     assert (run.summary["status"], run.summary["steps"]) == ("stopped", 0)
     run = shell.begin("stop")
     run.until_phase(Phase.STEP, step=5)

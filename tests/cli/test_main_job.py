@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 from tests.cli.conftest import MODEL, QUICKSTART, Command
-from tests.cli.running import Shell
+from tests.cli.shell import Shell
 
 from shardwise.protocol.contract import ExitCode, Phase
 
@@ -237,9 +237,8 @@ def test_second_live_run_is_refused_and_the_first_stops_with_a_save(
     tmp_path: Path, process: Command, command: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """While a run lives its directory is its own; SIGTERM saves it and ends it with 80."""
-    shell = Shell(tmp_path, tmp_path_factory.getbasetemp() / "cache", ["training.steps=1000000"])
-    live = shell.begin("live", "training.checkpoint.everySteps=1000000")
-    try:
+    with Shell(tmp_path, tmp_path_factory.getbasetemp() / "cache", ["training.steps=1000000"]) as shell:
+        live = shell.begin("live", "training.checkpoint.everySteps=1000000")
         live.until_phase(Phase.STEP, step=1)
         second = process("run", "job.yaml", "--dir", "live", folder=tmp_path)
         assert second.code == ExitCode.BAD_INPUT
@@ -248,12 +247,8 @@ def test_second_live_run_is_refused_and_the_first_stops_with_a_save(
         assert known["status"] == "running"
         assert isinstance(known["etaSeconds"], float)
         assert live.send(signal.SIGTERM) == ExitCode.SAVED
-    finally:
-        shell.close()
     known = status_of(live.directory, command)
     assert (known["status"], known["checkpoints"]) == ("stopped", [known["step"]])
-    assert shell.remains() == []
-    shell.remove()
 
 
 def _first_loss(directory: Path) -> float:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import QUICKSTART, Command
-from tests.cli.running import EVALUATED, Run, Shell
+from tests.cli.running import Run
+from tests.cli.shell import EVALUATED, Shell
 
 from shardwise.protocol.contract import ExitCode, Phase
 
@@ -30,12 +31,8 @@ SIMULATED = "hardware={accelerator: cpu-sim, topology: 1x4}"
 
 
 def _shell(factory: pytest.TempPathFactory, name: str, variables: Mapping[str, str]) -> Iterator[Shell]:
-    made = Shell(factory.mktemp(name), factory.getbasetemp() / "cache", CHANGES, variables)
-    yield made
-    made.close()
-    left = made.remains()
-    made.remove()
-    assert left == []
+    with Shell(factory.mktemp(name), factory.getbasetemp() / "cache", CHANGES, variables) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.cli.running import Run, Shell
+from tests.cli.running import Run
+from tests.cli.shell import Shell
 
 STEPS = 32
 CHANGES = (
@@ -18,9 +19,8 @@ CHANGES = (
 
 @pytest.fixture(scope="session")
 def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    made = Shell(tmp_path_factory.mktemp("hosts"), tmp_path_factory.getbasetemp() / "cache", CHANGES)
-    yield made
-    made.remove()
+    with Shell(tmp_path_factory.mktemp("hosts"), tmp_path_factory.getbasetemp() / "cache", CHANGES) as made:
+        yield made
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import cycle
 
 import pytest
-from tests.cli.running import EVALUATED, Shell
+from tests.cli.shell import EVALUATED, Shell
 from tests.hosts.disturbing import Kill, agent, disturb, host, in_phase, trainer
 
 from shardwise.protocol.contract import Phase

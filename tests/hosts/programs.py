@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from tests.cli.conftest import COMMAND
-from tests.cli.running import Shell
+from tests.cli.shell import Shell
 
 from shardwise.job.document import write_document
 

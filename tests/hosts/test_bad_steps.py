@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from tests.cli.running import Shell
+from tests.cli.shell import Shell
 
 _MODEL = "{layers: 2, heads: 2, embed: 64, seqLen: 32}"
 _BACK = ("training.badSteps={lossSpike: rollBack, window: 32, sigmas: 5}", "recovery.restarts.nonfinite=5")
@@ -15,7 +15,7 @@ def test_what_was_left_out_makes_the_same_run_again(tmp_path: Path) -> None:
     lines = "".join(f"{number % 10} green bottles hanging on the wall, " for number in range(540))
     noise = bytes(np.random.default_rng(1).integers(33, 127, 64, dtype=np.uint8)).decode()
     (tmp_path / "text.txt").write_text(lines[:15000] + noise + lines[15000:])
-    shell = Shell(
+    with Shell(
         tmp_path,
         tmp_path / "cache",
         (
@@ -27,16 +27,14 @@ def test_what_was_left_out_makes_the_same_run_again(tmp_path: Path) -> None:
             "training.steps=80",
             "training.checkpoint={everySteps: 20, keep: {last: 12}}",
         ),
-    )
-    back = shell.begin("back", *_BACK)
-    summary = back.finish()
-    said = [json.loads(line) for line in (back.directory / "metrics.jsonl").read_text().splitlines()]
-    left_out = sorted(event["batch"] for event in said if event.get("event") == "rolledBack")
+    ) as shell:
+        back = shell.begin("back", *_BACK)
+        summary = back.finish()
+        said = [json.loads(line) for line in (back.directory / "metrics.jsonl").read_text().splitlines()]
+        left_out = sorted(event["batch"] for event in said if event.get("event") == "rolledBack")
 
-    assert left_out
-    assert summary["restarts"] == {"nonfinite": len(left_out)}
-    again = shell.finish("again", f"training.data.leaveOut={left_out}")
-    assert again["digest"] == summary["digest"]
-    assert again["restarts"] == {}
-    shell.close()
-    shell.remove()
+        assert left_out
+        assert summary["restarts"] == {"nonfinite": len(left_out)}
+        again = shell.finish("again", f"training.data.leaveOut={left_out}")
+        assert again["digest"] == summary["digest"]
+        assert again["restarts"] == {}

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.cli.running import Shell
+from tests.cli.shell import Shell
 
 
 def test_the_rank_that_compiles_runs_what_the_others_load(tmp_path: Path) -> None:
     """Without a tensor axis and with one sequence a device the sums of a program just compiled are in another order."""
-    shell = Shell(
+    with Shell(
         tmp_path,
         tmp_path / "cache",
         (
@@ -18,9 +18,7 @@ def test_the_rank_that_compiles_runs_what_the_others_load(tmp_path: Path) -> Non
             "recovery.hangAfter=20s",
         ),
         {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "executables")},
-    )
-    summary = shell.finish("first")
-    shell.close()
-    shell.remove()
+    ) as shell:
+        summary = shell.finish("first")
 
     assert (summary["restarts"], summary["attempts"]) == ({}, 1)

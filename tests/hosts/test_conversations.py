@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.running import Shell
+from tests.cli.shell import Shell
 
 STEPS = 4
 TOLERANCE = 2e-6
@@ -13,7 +13,7 @@ TOLERANCE = 2e-6
 
 def test_conversations_on_two_hosts(tmp_path: Path) -> None:
     """Each host finds the same sequences and the same answers in them, and trains on its own: the losses are equal."""
-    shell = Shell(
+    with Shell(
         tmp_path,
         tmp_path / "cache",
         (
@@ -25,23 +25,21 @@ def test_conversations_on_two_hosts(tmp_path: Path) -> None:
             "training.batch.sequences=8",
             f"training.steps={STEPS}",
         ),
-    )
-    lines = []
-    for number in range(120):
-        contents = (("user", f"what is {number} + 1?"), ("assistant", str(number + 1) * (1 + number % 7)))
-        messages = [{"role": role, "content": content} for role, content in contents]
-        lines.append(json.dumps({"messages": messages}) + "\n")
-    (tmp_path / "chat.jsonl").write_text("".join(lines))
-    found = []
-    for name, topology in (("one", "1x4"), ("two", "2x2")):
-        run = shell.begin(name, f"hardware.topology={topology}")
-        run.finish()
-        losses = [record["loss"] for record in run.records()]
-        found.append(losses + [event["sets"]["asked"]["loss"] for event in run.records("evaluated")])
-        tokens = [event["sets"]["asked"]["tokens"] for event in run.records("evaluated")]
-        assert tokens == [sum(len(str(n + 1)) * (1 + n % 7) + len("<|im_end|>") for n in range(120))] * 2
-    shell.close()
-    shell.remove()
+    ) as shell:
+        lines = []
+        for number in range(120):
+            contents = (("user", f"what is {number} + 1?"), ("assistant", str(number + 1) * (1 + number % 7)))
+            messages = [{"role": role, "content": content} for role, content in contents]
+            lines.append(json.dumps({"messages": messages}) + "\n")
+        (tmp_path / "chat.jsonl").write_text("".join(lines))
+        found = []
+        for name, topology in (("one", "1x4"), ("two", "2x2")):
+            run = shell.begin(name, f"hardware.topology={topology}")
+            run.finish()
+            losses = [record["loss"] for record in run.records()]
+            found.append(losses + [event["sets"]["asked"]["loss"] for event in run.records("evaluated")])
+            tokens = [event["sets"]["asked"]["tokens"] for event in run.records("evaluated")]
+            assert tokens == [sum(len(str(n + 1)) * (1 + n % 7) + len("<|im_end|>") for n in range(120))] * 2
 
     assert len(found[0]) == STEPS + 2
     assert found[0] == pytest.approx(found[1], abs=TOLERANCE)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.cli.running import Shell
+from tests.cli.shell import Shell
 from tests.hosts.disturbing import disturb, host, in_phase, trainer
 
 from shardwise.protocol.contract import Phase
@@ -21,7 +21,7 @@ def test_a_changing_mixture_of_a_shared_store_is_the_same_run_after_kills(tmp_pa
     sources = "[{name: prose, paths: [prose.jsonl], epochs: 0.5}, {name: code, paths: [code.jsonl]}, "
     sources += "{name: late, paths: [late.jsonl], weight: 0}]"
     phases = "[{fromStep: 7, weights: {code: 1, late: 3}}, {fromStep: 14, weights: {late: 1}}]"
-    shell = Shell(
+    with Shell(
         tmp_path,
         tmp_path / "cache",
         (
@@ -29,26 +29,24 @@ def test_a_changing_mixture_of_a_shared_store_is_the_same_run_after_kills(tmp_pa
             "training.model={layers: 2, heads: 2, embed: 32, seqLen: 32}",
             f"training.data={{train: {sources}, phases: {phases}, dedup: exact, store: tokens}}",
             "training.batch.sequences=32",
-            "training.steps=20",
+            "training.steps=40",  # many more than three kills need, also of a machine that is slow to kill
             "training.checkpoint={everySteps: 2}",
         ),
-    )
-    undisturbed = shell.finish("undisturbed")
-    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").rglob("*.tokens")}
+    ) as shell:
+        undisturbed = shell.finish("undisturbed")
+        parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").rglob("*.tokens")}
 
-    run = shell.begin("killed")
-    disturb(
-        run,
-        trainer(in_phase(Phase.STEP, rank=1, further=4)),
-        host(in_phase(Phase.STEP, rank=1, further=4)),
-        trainer(in_phase(Phase.STEP, rank=0, further=4)),
-    )
-    killed = run.finish()
+        run = shell.begin("killed")
+        disturb(
+            run,
+            trainer(in_phase(Phase.STEP, rank=1, further=4)),
+            host(in_phase(Phase.STEP, rank=1, further=4)),
+            trainer(in_phase(Phase.STEP, rank=0, further=4)),
+        )
+        killed = run.finish()
 
-    assert killed["digest"] == undisturbed["digest"]
-    assert sum(killed["restarts"].values()) == 3
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").rglob("*.tokens")} == parts
-    assert len(parts) == 3
-    assert run.output.count(", without 70 repeated documents") == 3 * killed["attempts"]
-    shell.close()
-    shell.remove()
+        assert killed["digest"] == undisturbed["digest"]
+        assert sum(killed["restarts"].values()) == 3
+        assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").rglob("*.tokens")} == parts
+        assert len(parts) == 3
+        assert run.output.count(", without 70 repeated documents") == 3 * killed["attempts"]

@@ -6,7 +6,7 @@ Only here real trainers that wait for each other in a collective lose a peer, in
 import signal
 
 from tests.cli.damaging import committed, damage
-from tests.cli.running import EVALUATED, Shell
+from tests.cli.shell import EVALUATED, Shell
 from tests.hosts.disturbing import agent, disturb, host, in_phase, trainer, writing
 
 from shardwise.protocol.contract import Phase, checkpoint_step

@@ -6,7 +6,8 @@ Only here the recovery itself is hit: a run that is half back has neither its ol
 import os
 import signal
 
-from tests.cli.running import Run, Shell
+from tests.cli.running import Run
+from tests.cli.shell import Shell
 from tests.hosts.conftest import agent_of
 from tests.hosts.disturbing import in_phase
 

@@ -14,6 +14,7 @@ from tests.hosts.programs import EXAMPLES, ProgramShell
 from shardwise.cli.live import ask
 from shardwise.protocol.contract import ExitCode, Phase, log_path
 
+EXAMPLE = EXAMPLES / "equinox_sine.py"
 STEPS = 400
 COUNTS = """
 import sys, time, shardwise
@@ -36,9 +37,8 @@ while True:
 @pytest.fixture(scope="module")
 def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramShell]:
     folder, cache = tmp_path_factory.mktemp("programs"), tmp_path_factory.getbasetemp() / "cache"
-    made = ProgramShell(folder, cache, str(EXAMPLES / "equinox_sine.py"), str(STEPS))
-    yield made
-    made.remove()
+    with ProgramShell(folder, cache, str(EXAMPLE), str(STEPS)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -50,9 +50,24 @@ def shell(_shell: ProgramShell) -> Iterator[ProgramShell]:
 
 
 @pytest.fixture(scope="module")
-def digest(_shell: ProgramShell) -> str:
-    """Return the digest of the last state of a run that nothing disturbs."""
-    return str(_shell.finish("undisturbed")["digest"])
+def undisturbed(_shell: ProgramShell) -> Run:
+    """Return the run that nothing disturbs, at its end."""
+    run = _shell.begin("undisturbed")
+    run.finish()
+    return run
+
+
+@pytest.fixture(scope="module")
+def digest(undisturbed: Run) -> str:
+    """Return the digest of its last state."""
+    return str(undisturbed.summary["digest"])
+
+
+def learned(run: Run) -> None:
+    """The run has taken all of its steps, and its loss has come down."""
+    losses = [record["loss"] for record in run.records()]
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0] / 4
 
 
 def saved(run: Run, *, attempt: int = 0) -> None:
@@ -143,19 +158,22 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert run.records()[-1]["step"] == saves[0][-1]
 
 
-WITHOUT_TORCH = [path for path in sorted(EXAMPLES.glob("*.py")) if not path.stem.startswith("torch_")]
-"""`torch_program.py` beside this is for the others."""
+def test_it_learns(undisturbed: Run) -> None:
+    """The example of all tests above does what it is an example of."""
+    learned(undisturbed)
 
 
-@pytest.mark.parametrize("script", WITHOUT_TORCH, ids=lambda path: path.stem)
-def test_every_example(shell: ProgramShell, script: Path) -> None:
+OTHERS = [path for path in sorted(EXAMPLES.glob("*.py")) if path != EXAMPLE and not path.stem.startswith("torch_")]
+"""`torch_program.py` beside this is for those of torch."""
+
+
+@pytest.mark.parametrize("script", OTHERS, ids=lambda path: path.stem)
+def test_every_other_example(shell: ProgramShell, script: Path) -> None:
     """Each example learns, and ends with the same bits when one of its processes is killed."""
     words = f"program.command=[{sys.executable}, {script}, '{STEPS}']"
     calm = shell.begin(f"calm-{script.stem}", words)
     digest = calm.finish()["digest"]
-    losses = [record["loss"] for record in calm.records()]
-    assert len(losses) == STEPS
-    assert losses[-1] < losses[0] / 4
+    learned(calm)
 
     run = shell.begin(f"killed-{script.stem}", words)
     saved(run)

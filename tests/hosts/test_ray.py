@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 from tests.cli.conftest import COMMAND
-from tests.cli.running import Run, Shell
+from tests.cli.running import Run
+from tests.cli.shell import Shell
 
 from shardwise.launcher.ray.node import RAY_VARIABLE
 from shardwise.launcher.system import processes

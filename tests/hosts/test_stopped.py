@@ -7,7 +7,8 @@ import os
 import signal
 from collections.abc import Callable
 
-from tests.cli.running import Run, Shell
+from tests.cli.running import Run
+from tests.cli.shell import Shell
 from tests.hosts.conftest import STEPS, agent_of
 
 from shardwise.protocol.contract import ExitCode, Phase, Progress
@@ -26,8 +27,7 @@ def test_stopped_again_and_again(shell: Shell, undisturbed: Run) -> None:
     whole.
     """
     run = shell.begin("stopped")
-    run.until_phase(Phase.COMPILE, rank=1)
-    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+    assert run.stop_while_compiling(rank=1) == ExitCode.SAVED
     assert (run.summary["status"], run.summary["steps"]) == ("stopped", 0)
     for stop in STOPS:
         run = shell.begin("stopped")

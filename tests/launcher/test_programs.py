@@ -25,9 +25,8 @@ WAITS = "import time\nprint('waits', flush=True)\nwhile True: time.sleep(0.05)\n
 @pytest.fixture(scope="module")
 def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramShell]:
     folder, cache = tmp_path_factory.mktemp("programs"), tmp_path_factory.getbasetemp() / "cache"
-    made = ProgramShell(folder, cache, "script.py", topology="1x3")
-    yield made
-    made.remove()
+    with ProgramShell(folder, cache, "script.py", topology="1x3") as made:
+        yield made
 
 
 @pytest.fixture

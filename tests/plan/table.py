@@ -44,6 +44,7 @@ FLOAT32 = "precision.compute=float32"
 WINDOWS = ("model.seqLen=512", "model.slidingWindow=200", "model.slidingWindowPattern=2", "model.kvHeads=2")
 DOCUMENTS = "data.attendAcross=document"
 TWO_ROUNDS = ("mesh.pipeline=2", "mesh.pipelineRounds=2", "model.layers=4", "batch.microbatches=2")
+RING = "mesh.contextStrategy=ring"
 ROWS = (
     Row("tpu-v4", "2x2x2"),
     Row("tpu-v4", "2x2x1", 2, ("precision.params=bfloat16", "mesh.tensor=2")),
@@ -63,10 +64,18 @@ ROWS = (
     Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", "model.seqLen=1024", DOCUMENTS)),
     Row("tpu-v5p", "2x2x1", 2, ("mesh.context=2", "model.seqLen=512", "model.position=rotary")),
     Row("tpu-v5p", "2x2x2", 1, ("mesh.pipeline=2", "batch.microbatches=4")),
+    Row("tpu-v5p", "2x2x2", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),
     Row("tpu-v5e", "2x4", 2, ("mesh.tensor=2", *TWO_ROUNDS, DOCUMENTS)),
     Row("tpu-v6e", "2x4", 1, (DOCUMENTS, "batch.microbatches=2")),
     Row("tpu-v6e", "2x4", 2, ("mesh.tensor=4", "model.block=parallel", "model.position=rotary")),
     Row("tpu-v6e", "2x4", 1, ("mesh.context=2", "mesh.tensor=2", "model.seqLen=512", "model.remat=dots")),
+    Row(
+        "tpu-v6e",
+        "2x4",
+        1,
+        # so long that no gathered weight is as large as all keys
+        ("mesh.context=2", RING, "mesh.tensor=2", "model.remat=none", *WINDOWS, "model.seqLen=1024"),
+    ),
     Row("tpu-v6e", "2x4", 1, ("mesh.pipeline=2", "mesh.context=2", "batch.microbatches=2", "model.seqLen=512")),
     Row("tpu-v6e-4t", "2x4"),
     Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=96", "model.tiedHead=false", "model.dropout.residual=0.1")),
@@ -80,6 +89,7 @@ ROWS = (
     Row("gpu-h100", "1x8", 1, ("model.attention=cudnn", *WINDOWS)),
     Row("gpu-h100", "1x8", 1, ("mesh.context=4", "model.seqLen=1024", DOCUMENTS)),
     Row("gpu-h100", "1x8", 1, ("model.attention=cudnn", "mesh.pipeline=2", "batch.microbatches=4")),
+    Row("gpu-h100", "1x8", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),
     Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),
     Row("gke-gpu-h200", "1x8", 1, ("precision.params=bfloat16",)),

@@ -34,7 +34,7 @@ _JOBS: Mapping[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("changes", _JOBS.values(), ids=_JOBS)
 def test_the_predicted_resident_memory_is_the_measured(changes: tuple[str, ...], tmp_path: Path) -> None:
     """Within a tenth of the most that a trainer holds at a first start, which compiles, and while it saves."""
-    job = ["examples/quickstart.yaml", *_set("training.steps=8", "training.checkpoint.everySteps=4", *changes)]
+    job = ["examples/quickstart.yaml", *_set("training.steps=4", "training.checkpoint.everySteps=2", *changes)]
     environment = person(tmp_path / "cache") | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "executables")}
     planned = subprocess.run(
         [*COMMAND, "plan", *job, "--json"], cwd=_ROOT, env=environment, capture_output=True, check=True

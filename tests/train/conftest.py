@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -57,15 +58,29 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep programs and tokens of whole runs in this process apart; JAX's own cache is off, as in a trainer."""
-    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "programs"))
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
+def as_a_trainer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let whole runs be in this process."""
+    with runs_here(tmp_path, tmp_path_factory):
+        yield
+
+
+@contextmanager
+def runs_here(folder: Path, factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let whole runs be in this process: tokens are kept in the folder, and JAX's own cache is off, as in a trainer.
+
+    Their programs are few, and kept for all tests of this process. Of no other: JAX may have what it "compiles" here
+    from its own cache, by way of a test before, and kept once more such a program works in its own process alone.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDWISE_CACHE", str(folder / "cache"))
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(factory.getbasetemp() / "runs-here"))
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update("jax_enable_compilation_cache", True)
+            compilation_cache.reset_cache()
 
 
 def run_here(

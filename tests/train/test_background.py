@@ -88,6 +88,7 @@ def test_a_service_that_comes_back_gets_everything(monkeypatch: pytest.MonkeyPat
 def test_a_service_that_hangs_holds_up_neither_steps_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step never waits, what waits is bounded, and the end waits a bounded time and says how much is missing."""
     monkeypatch.setattr(background, "MOST_WAITING", 10)
+    monkeypatch.setattr(background, "ANSWER_SECONDS", 60.0)
     said: list[str] = []
     service = Recorded()
     service.held.set()
@@ -95,13 +96,12 @@ def test_a_service_that_hangs_holds_up_neither_steps_nor_the_end(monkeypatch: py
     began = time.monotonic()
     for step in range(1, 31):
         tracker.step(step, {"loss": 1.0})
-    stepped = time.monotonic()
+    assert time.monotonic() - began < 60  # the first that waited, however long it may, would take more alone
+    monkeypatch.setattr(background, "ANSWER_SECONDS", 0.2)
     tracker.close(complete=True)
-    ended = time.monotonic()
+    assert not service.free.is_set()  # whoever waits for the service itself never comes here
     service.free.set()
 
-    assert stepped - began < 0.2  # one that waited for the service would wait for ever
-    assert ended - stepped < 5.0
     assert said == ["Service lacks 30 records of this start; metrics.jsonl has them"]
 
 

@@ -115,16 +115,9 @@ class Run:
         return [(one["event"], one["batch"]) for one in found if "event" in one and "batch" in one]
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder in which the programs of all these runs are kept: they are few."""
-    return tmp_path_factory.mktemp("programs")
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_programs: None, programs: Path) -> Run:  # noqa: ARG001
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_a_trainer: None) -> Run:  # noqa: ARG001
     """Return the run of this test."""
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(programs))
     return Run(tmp_path, monkeypatch)
 
 

@@ -25,7 +25,7 @@ def directory_of(tmp_path: Path, name: str) -> Path:
     return tmp_path / name
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_only_answers_are_learned(tmp_path: Path) -> None:
     """The model comes to know what is always answered, and nothing of what is asked; a stop changes no bit."""
     (tmp_path / "chat.jsonl").write_text("".join(conversation(f"{n * n}", "yes" * 10) for n in range(400)))

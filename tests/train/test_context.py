@@ -1,7 +1,7 @@
 """Sequences split over devices: the numbers of one device, on every product of axes, with equal work for all."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -14,6 +14,7 @@ from tests.train.test_attention import assert_close, inputs, with_gradients
 from tests.train.test_meshes import LLAMA, NUM_STEPS, run
 
 from shardwise.job.kernels import Kernel
+from shardwise.job.spec.training import ContextStrategy
 from shardwise.plan.flops import traced_flops
 from shardwise.protocol.contract import ExitCode
 from shardwise.train import context
@@ -24,13 +25,14 @@ from shardwise.train.metrics import records
 from shardwise.train.scores import Scores
 from shardwise.train.splash import splash_kernel
 from shardwise.train.state import Program
+from shardwise.train.tiles import How
 from shardwise.train.zigzag import straight, zigzag
 
 Array = jax.Array
 MakeProgram = Callable[..., Program]
 FLOAT32 = jnp.dtype("float32")
 DOCUMENTS = "data.attendAcross=document"
-GPT2_WITH_DROPOUT = ("model.dropout.embed=0.1", "model.dropout.residual=0.2", "model.remat=dots")
+GPT2_WITH_DROPOUT = ("model.dropout.embed=0.1", "model.dropout.residual=0.2")
 # A window of 20 of 64 positions crosses the chunks of every mesh below; blocks are of 16.
 GEMMA = (
     *LLAMA,
@@ -77,7 +79,7 @@ def test_attention_is_that_of_one_device(kernel: Kernel, scores: Scores, *, docu
     expected = with_gradients(partial(plain, scores=scores), q, k, v, segments)
     layout = layout_over(outer=2, context=2, tensor=2)
     with jax.set_mesh(layout.mesh):
-        found = with_gradients(partial(_over, layout, kernel, scores), q, k, v, segments)
+        found = with_gradients(partial(over_context, layout, kernel, scores), q, k, v, segments)
     assert_close(jax.device_get(found), expected, 1e-5)
 
 
@@ -91,7 +93,7 @@ def test_splash_is_that_of_one_device(monkeypatch: pytest.MonkeyPatch, scores: S
     q, k, v, segments = inputs(512, 128, documents=True)
     layout = layout_over(context=2, tensor=2)
     with jax.set_mesh(layout.mesh):
-        out = jax.jit(partial(_over, layout, "splash", scores))(q, k, v, segments)
+        out = jax.jit(partial(over_context, layout, "splash", scores))(q, k, v, segments)
     assert_close((jax.device_get(out),), (plain(q, k, v, segments, scores=scores),), 1e-5)
 
 
@@ -110,7 +112,7 @@ def test_devices_share_the_work_of_one(ways: int) -> None:
         return traced_flops(jax.make_jaxpr(grads)(q, k, v).jaxpr, mesh)
 
     with jax.set_mesh(layout.mesh):
-        several = flops(partial(_over, layout, "blockwise", Scores(), segments=None), dict(layout.mesh.shape))
+        several = flops(partial(over_context, layout, "blockwise", Scores(), segments=None), dict(layout.mesh.shape))
     one = flops(partial(blockwise, segments=None, block=length // ways // 2), {})
     everything = flops(partial(plain, segments=None), {})
 
@@ -128,12 +130,17 @@ def test_splash_computes_as_many_blocks_on_each_device(length: int, ways: int) -
         assert sum(blocks) < 0.6 * np.asarray(info.block_mask).size
 
 
+@cache
+def of_one_device(make_program: MakeProgram, *longer: str) -> tuple[str, list[float]]:
+    """The digest and the losses that every product of axes must have."""
+    return run(make_program(*GEMMA, *longer, num_devices=1))
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_every_product_of_axes_gives_the_losses_of_one_device(make_program: MakeProgram, name: str) -> None:
     """Over 20 float32 steps, and from the very same bits: windows, caps, shared heads and packed documents."""
     devices, more = PRODUCTS[name]
-    longer = [word for word in more if word.startswith("model.")]
-    digest, losses = run(make_program(*GEMMA, *longer, num_devices=1))
+    digest, losses = of_one_device(make_program, *(word for word in more if word.startswith("model.")))
     other_digest, other_losses = run(make_program(*GEMMA, *more, num_devices=devices))
 
     assert losses[-1] < losses[0] - 0.1
@@ -142,16 +149,18 @@ def test_every_product_of_axes_gives_the_losses_of_one_device(make_program: Make
     np.testing.assert_allclose(other_losses, losses, rtol=1e-5, atol=0)
 
 
-def test_learned_positions_and_dropout_are_those_of_one_device(make_program: MakeProgram) -> None:
-    """A token keeps its place and the entries that are dropped, wherever it lies."""
-    digest, losses = run(make_program(*GPT2_WITH_DROPOUT, num_devices=1), num_steps=5)
-    other_digest, other_losses = run(make_program(*GPT2_WITH_DROPOUT, "mesh.context=4", num_devices=8), num_steps=5)
+@pytest.mark.parametrize("remat", ["dots", "none"])
+def test_learned_positions_and_dropout_are_those_of_one_device(make_program: MakeProgram, remat: str) -> None:
+    """A token keeps its place and the entries that are dropped, wherever it lies, whatever is kept of a layer."""
+    words = (*GPT2_WITH_DROPOUT, f"model.remat={remat}")
+    digest, losses = run(make_program(*words, num_devices=1), num_steps=5)
+    other_digest, other_losses = run(make_program(*words, "mesh.context=4", num_devices=8), num_steps=5)
 
     assert digest == other_digest
     np.testing.assert_allclose(other_losses, losses, rtol=2e-6, atol=0)
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_a_run_goes_on_without_context_and_with_it_again(tmp_path: Path) -> None:
     """Saved with sequences split, restored with whole ones, and the other way round: the losses are of one run."""
     text = tmp_path / "text.txt"
@@ -171,11 +180,19 @@ def test_a_run_goes_on_without_context_and_with_it_again(tmp_path: Path) -> None
     np.testing.assert_allclose(losses["several"], losses["one"], rtol=1e-5, atol=0)
 
 
-def _over(
-    layout: Layout, kernel: Kernel, scores: Scores, q: Array, k: Array, v: Array, segments: Array | None
+def over_context(
+    layout: Layout,
+    kernel: Kernel,
+    scores: Scores,
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    strategy: ContextStrategy = "gather",
 ) -> Array:
     """Attention over context, of arrays in the sequence's order."""
     ways = layout.context
     rows = None if segments is None else zigzag(segments, ways, axis=1)
     q, k, v = (zigzag(x, ways, axis=2) for x in (q, k, v))
-    return straight(attend_over_context(q, k, v, rows, kernel=kernel, scores=scores, wire=FLOAT32), ways, axis=2)
+    how = How(kernel, scores, FLOAT32)
+    return straight(attend_over_context(q, k, v, rows, how=how, strategy=strategy), ways, axis=2)

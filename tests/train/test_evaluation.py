@@ -35,7 +35,7 @@ def words(tmp_path: Path, *sets: str) -> list[str]:
     ]
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_sets_are_evaluated_beside_the_held_out_documents(tmp_path: Path) -> None:
     """Each as far as its batches go; the results do not depend on the mesh, and are in every place that shows a run."""
     books = f"{{name: books, paths: [{tmp_path}/books.txt]}}"
@@ -69,7 +69,7 @@ def test_sets_are_evaluated_beside_the_held_out_documents(tmp_path: Path) -> Non
     assert (directory / "loss.png").exists()
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_sets_need_no_held_out_documents(tmp_path: Path) -> None:
     """A job that holds nothing out is evaluated on its sets alone; sets change nothing of what is trained."""
     plain = directory_of(tmp_path, "plain")

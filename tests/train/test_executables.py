@@ -66,9 +66,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 def test_a_new_process_neither_traces_nor_compiles(kept: tuple[Path, float]) -> None:
-    """The same job finds its program, and it computes the same; length, cadence and budgets change nothing of it."""
+    """The same job finds its program and computes the same; length, cadence, origin and budgets change nothing."""
     folder, total = kept
-    changes = ("training.steps=7", "training.checkpoint.everySteps=7", "recovery.hangAfter=1m")
+    changes = (
+        "training.steps=7",
+        "training.checkpoint.everySteps=7",
+        "training.startFrom.path=other",
+        "recovery.hangAfter=1m",
+    )
     assert _start(folder, "0", *changes) == (False, total)
 
 

@@ -1,10 +1,16 @@
 """shardwise.train.jax_private: JAX still has the private parts that the trainer uses. Look here after an upgrade."""
 
+import inspect
+import re
 import socket
 import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
+from jax import P
+
+from shardwise.train.jax_private import with_own_channels
 
 SCRIPT = """
 import sys
@@ -35,6 +41,20 @@ BROKEN = {
 }
 
 
+def test_the_backward_pass_of_the_splash_kernel() -> None:
+    """It takes what a kernel was made with, what it was given and has found, and the output's gradient."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
+
+    made = kernels.make_splash_mha(masks.MultiHeadMask([masks.CausalMask((128, 128))]), head_shards=1, q_seq_shards=1)
+    taken = inspect.signature(kernels._splash_attention_bwd).parameters
+
+    assert set(taken) == {*made.kwargs, "res", "do"}, (
+        f"with JAX {jax.__version__} `_splash_attention_bwd` takes other arguments. Mend "
+        "trainer/shardwise/train/jax_private.py; tests/train/test_ring.py says whether its numbers are right."
+    )
+
+
 def test_the_key_value_store_of_the_coordination_service() -> None:
     """It can be reached, stores text, and deletes a key with all below it; otherwise the message names what broke."""
     with socket.socket() as probe:
@@ -48,4 +68,22 @@ def test_the_key_value_store_of_the_coordination_service() -> None:
     assert not broken, (
         f"with JAX {jax.__version__} {broken[0]}. Mend trainer/shardwise/train/jax_private.py; its docstring names the "
         f"public alternative.\n{done.stderr}"
+    )
+
+
+def test_channels_are_written_into_the_program_that_is_compiled() -> None:
+    """Of two sums of a program each has a channel of its own."""
+    mesh = jax.make_mesh((8,), ("device",))
+    sums = jax.shard_map(
+        lambda x, y: (jax.lax.psum(x, "device"), jax.lax.pmax(y, "device")),
+        mesh=mesh,
+        in_specs=P("device"),
+        out_specs=P(),
+    )
+    given = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.NamedSharding(mesh, P("device")))
+    compiled = with_own_channels(jax.jit(sums).lower(given, given)).compile().as_text() or ""
+
+    assert len(set(re.findall(r"channel_id=\d+", compiled))) == 2, (
+        f"with JAX {jax.__version__} it is not the module of `compiler_ir` that is compiled: mend "
+        "trainer/shardwise/train/jax_private.py"
     )

@@ -29,7 +29,7 @@ def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: 
         run_here(tmp_path)
 
 
-@pytest.mark.usefixtures("at_once", "own_programs")
+@pytest.mark.usefixtures("at_once", "as_a_trainer")
 def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is tried when it is due, the last one until it succeeds; the run says which failed, and why."""
     text = tmp_path / "text.txt"
@@ -64,7 +64,7 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
     assert steps(str(directory / "checkpoints")) == [2, 6, 8]
 
 
-@pytest.mark.usefixtures("at_once", "own_programs")
+@pytest.mark.usefixtures("at_once", "as_a_trainer")
 def test_checkpoints_that_are_not_there_any_more_are_waited_for(tmp_path: Path) -> None:
     """Where the run is known to have saved some, it does not begin anew below a volume that is not mounted."""
     text = tmp_path / "text.txt"
@@ -79,7 +79,7 @@ def test_checkpoints_that_are_not_there_any_more_are_waited_for(tmp_path: Path) 
     assert run_here(directory, *overrides, "training.steps=3", committed=2) == ExitCode.OK
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that are prepared, every batch of an evaluation and a state that is restored keep the watchdog quiet."""
     text = tmp_path / "text.jsonl"
@@ -97,7 +97,7 @@ def test_what_takes_long_says_that_it_gets_on(tmp_path: Path, monkeypatch: pytes
     assert "restore" in beats
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_going_back_leaves_the_later_checkpoints_behind(tmp_path: Path) -> None:
     """After a spike of the loss one goes on from before it at another rate, and comes past what was saved there."""
     text = tmp_path / "text.txt"

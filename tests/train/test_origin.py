@@ -4,11 +4,9 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
-from tests.train.conftest import run_here
+from tests.train.conftest import run_here, runs_here
 
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import CheckpointError
@@ -21,20 +19,15 @@ LEVEL = "training.optimizer.schedule={kind: warmup-stable-decay, decaySteps: 2, 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
-    """A run of 6 steps with checkpoints at 2, 4 and 6, and the words of its job; programs are kept for all tests."""
+    """A run of 6 steps with checkpoints at 2, 4 and 6, and the words of its job."""
     tmp_path = tmp_path_factory.mktemp("origin")
     text = tmp_path / "text.txt"
     text.write_text("all work and no play " * 2000)
     words = ["training.model.layers=1", f"training.data.train.0.paths=[{text}]", LEVEL]
     words += ["training.checkpoint.everySteps=2", "training.steps=6"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
-        jax.config.update("jax_enable_compilation_cache", False)  # off in a trainer: it keeps its own programs
-        compilation_cache.reset_cache()
+    with runs_here(tmp_path, tmp_path_factory):
         assert run_here(folder(tmp_path, "trunk"), *words) == ExitCode.OK
         yield tmp_path, words
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
 
 
 def folder(parent: Path, name: str) -> Path:

@@ -165,7 +165,7 @@ def test_the_input_of_each_layer_is_kept_and_no_weight(make_program: MakeProgram
     assert sum(map(math.prod, kept)) == schedule.ticks * one_input
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_a_run_goes_on_without_a_pipeline_and_with_it_again(tmp_path: Path) -> None:
     """Saved with layers split, restored with whole ones, and the other way round: the losses are of one run."""
     text = tmp_path / "text.txt"

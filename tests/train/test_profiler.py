@@ -21,7 +21,7 @@ def _train(folder: Path, *overrides: str) -> list[dict[str, object]]:
     return list(records(folder / "metrics.jsonl"))
 
 
-@pytest.mark.usefixtures("own_programs")
+@pytest.mark.usefixtures("as_a_trainer")
 def test_the_steps_asked_for_are_traced(tmp_path: Path) -> None:
     """The trace has steps 3 and 4 alone, opens in both tools, and the run's last state is the one without a trace."""
     plain = _train(tmp_path / "plain")

@@ -22,7 +22,7 @@ from shardwise.protocol.poll import SIGNATURE, Poll, PollAnswer, poll_signature
 from shardwise.protocol.run_status import RunStatus
 
 TOKENS = Tokens(gang="gang-secret", status="status-secret")
-SECONDS = 20.0
+SECONDS = 300.0  # before a test gives up; nothing is measured with it
 STATUS = RunStatus(phase="running", name="secret", ray_session=0, hosts=())
 PAGE = b"<!doctype html>a running page"
 ALLOWED = {"Authorization": f"Bearer {TOKENS.status}"}

@@ -181,19 +181,20 @@ def test_the_status_of_the_largest_gang_is_read(agent: _Agent, agents: Agents) -
 
 def test_a_dripping_answer_is_bounded_as_a_whole() -> None:
     """Each packet comes in time; all of them never do."""
+    dripped: list[float] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=_drip, args=(server,), daemon=True).start()
-        began = time.monotonic()
+        threading.Thread(target=_drip, args=(server, dripped), daemon=True).start()
 
         with pytest.raises(AgentError, match="no whole answer within 2 s"):
             Agents(port=int(server.getsockname()[1])).status(TARGET)
 
-        assert time.monotonic() - began < 4.0
+    assert len(dripped) < 20  # in 4 s, and on a busy machine fewer
 
 
-def _drip(server: socket.socket) -> None:
+def _drip(server: socket.socket, dripped: list[float]) -> None:
     connection, _ = server.accept()
     with connection, contextlib.suppress(OSError):
         while True:
             connection.sendall(b"H")
+            dripped.append(time.monotonic())
             time.sleep(0.2)

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.operator.operating import StandInAgents, told
@@ -14,7 +14,7 @@ from shardwise_operator.observe.poll import Poller
 
 KEY = ("default", "job")
 TARGET = Target(pod="uid", address="192.0.2.1", tokens=("secret",))
-SECONDS = 20.0
+SECONDS = 300.0  # before a test gives up; nothing is measured with it
 
 
 @pytest.fixture
@@ -34,6 +34,19 @@ def poller(agents: StandInAgents, changed: "queue.Queue[tuple[str, str]]") -> It
     """Return a poller that runs."""
     with Poller(agents, 0.02, changed.put) as running:
         yield running
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)  # a poll, not a wait: the condition decides
+
+
+def _heard_at(poller: Poller) -> float:
+    poll = poller.published(KEY)
+    assert poll is not None
+    return poll.heard_at
 
 
 def _step(poller: Poller) -> int | None:
@@ -70,11 +83,14 @@ def test_the_same_answer_is_no_news(poller: Poller, agents: StandInAgents, chang
     first = poller.published(KEY)
     assert first is not None
 
-    with pytest.raises(queue.Empty):
-        changed.get(timeout=0.3)
-    later = poller.published(KEY)
-    assert later is not None
-    assert later.heard_at > first.heard_at
+    heard = {first.heard_at}
+
+    def heard_again() -> bool:
+        heard.add(_heard_at(poller))
+        return len(heard) > 3
+
+    _until(heard_again)
+    assert changed.empty()
 
 
 def test_silence_is_said_once(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
@@ -126,13 +142,11 @@ def test_a_poll_that_stands_still_is_told(
     monkeypatch.setattr(agents, "status", stand_still)
     poller.follow(KEY, TARGET)
     begun.wait(SECONDS)
-    time.sleep(0.2)
-    assert poller.stuck() == ["default/job"]
+    _until(lambda: poller.stuck() == ["default/job"])
 
     monkeypatch.undo()
     lets.set()
-    time.sleep(0.2)
-    assert poller.stuck() == []
+    _until(lambda: poller.stuck() == [])
 
 
 def test_many_that_cannot_be_reached_make_nobody_stale(agents: StandInAgents, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,12 +160,12 @@ def test_many_that_cannot_be_reached_make_nobody_stale(agents: StandInAgents, mo
 
     monkeypatch.setattr(agents, "status", status)
     monkeypatch.setattr("shardwise_operator.observe.poll._MAX_POLLS_PER_SECOND", 10_000.0)
-    with Poller(agents, 0.25, lambda _: None) as poller:
+    with Poller(agents, 0.5, lambda _: None) as poller:
         poller.follow(KEY, Target(pod="well", address="192.0.2.1", tokens=("secret",)))
+        _until(lambda: _heard_at(poller) > 0)
         for number in range(200):
             lost = Target(pod=str(number), address="192.0.2.2", tokens=("secret",))
             poller.follow(("default", f"lost-{number}"), lost)
-        time.sleep(0.5)
         stale = 0
         for _ in range(60):
             time.sleep(0.05)

@@ -99,7 +99,7 @@ def test_who_waits_gets_what_comes(metrics: Metrics) -> None:
     worker = threading.Thread(target=lambda: got.extend((queue.get(), queue.get(), queue.get())))
     worker.start()
 
-    queue.add_after(TWO, 0.2)
+    queue.add_after(TWO, 1.0)
     queue.add(ONE)
     while len(got) + len(queue._working) < 2:
         threading.Event().wait(0.01)

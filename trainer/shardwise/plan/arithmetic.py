@@ -3,7 +3,7 @@
 Bytes are those on the wire of one device in one step, counted as for a ring: see `collectives`.
 
     context   weights are gathered and scattered over it first, in the parts that `data` then joins or cuts; each layer
-              gathers the keys and values of whole sequences and scatters their gradients
+              gathers the keys and values of whole sequences and scatters their gradients, or passes both around a ring
     data      each microbatch gathers a block's weights twice (forward, and again backward) and a table once, in the
               compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed
     tensor    each of a block's two branches gathers its input and scatters its sum, forward and backward; a layer that
@@ -86,12 +86,18 @@ def _over_pipeline(program: Program) -> float:
 
 
 def _over_context(program: Program) -> float:
-    """Return the keys and values that a device gathers, forward and again backward, and whose gradients it scatters."""
+    """Return the keys and values that a device gathers, forward and again backward, and whose gradients it scatters.
+
+    Around a ring they pass once more, since the backward pass needs them, too; what computes a layer again shares the
+    first transfer with it.
+    """
     config, layout = program.config, program.layout
     values = 2 * _rows(program) * config.seq_len * config.num_kv_heads * config.head_size // layout.mesh.shape["tensor"]
-    again = 1 if config.remat == "none" else 2
-    layers = config.num_layers // layout.stages
-    return float(layers * values * (again * layout.dtype.itemsize + layout.wire.itemsize))
+    passes = 1.0 if config.remat == "none" else 2.0
+    if layout.context_strategy == "ring":
+        passes += 1 if config.remat == "none" else 1 - 1 / (layout.context - 1)
+    a_pass = float(config.num_layers // layout.stages * values)
+    return a_pass * passes * layout.dtype.itemsize + a_pass * layout.wire.itemsize
 
 
 def _rows(program: Program) -> int:

@@ -80,8 +80,10 @@ def _bytes(training: Training, of: _Sizes) -> float:
     whole = (2 * of.block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
     working = tokens * width * (2 * ups * of.mlp / tensor + 8 * of.embed)
-    if context > 1:  # keys and values of whole sequences, and their gradients in the format of sums and in float32
-        working += tokens * context * 2 * of.kv_heads / tensor * (2 * width + 4)
+    if context > 1:  # keys and values, and their gradients in the format of sums and in float32: of whole sequences
+        # or, around a ring, of a device's own part, of what is there and what is coming.
+        parts = 3 if training.mesh.context_strategy == "ring" else context
+        working += tokens * parts * 2 * of.kv_heads / tensor * (2 * width + 4)
     at_once = Schedule.of(training).ticks if stages > 1 else 1
     layers = of.layers / stages * (of.block * kept / ways + layer * at_once / training.mesh.pipeline_rounds)
     return layers + of.table * kept / ways + logits + whole + working
@@ -102,11 +104,11 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
     over_tensor = stream / shape.pipeline * moves * (shape.tensor - 1) / shape.tensor
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
-    over_context = of.layers * keys * (2 if model.remat == "none" else 3) * (shape.context - 1) / shape.context
-    over_context /= shape.pipeline
-    on_gpu = spec.platform == "gpu"
-    beside = 2 * over_data + (over_data + over_tensor / 2 if on_gpu else over_tensor / 2)
-    alone = over_tensor / 2 + over_context + (0.0 if on_gpu else over_data)
+    is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
+    passes = (2 if model.remat == "none" else 3) + is_ring
+    over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
+    beside = 2 * over_data + over_tensor / 2 + (over_data if on_gpu else 0.0) + (over_context if is_ring else 0.0)
+    alone = over_tensor / 2 + (0.0 if is_ring else over_context) + (0.0 if on_gpu else over_data)
     link, devices = float(spec.interconnect.bandwidth.value), shape.replica * sharing * shape.pipeline * shape.tensor
     busy = 1 - Schedule.of(training).idle_share
     return max(flops / devices / peak / busy, beside / link) + alone / link

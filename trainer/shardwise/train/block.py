@@ -31,6 +31,7 @@ from shardwise.train.mlp import Mlp
 from shardwise.train.norm import Norm, normed
 from shardwise.train.rotary import Rope, rotate
 from shardwise.train.scores import Scores
+from shardwise.train.tiles import How
 
 Array = jax.Array
 
@@ -70,9 +71,8 @@ class Attention(eqx.Module):
         q, k, v = self._project(x, 0, layer, layout)
         rows = None if segments is None else segments.array
         if layout.context > 1:
-            mixed = attend_over_context(
-                q, k, v, rows, kernel=config.attention, scores=self._scores(layer), wire=layout.wire
-            )
+            how = How(config.attention, self._scores(layer), layout.wire)
+            mixed = attend_over_context(q, k, v, rows, how=how, strategy=layout.context_strategy)
         else:
             mixed = attend(q, k, v, rows, kernel=config.attention, scores=self._scores(layer))
         return self.out(hax.named(mixed, self._inside(x, config.Heads)), layout, layout.leave)

@@ -1,9 +1,9 @@
 """Causal self-attention of sequences that are split over `context`, each device with its chunks of `zigzag`.
 
-A device gathers the keys and values of whole sequences and attends from its own queries; the gradients of keys and
-values are scattered back. Only blocks that a query may see are computed, and all devices have equally many. Shared
-heads make keys and values small beside queries, which is why they travel (Llama Team, "The Llama 3 Herd of Models",
-2024).
+The job says how keys and values travel. Around a ring: see `ring`. Or, as here, a device gathers those of whole
+sequences and attends from its own queries; their gradients are scattered back. Only blocks that a query may see are
+computed, and all devices have equally many. Shared heads make keys and values small beside queries, which is why they
+travel (Llama Team, "The Llama 3 Herd of Models", 2024).
 """
 
 import math
@@ -19,19 +19,19 @@ from jax.experimental.layout import with_layout_constraint
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardwise.job.kernels import Kernel
+from shardwise.job.spec.training import ContextStrategy
 from shardwise.train.collectives import gather_over, scatter_over
 from shardwise.train.gather import fold
 from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.products import GATHERED
-from shardwise.train.scores import MASKED, Scores, softmax_weighted, step_of_softmax, visible
+from shardwise.train.ring import attend_in_ring
+from shardwise.train.scores import MASKED, softmax_weighted, step_of_softmax, visible
 from shardwise.train.splash import BLOCK, splash_kernel
+from shardwise.train.tiles import SMALLEST_BLOCK, How
 from shardwise.train.zigzag import straight, zigzag
 
 Array = jax.Array
 _HEADS, _ROWS = P(DATA, "tensor", "context"), P(DATA, "context")
-_SMALLEST_BLOCK = 16
-"""Positions: chunks that larger blocks do not divide are attended from at once."""
 
 
 class _Sequence(NamedTuple):
@@ -47,7 +47,13 @@ class _Sequence(NamedTuple):
 
 
 def attend_over_context(
-    q: Array, k: Array, v: Array, segments: Array | None, *, kernel: Kernel, scores: Scores, wire: jnp.dtype
+    q: Array,
+    k: Array,
+    v: Array,
+    segments: Array | None,
+    *,
+    how: How,
+    strategy: ContextStrategy,
 ) -> Array:
     """Do what `attention.attend` does, on positions in the order of `zigzag`.
 
@@ -56,14 +62,19 @@ def attend_over_context(
         k: [batch, kv_heads, position, head_size], likewise.
         v: the same shape as k.
         segments: int32 [batch, position] or None, likewise.
-        kernel: which implementation; cuDNN has none for split sequences.
-        scores: the window, and the bound of scores.
-        wire: the dtype in which gradients of keys and values are summed over devices.
+        how: the kernel, and what becomes of the scores.
+        strategy: how keys and values travel.
 
     Returns:
         [batch, heads, position, head_size] in the inputs' dtype, likewise.
 
     """
+    kernel, scores, wire = how
+    rows = None if segments is None else _ROWS
+    ins = (None if scores.in_window is None else P(), _HEADS, _HEADS, _HEADS, rows)
+    if strategy == "ring":
+        static = how._replace(scores=scores._replace(in_window=None))
+        return on_each_device(partial(attend_in_ring, static), ins, _HEADS)(scores.in_window, q, k, v, segments)
     sizes = jax.sharding.get_abstract_mesh().shape
     length = q.shape[2]
     made: list[Any] = []
@@ -77,18 +88,16 @@ def attend_over_context(
         whole = _gather(k, v, segments, here.reach(length), wire)
         if kernel == "splash":
             return here.windowed(lambda window: partial(_splash, made[0 if window == scores.window else 1]), q, whole)
-        if kernel == "blockwise" and (block := math.gcd(BLOCK, q.shape[2] // 2)) >= _SMALLEST_BLOCK:
+        if kernel == "blockwise" and (block := math.gcd(BLOCK, q.shape[2] // 2)) >= SMALLEST_BLOCK:
             return _blockwise(q, whole, scores.softcap, block)
         seen = visible(_places(q.shape[2]), jnp.arange(whole.keys.shape[2]), whole.window)
         return softmax_weighted(q, whole.keys, whole.values, _within(seen, whole), scores.softcap)
 
-    rows = None if segments is None else _ROWS
     # Of a mesh of its own: the one in use may have axes that a surrounding shard_map has made manual.
     mesh = jax.sharding.AbstractMesh((sizes["context"],), ("context",))
     by_queries = NamedSharding(mesh, P(None, "context"))
     specs = [one.manual_sharding_spec(by_queries) for one in made]
-    ins = (specs, None if scores.in_window is None else P(), _HEADS, _HEADS, _HEADS, rows)
-    attended: Callable[..., Array] = on_each_device(local, ins, _HEADS)
+    attended: Callable[..., Array] = on_each_device(local, (specs, *ins), _HEADS)
     return attended(made, scores.in_window, q, k, v, segments)
 
 

@@ -67,14 +67,13 @@ class Wish(NamedTuple):
 
 def lower_weights(program: Program, layout: Layout) -> jax.stages.Lowered:
     """Lower (params by path) -> the weights' arrays."""
-    with program.lowering():
-        jitted = jax.jit(
-            lambda params: jax.tree.leaves(_prepared(program, params)),
-            in_shardings=(program.shardings()["params"],),
-            out_shardings=jax.tree.leaves(layout.placed(weights_of(program))),
-            compiler_options=program.compiler_options(runs_once=True),
-        )
-        return jitted.lower(program.abstract()["params"])
+    jitted = jax.jit(
+        lambda params: jax.tree.leaves(_prepared(program, params)),
+        in_shardings=(program.shardings()["params"],),
+        out_shardings=jax.tree.leaves(layout.placed(weights_of(program))),
+        compiler_options=program.compiler_options(runs_once=True),
+    )
+    return program.lower(jitted, program.abstract()["params"])
 
 
 def lower_window(program: Program, layout: Layout, num_rows: int, length: int) -> jax.stages.Lowered:
@@ -110,15 +109,14 @@ def _lower(
     shardings = [batch if isinstance(x, Batch) else layout.replicated for x in inputs]
     weights, model = jax.tree.flatten(weights_of(program))
     placed = jax.tree.leaves(layout.placed(weights_of(program)))
-    with program.lowering():
-        jitted = jax.jit(
-            lambda weights, *inputs: function(jax.tree.unflatten(model, weights), *inputs),
-            in_shardings=(tuple(placed), *shardings),
-            out_shardings=outs,
-            donate_argnums=[1 + i for i, x in enumerate(inputs) if isinstance(x, Batch)],
-            compiler_options=program.compiler_options(),
-        )
-        return jitted.lower(tuple(weights), *inputs)
+    jitted = jax.jit(
+        lambda weights, *inputs: function(jax.tree.unflatten(model, weights), *inputs),
+        in_shardings=(tuple(placed), *shardings),
+        out_shardings=outs,
+        donate_argnums=[1 + i for i, x in enumerate(inputs) if isinstance(x, Batch)],
+        compiler_options=program.compiler_options(),
+    )
+    return program.lower(jitted, tuple(weights), *inputs)
 
 
 class _Loop(NamedTuple):

@@ -42,7 +42,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.devices import simulated
 from shardwise.train.optimizer import falls_to_the_last_step
 
-_CHANGES_NO_PROGRAM = {"data", "checkpoint", "evaluation", "tracking", "bad_steps", "profile"}
+_CHANGES_NO_PROGRAM = {"data", "start_from", "checkpoint", "evaluation", "tracking", "bad_steps", "profile"}
 _TRACING = {"equinox", "jmp", "marin-haliax", "numpy", "optax"}
 _COMPILING = ("jax", "libtpu", "nvidia-")
 _KEEP = 64

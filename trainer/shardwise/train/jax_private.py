@@ -5,12 +5,26 @@ between processes. `jax.distributed` starts that service and publishes no name f
 for the same client. The public alternative is `jax.experimental.multihost_utils` (`process_allgather`,
 `broadcast_one_to_all`): it sends arrays through the devices, so it must not run in a thread beside a step.
 
+`_splash_attention_bwd` is the backward pass of the Pallas kernel for TPUs with the logarithms of its sums as an
+argument. A ring needs it (docs/decisions/0033-ring.md): they are those of all keys, not of the few that are there,
+which the kernel's own gradient would take. The public alternative calls the kernel twice.
+
+`Lowered.compiler_ir` returns the module that is compiled, which nothing promises: channels are written into it
+(docs/decisions/0043-channels.md). JAX's lowering rules take them from a constant.
+
 When an upgrade breaks something here, `tests/train/test_jax_private.py` says what.
 """
 
+import re
+from itertools import count
 from typing import Any, Protocol
 
+import jax
 from jax._src import distributed
+from jax.extend.mlir import ir
+from jax.stages import Lowered
+
+Array = jax.Array
 
 
 class KeyValueStore(Protocol):
@@ -31,3 +45,39 @@ def key_value_store() -> KeyValueStore:
     store: Any = distributed.global_state.client
     client: KeyValueStore = store
     return client
+
+
+def with_own_channels(lowered: Lowered) -> Lowered:
+    """Give each collective of a program a channel of its own, in place: JAX writes the same number into all of them."""
+    numbers = count(1)
+
+    def renumber(operation: Any) -> Any:
+        if "channel_handle" in operation.attributes:
+            words = re.sub(r"handle = \d+", f"handle = {next(numbers)}", str(operation.attributes["channel_handle"]))
+            operation.attributes["channel_handle"] = ir.Attribute.parse(words)
+        return ir.WalkResult.ADVANCE
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    with module.context:
+        module.operation.walk(renumber)
+    return lowered
+
+
+def splash_gradients(
+    kernel: Any, operands: tuple[Array, Array, Array, Any], out: Array, log_sum: Array, slope: Array
+) -> tuple[Array, Array, Array]:
+    """Return the gradients of one sequence's queries, keys and values, as far as they meet in a splash kernel.
+
+    Args:
+        kernel: a `SplashAttentionKernel`.
+        operands: its queries, keys, values and `SegmentIds` or None.
+        out: [heads, query, head_size], the output over all keys, of which the kernel's may be a part.
+        log_sum: float32 [heads, query], the logarithm of the sum over all of them.
+        slope: the gradient of that output.
+
+    """
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
+
+    kept = (*operands, None, out, log_sum, kernel.dq_mask_info, kernel.dkv_mask_info)
+    of_q, of_k, of_v = kernels._splash_attention_bwd(**kernel.kwargs, res=kept, do=slope)[3:6]  # noqa: SLF001
+    return of_q, of_k, of_v

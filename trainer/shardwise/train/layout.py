@@ -26,6 +26,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from shardwise.job.spec import Training
+from shardwise.job.spec.training import ContextStrategy
 from shardwise.train.gather import Placement, whole
 from shardwise.train.mesh import DATA, FSDP, MESH_AXES, device_grid
 from shardwise.train.stream import enter, leave
@@ -63,13 +64,16 @@ class Layout:
     """Of activations and matrix products."""
     wire: jnp.dtype
     """Of gradients, and of activations in hand-written collectives, while they are summed over devices."""
+    context_strategy: ContextStrategy
+    """How keys and values travel over `context`."""
 
     @classmethod
     def of(cls, training: Training, devices: Sequence[jax.Device]) -> Self:
         """Return the layout of a resolved job over these devices; `data` takes what tensor and replica leave."""
-        grid, precision = device_grid(training.mesh, devices), training.precision
+        mesh, precision = training.mesh, training.precision
         wire = precision.compute if precision.reduce == "compute" else precision.reduce
-        return cls.over(grid, fsdp=training.mesh.fsdp, dtype=precision.compute, wire=wire)
+        formats, strategy = {"dtype": precision.compute, "wire": wire}, mesh.context_strategy
+        return cls.over(device_grid(mesh, devices), fsdp=mesh.fsdp, context_strategy=strategy, **formats)
 
     @classmethod
     def over(
@@ -79,6 +83,7 @@ class Layout:
         fsdp: bool = True,
         dtype: DTypeLike = jnp.float32,
         wire: DTypeLike = jnp.float32,
+        context_strategy: ContextStrategy = "gather",
     ) -> Self:
         """Return the layout over an array of devices with a dimension for each of `MESH_AXES`."""
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
@@ -90,8 +95,8 @@ class Layout:
             stored |= _STAGES
         compute, stream = (MappingProxyType({**COMPUTE, **_LONG}), _LONG_STREAM) if is_long else (COMPUTE, STREAM)
         on_cpu = devices.flat[0].platform == "cpu"  # its compiler aborts at a hand-written sum of bfloat16
-        wire = jnp.float32 if on_cpu else wire
-        return cls(mesh, MappingProxyType(stored), compute, stream, jnp.dtype(dtype), jnp.dtype(wire))
+        formats = (jnp.dtype(dtype), jnp.dtype(jnp.float32 if on_cpu else wire))
+        return cls(mesh, MappingProxyType(stored), compute, stream, *formats, context_strategy)
 
     @property
     def fsdp(self) -> bool:

@@ -47,6 +47,12 @@ def non_manual_axes() -> set[str]:
     return set(mesh.axis_names) - set(mesh.manual_axes)
 
 
+def on_cpu() -> bool:
+    """Return whether the devices of the mesh in use are CPUs: simulated ones."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device is not None and device.platform == "cpu"
+
+
 def sharing() -> tuple[str, ...]:
     """Return the mesh axes whose devices have different tokens of one replica: `data`, and `context` if it is used."""
     return FSDP if jax.sharding.get_abstract_mesh().shape.get("context", 1) > 1 else DATA

@@ -36,8 +36,28 @@ def splash_kernel(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks  # noqa: PLC0415
 
-    size = math.gcd(BLOCK, length // (1 if ways == 1 else 2 * ways))  # a multiple of 128: the job file's rules check it
-    blocks = kernels.BlockSizes(
+    is_plain = window is None and ways == 1
+    seen = masks.CausalMask((length, length)) if is_plain else _chunks(length, window, ways)
+    return kernels.make_splash_mha(
+        masks.MultiHeadMask([seen] * num_heads),
+        head_shards=1,
+        q_seq_shards=ways,
+        block_sizes=square_blocks(block_of(length // (1 if ways == 1 else 2 * ways))),
+        attn_logits_soft_cap=softcap,
+        interpret=interpret,
+    )
+
+
+def block_of(chunk: int) -> int:
+    """Return the side of the blocks of a chunk of so many positions, a multiple of 128: the job's rules check it."""
+    return math.gcd(BLOCK, chunk)
+
+
+def square_blocks(size: int) -> Any:
+    """Return the sizes of the kernel's blocks: the same for queries and keys, and for all of its passes."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
+
+    return kernels.BlockSizes(
         block_q=size,
         block_kv=size,
         block_kv_compute=size,
@@ -46,16 +66,6 @@ def splash_kernel(
         block_kv_dkv_compute=size,
         block_q_dq=size,
         block_kv_dq=size,
-    )
-    is_plain = window is None and ways == 1
-    seen = masks.CausalMask((length, length)) if is_plain else _chunks(length, window, ways)
-    return kernels.make_splash_mha(
-        masks.MultiHeadMask([seen] * num_heads),
-        head_shards=1,
-        q_seq_shards=ways,
-        block_sizes=blocks,
-        attn_logits_soft_cap=softcap,
-        interpret=interpret,
     )
 
 

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding
 from shardwise.job.flags import Value, options
 from shardwise.job.spec import Training
 from shardwise.train.config import GptConfig
+from shardwise.train.jax_private import with_own_channels
 from shardwise.train.layout import Layout, assemble, axis_names, flatten
 from shardwise.train.model import Gpt
 from shardwise.train.optimizer import Names, UpdateRule, is_moment_of, optimizer
@@ -87,9 +88,16 @@ class Program:
     def lower_init(self) -> jax.stages.Lowered:
         """Lower the init program, which makes every array in its shards and none whole."""
         compiled_with = self.compiler_options(runs_once=True)
-        shardings = self.shardings()
+        return self.lower(jax.jit(self.init, out_shardings=self.shardings(), compiler_options=compiled_with))
+
+    def lower(self, jitted: Any, *arguments: Any) -> jax.stages.Lowered:
+        """Lower a program of this job.
+
+        On CPUs each of its collectives gets a channel of its own (docs/decisions/0043-channels.md).
+        """
         with self.lowering():
-            return jax.jit(self.init, out_shardings=shardings, compiler_options=compiled_with).lower()
+            lowered: jax.stages.Lowered = jitted.lower(*arguments)
+        return with_own_channels(lowered) if self._platform == "cpu" else lowered
 
     @contextmanager
     def lowering(self) -> Iterator[None]:

@@ -65,15 +65,14 @@ def lower_step(program: Program) -> jax.stages.Lowered:
     """
     layout, shardings = program.layout, program.shardings()
     limit = [Abstract((), jnp.float32, sharding=layout.replicated)] if Judge(program.training.bad_steps).skips else []
-    with program.lowering():
-        jitted = jax.jit(
-            partial(_step, program),
-            in_shardings=(shardings, layout.batch, layout.control, *(one.sharding for one in limit)),
-            out_shardings=(shardings, layout.replicated),
-            donate_argnums=0,
-            compiler_options=program.compiler_options(),
-        )
-        return jitted.lower(program.abstract(), abstract_batch(program), _abstract_controls(program), *limit)
+    jitted = jax.jit(
+        partial(_step, program),
+        in_shardings=(shardings, layout.batch, layout.control, *(one.sharding for one in limit)),
+        out_shardings=(shardings, layout.replicated),
+        donate_argnums=0,
+        compiler_options=program.compiler_options(),
+    )
+    return program.lower(jitted, program.abstract(), abstract_batch(program), _abstract_controls(program), *limit)
 
 
 def trace_step(program: Program) -> Jaxpr:
@@ -87,14 +86,13 @@ def trace_step(program: Program) -> Jaxpr:
 def lower_evaluation(program: Program) -> jax.stages.Lowered:
     """Lower the loss sums of a batch: (params, batch) -> LossSums over all replicas, without dropout."""
     layout, shardings = program.layout, program.shardings()
-    with program.lowering():
-        jitted = jax.jit(
-            partial(_evaluate, program),
-            in_shardings=(shardings["params"], layout.batch),
-            out_shardings=layout.replicated,
-            compiler_options=program.compiler_options(),
-        )
-        return jitted.lower(program.abstract()["params"], abstract_batch(program))
+    jitted = jax.jit(
+        partial(_evaluate, program),
+        in_shardings=(shardings["params"], layout.batch),
+        out_shardings=layout.replicated,
+        compiler_options=program.compiler_options(),
+    )
+    return program.lower(jitted, program.abstract()["params"], abstract_batch(program))
 
 
 def abstract_batch(program: Program) -> Batch:

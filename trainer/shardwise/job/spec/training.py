@@ -13,6 +13,7 @@ from shardwise.protocol.job_status import MAX_HOSTS
 from shardwise.protocol.strict_model import StrictModel
 
 _FloatType = Literal["float32", "bfloat16"]  # float16 would need loss scaling
+ContextStrategy = Literal["gather", "ring"]
 _Ways = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -31,6 +32,9 @@ class Mesh(StrictModel):
     ] = Field(None, ge=1, le=4096, description="Ways of the second of two steps in which FSDP splits data.")
     context: Annotated[_Ways, Unit("devices")] = Field(
         1, description="Ways that each sequence is split, for long ones; twice as many divide seqLen."
+    )
+    context_strategy: ContextStrategy = Field(
+        "gather", description="Whether each device gathers the keys of its sequences, or they pass around a ring."
     )
     pipeline: Annotated[_Ways, Unit("devices")] = Field(
         1, description="Ways that the layers are split, into stages that pass microbatches on; divides both."
