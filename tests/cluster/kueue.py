@@ -92,7 +92,7 @@ def prepare() -> Path:
 def _compile(folder: Path) -> None:
     made = folder.with_suffix(".part")
     shutil.rmtree(made, ignore_errors=True)
-    say(f"compiling Kueue {VERSION}, once: minutes on two cores, longer beside other work")
+    say(f"compiling Kueue {VERSION}: above 3 minutes the first time on two cores")
     go = go_compiler()
     found = json.loads(retry(go, "mod", "download", "-json", f"{_MODULE}@{VERSION}", folder=CACHE))
     if found["Sum"] != _SUM:
