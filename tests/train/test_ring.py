@@ -93,7 +93,7 @@ def test_devices_share_the_work_of_one(ways: int) -> None:
     assert 0.95 * one <= several <= 1.05 * one
 
 
-@pytest.mark.usefixtures("own_programs")  # JAX's cache keeps no program with such a loop right
+@pytest.mark.usefixtures("as_a_trainer")  # JAX's cache keeps no program with such a loop right
 def test_the_turns_may_be_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are on accelerators, with the same numbers."""
     monkeypatch.setattr(ring, "on_cpu", lambda: False)
