@@ -92,6 +92,8 @@ ROWS = (
     Row("gpu-h100", "1x8", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),
     Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),
+    Row("gke-gpu-b200", "1x8", 1, ("mesh.tensor=2",)),
+    Row("gke-gpu-b200", "1x8", 2),
     Row("gke-gpu-h200", "1x8", 1, ("precision.params=bfloat16",)),
     Row("gke-gpu-h200", "1x8", 2, (FLOAT32,)),
     Row("gke-gpu-l4", "1x4", 1, ("model.seqLen=640",)),

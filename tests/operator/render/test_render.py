@@ -31,6 +31,7 @@ from shardwise_operator.runtime.kinds import NETWORK_POLICIES
 _TOPOLOGIES = {
     "cpu-sim": "2x2",
     "gke-gpu-a100": "2x8",
+    "gke-gpu-b200": "2x8",
     "gke-gpu-h200": "2x8",
     "gke-gpu-l4": "2x1",
     "gpu": "2x4",
