@@ -15,6 +15,7 @@ from benchmarks.faults.pods import SAVE, START, STEP, Hurt
 from benchmarks.faults.stage import stage
 
 NOT_SHOWN: Sequence[str] = (
+    "The way back of a JobSet whose node is killed: it made no other pod in 400 s; its Job waits for the dead node's.",
     "KubeRay beside ours: its controller was not run here; a plain Job of Kubernetes and a JobSet stand beside.",
     "A claim in pods that is read-only, gives EIO or a stale handle: shown on one machine alone.",
 )
@@ -123,7 +124,10 @@ ROWS: tuple[Row, ...] = (
     *(Row(place="cluster", fault=each.name, phases=each.phases, measure=partial(_measure, each)) for each in FAULTS),
     *(
         Row(place="cluster", fault=f"{fault}, a {kind.value}", phases=(STEP,), measure=partial(_beside, kind, fault))
-        for kind in peers.Kind
-        for fault in (peers.POD_DELETED, peers.NODE_KILLED)
+        for kind, fault in (
+            (peers.Kind.JOB, peers.POD_DELETED),
+            (peers.Kind.JOB, peers.NODE_KILLED),
+            (peers.Kind.JOB_SET, peers.POD_DELETED),
+        )
     ),
 )
