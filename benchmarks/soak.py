@@ -49,7 +49,7 @@ _SAVING = {
     "mesh": "{tensor: 1, fsdp: false}",
     "checkpoint.everySteps": 1,
 }
-_LOOKS, _LOOK_SECONDS = 20, 0.01
+_LOOKS, _LOOK_SECONDS = 100, 0.01  # a poll of a busy machine takes longer than a fifth of a second
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,17 +95,19 @@ def image_missing(hurt: Hurt) -> None:
 def refused(hurt: Hurt) -> None:
     """A node loses the label that the pods select while its kubelet is away, which then admits none of them."""
     first, *others = hurt.stage.cluster.nodes
-    nodes.end_kubelet(first)
     try:
-        hurt.client.kubectl("label", "node", first, f"{PLACE}=here")
-        hurt.job.until("a pod to be bound", lambda: _bound(hurt, first), WITHIN_SECONDS)
-        hurt.client.kubectl("label", "node", first, f"{PLACE}-")
-        hurt.client.kubectl("label", "node", *others, f"{PLACE}=here")
+        nodes.end_kubelet(first)
+        try:
+            hurt.client.kubectl("label", "node", first, f"{PLACE}=here")
+            hurt.job.until("a pod to be bound", lambda: _bound(hurt, first), WITHIN_SECONDS)
+            hurt.client.kubectl("label", "node", first, f"{PLACE}-")
+            hurt.client.kubectl("label", "node", *others, f"{PLACE}=here")
+        finally:
+            hurt.now()
+            nodes.start_kubelet(first)
+        hurt.until_next_step()
     finally:
-        hurt.now()
-        nodes.start_kubelet(first)
-    hurt.until_next_step()
-    hurt.client.kubectl("label", "node", *others, f"{PLACE}-")
+        hurt.client.kubectl("label", "node", first, *others, f"{PLACE}-")
 
 
 def _bound(hurt: Hurt, node: str) -> bool:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Levanter as it is, from its own command line: it is only told which process it is. It reads levanter_gpt2.yaml, and
-# text.jsonl with a "text" on each line, in this folder. Levanter 1.2 needs a JAX before 0.10, so it has an environment
-# of its own, whose python comes first on the PATH.
+# text.jsonl with a "text" on each line, in this folder. Levanter 1.2 does not run with JAX 0.10, and did with
+# 0.7.2, so it has an environment of its own, whose python comes first on the PATH.
 #   PATH=levanter/bin:$PATH shardwise run --hosts 2 --devices 2 -- sh levanter_gpt2.sh
 set -eu
 exec python -m levanter.main.train_lm --config levanter_gpt2.yaml \

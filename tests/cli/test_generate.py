@@ -116,6 +116,13 @@ def test_prompts_that_cannot_be_read(name: str, content: bytes | None, words: st
         read_prompts(tmp_path / name)
 
 
+def test_a_prompt_of_a_file_that_is_no_text(tmp_path: Path, command: Command) -> None:
+    """Half a surrogate pair, which JSON can write, is refused before anything is loaded."""
+    (tmp_path / "asked.jsonl").write_text(r'{"prompt": "\ud800"}')
+    ended = command("generate", "anywhere", "--prompts", str(tmp_path / "asked.jsonl"))
+    assert (ended.code, "is no text" in ended.error) == (2, True)
+
+
 def test_prompts_of_a_text(tmp_path: Path) -> None:
     """Each line is one, an empty one too; the file's last line break begins none."""
     (tmp_path / "prompts.txt").write_bytes(b"one\r\n\n three\n")
@@ -166,6 +173,7 @@ def _ended(text: str, tokens: int) -> dict[str, Any]:
         ("no", r"line 1 is no JSON; expected \{\"messages\""),
         ('{"prompt": "a"}', "line 1: no list of messages"),
         ('{"messages": [{"role": "me", "content": "a"}]}', "message 0 has role 'me'"),
+        (r'{"messages": [{"role": "user", "content": "\ud800"}]}', "half a surrogate pair"),
     ],
 )
 def test_conversations_that_cannot_be_read(content: str, words: str, tmp_path: Path) -> None:

@@ -111,8 +111,9 @@ def command(  # noqa: PLR0913  each is an option
     is_chat = chat or chat_template is not None
     if is_chat and prompt is None and prompts is None:
         raise UsageError("--chat: given nothing to answer, expected --prompt TEXT or --prompts FILE")
-    refuse_broken_text(prompt or "")
-    given = [prompt or ""] if prompts is None or is_chat else read_prompts(prompts)
+    given = [prompt or ""] if prompts is None else [] if is_chat else read_prompts(prompts)
+    for text in given:
+        refuse_broken_text(text)
     console = Console(stderr=True, highlight=False, soft_wrap=True, style="dim")
     job = on_this_machine(job_of(directory), live=is_live(directory), tell=console.print)
     environment.apply(job)

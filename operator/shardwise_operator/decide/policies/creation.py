@@ -60,8 +60,7 @@ def _free(seen: Observed, host: str, now: float) -> bool:
 def _place(seen: Observed, host: str) -> Place:
     slice_ = host.split("-", maxsplit=1)[0]
     if seen.queueing and seen.queueing.admission and seen.queueing.admission.domains:
-        return Place(
-            pool=seen.pools.get(int(slice_))
-        )  # the queue has chosen the places, and chooses others for lost ones
+        # The queue has chosen the places, and chooses others for lost ones.
+        return Place(pool=seen.pools.get(int(slice_)))
     avoid = seen.state.avoid
     return Place(pool=seen.pools.get(int(slice_)), avoid=avoid.get(host), avoid_pool=avoid.get(slice_))

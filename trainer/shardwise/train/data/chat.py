@@ -161,10 +161,7 @@ def conversation_of(value: Any, where: str) -> bytes:
         raise DataError(
             f"{where}: no message has the role {ANSWER!r}, so there is no answer to learn; take the line out"
         )
-    try:
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"{where}: half a surrogate pair in the messages; {_EXPECTED} in UTF-8.") from error
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def messages_of(value: Any, where: str) -> list[Message]:
@@ -180,5 +177,9 @@ def messages_of(value: Any, where: str) -> list[Message]:
             raise DataError(
                 f"{where}: message {number} has {given}; expected a role of {', '.join(ROLES)}, and text as content"
             )
+        try:
+            content.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{where}: half a surrogate pair in the messages; {_EXPECTED} in UTF-8.") from error
         found.append(Message(role, content))
     return found
