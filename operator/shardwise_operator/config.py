@@ -25,6 +25,7 @@ class Settings:
         job_network_policies: whether each job gets a NetworkPolicy of its own; if not, its namespace has one for all.
         kueue: whether jobs may wait in the queues of Kueue, which must be there.
         kueue_priority_boost: whether a job's priority there rises with the age of its newest checkpoint.
+        gang_scheduling: whether the scheduler is to place a job's pods all at once or not at all.
 
     """
 
@@ -37,6 +38,7 @@ class Settings:
     job_network_policies: bool = True
     kueue: bool = False
     kueue_priority_boost: bool = False
+    gang_scheduling: bool = False
 
 
 def read_key(path: Path) -> Tokens:

@@ -13,7 +13,7 @@ from shardwise_operator.config import Settings
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.plan import Event, Plan, soonest
 from shardwise_operator.observe.agents import Target
-from shardwise_operator.observe.observe import CHILDREN, RECENT_SECONDS, Observer
+from shardwise_operator.observe.observe import RECENT_SECONDS, Observer, child_kinds
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import trimmed
 from shardwise_operator.observe.poll import Poller
@@ -70,7 +70,7 @@ class JobController:
             Watch(kind=ACCELERATOR_CLASSES, keys=self._jobs_of_class),
             Watch(kind=ACCELERATOR_CATALOGS, keys=lambda _: [CATALOG_KEY]),
             Watch(kind=PODS, keys=_job_of, labels=OURS, keep=trimmed),
-            *(Watch(kind=kind, keys=_job_of, labels=OURS, metadata_alone=True) for kind in CHILDREN),
+            *(Watch(kind=kind, keys=_job_of, labels=OURS, metadata_alone=True) for kind in child_kinds(self.settings)),
             *(self._queue_watches() if self.settings.kueue else ()),
         ]
 

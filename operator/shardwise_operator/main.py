@@ -20,11 +20,13 @@ from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.pod_defaults import read_pod_defaults
 from shardwise_operator.observe.poll import Poller
 from shardwise_operator.page.serve import JobsPages
+from shardwise_operator.render.names import OURS
 from shardwise_operator.runtime.access import Certificate, TokenFile
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.connection import Connection, connect
 from shardwise_operator.runtime.elector import Elector
-from shardwise_operator.runtime.kinds import TRAINING_JOBS
+from shardwise_operator.runtime.errors import NotFoundError
+from shardwise_operator.runtime.kinds import GANGS, TRAINING_JOBS
 from shardwise_operator.runtime.manager import Manager, stop_on_signals
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
@@ -69,6 +71,9 @@ def run(  # noqa: PLR0913  the options of the command
     kueue_priority_boost: Annotated[
         bool, typer.Option(help="Raise a job's priority in its queue with the age of its newest checkpoint.")
     ] = False,
+    gang_scheduling: Annotated[
+        bool, typer.Option(help="Have the scheduler place a job's pods all at once or not at all.")
+    ] = False,
     pod_defaults: Annotated[str, typer.Option(help="JSON: what the pods of every job have unless it says so.")] = "{}",
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 300,
     burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 600,
@@ -97,6 +102,7 @@ def run(  # noqa: PLR0913  the options of the command
         job_network_policies=job_network_policies,
         kueue=kueue,
         kueue_priority_boost=kueue_priority_boost,
+        gang_scheduling=gang_scheduling,
     )
     certificate = Certificate(tls) if tls else None
     token_of_metrics = TokenFile(metrics_token) if metrics_token else None
@@ -105,6 +111,8 @@ def run(  # noqa: PLR0913  the options of the command
     elector = _elector(connection, metrics, lease_namespace, lease_name)
     api = Api(connection, metrics, limiter=Limiter(qps, burst), may_write=elector.leads)
     lists = Api(connection, metrics, limiter=Limiter(_LIST_QPS, int(_LIST_QPS)))
+    if gang_scheduling:
+        _check_gangs(lists, namespace)
     cache, queue, agents = Cache(), WorkQueue(metrics), Agents()
     poller, requests = Poller(agents, poll_seconds, queue.add), Requests(agents, queue.add)
     manager = Manager(lists, cache, queue, elector, metrics, workers=workers, namespace=namespace)
@@ -131,6 +139,17 @@ def run(  # noqa: PLR0913  the options of the command
         stack.enter_context(poller)
         stack.enter_context(requests)
         manager.run(controller, stop)
+
+
+def _check_gangs(api: Api, namespace: str) -> None:
+    """End the process if the API server knows no gangs: jobs would wait for them for ever."""
+    try:
+        next(api.pages(GANGS, namespace, labels=OURS, metadata_alone=True))
+    except NotFoundError as error:
+        raise SystemExit(
+            f"--gang-scheduling (gangScheduling in the chart): given a cluster without {GANGS.api_version}, "
+            "expected Kubernetes 1.35 with the feature gates GenericWorkload and GangScheduling"
+        ) from error
 
 
 def _elector(connection: Connection, metrics: Metrics, namespace: str, name: str) -> Elector:

@@ -35,6 +35,7 @@ QUOTA = "QuotaExceeded"  # the API server refused a pod
 REFUSED = "Refused"  # the API server refused an object for another reason
 QUEUED = "Queued"  # its queue has not admitted it yet; the message is the queue's
 EVICTED = "Evicted"  # its queue has taken the quota back; it saves, then waits to be admitted again
+NOT_STARTED = "NotStarted"  # it holds quota, and not all pods run; after startWithin it gives that back
 SCHEDULING = "Scheduling"  # not every pod has a node yet
 UNSCHEDULABLE = "Unschedulable"  # no node fits; the message is the scheduler's
 WAITING_FOR_SLICE = "WaitingForSlice"  # the slice's first host has no place yet

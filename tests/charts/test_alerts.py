@@ -33,6 +33,8 @@ CASES: list[tuple[str, Timeline, list[int], list[int]]] = [
     ("JobPending", [("pending", 90), ("running", 60)], [30, 59, 100], [61, 90]),
     ("JobPending", [("suspended", 5 * 60)], [90, 200], []),
     ("JobPending", [("queued", 5 * 60), ("pending", 90)], [90, 299, 350], [365, 385]),
+    ("JobQuotaUnused", [("queued", 60), ("admitted", 30), ("queued", 60)], [59, 70, 95], [76, 88]),
+    ("JobQuotaUnused", [("pending", 60)], [30, 59], []),
     ("JobStalled", [("running", 10), ("stalled", 20), ("running", 10)], [9, 14, 35], [17, 30]),
     ("JobStalled", [("stalled", 20), ("failed", 20)], [4, 25], [6, 20]),
     ("JobCheckpointOld", [("running", 180), ("suspended", 60)], [60, 119, 200], [130, 180]),
@@ -41,10 +43,11 @@ CASES: list[tuple[str, Timeline, list[int], list[int]]] = [
 
 
 def samples(state: str) -> Iterator[tuple[str, float]]:
-    """Yield each series of a recording as Prometheus stores it, and its value; a queued job is a pending one, too."""
-    if state == "queued":
+    """Yield each series of a recording as Prometheus stores it, and its value; a job in a queue is pending, too."""
+    if state in ("queued", "admitted"):
         yield from samples("pending")
-        labels = 'condition="Admitted",job="job",namespace="research",status="False"'
+        status = "True" if state == "admitted" else "False"
+        labels = f'condition="Admitted",job="job",namespace="research",status="{status}"'
         yield f'shardwise_job_condition{{{labels},pod="shardwise-0",service="shardwise-metrics"}}', 1.0
         return
     for line in (RECORDED / f"{state}.prom").read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""kueue.enabled: the operator is told of Kueue and has rights to its objects, and without it neither."""
+"""kueue.enabled, gangScheduling: the operator is told, and has rights to the objects, and without them neither."""
 
 from tests.charts.helm import Helm, Object
 
@@ -9,18 +9,18 @@ _BOOST = ("--set", "kueue.priorityBoost=true")
 def _arguments(objects: list[Object]) -> list[str]:
     (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
     arguments: list[str] = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    return [each for each in arguments if "kueue" in each]
+    return [each for each in arguments if "kueue" in each or "gang" in each]
 
 
-def _rights(objects: list[Object]) -> dict[str, set[str]]:
-    """The verbs of each kind of Kueue's, by the kind of the role that grants them."""
+def _rights(objects: list[Object], group: str = "kueue.x-k8s.io") -> dict[str, set[str]]:
+    """The verbs of each kind of a group, by the kind of the role that grants them."""
     roles = [item for item in objects if item["kind"] in ("ClusterRole", "Role")]
     return {
         f"{role['kind']} {resource}": set(rule["verbs"])
         for role in roles
         for rule in role["rules"]
         for resource in rule["resources"]
-        if "kueue.x-k8s.io" in rule["apiGroups"]
+        if group in rule["apiGroups"]
     }
 
 
@@ -55,3 +55,12 @@ def test_rights_in_one_namespace_end_there(helm: Helm) -> None:
         "ClusterRole resourceflavors",
         "ClusterRole workloadpriorityclasses",
     }
+
+
+def test_a_cluster_whose_scheduler_knows_gangs(helm: Helm) -> None:
+    """They are made and looked for, and never changed: they go with their jobs."""
+    objects = helm.render("shardwise", "--set", "gangScheduling=true")
+
+    assert _arguments(objects) == ["--gang-scheduling"]
+    assert _rights(objects, "scheduling.k8s.io") == {"ClusterRole workloads": {"get", "list", "watch", "create"}}
+    assert _rights(helm.render("shardwise"), "scheduling.k8s.io") == {}

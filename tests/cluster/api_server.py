@@ -47,16 +47,17 @@ class ApiServer:
 
     client: Client
 
-    def __init__(self, *, admission: Sequence[str] = ()) -> None:
+    def __init__(self, *, admission: Sequence[str] = (), options: Sequence[str] = ()) -> None:
         """It has a folder of its own from now on; nothing runs yet.
 
         Args:
             admission: plugins that check requests beside those of every API server.
+            options: more options of kube-apiserver, such as for what is alpha.
         """
         self.folder = Path(tempfile.mkdtemp(prefix="shardwise-api-"))
         self.kubeconfig = self.folder / "admin.kubeconfig"
         self.audit = self.folder / "audit.jsonl"
-        self._admission = admission
+        self._admission, self._options = admission, options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, Sequence[str]] = {}
 
@@ -84,6 +85,14 @@ class ApiServer:
         """End its processes and remove its folder."""
         self._end()
         shutil.rmtree(self.folder)
+
+    def start_scheduler(self, *options: str) -> None:
+        """Start Kubernetes's scheduler too, which there is none of otherwise; it ends with the rest."""
+        self._launch(
+            "kube-scheduler",
+            *(f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0"),
+            *options,
+        )
 
     def kill(self, program: str) -> None:
         """Kill one of its programs, as `etcd`."""
@@ -149,6 +158,7 @@ class ApiServer:
             f"--service-account-signing-key-file={pki / 'service-account.key'}",
             *(f"--audit-policy-file={policy}", f"--audit-log-path={self.audit}"),
             *(f"--enable-admission-plugins={plugin}" for plugin in self._admission),
+            *self._options,
         )
 
     def _start_controllers(self) -> None:

@@ -1,26 +1,17 @@
 """The CRDs, a class, and a namespace in which an operator runs."""
 
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
 import pytest
 from tests.cluster.api_server import ApiServer
-from tests.cluster.commands import wait
+from tests.operator.installing import install_types
 from tests.operator.operating import Operator, Place, StandInAgents
-
-_ROOT = Path(__file__).parents[2]
-_CRDS = _ROOT / "charts" / "shardwise" / "crds"
-_CLASSES = _ROOT / "trainer" / "shardwise" / "job" / "classes"
 
 
 @pytest.fixture(scope="session")
 def _api(api_server: ApiServer) -> ApiServer:
     """Return the API server with the CRDs and the classes."""
-    api_server.client.kubectl("apply", "--server-side", "--filename", _CRDS)
-    for plural in ("trainingjobs", "acceleratorclasses", "acceleratorcatalogs"):
-        wait(plural, partial(api_server.client.answers, f"/apis/shardwise.dev/v1alpha1/{plural}"))
-    api_server.client.kubectl("apply", "--server-side", "--filename", _CLASSES)
+    install_types(api_server.client)
     return api_server
 
 

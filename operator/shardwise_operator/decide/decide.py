@@ -15,6 +15,7 @@ from shardwise_operator.decide.policies import (
     finished,
     losses,
     lost_place,
+    not_started,
     outcome,
     preflight,
     resume,
@@ -34,6 +35,7 @@ POLICIES: tuple[Policy, ...] = (
     losses,  # before the relocations: a lost pod gets a new attempt anyway
     lost_place,  # a place without nodes cannot be waited for, so it comes before the timeouts
     avoided_nodes,  # before the start timeout: one host goes back rather than all pods being released
+    not_started,  # before the start timeout, which keeps the quota
     start_timeout,  # last: it releases every pod of the job
 )
 

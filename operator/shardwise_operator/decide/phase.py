@@ -38,6 +38,7 @@ def with_phase(seen: Observed, now: float) -> State:
     state = state.with_condition(reasons.SCHEDULED, placed, reason, message, now=now)
     if len(pods) < len(seen.hosts) or any(not pod.running for pod in pods):
         phase = Phase.RECOVERING if state.phase in _HAS_RUN else Phase.PENDING
+        message = "; ".join(filter(None, (message, queueing.held(seen))))
         return state.at(phase, FALSE, reason, message, now=now)
     state = replace(state, ran_at=state.ran_at or max((pod.started_at for pod in pods if pod.started_at), default=now))
     status = seen.fresh_status(now)

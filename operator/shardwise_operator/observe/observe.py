@@ -29,6 +29,7 @@ from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import (
     ACCELERATOR_CLASSES,
     CONFIG_MAPS,
+    GANGS,
     NETWORK_POLICIES,
     PODS,
     Kind,
@@ -38,7 +39,11 @@ from shardwise_operator.runtime.kinds import (
 from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.store import controller_uid
 
-CHILDREN = (CONFIG_MAPS, NETWORK_POLICIES)
+
+def child_kinds(settings: Settings) -> tuple[Kind, ...]:
+    """Return the kinds of a job's objects of which the names and owners are enough to know."""
+    return (CONFIG_MAPS, NETWORK_POLICIES, *((GANGS,) if settings.gang_scheduling else ()))
+
 
 RECENT_SECONDS = 5.0
 
@@ -95,7 +100,7 @@ class Observer:
 
     def _observe_children(self, known: Observed, job: Object, poll: Poll | None, now: float) -> Observed:
         spec, state = job["spec"], known.state
-        own = ((kind, each["metadata"]) for kind in CHILDREN for each in self._own(kind, known.uid))
+        own = ((kind, each["metadata"]) for kind in child_kinds(self._settings) for each in self._own(kind, known.uid))
         children = {(kind, metadata["name"]): metadata for kind, metadata in own}
         snapshot = self._round_snapshot(known, children)
         desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)

@@ -32,6 +32,11 @@ def workload_name(job: str, uid: str) -> str:
     return f"{job}-shardwise-{uid[:8]}"
 
 
+def gang_name(job: str, round_: int) -> str:
+    """The pods of a round that the scheduler places together."""
+    return f"{job}-shardwise-{round_}"
+
+
 def pod_name(job: str, host: str, attempt: int) -> str:
     """One pod of a host, "<slice>-<host>", or of the plan."""
     return f"{job}-{host}-{attempt}"

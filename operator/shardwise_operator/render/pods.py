@@ -15,6 +15,7 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.workload import Admission
 from shardwise_operator.render.container import container, side_container
+from shardwise_operator.render.gang import gang_reference
 from shardwise_operator.render.names import metadata, pod_name
 from shardwise_operator.render.security import pod_security
 from shardwise_operator.render.volumes import volumes
@@ -38,12 +39,14 @@ class Place:
         pool: its slice's place.
         avoid: the node that has failed it twice.
         avoid_pool: the place that has failed its slice twice.
+        gang: the gang with which it gets a node; None if it looks for one alone.
 
     """
 
     pool: str | None = None
     avoid: str | None = None
     avoid_pool: str | None = None
+    gang: str | None = None
 
 
 def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
@@ -87,6 +90,8 @@ def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[s
     affinity = _both(asked.get("affinity", {}), _affinity(seen, label, host, place))
     if affinity:
         spec["affinity"] = affinity
+    if place.gang:
+        spec["workloadRef"] = gang_reference(place.gang)
     if label and not host.endswith("-0") and place.pool is None:
         spec["schedulingGates"] = [{"name": pods.SLICE_GATE}]
     return spec | {name: value for name, value in asked.items() if name not in spec}

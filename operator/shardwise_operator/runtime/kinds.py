@@ -86,6 +86,7 @@ WORKLOAD_PRIORITY_CLASSES = Kind(
     "kueue.x-k8s.io", "v1beta2", "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False
 )
 PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+GANGS = Kind("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
 _ADMISSION = "admissionregistration.k8s.io"
 POLICIES = Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)

@@ -111,3 +111,15 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
 
     assert ended.returncode != 0
     assert "given 5 bytes, expected a key of at least 32 random bytes" in ended.stderr
+
+
+def test_gangs_need_a_cluster_that_knows_them(api_server: ApiServer, tmp_path: Path) -> None:
+    """In words: jobs would wait for ever for what nobody serves."""
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image=none", f"--key-file={tmp_path}/key"]
+    command += [f"--kubeconfig={api_server.kubeconfig}", "--gang-scheduling"]
+
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+    assert ended.returncode == 1
+    assert "given a cluster without scheduling.k8s.io/v1alpha1, expected Kubernetes 1.35" in ended.stderr

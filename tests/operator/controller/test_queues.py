@@ -136,6 +136,24 @@ def test_a_workload_that_a_person_takes_away_stops_the_job(
     assert len(set(many_agents.stopped)) == 1
 
 
+def test_quota_that_is_held_and_not_used_goes_to_another_job(place: Place, queues: Make) -> None:
+    """The hosts go with it, no budget is charged, and the job stands behind the other one in its queue."""
+    made = queues(2)
+    place.apply(queued_job(recovery={"startWithin": "20s"}))
+    place.until_pods(*PODS)
+    uid = made.workloads()["job"]["metadata"]["uid"]
+    place.until("it to say so", lambda: "quota is held since" in place.status().get("message", ""))
+    place.apply(queued_job("next"))
+    place.until("the quota to be another's", lambda: set(place.pods("next")) == {"next-0-0-0", "next-0-1-0"})
+    place.until("it to queue again", lambda: "insufficient" in place.status().get("message", ""))
+
+    assert (_reason(place), place.status()["round"], place.pods()) == ("Queued", 1, {})
+    assert made.workloads()["job"]["metadata"]["uid"] != uid
+    assert "charged" not in place.status()
+    place.delete("next")
+    wait("its pods", place.pods, _COLLECTED_SECONDS)
+
+
 def _boosted(workload: dict[str, Any]) -> bool:
     return "kueue.x-k8s.io/priority-boost" in workload["metadata"].get("annotations", {})
 

@@ -32,6 +32,11 @@
   resources: [workloads/status]
   verbs: [update]  # that all pods run, that a job has given its quota back, its end
 {{- end }}
+{{- if .Values.gangScheduling }}
+- apiGroups: [scheduling.k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create]  # the pods that the scheduler places together
+{{- end }}
 {{- end }}
 
 {{/* What it does with objects of no namespace. */}}

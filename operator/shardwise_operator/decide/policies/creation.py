@@ -4,21 +4,27 @@ If a plan comes first, only its pod is created.
 
 A host's next pod is created once its earlier ones can certainly do nothing more: they are gone, terminal, killed some
 time ago, or on a node that is silent, where the number of the attempt keeps them from committing a checkpoint.
+
+A gang begins when no pod of the job is left, for the scheduler counts those that still end among the placed ones. Pods
+that were made without a gang get none later: the next of them would wait for a whole one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.config import Settings
+from shardwise_operator.decide.endings import all_ended
 from shardwise_operator.decide.plan import Create, Plan
 from shardwise_operator.decide.stuck import past_grace
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.children import children
+from shardwise_operator.render.gang import gang_hosts, gang_manifest
+from shardwise_operator.render.names import gang_name
 from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
 from shardwise_operator.render.secret import secret_manifest
-from shardwise_operator.runtime.kinds import PODS, SECRETS
+from shardwise_operator.runtime.kinds import GANGS, PODS, SECRETS
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,18 @@ class Creation:
             yield Create(PODS, plan_manifest(seen))
         if not seen.state.cleared or seen.queued:
             return
+        begins, has_gang = not seen.state.pods and not seen.current_pods(), _has_gang(seen)
+        if self.settings.gang_scheduling and begins:
+            if not all_ended(seen, now):
+                return
+            if not has_gang:
+                yield Create(GANGS, gang_manifest(seen))
         hosts = [host for host in seen.hosts if host not in seen.state.pods and _free(seen, host, now)]
         if hosts:
             # Pods mount the Secret. It is in no cache, so each time it is created again, and found to exist.
             yield Create(SECRETS, secret_manifest(seen, self.settings.tokens))
-        yield from (Create(PODS, pod_manifest(seen, host, _place(seen, host))) for host in hosts)
+        gang = gang_hosts(seen) if self.settings.gang_scheduling and (begins or has_gang) else ()
+        yield from (Create(PODS, pod_manifest(seen, host, _place(seen, host, gang))) for host in hosts)
 
 
 def _free(seen: Observed, host: str, now: float) -> bool:
@@ -57,10 +70,17 @@ def _free(seen: Observed, host: str, now: float) -> bool:
     return all(pod.ended or seen.on_a_lost_node(pod) or past_grace(pod, now) for pod in seen.pods if pod.key == host)
 
 
-def _place(seen: Observed, host: str) -> Place:
+def _has_gang(seen: Observed) -> bool:
+    assert seen.state.round is not None
+    return f"{GANGS.kind}/{gang_name(seen.name, seen.state.round)}" in seen.children
+
+
+def _place(seen: Observed, host: str, gang_of: Collection[str]) -> Place:
+    assert seen.state.round is not None
     slice_ = host.split("-", maxsplit=1)[0]
+    gang = gang_name(seen.name, seen.state.round) if host in gang_of else None
     if seen.queueing and seen.queueing.admission and seen.queueing.admission.domains:
         # The queue has chosen the places, and chooses others for lost ones.
-        return Place(pool=seen.pools.get(int(slice_)))
+        return Place(pool=seen.pools.get(int(slice_)), gang=gang)
     avoid = seen.state.avoid
-    return Place(pool=seen.pools.get(int(slice_)), avoid=avoid.get(host), avoid_pool=avoid.get(slice_))
+    return Place(pool=seen.pools.get(int(slice_)), avoid=avoid.get(host), avoid_pool=avoid.get(slice_), gang=gang)

@@ -21,7 +21,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     """Take the next step towards the queue, if the job has pods and no admission."""
     if seen.suspend or seen.state.phase == Phase.SUSPENDED or not _evicted(seen) or not _has_pods(seen):
         return None
-    message = _why(seen)
+    message = _why(seen, now)
     if all_ended(seen, now):
         left = left_behind(seen, now)
         return resume.queued_again(seen, EVICTED, f"{message}; {left}" if left else message, now)
@@ -49,6 +49,6 @@ def _has_pods(seen: Observed) -> bool:
     return bool(seen.state.pods) or any(pod.key != PLAN for pod in seen.round_pods())
 
 
-def _why(seen: Observed) -> str:
+def _why(seen: Observed, now: float) -> str:
     assert seen.queueing is not None
-    return "its Workload is gone" if seen.queueing.workload is None else queueing.why_queued(seen)[1]
+    return "its Workload is gone" if seen.queueing.workload is None else queueing.why_queued(seen, now)[1]

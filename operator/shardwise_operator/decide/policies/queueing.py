@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from shardwise_operator.config import Settings
 from shardwise_operator.decide.endings import all_ended
 from shardwise_operator.decide.plan import Create, Delete, Patch, Plan, ReplaceStatus, Step
+from shardwise_operator.decide.policies.start_timeout import running as running_pods
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.observe.workload import BOOST, Workload
-from shardwise_operator.reasons import ADMITTED, EVICTED, FALSE, QUEUED, SCHEDULED, TRUE
+from shardwise_operator.reasons import ADMITTED, EVICTED, FALSE, NOT_STARTED, QUEUED, SCHEDULED, TRUE
 from shardwise_operator.render.workload import released, running, workload_manifest
-from shardwise_operator.runtime.kinds import WORKLOADS
+from shardwise_operator.runtime.kinds import WORKLOADS, timestamp
 
 # No watch tells of a class of priority, or of a flavor.
 _LOOK_AGAIN_SECONDS = 15.0
@@ -50,7 +51,7 @@ class QueuePolicy:
             return
         workload = queueing.workload
         if workload is None:
-            if queueing.priority is not None and _stopped(seen, now):
+            if queueing.priority is not None and _stopped(seen, now) and now >= (seen.state.not_before or 0.0):
                 yield Create(WORKLOADS, workload_manifest(seen, queueing.queue, queueing.priority))
         elif not queueing.queue:
             yield from left(seen)
@@ -87,7 +88,7 @@ def left(seen: Observed) -> Iterator[Delete]:
 
 def with_phase(seen: Observed, now: float) -> State:
     """Return the state while the job waits in its queue."""
-    reason, message = why_queued(seen)
+    reason, message = why_queued(seen, now)
     state = seen.state.at(Phase.PENDING, FALSE, reason, message, now=now)
     return state.with_condition(SCHEDULED, FALSE, reason, message, now=now).with_condition(
         ADMITTED, FALSE, reason, message, now=now
@@ -99,24 +100,52 @@ def with_admission(seen: Observed, state: State) -> State:
     workload = seen.queueing.workload if seen.queueing is not None else None
     if workload is None or workload.admitted_at is None:
         return state
-    message = f"by ClusterQueue {workload.cluster_queue}"
-    return state.with_condition(ADMITTED, TRUE, ADMITTED, message, now=workload.admitted_at)
+    message, waits = f"by ClusterQueue {workload.cluster_queue}", held(seen)
+    reason, message = (NOT_STARTED, f"{message}; {waits}") if waits else (ADMITTED, message)
+    return state.with_condition(ADMITTED, TRUE, reason, message, now=workload.admitted_at)
 
 
-def why_queued(seen: Observed) -> tuple[str, str]:
+def quota_until(seen: Observed) -> float | None:
+    """Return when a job that does not run gives its quota back; None if it has none, or runs."""
+    state, queueing = seen.state, seen.queueing
+    workload = queueing.workload if queueing is not None and queueing.queue else None
+    if workload is None or workload.admitted_at is None or seen.made_of is None:
+        return None
+    if not state.cleared or state.phase != Phase.PENDING or running_pods(seen) == len(seen.hosts):
+        return None
+    # Of a run whose hosts were all given back, it counts from its next try.
+    since = workload.admitted_at if state.ran_at is None else state.not_before
+    if since is None:
+        return None
+    return max(since, workload.admitted_at) + seen.made_of.job.spec.recovery.start_within.seconds
+
+
+def held(seen: Observed) -> str:
+    """Return since when quota is held for a job that does not run, and until when, for people; "" if that is not so."""
+    until = quota_until(seen)
+    if until is None or seen.queueing is None or seen.queueing.workload is None:
+        return ""
+    since = seen.queueing.workload.admitted_at or 0.0
+    ends = f"it is given back at {timestamp(until)} (recovery.startWithin)"
+    return f"quota is held since {timestamp(since)}, and unless all pods run {ends}"
+
+
+def why_queued(seen: Observed, now: float) -> tuple[str, str]:
     """Return why a job has no quota, as one word and for people."""
     queueing = seen.queueing
     assert queueing is not None
     workload = queueing.workload
     if queueing.problem:
         return QUEUED, queueing.problem
+    if workload is None and seen.state.reason == NOT_STARTED and now < (seen.state.not_before or 0.0):
+        return NOT_STARTED, seen.state.message
     if workload is None:
         return QUEUED, f"it enters the queue {queueing.queue}"
     if not workload.evicted:
         inactive = "" if workload.active else f"Workload {workload.name} is deactivated; "
         return QUEUED, inactive + (workload.waits or f"in the queue {workload.queue}")
-    now = f"; {workload.waits}" if workload.waits not in ("", workload.evicted_message) else ""
-    return EVICTED, f"{workload.evicted_message or workload.evicted}{now}"
+    waits = f"; {workload.waits}" if workload.waits not in ("", workload.evicted_message) else ""
+    return EVICTED, f"{workload.evicted_message or workload.evicted}{waits}"
 
 
 def _stopped(seen: Observed, now: float) -> bool:

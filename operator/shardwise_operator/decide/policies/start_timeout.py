@@ -38,19 +38,23 @@ def decide(seen: Observed, now: float) -> Plan | None:
     left = remaining_seconds(seen, now)
     if left is None or left > 0.0:
         return None
-    state = seen.state
-    if any(waits_for_image(pod) for pod in seen.current_pods()):
-        charged = charge(seen, state, Lost.IMAGE, now)
-        if charged is None:
-            used_up = f"{_message(seen)}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
-            return failed(seen, PODS_RELEASED, used_up, now)
-        state = charged
+    state = image_charged(seen, now)
+    if state is None:
+        used_up = f"{_message(seen)}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
+        return failed(seen, PODS_RELEASED, used_up, now)
     return _release_pods(seen, avoid_after_timeout(seen, state), _message(seen), retry_seconds(seen), now)
 
 
 def wake(seen: Observed, now: float) -> float | None:
     """Return the time until the timeout, or until the rivals are to be looked at again."""
     return soonest([remaining_seconds(seen, now), look_again_seconds(seen)])
+
+
+def image_charged(seen: Observed, now: float) -> State | None:
+    """Charge an image that cannot be pulled, if there is one; None if that budget is used up."""
+    if any(waits_for_image(pod) for pod in seen.current_pods()):
+        return charge(seen, seen.state, Lost.IMAGE, now)
+    return seen.state
 
 
 def look_again_seconds(seen: Observed) -> float | None:
@@ -68,7 +72,7 @@ def _release_pods(seen: Observed, state: State, why: str, wait: float, now: floa
 def remaining_seconds(seen: Observed, now: float) -> float | None:
     """Return how long the pods may still take until all run; None if the operator does not wait for them."""
     state = seen.state
-    if not state.cleared or state.started_at is None or seen.made_of is None or _running(seen) == len(seen.hosts):
+    if not state.cleared or state.started_at is None or seen.made_of is None or running(seen) == len(seen.hosts):
         return None
     leader = seen.current(LEADER)
     if state.phase != Phase.PENDING and leader and leader.running:  # its leader waits for the others
@@ -89,16 +93,17 @@ def _named(seen: Observed) -> str:
 
 def _leaderless(seen: Observed) -> bool:
     """Return whether a run has begun, and hosts of it wait for host 0."""
-    return seen.state.phase != Phase.PENDING and _running(seen) > 0
+    return seen.state.phase != Phase.PENDING and running(seen) > 0
 
 
-def _running(seen: Observed) -> int:
+def running(seen: Observed) -> int:
+    """Return how many of the hosts' pods run."""
     return sum(pod.phase == "Running" for pod in seen.current_pods())
 
 
 def _message(seen: Observed) -> str:
     bound = "replaceWithin" if _leaderless(seen) else "startWithin"
-    return f"{_running(seen)} of {len(seen.hosts)} pods ran within {bound}"
+    return f"{running(seen)} of {len(seen.hosts)} pods ran within {bound}"
 
 
 def retry_seconds(seen: Observed) -> float:

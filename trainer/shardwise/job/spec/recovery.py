@@ -51,7 +51,7 @@ class Recovery(StrictModel):
     )
     start_within: Duration = Field(
         Duration("30m"),
-        description="Time within which all hosts must be there at first; in clusters it counts from the first one.",
+        description="Time for all hosts to be there at first; in clusters from the first one, or a queue's admission.",
     )
     replace_within: Duration = Field(Duration("10m"), description="Time within which a lost host must be back.")
 
