@@ -192,7 +192,7 @@ class Hurt:
         self.said.end()
         restarts = status.get("restarts", {})
         assert status["phase"] == "Complete", f"{status['phase']}: {status.get('message')}"
-        assert restarts in charged, f"charged {restarts}, not {charged}"
+        assert restarts in charged, f"charged {restarts}, not {charged}: {self.said.ends}"
         assert Ended(status["digest"], self.job.losses) == alone(self.stage, self.manifest), "the bits are others"
         next_step = self.said.next_step(self.began)
         return Outcome(

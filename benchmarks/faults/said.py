@@ -26,6 +26,11 @@ class Said(Watch):
         """Whether there was one of this kind."""
         return any(told.event == name for told in [*self.told])
 
+    @property
+    def ends(self) -> list[str]:
+        """Why each attempt ended badly."""
+        return [told.record["message"] for told in [*self.told] if told.event == "ended"]
+
     def unusual(self, since: float) -> float | None:
         """When it first said something since then that no undisturbed run says."""
         return next((told.at for told in [*self.told] if told.at >= since and told.unusual), None)

@@ -23,7 +23,10 @@ MORE_STEPS = 10
 
 
 def test_a_job_by_hand(apply: Apply, here: Here) -> None:
-    """Two pods on two nodes train as `shardwise run` does, kubectl shows the truth, and another job evaluates it."""
+    """Two pods on two nodes train as `shardwise run` does; kubectl shows the truth, and the page of the run from a pod.
+
+    Another job evaluates what was trained.
+    """
     example = manifest("cpu-two-hosts")
     job = apply(example)
     job.until_step(1)
@@ -33,6 +36,10 @@ def test_a_job_by_hand(apply: Apply, here: Here) -> None:
     step, loss = int(row[2]), float(row[3])
     assert row[:2] == [job.name, "Running"]
     assert loss == pytest.approx(job.losses[step], abs=1e-4)
+    show = ("shardwise", "page", example["spec"]["pod"]["directory"], "--out", "-")
+    page = job.kubectl("exec", HOST_0, "--container=agent", "--", *show)
+    assert f"<title>{job.name} - shardwise</title>" in page
+    assert page.rstrip().endswith("</html>")
 
     job.kubectl("wait", "--for=condition=Complete", f"tj/{job.name}", "--timeout=600s")
     finished = job.status

@@ -45,13 +45,13 @@ class StandInChannel(Channel):
         return Ended(agent_id="one", exit=self._exit)
 
 
-def explained(ended: Exit, times_lost: int) -> Ending:
+def explained(ended: Exit, times_lost: int, polled: Exit | None = None) -> Ending:
     """Return why an attempt of two hosts ended, whose rank 0 says only that its peer is gone."""
 
     async def end() -> Ending:
         members = Members(2, "own")
         since = time.monotonic()
-        members.polled(Poll(run="run", host=1, agent_id="one", address=""), since + 60.0)
+        members.polled(Poll(run="run", host=1, agent_id="one", address="", ended=polled), since + 60.0)
         own = Ended(agent_id="own", exit=PEER_GONE)
         context: Any = SimpleNamespace(
             config=SimpleNamespace(num_hosts=2),
@@ -77,3 +77,10 @@ def test_a_host_that_lives_is_heard_before_its_trainer_s_end_is_explained(
     ending = explained(ended, times_lost)
 
     assert (ending.cause, ending.rank) == (cause, 1)
+
+
+def test_a_poll_says_how_a_trainer_ended_where_ray_does_not_come_back() -> None:
+    """Memory that is taken for minutes keeps Ray away for as long; the host's agent polls, and is believed."""
+    ending = explained(NO_MEMORY, 1_000_000, polled=NO_MEMORY)
+
+    assert (ending.cause, ending.rank) == (Cause.OUT_OF_MEMORY, 1)

@@ -129,6 +129,21 @@ def test_asked_to_go(pods: Pods, host: int) -> None:
     assert pods.record(host).restarts == {"hostLost": 1}
 
 
+def test_asked_to_go_while_trainers_meet(pods: Pods) -> None:
+    """What becomes of the trainers that a leaving host's trainer has left waiting is no failure of theirs."""
+    fails = {"rank": 0, "attempt": 0, "phase": "join", "wait": "words/heard-STOP", "exit": 1}
+    pods.start(deaf=True, faults=[fails, {"rank": 1, "attempt": 0, "phase": "join", "wait": "never"}])
+    pods.until(lambda status: [host["phase"] for host in status["hosts"]] == ["join", "join"])
+    pods.ask_to_go(1)
+    assert pods.wait(1) == HOST_LEFT
+
+    pods.make(1)
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert pods.record(0).restarts == {"hostLost": 1}
+    (first, *_) = pods.events("ended")
+    assert first["message"] == "host 1 leaves before the first step; rank 0 ended with exit code 1"
+
+
 def test_all_asked_to_go(pods: Pods) -> None:
     """A job that is deleted saves once, and all pods end; made again under another uid, it goes on from there."""
     pods.start(saveEvery=None, faults=[HELD, HELD_AGAIN | {"step": 29}])

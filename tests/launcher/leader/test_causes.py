@@ -16,6 +16,7 @@ def ended(code: int | None = None, by: int | None = None, *, asked: bool = False
 
 KILLED, ABORTED = ended(by=signal.SIGKILL), ended(by=signal.SIGABRT)
 FAILED, GONE, ASKED = ended(1), ended(ExitCode.PEER), ended(by=signal.SIGKILL, asked=True)
+STARVED = ended(by=signal.SIGKILL, asked=True, memory=True)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +38,16 @@ FAILED, GONE, ASKED = ended(1), ended(ExitCode.PEER), ended(by=signal.SIGKILL, a
         ([GONE, FAILED], [], Cause.FAILURE, 1, 1),
         ([GONE, ABORTED], [], Cause.FAILURE, 1, 1),
         ([GONE, ASKED], [], Cause.DEVICE, 0, 85),
+        ([GONE, STARVED], [], Cause.OUT_OF_MEMORY, 1, 83),
+        ([ABORTED, STARVED], [], Cause.OUT_OF_MEMORY, 1, 83),
+        ([FAILED, STARVED], [], Cause.FAILURE, 0, 1),
     ],
 )
 def test_cause(exits: list[Exit], lost: list[int], cause: Cause, rank: int, code: int) -> None:
-    """A lost host explains everything, then memory, a kill, an exit code with a cause, any failure, and a lost peer."""
+    """A lost host explains everything, then memory, a kill, an exit code with a cause, any failure, and a lost peer.
+
+    A lost peer is explained by the memory of its host, if the kernel had to take some there.
+    """
     ending = attribute(dict(enumerate(exits)), lost, None, None)
 
     assert (ending.cause, ending.rank, ending.exit_code) == (cause, rank, code)

@@ -7,6 +7,7 @@ pod's by now: such a pod learns no secret from a poll, and cannot answer one.
 import hmac
 
 from shardwise.protocol.message import Message
+from shardwise.protocol.report import Exit
 
 POLL_PATH = "/poll"
 SIGNATURE = "Shardwise-Signature"  # the header
@@ -17,8 +18,9 @@ class Poll(Message):
 
     `run` names one life of the command, or one round of a job; `sees` is the agent that the follower takes for the
     leader. `pod_attempt` counts the agents that the host had before, if that is known. `address` is the host's ip.
-    `leaving` says that the host is about to go away; `stuck` why it can start no trainer, "" if it can. `nonce` makes
-    each poll another one, so no answer fits two.
+    `leaving` says that the host is about to go away; `stuck` why it can start no trainer, "" if it can. `ended` is how
+    its last trainer ended, without the end of its log; None while one runs. `nonce` makes each poll another one, so no
+    answer fits two.
     """
 
     run: str
@@ -29,6 +31,7 @@ class Poll(Message):
     pod_attempt: int = 0
     leaving: bool = False
     stuck: str = ""
+    ended: Exit | None = None
     nonce: str = ""
 
 

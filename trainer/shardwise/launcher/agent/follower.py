@@ -81,6 +81,7 @@ class Follower:
             self._node = None
 
     def _poll(self, *, leaving: bool) -> PollAnswer:
+        ended = self._host.report().exit
         message = Poll(
             run=self._config.run,
             host=self._config.host,
@@ -89,5 +90,6 @@ class Follower:
             address=self._config.address,
             leaving=leaving,
             stuck=self._host.stuck,
+            ended=ended and ended.model_copy(update={"log_tail": ""}),
         )
         return self._client.poll(message)

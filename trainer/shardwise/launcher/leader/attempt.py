@@ -138,14 +138,25 @@ class Attempt:
         return attribute(self._exits, lost, hang.message if hang else None, hang.rank if hang else None)
 
     async def _ask_again(self, answers: Mapping[int, Ended | None]) -> Mapping[int, Ended | None]:
-        """Complete the answers through the next Ray session, which the channel opens by itself."""
+        """Complete the answers: from the hosts' polls, and by the next Ray session, which the channel opens by itself.
+
+        Where a host has no memory left, Ray may not come back for minutes; its agent polls nevertheless.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_CHANNEL_SECONDS):
-                while None in answers.values() and not self._lost():
-                    await self._state.channel.ready.wait()
-                    answers = {**answers, **{rank: each for rank, each in (await self.end()).items() if each}}
+                while self._unexplained(answers) and not self._lost():
+                    if self._state.channel.ready.is_set():
+                        answers = {**answers, **{rank: each for rank, each in (await self.end()).items() if each}}
                     await asyncio.sleep(LOOK_SECONDS)
         return answers
+
+    def _unexplained(self, answers: Mapping[int, Ended | None]) -> list[int]:
+        """Take in what is polled of trainers whose hosts have not answered; return those of which nothing is known."""
+        silent = [rank for rank, answer in answers.items() if answer is None]
+        polled = self._state.members.ended()
+        for rank in silent:
+            self._take_exit(rank, polled.get(rank))
+        return [rank for rank in silent if rank not in self._exits]
 
     async def _wait_for_change(self) -> None:
         """Wait for a new report, but no longer than until the next look is due."""

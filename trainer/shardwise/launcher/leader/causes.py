@@ -7,7 +7,9 @@ A pure decision: the first line of this list that fits.
     outOfMemory     a trainer ran out of memory: by its exit code, or killed by the kernel
     failure         a trainer was killed by a signal other than SIGABRT, which JAX raises when a peer is gone
     nonfinite, storage, device, badInput    a trainer's exit code names the cause
-    failure         any other exit code, then SIGABRT: mostly of a trainer whose peer has failed
+    failure         any other exit code
+    outOfMemory     all that is left says that a peer is gone, and on one host the kernel killed something for memory
+    failure         SIGABRT: mostly of a trainer whose peer has failed
     device          all exit codes only report that a peer is gone: the link between them has failed
 """
 
@@ -59,11 +61,21 @@ def attribute(exits: Mapping[int, Exit], lost: Collection[int], hang: str | None
     if hang is not None:
         return Ending(cause=Cause.HANG, rank=hung_rank, exit=None, message=hang)
     # One trainer that fails takes its peers with it, in ways that say little. So the most telling exit counts.
-    for fits in (_out_of_memory, _killed, _names_a_cause, _failed, _aborted, lambda _: True):
+    for fits in (_out_of_memory, _killed, _names_a_cause, _failed):
         for rank, ended in bad.items():
             if fits(ended):
-                return Ending(cause=_cause(ended), rank=rank, exit=ended, message=_describe(rank, ended))
-    raise AssertionError("an attempt ended badly without a bad end")
+                return _explained_by(rank, ended)
+    # A host without memory may stand still for so long that its peers give it up before the kernel ends its trainer.
+    for rank, ended in sorted(exits.items()):
+        if ended.out_of_memory:
+            message = f"the peers of host {rank} gave it up, where the kernel killed processes for lack of memory"
+            return Ending(cause=Cause.OUT_OF_MEMORY, rank=rank, exit=ended, message=message)
+    rank, ended = next(((rank, ended) for rank, ended in bad.items() if _aborted(ended)), next(iter(bad.items())))
+    return _explained_by(rank, ended)
+
+
+def _explained_by(rank: int, ended: Exit) -> Ending:
+    return Ending(cause=_cause(ended), rank=rank, exit=ended, message=_describe(rank, ended))
 
 
 def _out_of_memory(ended: Exit) -> bool:

@@ -7,7 +7,7 @@ it is acted on.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shardwise.job.spec import TrainingJob
@@ -15,7 +15,7 @@ from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.budgets import charge, wait_seconds
-from shardwise.launcher.leader.causes import Ending, attribute
+from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
 from shardwise.launcher.leader.channel import ChannelError
 from shardwise.launcher.leader.decision import Action
 from shardwise.launcher.leader.members import host_names
@@ -98,7 +98,7 @@ class Leader:
         self._refused = 0
         state.events.write("attempt", attempt=running.number, sinceEndSeconds=state.since_end)
         action = await running.run()
-        since = time.monotonic()
+        since, gone = time.monotonic(), state.leaving
         state.over = running.number
         answers = await running.end()
         state.events.write("hosts", attempt=running.number, hosts=_times(running.progress))
@@ -109,7 +109,8 @@ class Leader:
             return self._noted(Ending(cause=Cause.HOST_LOST, rank=leaving[0], exit=None, message=message))
         if action in _WELL:
             return _WELL[action]
-        ending = self._noted(await running.explain(since, answers))
+        ending = await running.explain(since, answers)
+        ending = self._noted(ending if running.stepped else _or_by_leaving(ending, gone))
         return _stopped_badly(ending, stepped=running.stepped) if state.stop.is_set() else ending
 
     def _noted(self, ending: Ending) -> Ending:
@@ -209,6 +210,15 @@ def _times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
         }
         for host, last in sorted(progress.items())
     ]
+
+
+def _or_by_leaving(ending: Ending, hosts: Sequence[int]) -> Ending:
+    """Return the bad end before a first step, or that these hosts leave where this explains it."""
+    # Trainers that are stopped while they meet end one by one, and those that wait for one of them fail by that.
+    if not hosts or ending.exit is None or not follows_from_a_peer(ending.exit):
+        return ending
+    message = f"{host_names(hosts)} leaves before the first step; {ending.message}"
+    return Ending(cause=Cause.HOST_LOST, rank=hosts[0], exit=None, message=message)
 
 
 def _stopped_badly(ending: Ending, *, stepped: bool) -> RunResult:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shardwise.launcher.agent.client import poll_seconds
 from shardwise.protocol.poll import Poll
+from shardwise.protocol.report import Exit
 from shardwise.protocol.run_status import StuckHost
 
 MISSED_SECONDS = 2.0
@@ -70,6 +71,10 @@ class Members:
         """Return the hosts that can start no trainer, because their last one does not end."""
         polls = [member.poll for _, member in sorted(self._members.items())]
         return [StuckHost(host=poll.host, address=poll.address, message=poll.stuck) for poll in polls if poll.stuck]
+
+    def ended(self) -> dict[int, Exit]:
+        """Return how the trainers have ended of which a host's last poll says so."""
+        return {host: member.poll.ended for host, member in self._members.items() if member.poll.ended}
 
     def never_polled(self) -> list[int]:
         """Return the hosts from which no poll ever came."""

@@ -1,0 +1,86 @@
+"""The rules across fields of the model, in CEL: the part of `job_rules.py` that looks at `training.model` alone."""
+
+from functools import partial
+
+from shardwise.job.kernels import CUDNN_HEAD_MOST, CUDNN_HEAD_STEP, SPLASH_POSITIONS
+from shardwise.job.presets import PRESETS
+from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or, quoted
+
+_of_model = partial(Rule, at="spec.training.model")
+_of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
+_HEADS = of_preset("self", "heads", "heads")
+_EMBED = of_preset("self", "embed", "embed")
+_POSITIONS = of_preset("self", "seq_len", "seqLen")
+_KNOWN = has_size("self", "heads", "embed")
+_HEAD = preset_or("self", "head_size", "headSize", f"{_EMBED} / {_HEADS}")
+_KV_HEADS = preset_or("self", "kv_heads", "kvHeads", _HEADS)
+_WINDOWED = quoted(preset for preset, fields in PRESETS.items() if "sliding_window" in fields)
+_HAS_WINDOW = f"has(self.slidingWindow) || self.?preset.orValue('') in {_WINDOWED}"
+
+_SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in fields)
+_SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
+
+MODEL_RULES: tuple[Rule, ...] = (
+    _of_model(
+        holds=has_size("self", "layers", "heads", "embed", "seqLen"),
+        message="expected a preset, or layers, heads, embed and seqLen; for a small model write preset: tiny",
+    ),
+    _of_model(
+        holds=f"!{_KNOWN} || {_SIZED_HEADS} || {_EMBED} % {_HEADS} == 0",
+        message="'expected a number of heads that divides embed, such as' + " + listed(_EMBED),
+        shows=True,
+        field=".heads",
+    ),
+    _of_model(
+        holds=f"!{has_size('self', 'heads')} || {_HEADS} % {_KV_HEADS} == 0",
+        message="'expected a number of kvHeads that divides heads, such as' + " + listed(_HEADS),
+        shows=True,
+        field=".kvHeads",
+    ),
+    *(
+        _of_model(
+            holds=f"!has(self.{name}) || {_HAS_WINDOW}",
+            message=f"expected no {name} without slidingWindow, the tokens that such a block sees",
+            field=f".{name}",
+        )
+        for name in ("slidingWindowPattern", "localRopeTheta")
+    ),
+    _of_scaling(
+        holds="self.kind != 'linear' || !has(self.originalSeqLen)",
+        message="expected no originalSeqLen with kind: linear",
+        field=".originalSeqLen",
+    ),
+    _of_scaling(
+        holds="self.kind == 'yarn' || !has(self.attentionFactor)",
+        message="expected attentionFactor with kind: yarn only",
+        field=".attentionFactor",
+    ),
+    _of_scaling(
+        holds="self.?highFrequencyFactor.orValue(4.0) > self.?lowFrequencyFactor.orValue(1.0)",
+        message="expected more than lowFrequencyFactor",
+        field=".highFrequencyFactor",
+    ),
+    _of_scaling(
+        holds="self.?betaFast.orValue(32.0) > self.?betaSlow.orValue(1.0)",
+        message="expected more than betaSlow",
+        field=".betaFast",
+    ),
+    _of_model(
+        holds=f"!has(self.rotaryDim) || !{_KNOWN} || (self.rotaryDim % 2 == 0 && self.rotaryDim <= {_HEAD})",
+        message="expected an even number up to the head size (headSize, or embed / heads)",
+        field=".rotaryDim",
+    ),
+    _of_model(
+        holds=f"self.?attention.orValue('auto') != 'splash' || !{has_size('self', 'seqLen')} "
+        f"|| {_POSITIONS} % {SPLASH_POSITIONS} == 0",
+        message=f"expected a multiple of {SPLASH_POSITIONS} with attention: splash; or set attention: auto",
+        field=".seqLen",
+    ),
+    _of_model(
+        holds=f"self.?attention.orValue('auto') != 'cudnn' || !{_KNOWN} "
+        f"|| ({_HEAD} % {CUDNN_HEAD_STEP} == 0 && {_HEAD} <= {CUDNN_HEAD_MOST})",
+        message=f"expected heads of a multiple of {CUDNN_HEAD_STEP} up to {CUDNN_HEAD_MOST} values (embed / heads) "
+        "with attention: cudnn; or set attention: auto",
+        field=".heads",
+    ),
+)
