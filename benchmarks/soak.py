@@ -151,7 +151,8 @@ def picture(series: dict[str, Sequence[Sample]], path: Path) -> None:
                 last = f"{values[-1] / 2**20:.1f} MiB" if field.endswith("bytes") else str(values[-1])
                 label = f"{field.removesuffix('_bytes')}: {last}"
                 axes.plot([value / base for value in values], label=label, linewidth=1.2)
-        axes.set(title=name, xlabel="round", ylim=(0, None))
+        axes.set(title=name, xlabel="round")
+        axes.set_ylim(bottom=0, top=1.1 * axes.get_ylim()[1])
         axes.legend(fontsize=7)
     places[0].set_ylabel("relative to a tenth of the rounds")
     figure.savefig(path, dpi=90, metadata={"Software": None})

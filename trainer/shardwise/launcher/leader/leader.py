@@ -19,6 +19,7 @@ from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_p
 from shardwise.launcher.leader.channel import ChannelError
 from shardwise.launcher.leader.decision import Action
 from shardwise.launcher.leader.members import host_names
+from shardwise.launcher.leader.old_logs import remove_old_logs
 from shardwise.launcher.leader.publisher import LOOK_SECONDS, StatusPublisher
 from shardwise.launcher.leader.result import complete_summary, failed, hosts_released, read_summary, saved
 from shardwise.launcher.leader.state import LeaderState
@@ -91,6 +92,7 @@ class Leader:
             return None
         running = Attempt(await asyncio.to_thread(next_attempt, state.directory), state)
         state.begin(running)
+        await asyncio.to_thread(remove_old_logs, state.directory, running.number)
         try:
             await running.give_orders()
         except CallError as error:

@@ -1,0 +1,20 @@
+"""What attempts that are long over have left in DIR/logs, so that a run of months does not fill its volume."""
+
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from shardwise.protocol.contract import LOGS
+
+ATTEMPTS_KEPT = 100
+_OF_ATTEMPT = re.compile(r"(?:attempt|stacks)-(\d+)(?:-.*\.txt)?")  # a folder of logs, or a file of stacks
+
+
+def remove_old_logs(directory: Path, newest: int) -> None:
+    """Remove the logs and stacks of all but the newest attempts; what cannot be removed is left to a later one."""
+    with suppress(OSError):  # no run ends for its old logs
+        for path in (directory / LOGS).iterdir():
+            match = _OF_ATTEMPT.fullmatch(path.name)
+            if match and int(match[1]) <= newest - ATTEMPTS_KEPT:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
