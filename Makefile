@@ -174,7 +174,7 @@ images: $(READY) ## build the images of IMAGES="operator cpu" (also: tpu gpu), a
 	images=$$($(BIN)/python -m images.build $(IMAGES)); $(CLUSTER) load $$images
 
 .PHONY: publish
-publish: $(READY) ## build IMAGES="operator cpu" (also: tpu gpu), push them to REGISTRY=..., write digests, bills of materials and provenance
+publish: $(READY) ## build IMAGES and push them to REGISTRY=..., with values by digest, bills of materials and provenance (build/publish)
 	@$(if $(REGISTRY),,echo 'To which registry? Say it: make publish REGISTRY=europe-docker.pkg.dev/project/repository' >&2; exit 2)
 	$(BIN)/python -m images.publish $(IMAGES) --registry $(REGISTRY)
 
