@@ -173,6 +173,11 @@ cluster-up: $(READY) ## start a cluster of 3 nodes, KIND=1 on kind, and print th
 images: $(READY) ## build the images of IMAGES="operator cpu" (also: tpu gpu), and load them into the cluster that is up
 	images=$$($(BIN)/python -m images.build $(IMAGES)); $(CLUSTER) load $$images
 
+.PHONY: publish
+publish: $(READY) ## build IMAGES and push them to REGISTRY=..., with values by digest, bills of materials and provenance (build/publish)
+	@$(if $(REGISTRY),,echo 'To which registry? Say it: make publish REGISTRY=europe-docker.pkg.dev/project/repository' >&2; exit 2)
+	$(BIN)/python -m images.publish $(IMAGES) --registry $(REGISTRY)
+
 .PHONY: cluster-down
 cluster-down: $(READY) ## end it (KIND as for cluster-up), without a trace but what was compiled
 	$(CLUSTER) down

@@ -6,7 +6,7 @@ Without targets it builds `operator` and `cpu`:
     python -m images.build tpu gpu --registry europe-docker.pkg.dev/project/repository
 
 An image that was built from the same inputs is not built again: a label holds their fingerprint, and the engine's store
-keeps it outside of this tree. Nothing is pushed.
+keeps it outside of this tree. Nothing is pushed: that is `images/publish.py`.
 """
 
 import argparse
@@ -92,20 +92,20 @@ def build(name: str, *, registry: str = "localhost", base: str | None = None) ->
         BuildError: there is no engine, or the build failed.
     """
     target, engine = TARGETS[name], engine_here()
-    base = base or _default_base(engine)
+    base = base or default_base(engine)
     tag, inputs = target.tag(registry), fingerprint(target, base)
     if _label(engine, tag) == inputs:
-        _say(f"{tag} is up to date")
+        say(f"{tag} is up to date")
         return tag
-    _say(f"building {tag} with {engine}; the first time it downloads all that requirements/{target.lock}.txt locks")
-    arguments = {"BASE": base, "LOCK": target.lock, "VERSION": tag.rpartition(":")[2], "REVISION": _revision(target)}
+    say(f"building {tag} with {engine}; the first time it downloads all that requirements/{target.lock}.txt locks")
+    arguments = {"BASE": base, "LOCK": target.lock, "VERSION": tag.rpartition(":")[2], "REVISION": revision(target)}
     command = [engine, "build", "--file", str(ROOT / "images" / target.containerfile), "--tag", tag]
     command += [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     command += ["--label", f"{INPUTS_LABEL}={inputs}", *_dates(engine)]
     if _CERTIFICATES.exists():
         command += ["--secret", f"id=certificates,src={_CERTIFICATES}"]
     command.append(str(ROOT))
-    done = subprocess.run(command, env=_environment(), stdout=sys.stderr, check=False)  # noqa: S603  ours
+    done = subprocess.run(command, env=environment(), stdout=sys.stderr, check=False)  # noqa: S603  ours
     if done.returncode:
         raise BuildError(f"{engine} ended with {done.returncode} while it built {tag}; what it said is above")
     return tag
@@ -133,7 +133,8 @@ def fingerprint(target: Target, base: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _default_base(engine: str) -> str:
+def default_base(engine: str) -> str:
+    """The image that ours start from unless another is asked for."""
     if engine != "buildah":
         return PUBLIC_BASE
     # Where there is buildah alone there is often no registry either: the test cluster's tool makes a base from Debian.
@@ -155,11 +156,11 @@ def _dates(engine: str) -> list[str]:
 def _label(engine: str, tag: str) -> str:
     config = ".OCIv1.Config.Labels" if engine == "buildah" else ".Config.Labels"
     words = [engine, "inspect", "--type=image", "--format", f'{{{{index {config} "{INPUTS_LABEL}"}}}}', tag]
-    done = subprocess.run(words, env=_environment(), capture_output=True, text=True, check=False)  # noqa: S603  ours
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)  # noqa: S603  ours
     return done.stdout.strip()
 
 
-def _revision(target: Target) -> str:
+def revision(target: Target) -> str:
     """The last commit that touched an input: another commit with the same inputs makes the same image."""
     command = ["git", "log", "-1", "--format=%H", "--", *map(str, target.inputs())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603  ours
@@ -172,11 +173,13 @@ def _succeeds(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603  ours
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """The variables that an engine runs with."""
     return {**os.environ, **_BUILDAH}
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Tell a person on standard error: standard output has the images' names alone."""
     sys.stderr.write(f"images: {text}\n")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.plan.table import of_platform
 
 from shardwise.job.accelerators import (
     BUILT_IN,
@@ -47,7 +48,11 @@ spec:
     [
         ("cpu-sim", "2x4", 2, 4),
         ("gpu", "16x8", 16, 8),
+        ("eks-gpu-h100", "4x8", 4, 8),
+        ("eks-gpu-h200", "4x8", 4, 8),
         ("gke-gpu-b200", "4x8", 4, 8),
+        ("gke-gpu-h100", "4x8", 4, 8),
+        ("gke-gpu-h100-mega", "4x8", 4, 8),
         ("gke-gpu-h200", "2x8", 2, 8),
         ("gpu-h100", "2x8", 2, 8),
         ("tpu-v4", "2x2x1", 1, 4),
@@ -203,6 +208,16 @@ def test_a_class_that_a_newer_operator_has_written_is_read(tmp_path: Path, monke
             "hostPaths: [{name: a, path: /a, mountPath: /a}]",
             ['podSecurity: given "restricted"', "privileged"],
         ),
+        (
+            "devicesPerChip: 2",
+            "sidecars: [{name: a, image: a}]",
+            ['podSecurity: given "restricted"', "privileged, which hostPaths and sidecars need"],
+        ),
+        (
+            "devicesPerChip: 2",
+            "podSecurity: privileged\n  sidecars: [{name: agent, image: a}, {name: b, image: b}, {name: b, image: c}]",
+            ['sidecars.0.name: given "agent"', 'sidecars.2.name: given "b", expected a name apart from agent'],
+        ),
     ],
 )
 def test_wrong_classes_are_refused(old: str, new: str, fragments: list[str], tmp_path: Path) -> None:
@@ -258,6 +273,17 @@ def test_the_documentation_has_the_options_of_each_class() -> None:
     }
 
     assert written == said
+
+
+def test_the_documentation_says_what_was_tried_of_each_class() -> None:
+    """Each class has one row; none says that a program was compiled for it of which the tests compile none."""
+    text = ACCELERATORS.read_text().partition("## What was tried")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \| ([^|]+) \| ([^|]+) \|", text, re.MULTILINE)
+    said = [(name, programs) for names, _, programs in rows for name in re.findall(r"`(.+?)`", names)]
+
+    assert sorted(name for name, _ in said) == sorted(BUILT_IN)
+    compiled = {name for name, programs in said if programs.startswith("compiled")}
+    assert compiled == {row.accelerator for row in of_platform("gpu", "tpu")}
 
 
 def _in(unit: float, quantity: Quantity) -> str:

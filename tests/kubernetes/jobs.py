@@ -55,6 +55,15 @@ def small(**training: Any) -> dict[str, Any]:
     return job
 
 
+def let_in(client: Client, namespace: str, job: Mapping[str, Any]) -> bool:
+    """Whether the admission policy knows the job's class by now."""
+    try:
+        client.kubectl("--namespace", namespace, "apply", "--dry-run=server", "--filename=-", stdin=json.dumps(job))
+    except ClusterError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Ended:
     """What a job has come to: the digest of its last state, and the loss of every step."""

@@ -6,10 +6,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.cluster.client import Client
 from tests.cluster.cluster import Cluster
-from tests.cluster.commands import ClusterError, wait
-from tests.kubernetes.jobs import STEPS, Ended, Job, small
+from tests.cluster.commands import wait
+from tests.kubernetes.jobs import STEPS, Ended, Job, let_in, small
 
 Apply = Callable[[Mapping[str, Any]], Job]
 Here = Callable[[Mapping[str, Any]], Ended]
@@ -51,7 +50,7 @@ def classes(cluster: Cluster, _chart: Cluster, cluster_namespace: str) -> Iterat
     made = json.dumps({"apiVersion": "v1", "kind": "List", "items": [accelerator(*each) for each in MEMORY.items()]})
     cluster.client.kubectl("apply", "--filename=-", stdin=made)
     for name in MEMORY:
-        wait(f"a job of {name} to be let in", partial(_let_in, cluster.client, cluster_namespace, planned(name)))
+        wait(f"a job of {name} to be let in", partial(let_in, cluster.client, cluster_namespace, planned(name)))
     yield
     cluster.client.kubectl("delete", "accel", *MEMORY)
 
@@ -90,12 +89,3 @@ def test_a_job_that_does_not_fit_asks_for_no_hardware(
     assert fits["message"].endswith(" MiB a device of 1.0 GiB")
     assert {"planned-plan-1", "planned-0-0-1", "planned-0-1-1"} <= {each["metadata"]["name"] for each in job.all_pods}
     assert Ended(finished["digest"], job.losses) == here(small(steps=STEPS))
-
-
-def _let_in(client: Client, namespace: str, job: Mapping[str, Any]) -> bool:
-    """Whether the admission policy knows the job's class by now."""
-    try:
-        client.kubectl("--namespace", namespace, "apply", "--dry-run=server", "--filename=-", stdin=json.dumps(job))
-    except ClusterError:
-        return False
-    return True

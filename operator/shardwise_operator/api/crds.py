@@ -13,6 +13,7 @@ from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.spec.base import DNS_LABEL
 from shardwise.job.spec.job import JobSpec
 from shardwise.protocol.job_status import JobStatus
+from shardwise.protocol.pods import AGENT
 from shardwise_operator.api.catalog import CatalogSpec
 from shardwise_operator.api.cel import Rule, flag_rules, fusing, overlaps
 from shardwise_operator.api.immutable import immutability
@@ -61,9 +62,16 @@ _CLASS_RULES = (
         message="expected machines with their grids of chips, or hosts with their devices",
     ),
     _of_class(
-        holds="self.?hostPaths.orValue([]).size() == 0 || self.?podSecurity.orValue('') == 'privileged'",
-        message="expected privileged, which hostPaths need",
+        holds="(self.?hostPaths.orValue([]).size() == 0 && self.?sidecars.orValue([]).size() == 0) "
+        "|| self.?podSecurity.orValue('') == 'privileged'",
+        message="expected privileged, which hostPaths and sidecars need",
         field=".podSecurity",
+    ),
+    Rule(
+        at="spec.sidecars.*",
+        holds=f"self.name != '{AGENT}'",
+        message=f"expected a name apart from {AGENT}, the trainer's container",
+        field=".name",
     ),
     Rule(
         at="spec.machines.*",

@@ -4,16 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shardwise.job.load import as_data
+from shardwise.job.spec.accelerator import Sidecar
 from shardwise.job.topology import host_resources
 from shardwise.protocol import pods
 from shardwise.protocol.contract import CACHE_VARIABLE
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
-from shardwise_operator.render.security import container_security
-from shardwise_operator.render.volumes import volume_mounts
+from shardwise_operator.render.security import container_security, sidecar_security
+from shardwise_operator.render.volumes import host_mounts, volume_mounts
 
 _COMMAND = ["python", "-m", "shardwise.launcher.pod"]
 _READY_PERIOD_SECONDS = 5
+# Of a sidecar: GKE's take half a minute. One that does not start is started again until the job's startWithin is over.
+_STARTS_WITHIN = {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 60}
 
 
 def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
@@ -54,6 +57,22 @@ def side_container(asked: Mapping[str, Any]) -> dict[str, Any]:
     """A container of the template beside the agent, kept to PodSecurity's restricted level whatever the class is."""
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     return {**asked, "securityContext": asked.get("securityContext", {}) | security}
+
+
+def sidecar(given: Sidecar) -> dict[str, Any]:
+    """A container of the class: the kubelet starts it before the trainer, and ends it once the trainer has ended."""
+    made: dict[str, Any] = {
+        "name": given.name,
+        "image": given.image,
+        "restartPolicy": "Always",
+        "command": [*given.command],
+        "env": [as_data(variable) for variable in given.env],
+        "securityContext": sidecar_security(given.capabilities),
+        "volumeMounts": host_mounts(f"{given.name}-", given.host_paths),
+    }
+    if given.started:
+        made["startupProbe"] = {"exec": {"command": [*given.started]}, **_STARTS_WITHIN}
+    return {name: value for name, value in made.items() if value}
 
 
 def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[Mapping[str, Any]]:

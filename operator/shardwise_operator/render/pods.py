@@ -14,7 +14,7 @@ from shardwise.protocol import pods
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.workload import Admission
-from shardwise_operator.render.container import container, side_container
+from shardwise_operator.render.container import container, side_container, sidecar
 from shardwise_operator.render.gang import gang_reference
 from shardwise_operator.render.names import metadata, pod_name
 from shardwise_operator.render.security import pod_security
@@ -55,8 +55,8 @@ def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
     meta, asked = metadata(seen, pod_name(seen.name, host, seen.state.attempts[host])), snapshot.pod.metadata
     queue = _admission(seen)
     meta["labels"] = {**asked.get("labels", {}), **queue.labels, **meta["labels"], **_labels(seen, host)}
-    alone = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-    meta["annotations"] = {**alone, **queue.annotations, **asked.get("annotations", {})}
+    ours = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **snapshot.machine.spec.annotations}
+    meta["annotations"] = {**ours, **queue.annotations, **asked.get("annotations", {})}
     return PODS.manifest(meta, spec=_spec(seen, snapshot, host, place))
 
 
@@ -66,6 +66,7 @@ def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[s
     queue = _admission(seen)
     domain = queue.domains[snapshot.rank(host)] if queue.domains else {}
     asked = snapshot.pod.spec
+    machine = snapshot.machine.spec
     sides = [side_container(each) for each in asked.get("containers", []) if each["name"] != pods.AGENT]
     spec: dict[str, Any] = {
         "hostname": f"{seen.name}-{host}",
@@ -81,12 +82,14 @@ def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[s
             **pool,
         },
         "tolerations": [*_tolerations(snapshot), *map(dict, queue.tolerations)],
-        "securityContext": pod_security(snapshot, snapshot.machine.spec.pod_security),
+        "securityContext": pod_security(snapshot, machine.pod_security),
         "containers": [container(seen, snapshot, host), *sides],
         "volumes": volumes(seen, snapshot),
     }
-    if "initContainers" in asked:
-        spec["initContainers"] = [side_container(each) for each in asked["initContainers"]]
+    # The class's first: what a job runs before its trainer may need the network already.
+    before = [*map(sidecar, machine.sidecars), *map(side_container, asked.get("initContainers", []))]
+    if before:
+        spec["initContainers"] = before
     affinity = _both(asked.get("affinity", {}), _affinity(seen, label, host, place))
     if affinity:
         spec["affinity"] = affinity

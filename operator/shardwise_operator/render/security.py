@@ -5,6 +5,7 @@ it may use the node's devices and folders, which TPUs and the libraries of some 
 read-only at each.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from shardwise_operator.observe.snapshot import Snapshot
@@ -25,6 +26,15 @@ def pod_security(snapshot: Snapshot, level: str) -> dict[str, Any]:
     if level != RESTRICTED:
         return {**context, "runAsUser": 0, "runAsGroup": 0}
     return {**context, "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
+
+
+def sidecar_security(capabilities: Iterable[str]) -> dict[str, Any]:
+    """The security context of a container of the class, in a privileged pod.
+
+    Without a seccomp profile, as the machine's vendor runs it: the pod's keeps system calls of device memory from it.
+    The trainer, a privileged container, has none either.
+    """
+    return {"capabilities": {"add": [*capabilities]}, "seccompProfile": {"type": "Unconfined"}}
 
 
 def container_security(level: str) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The volumes of a pod and where its container sees them: the job's own, the class's, and those of every pod."""
 
+from collections.abc import Iterable
 from typing import Any
 
+from shardwise.job.spec.accelerator import HostPath
 from shardwise.protocol.pods import JOB_MOUNT, SCRATCH_MOUNT, TOKEN_MOUNT
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
@@ -24,8 +26,12 @@ def volumes(seen: Observed, snapshot: Snapshot) -> list[dict[str, Any]]:
         {"name": "shardwise-tmp", "emptyDir": {}},
         {"name": "shardwise-shm", "emptyDir": memory},
     ]
+    spec = snapshot.machine.spec
+    owners = [("", spec.host_paths), *((f"{sidecar.name}-", sidecar.host_paths) for sidecar in spec.sidecars)]
     machine = [
-        {"name": f"machine-{path.name}", "hostPath": {"path": path.path}} for path in snapshot.machine.spec.host_paths
+        {"name": f"machine-{owner}{path.name}", "hostPath": {"path": path.path}}
+        for owner, paths in owners
+        for path in paths
     ]
     return [*ours, *machine, *snapshot.pod.spec.get("volumes", [])]
 
@@ -39,8 +45,13 @@ def volume_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
         {"name": "shardwise-tmp", "mountPath": "/tmp"},  # noqa: S108  the folder in the container
         {"name": "shardwise-shm", "mountPath": "/dev/shm"},  # noqa: S108  as above
     ]
-    machine = [
-        {"name": f"machine-{path.name}", "mountPath": path.mount_path, "readOnly": path.read_only}
-        for path in snapshot.machine.spec.host_paths
-    ]
+    machine = host_mounts("", snapshot.machine.spec.host_paths)
     return [*ours, *machine, *snapshot.pod.agent.get("volumeMounts", [])]
+
+
+def host_mounts(owner: str, paths: Iterable[HostPath]) -> list[dict[str, Any]]:
+    """Where a container sees folders of the machine; `owner` is "" or a sidecar's name with a hyphen."""
+    return [
+        {"name": f"machine-{owner}{path.name}", "mountPath": path.mount_path, "readOnly": path.read_only}
+        for path in paths
+    ]

@@ -47,6 +47,21 @@ def test_the_class_of_the_documentation_is_taken(shardwise_api: Client) -> None:
         ),
         (
             "  nodeSelector:",
+            "  sidecars: [{name: a, image: a}]\n  nodeSelector:",
+            "expected privileged, which hostPaths and sidecars need",
+        ),
+        (
+            "  nodeSelector:",
+            "  podSecurity: privileged\n  sidecars: [{name: agent, image: a}]\n  nodeSelector:",
+            "expected a name apart from agent",
+        ),
+        (
+            "  nodeSelector:",
+            "  podSecurity: privileged\n  sidecars: [{name: a, image: a}, {name: a, image: b}]\n  nodeSelector:",
+            "Duplicate value",
+        ),
+        (
+            "  nodeSelector:",
             f"{FLAGS}[{{flag: --xla_tpu_spmd_rng_bit_generator_unsafe=true, reason: a}}]}}\n  nodeSelector:",
             "expected options without --xla_tpu_spmd_rng_bit_generator_unsafe",
         ),

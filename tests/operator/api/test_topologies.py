@@ -45,7 +45,7 @@ def test_every_topology_of_a_class_is_taken(shardwise_api: Client, name: str) ->
         ("cpu-sim", "65x1", "at most 64 hosts and 1 to 64 devices per host"),
         ("gke-gpu-h200", "1x4", "8 to 8 devices per host"),
         ("gpu", "99999999x1", "at most 1024 hosts"),
-        ("cpu", "1x8", "expected one of cpu-sim, gke-gpu-a100"),
+        ("cpu", "1x8", "expected one of cpu-sim, eks-gpu-h100"),
     ],
 )
 def test_a_near_miss_is_refused_with_the_choices(shardwise_api: Client, name: str, topology: str, said: str) -> None:

@@ -52,6 +52,16 @@ def test_no_other_image_is_taken_beside_the_trainer_s() -> None:
         snapshot({"images": [TEAM]}, f"{TEAM}/trainer", job=job)
 
 
+@pytest.mark.parametrize("group", ["containers", "initContainers"])
+def test_a_job_has_no_container_of_the_class_s_name(group: str) -> None:
+    """Kubernetes would take no pod of it: the refusal says so before the first one is made."""
+    job = asking(manifest(hardware={"accelerator": "gke-gpu-h100", "topology": "1x8"}))
+    job["spec"]["pod"]["template"]["spec"].setdefault(group, []).append({"name": "tcpx-daemon", "image": "own:1"})
+
+    with pytest.raises(JobError, match=rf'{group}.\d.name: given "tcpx-daemon", expected another name'):
+        take_snapshot(job, classes(), image=IMAGE)
+
+
 def test_a_class_may_bring_the_only_image() -> None:
     """With an empty list a job names none, and gets the class's or the operator's."""
     assert snapshot({"images": []}).pod.image == IMAGE

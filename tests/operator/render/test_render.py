@@ -30,8 +30,12 @@ from shardwise_operator.runtime.kinds import NETWORK_POLICIES
 # Of each class a topology of several hosts, where it has one.
 _TOPOLOGIES = {
     "cpu-sim": "2x2",
+    "eks-gpu-h100": "2x8",
+    "eks-gpu-h200": "2x8",
     "gke-gpu-a100": "2x8",
     "gke-gpu-b200": "2x8",
+    "gke-gpu-h100": "2x8",
+    "gke-gpu-h100-mega": "2x8",
     "gke-gpu-h200": "2x8",
     "gke-gpu-l4": "2x1",
     "gpu": "2x4",

@@ -9,6 +9,8 @@ from shardwise.job.fields import values_at
 from shardwise.job.flags import refusals, repeated
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.protocol.errors import Problem
+from shardwise.protocol.pods import AGENT
+from shardwise.protocol.text import any_of
 
 PLACEHOLDERS = ("topology", "machine")
 # What plans and runs divide by.
@@ -60,11 +62,20 @@ def _host_range_is_a_range(accelerator: AcceleratorClass) -> Iterator[Problem]:
         yield wrong("spec.hosts.minDevices", hosts.min_devices, f"at most {hosts.max_devices}")
 
 
-def _host_paths_are_privileged(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Kubernetes lets no other level mount folders of the machine."""
+def _the_machine_is_for_privileged_pods(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """Kubernetes lets no other level mount folders of the machine, nor gain the capabilities of its network."""
     spec = accelerator.spec
-    if spec.host_paths and spec.pod_security != "privileged":
-        yield wrong("spec.podSecurity", spec.pod_security, "privileged, which hostPaths need")
+    if (spec.host_paths or spec.sidecars) and spec.pod_security != "privileged":
+        yield wrong("spec.podSecurity", spec.pod_security, "privileged, which hostPaths and sidecars need")
+
+
+def _sidecars_have_names_of_their_own(accelerator: AcceleratorClass) -> Iterator[Problem]:
+    """Kubernetes takes no two containers of one name in a pod, and one is the trainer's."""
+    seen = {AGENT}
+    for index, sidecar in enumerate(accelerator.spec.sidecars):
+        if sidecar.name in seen:
+            yield wrong(f"spec.sidecars.{index}.name", sidecar.name, f"a name apart from {any_of(sorted(seen))}")
+        seen.add(sidecar.name)
 
 
 def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
@@ -98,7 +109,8 @@ _RULES = (
     _topologies_are_of_one_kind,
     _grids_are_whole_machines,
     _host_range_is_a_range,
-    _host_paths_are_privileged,
+    _the_machine_is_for_privileged_pods,
+    _sidecars_have_names_of_their_own,
     _placeholders_are_known,
     _flags_are_safe,
     _figures_are_above_zero,

@@ -127,8 +127,8 @@ def nothing_is_refused(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
                 yield wrong(f"{path}.{field}", given, "it left out", reason)
 
 
-def our_names_are_ours(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Labels, annotations, volumes and the container of the agent are the operator's."""
+def our_names_are_ours(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """Labels, annotations, volumes, the container of the agent and those of the class are the operator's."""
     for group, marks in pod.metadata.items():
         for key in marks:
             if key.startswith(OWN_MARKS):
@@ -136,9 +136,12 @@ def our_names_are_ours(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
     for path, volume in _at(pod.template, "spec.volumes.*"):
         if volume["name"].startswith(OWN_VOLUMES):
             yield wrong(f"{path}.name", volume["name"], f"a name that does not begin with {any_of(OWN_VOLUMES)}")
-    for path, container in _at(pod.template, "spec.initContainers.*"):
-        if container["name"] == AGENT:
-            yield wrong(f"{path}.name", AGENT, "another name: the trainer's container is one of spec.containers")
+    accelerator = offered().get(job.spec.hardware.accelerator)
+    of_class = [sidecar.name for sidecar in accelerator.spec.sidecars] if accelerator else []
+    for group, ours in (("containers", of_class), ("initContainers", [AGENT, *of_class])):
+        for path, container in _at(pod.template, f"spec.{group}.*"):
+            if container["name"] in ours:
+                yield wrong(f"{path}.name", container["name"], "another name: the trainer or the class has this one")
 
 
 def the_agent_stays_itself(_: TrainingJob, pod: Pod) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ GridText = Annotated[
     Grammar("up to three whole numbers joined by 'x', such as 4x4x4"),
 ]
 _Devices = Annotated[int, Field(ge=1, le=64)]
+_Word = Annotated[str, Field(min_length=1, max_length=1024)]
 _NETWORK = Field(description="What a host sends to others over the data-centre network, in bytes a second.")
 
 
@@ -107,6 +108,24 @@ class HostPath(StrictModel):
     read_only: bool = Field(True, description="Whether the container may not write to it.")
 
 
+class Sidecar(StrictModel):
+    """A container beside the trainer's that the network of a machine needs, such as GKE's receiver of TCPXO."""
+
+    name: Label = Field(description="The container's name; no container of a job has it.")
+    image: Image = Field(description="Its image.")
+    command: tuple[_Word, ...] = Field((), strict=False, max_length=64, description="What it runs, or its image's.")
+    started: tuple[_Word, ...] = Field(
+        (), strict=False, max_length=64, description="A command that succeeds in it once the trainer may start."
+    )
+    capabilities: tuple[Annotated[str, Field(max_length=64, pattern=r"^[A-Z_]+$")], ...] = Field(
+        (), strict=False, max_length=32, description="Linux capabilities that it gets, such as NET_ADMIN."
+    )
+    env: tuple[EnvVariable, ...] = Field((), strict=False, max_length=64, description="Its variables.")
+    host_paths: tuple[HostPath, ...] = Field(
+        (), strict=False, max_length=16, description="Folders of the machine that it sees."
+    )
+
+
 class Allowed(StrictModel):
     """Which jobs may use a class: one whose pods are privileged is worth root on its nodes."""
 
@@ -172,6 +191,12 @@ class AcceleratorSpec(StrictModel):
     )
     host_paths: tuple[HostPath, ...] = Field(
         (), strict=False, max_length=16, description="Folders of the machine; privileged only."
+    )
+    sidecars: tuple[Sidecar, ...] = Field(
+        (), strict=False, max_length=4, description="Containers that run as long as the trainer; privileged only."
+    )
+    annotations: dict[MarkKey, Annotated[str, Field(max_length=4096)]] = Field(
+        default_factory=dict, max_length=32, description="Annotations of its pods, such as their networks; a job's win."
     )
     shared_memory: Quantity | None = Field(
         None, description="The most that /dev/shm holds, in bytes; left out, half of the memory."
