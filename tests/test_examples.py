@@ -22,6 +22,7 @@ from shardwise.launcher.leader.causes import Ending
 from shardwise.protocol.contract import (
     CHECKPOINTS,
     EVENTS,
+    IDENTITY,
     JOB_FILE,
     LEADER_RECORD,
     LOCK,
@@ -31,6 +32,7 @@ from shardwise.protocol.contract import (
     PLOT,
     PROFILE,
     PROGRAMS,
+    RUN_ID,
     STATUS,
     SUMMARY,
     Cause,
@@ -38,7 +40,6 @@ from shardwise.protocol.contract import (
 )
 from shardwise.protocol.run_status import GOODPUT_CATEGORIES
 from shardwise.protocol.takeover import ATTEMPT_FILE
-from shardwise.train.run_directory import ID, IDENTITY
 
 Golden = Callable[[str, str], None]
 
@@ -142,7 +143,7 @@ def test_run_directory_is_described() -> None:
     """docs/run-directory.md has every file of a run directory, and every exit code."""
     written = _read("docs/run-directory.md")
     folders = (f"{CHECKPOINTS}/", f"{LOGS}/", f"{PROFILE}/", f"{PROGRAMS}/")
-    names = (JOB_FILE, METRICS, PLOT, PAGE, SUMMARY, LOCK, ATTEMPT_FILE, ID, *folders)
+    names = (JOB_FILE, METRICS, PLOT, PAGE, SUMMARY, LOCK, ATTEMPT_FILE, RUN_ID, *folders)
     tree = [line.split()[0] for line in _FENCE.findall(written)[0][1].splitlines()]
     codes = re.findall(r"^\| (\d+) \|", written, re.MULTILINE)
 

@@ -16,7 +16,7 @@ from tests.cluster.programs import locked
 from tests.kubernetes.jobs import Ended, Job, train_here
 from tests.kubernetes.release import SYSTEM, Release, installed
 
-Apply = Callable[[Mapping[str, Any]], Job]
+Apply = Callable[..., Job]
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,10 @@ def release(_chart: Cluster, whole_cluster: Cluster) -> Iterator[Release]:
 
 @pytest.fixture
 def apply(_chart: Cluster, cluster: Cluster, cluster_namespace: str, runs_volume: Path) -> Iterator[Apply]:
-    """Return a function that applies a job in a namespace of the test's own; afterwards nothing of it is left."""
+    """Return a function that applies a job in a namespace of the test's own; afterwards nothing of it is left.
+
+    Its run directory is on a volume, or in the bucket whose objects lie in the folder that is given.
+    """
     with _applying(cluster, cluster_namespace, runs_volume) as applied:
         yield applied
 
@@ -95,8 +98,8 @@ def _has(node: Mapping[str, Any], image: str) -> bool:
 def _applying(cluster: Cluster, namespace: str, volume: Path) -> Iterator[Apply]:
     made: list[Job] = []
 
-    def applied(job: Mapping[str, Any]) -> Job:
-        made.append(Job(cluster.client, namespace, volume, job))
+    def applied(job: Mapping[str, Any], bucket: Path | None = None) -> Job:
+        made.append(Job(cluster.client, namespace, bucket or volume, job))
         return made[-1]
 
     yield applied

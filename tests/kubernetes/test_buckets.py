@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: pods that find its key in a Secret, and an S3 server that checks it."""
+"""Checkpoints and run directories in a bucket: pods that find its key in a Secret, and an S3 server that checks it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from tests.cluster.cluster import Cluster
 from tests.kubernetes.bucket import Bucket, serving
 from tests.kubernetes.jobs import STEPS, Ended, Job, small
 
-Apply = Callable[[Mapping[str, Any]], Job]
+Apply = Callable[..., Job]
 Here = Callable[[Mapping[str, Any]], Ended]
 
 KEY = "bucket"  # the name of a Secret
@@ -49,6 +49,26 @@ def test_a_run_goes_on_from_a_bucket(
     assert job.status["checkpoint"]["step"] == committed(bucket, job.name)[-1] == STEPS
     whole = {step: loss for step, loss in first_half.items() if step <= saved} | job.losses
     assert Ended(job.status["digest"], whole) == here(example)
+
+
+def test_without_a_volume(apply: Apply, bucket: Bucket, cluster: Cluster, cluster_namespace: str, here: Here) -> None:
+    """A job whose pods mount no volume goes on after the loss of host 0 with its disk, to the same digest."""
+    make_secret(cluster.client, cluster_namespace, bucket.environment)
+    example = job_with(bucket)
+    example["spec"]["training"]["checkpoint"]["path"] = f"s3://{bucket.name}/alone/checkpoints"
+    agent = {"name": "agent", "envFrom": [{"secretRef": {"name": KEY}}]}
+    template = {"spec": {"containers": [agent]}}
+    example["spec"]["pod"] |= {"directory": f"s3://{bucket.name}/alone", "template": template}
+    job = apply(example, bucket.folder)
+    job.until("checkpoints", lambda: len(committed(bucket, "alone/checkpoints")) >= 2)
+    job.kubectl("delete", "pod", f"{job.name}-0-0-0", "--grace-period=0", "--force")
+
+    job.until_phase("Complete", 600)
+    expected = here(example)
+    assert job.status["digest"] == expected.digest
+    assert (job.status["restartCount"], len(job.began)) == (1, 2)
+    assert job.losses.items() <= expected.losses.items()
+    assert max(job.losses) == STEPS
 
 
 def test_a_wrong_key_is_told(apply: Apply, bucket: Bucket, cluster: Cluster, cluster_namespace: str) -> None:

@@ -2,7 +2,8 @@
 
 Started by agents in place of `shardwise.train.child`. Its steps are agreed as a collective's are: no rank completes a
 step before all have handed it out, so that a rank that dies or is stopped holds up the others. What it is to do wrong,
-and when, is in the file `fake.json` of the run directory; "checkpoints" are empty folders with a marker.
+and when, is in the file `fake.json` of the run directory; "checkpoints" are empty folders with a marker. Where hosts
+share no run directory, all of that but metrics and summary is in the folder that `FAKE_FOLDER` names.
 """
 
 import faulthandler
@@ -46,7 +47,7 @@ class FakeTrainer:
 
     def __init__(self, orders: Orders, plan: dict[str, Any]) -> None:
         self.orders, self.plan = orders, plan
-        self.directory = Path(orders.directory)
+        self.run_directory, self.directory = Path(orders.directory), shared_folder(orders)
         self.words = self.directory / "words"
         self.words.mkdir(exist_ok=True)
         self.step = self.dispatched = 0
@@ -148,13 +149,15 @@ class FakeTrainer:
     def summary(self, status: str, code: ExitCode) -> ExitCode:
         """Rank 0 says how the run ended."""
         if self.orders.rank == 0:
-            (self.directory / SUMMARY).write_text(json.dumps({"name": "fake", "status": status, "steps": self.step}))
+            (self.run_directory / SUMMARY).write_text(
+                json.dumps({"name": "fake", "status": status, "steps": self.step})
+            )
         return code
 
     def log(self, record: dict[str, Any]) -> None:
         """Rank 0 writes metrics."""
         if self.orders.rank == 0:
-            with (self.directory / METRICS).open("a") as file:
+            with (self.run_directory / METRICS).open("a") as file:
                 file.write(json.dumps(record) + "\n")
             print(json.dumps(record), flush=True)  # noqa: T201  the log
 
@@ -197,6 +200,11 @@ class FakeTrainer:
                     os._exit(fault["exit"])
 
 
+def shared_folder(orders: Orders) -> Path:
+    """Where the ranks meet."""
+    return Path(os.environ.get("FAKE_FOLDER", orders.directory))
+
+
 def end_with_the_agent() -> None:
     """The end of the socket ends this process."""
     wait_for_the_agents_end()
@@ -209,7 +217,7 @@ def main() -> None:
     if orders is None:
         return
     threading.Thread(target=end_with_the_agent, daemon=True).start()
-    plan = json.loads((Path(orders.directory) / "fake.json").read_text())
+    plan = json.loads((shared_folder(orders) / "fake.json").read_text())
     sys.exit(FakeTrainer(orders, plan).run())
 
 

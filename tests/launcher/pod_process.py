@@ -1,9 +1,9 @@
-"""A pod's first process as the tests start it: the real agent with fake trainers and, unless told, no Ray.
+"""A pod's first process as the tests start it: the real agent with fake trainers and no Ray, unless told.
 
 python pod_process.py POD OPTIONS
 
 POD is a folder that stands for the pod's root, with its mounts below it. OPTIONS is JSON: {"ray": bool, "refusesRay":
-bool, "unheardSeconds": float}.
+bool, "unheardSeconds": float, "copySeconds": float, "trains": bool}.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from tests.launcher.stand_in_agent import StandInSession, stand_in
 
 from shardwise.launcher import pod
-from shardwise.launcher.agent import config
+from shardwise.launcher.agent import config, run_copy
 from shardwise.launcher.leader import channel, wait_for_hosts
 from shardwise.launcher.ray.session import RaySessionError
 from shardwise.protocol import pods
@@ -27,7 +27,9 @@ def main() -> None:
     root, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     for name in ("JOB_MOUNT", "TOKEN_MOUNT", "SCRATCH_MOUNT", "TERMINATION_LOG"):
         setattr(pods, name, str(root / name.lower()))
-    config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
+    if not options.get("trains"):
+        config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
+    run_copy.COPY_SECONDS = options.get("copySeconds", run_copy.COPY_SECONDS)
     wait_for_hosts.UNHEARD_SECONDS = options.get("unheardSeconds", wait_for_hosts.UNHEARD_SECONDS)
     if not options.get("ray"):
         stand_in()

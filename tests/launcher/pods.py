@@ -51,6 +51,7 @@ class Pods:
         self._all: list[subprocess.Popen[bytes]] = []
         self.addresses: dict[int, str] = {}
         self.options: dict[str, Any] = {}
+        self.variables: dict[str, str] = {}
         self.run, self.job, self.contract = f"{UID}-0", "", pods.CONTRACT
 
     def start(self, *, hosts: int = 2, recovery: str = "", **plan: Any) -> None:
@@ -85,6 +86,7 @@ class Pods:
             pods.STARTED_VARIABLE: str(time.time()),
             pods.DIRECTORY_VARIABLE: str(directory or self.directory),
             "PYTHONPATH": str(ROOT),
+            **self.variables,
         }
         script = Path(__file__).parent / "pod_process.py"
         command = [sys.executable, str(script), str(root), json.dumps(self.options)]

@@ -63,9 +63,16 @@ POD_RULES = (
     ),
     Rule(
         at="spec.pod",
-        holds=_is_shared("self", "self.directory"),
-        message=f"expected {_SHARED_WORDS}",
+        holds="self.directory.contains('://') || " + _is_shared("self", "self.directory"),
+        message=f"expected gs://, s3:// or {_SHARED_WORDS}",
         field=".directory",
+    ),
+    _of_spec(
+        holds="!has(self.pod) || !self.pod.directory.contains('://') || self.?training.?checkpoint.?path.hasValue() && "
+        f"({_PATH}.startsWith('gs://') || {_PATH}.startsWith('s3://'))",
+        message="expected a folder on a volume: in a bucket only the run directory of a job can lie that has its "
+        "checkpoints there (training.checkpoint.path); an own program needs a volume",
+        field=".pod.directory",
     ),
     _of_spec(
         holds=f"!self.?training.?checkpoint.?path.hasValue() || {_PATH}.contains('://') || !has(self.pod) || "

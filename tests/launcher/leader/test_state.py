@@ -17,7 +17,7 @@ def state_in(directory: Path, overrides: tuple[str, ...] = (), **config: Any) ->
     (directory / "logs").mkdir(exist_ok=True)
     facts = {"directory": directory, "run": "one", "scratch": "", "listen": "127.0.0.1:1", "num_hosts": 1}
     given = Mock(**{**facts, "started_at": time.time(), **config})
-    return LeaderState(given, load(JOB, overrides), Mock(agent_id="own"))
+    return LeaderState(given, load(JOB, overrides), Mock(agent_id="own"), None)
 
 
 @pytest.mark.parametrize("jump_seconds", [3600.0, -3600.0])

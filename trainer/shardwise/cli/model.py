@@ -10,12 +10,13 @@ from pathlib import Path
 
 import jax
 
+from shardwise.bucket.lease import Lease
 from shardwise.job.identity import without_younger_fields
 from shardwise.job.spec import Mesh, TrainingJob
 from shardwise.protocol import takeover
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train import weights
-from shardwise.train.checkpoint import CheckpointWriter, Lease, restore
+from shardwise.train.checkpoint import CheckpointWriter, restore
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester

@@ -48,4 +48,9 @@ def _absolute(sources: tuple[HasPaths, ...]) -> tuple[HasPaths, ...]:
 
 def absolute(path: str) -> str:
     """Return a path below the working directory, or an address as it is."""
-    return path if "://" in path else str(Path(path).absolute())
+    return path if is_url(path) else str(Path(path).absolute())
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path of a job is an address with a protocol."""
+    return "://" in path

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
@@ -26,6 +26,9 @@ from shardwise.launcher.ray import rpc
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import ExitCode
+
+if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
+    from shardwise.launcher.agent.run_copy import RunCopy
 
 _CONFIG_LIMIT_BYTES = 1 << 20
 
@@ -50,13 +53,20 @@ async def _main() -> int:
     return code
 
 
-async def serve(config: AgentConfig, orphaned: "asyncio.Future[Any]", *, asked_to_end: Callable[[Host], None]) -> int:
+async def serve(
+    config: AgentConfig,
+    orphaned: "asyncio.Future[Any]",
+    *,
+    asked_to_end: Callable[[Host], None],
+    copy: "RunCopy | None" = None,
+) -> int:
     """Do a host's part in a run until the run is over, or the host goes away; leave no process behind.
 
     Args:
         config: the host's.
         orphaned: ends everything at once when it is done.
         asked_to_end: what SIGTERM means here.
+        copy: that of a run directory in a bucket.
 
     Returns:
         The exit code of the run, or `HOST_LEFT`.
@@ -77,7 +87,7 @@ async def serve(config: AgentConfig, orphaned: "asyncio.Future[Any]", *, asked_t
         stack.callback(opened.close)
         looking = asyncio.create_task(host.run())
         stack.push_async_callback(cancel, looking)
-        part: Leader | Follower = Leader(config, job, host) if config.host == 0 else Follower(config, host)
+        part: Leader | Follower = Leader(config, job, host, copy) if config.host == 0 else Follower(config, host, copy)
         publisher = part.publisher if isinstance(part, Leader) else None
         stack.enter_context(Server(config.listen, config.tokens, lambda: host.ready, publisher))
         working = asyncio.create_task(part.run())

@@ -1,8 +1,9 @@
 """Host 0's claim of a run directory in a cluster: one job at a time writes to it, and of that job one host 0.
 
-Two things show that a directory is taken. One is its lock (`protocol/takeover.py`), if the file system passes locks on
-between hosts; the lock of a machine that died may then last for a minute or two. The other is the leader's record in
-`logs/leader.json`, which names its job and is written every two seconds: it also counts if locks stay on their host.
+This is about volumes (`claim_in_bucket.py` is the same for buckets). Two things show that a directory is taken. One is
+its lock (`protocol/takeover.py`), if the file system passes locks on between hosts; the lock of a machine that died may
+then last for a minute or two. The other is the leader's record in `logs/leader.json`, which names its job and is
+written every two seconds: it also counts if locks stay on their host.
 """
 
 import time
@@ -56,9 +57,9 @@ def _other_job(directory: Path, run: str) -> str:
         record = LeaderRecord.read(directory)
     except OSError as error:
         raise in_words(error, f"{directory}: cannot be read ({error.strerror})", RunDirectoryError) from error
-    if record is None or record.code is not None or not record.led or _job_of(record.run) == _job_of(run):
+    if record is None or record.code is not None or not record.led or job_of(record.run) == job_of(run):
         return ""
-    return _job_of(record.run) if time.time() - record.written_at < _STALE_SECONDS else ""
+    return job_of(record.run) if time.time() - record.written_at < _STALE_SECONDS else ""
 
 
 def _hold(directory: Path, stack: ExitStack) -> bool:
@@ -78,5 +79,6 @@ def _hold(directory: Path, stack: ExitStack) -> bool:
     return True
 
 
-def _job_of(run: str) -> str:
+def job_of(run: str) -> str:
+    """Return the job of one of its rounds."""
     return run.rpartition("-")[0]

@@ -35,11 +35,17 @@ _PLAIN = {
 class Output:
     """Shows what is added from now on."""
 
-    def __init__(self, directory: Path, console: Console, errors: Console, *, host: int) -> None:
-        """Show nothing of what was there before; the log is that of the host's trainer."""
+    def __init__(
+        self, directory: Path, console: Console, errors: Console, *, host: int, sees_events: bool = True
+    ) -> None:
+        """Show nothing of what was there before; the log is that of the host's trainer.
+
+        Without `sees_events` this host's folder has none, and each new log is found by its name.
+        """
         events = directory / LOGS / EVENTS
         self._directory, self._console, self._errors = directory, console, errors
-        self._host = host
+        self._host, self._sees_events = host, sees_events
+        self._path = None if sees_events else self._newest_log()
         self._events = GrowingFile(events, size_of(events))
         self._log: GrowingFile | None = None
         self._failing = False
@@ -54,12 +60,20 @@ class Output:
                 self._log = GrowingFile(log_path(self._directory, event["attempt"], self._host))
             if text := describe(event):
                 self._print(text, self._errors if event.get("code", ExitCode.OK) not in _WELL else self._console)
+        if not self._sees_events and (newest := self._newest_log()) != self._path:
+            self._show_log()
+            self._end_log()
+            self._path, self._log = newest, GrowingFile(newest) if newest else None
         self._show_log()
 
     def end(self) -> None:
         """Show the rest."""
         self.show()
         self._end_log()
+
+    def _newest_log(self) -> Path | None:
+        logs = (self._directory / LOGS).glob(f"attempt-*/host-{self._host}.log")
+        return max(logs, key=lambda log: int(log.parent.name.rpartition("-")[2]), default=None)
 
     def _show_log(self) -> None:
         for line in self._log.lines() if self._log else []:

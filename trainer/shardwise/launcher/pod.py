@@ -3,7 +3,8 @@
 It makes an `AgentConfig` of the variables and mounts that `protocol/pods.py` names, and leaves a termination record.
 The agent is the laptop's (`agent_main.py`), but for three points. SIGTERM means that this pod goes away, not that the
 run stops: the run is saved, and goes on when the host has another pod. Host 0 claims the run directory, as the command
-does on a laptop. And the pod's log shows the events of the run and the output of this host's trainer.
+does on a laptop; what is in a bucket is copied to and from a folder of the host's own (`agent/run_copy.py`). And the
+pod's log shows the events of the run, which with a bucket only host 0 has, and the output of this host's trainer.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
@@ -44,6 +45,9 @@ from shardwise.protocol.pods import TerminationRecord
 from shardwise.protocol.storage import in_words
 from shardwise.protocol.text import any_of
 
+if TYPE_CHECKING:
+    from shardwise.launcher.agent.run_copy import RunCopy
+
 _COLUMNS = 120  # of a log that no terminal reads
 _LOOK_SECONDS = 0.5
 
@@ -52,7 +56,7 @@ def main() -> NoReturn:
     """Run the agent of this pod's host until the run or the pod ends; leave a termination record of that."""
     # The kernel ends no first process by a signal that it has no handler for. The agent sets its own later.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(HOST_LEFT))
-    host, directory = int(os.environ[pods.RANK_VARIABLE]), Path(os.environ[pods.DIRECTORY_VARIABLE])
+    host, (directory, _) = int(os.environ[pods.RANK_VARIABLE]), _place(os.environ)
     try:
         _use_own_folders(directory)
         code = _work(_config(os.environ))
@@ -89,6 +93,12 @@ def _use_own_folders(directory: Path) -> None:
     }
 
 
+def _place(variables: Mapping[str, str]) -> tuple[Path, str | None]:
+    """Return this host's folder of the run directory, and where that lies if it is in a bucket."""
+    given = variables[pods.DIRECTORY_VARIABLE]
+    return (Path(pods.SCRATCH_MOUNT) / "run", given) if "://" in given else (Path(given), None)
+
+
 def _config(variables: Mapping[str, str]) -> AgentConfig:
     """Return the configuration by this pod's variables and mounts; JobError if job, class or contract is refused."""
     if (contract := variables.get(pods.CONTRACT_VARIABLE, pods.CONTRACT)) not in pods.CONTRACTS:
@@ -96,6 +106,7 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         expected = f"one of the operator's release, which made this pod by contract {contract}"
         raise JobError([Problem(path="spec.pod.image", given=given, expected=expected)])
     job_file, tokens = Path(pods.JOB_MOUNT) / pods.JOB_KEY, Path(pods.TOKEN_MOUNT)
+    directory, url = _place(variables)
     address = variables[pods.ADDRESS_VARIABLE]
     return AgentConfig(
         run=variables[pods.RUN_VARIABLE],
@@ -103,7 +114,8 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         pod_attempt=int(variables.get(pods.POD_ATTEMPT_VARIABLE, 0)),  # an earlier operator does not set it
         num_hosts=num_hosts(load(job_file).spec.hardware),
         job_file=job_file,
-        directory=Path(variables[pods.DIRECTORY_VARIABLE]),
+        directory=directory,
+        url=url,
         scratch=Path(pods.SCRATCH_MOUNT),
         listen=f"{address}:{pods.AGENT_PORT}",
         address=address,
@@ -115,10 +127,31 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
 
 def _work(config: AgentConfig) -> int:
     _make(config.directory / LOGS)
-    with claimed(config.directory, config.run) if config.host == 0 else nullcontext(), _shown(config):
+    if config.url:
+        return _work_in_bucket(config, config.url)
+    with claimed(config.directory, config.run) if config.host == 0 else nullcontext():
+        return _work_in(config)
+
+
+def _work_in_bucket(config: AgentConfig, url: str) -> int:
+    # Here, for what they stand on takes time and memory that a pod with a volume need not spend.
+    from shardwise.launcher.agent.run_copy import RunCopy  # noqa: PLC0415
+    from shardwise.launcher.claim_in_bucket import claimed_in_bucket  # noqa: PLC0415
+
+    copy = RunCopy(config.directory, url, config.host)
+    with (
+        claimed_in_bucket(copy, config.run, load(config.job_file).metadata.name) if config.host == 0 else nullcontext()
+    ):
+        code = _work_in(config, copy)
+        copy.finish()
+        return code
+
+
+def _work_in(config: AgentConfig, copy: "RunCopy | None" = None) -> int:
+    with _shown(config):
         if config.host == 0:
             keep_job(config.directory, resolve(load(config.job_file)))
-        return asyncio.run(_serve(config))
+        return asyncio.run(_serve(config, copy))
 
 
 def _make(folder: Path) -> None:
@@ -133,16 +166,17 @@ def _make(folder: Path) -> None:
         raise in_words(error, message, RunDirectoryError) from error
 
 
-async def _serve(config: AgentConfig) -> int:
+async def _serve(config: AgentConfig, copy: "RunCopy | None") -> int:
     orphaned = asyncio.get_running_loop().create_future()  # never: no process above this one can end before it
-    return await agent_main.serve(config, orphaned, asked_to_end=Host.leave)
+    return await agent_main.serve(config, orphaned, asked_to_end=Host.leave, copy=copy)
 
 
 @contextmanager
 def _shown(config: AgentConfig) -> Iterator[None]:
     """Have a thread show the events of the run and the output of this host's trainer."""
     console, errors = Console(width=_COLUMNS), Console(width=_COLUMNS, stderr=True)
-    output = Output(config.directory, console, errors, host=config.host)
+    sees_events = config.host == 0 or config.url is None
+    output = Output(config.directory, console, errors, host=config.host, sees_events=sees_events)
     ended = threading.Event()
 
     def show() -> None:

@@ -25,6 +25,11 @@ LOCK = ".lock"
 STATUS = "status.json"  # in the logs of a live run: where its leader listens
 EVENTS = "launcher.jsonl"  # in the logs: the events of the run
 LEADER_RECORD = "leader.json"  # in the logs: what the next leader must know
+LEADER_ADDRESS = "leader"  # in the logs: where host 0 is
+IDENTITY = "identity.json"  # in the logs: what the run is
+PEAK = "peak.json"  # in the logs: the speed of its machine
+LEFT_OUT = "left-out.json"  # in the logs: the batches that the run itself leaves out
+RUN_ID = ".run-id"
 COMMITTED = "COMMITTED"  # in a checkpoint's folder, written last: without it the checkpoint does not count
 
 CACHE_VARIABLE = "SHARDWISE_CACHE"

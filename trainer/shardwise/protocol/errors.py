@@ -8,6 +8,7 @@
     |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
     |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
     |-- StorageError              84   storage that does not answer, is full, or has lost what was asked of it
+    |   `-- TakenOverError        84   another host 0 keeps the run directory by now
     |-- DeviceError               85   devices that are not those that the job asks for, or that have failed
     |-- PeerError                 86   another process of the run is gone, or did not answer in time
     |-- CompilerError             81   a program that cannot be compiled as the job asks
@@ -96,6 +97,10 @@ class RunDirectoryError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):
 
 class StorageError(ShardwiseError, exit_code=ExitCode.STORAGE):
     """Storage does not do what it did before, though the job has not changed: another start may help."""
+
+
+class TakenOverError(StorageError, exit_code=ExitCode.STORAGE):
+    """Another process writes the files of a run directory by now: this one ends, and the run goes on without it."""
 
 
 class DeviceError(ShardwiseError, exit_code=ExitCode.DEVICE):

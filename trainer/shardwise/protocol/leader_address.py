@@ -6,11 +6,9 @@ on, and restore, something else. In a cluster this replaces a DNS name: the run 
 
 from pathlib import Path
 
-from shardwise.protocol.contract import LOGS
+from shardwise.protocol.contract import LEADER_ADDRESS, LOGS
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.message import Message
-
-_FILE = "leader"
 
 
 class LeaderAddress(Message):
@@ -22,9 +20,9 @@ class LeaderAddress(Message):
 
     def write(self, directory: Path) -> None:
         """Write it for all hosts to read."""
-        replace_file(directory / LOGS / _FILE, self.model_dump_json(), durable=True)
+        replace_file(directory / LOGS / LEADER_ADDRESS, self.model_dump_json(), durable=True)
 
     @classmethod
     def read(cls, directory: Path) -> "LeaderAddress":
         """Return the address of the last leader; OSError or ValueError if none can be read."""
-        return cls.model_validate_json((directory / LOGS / _FILE).read_bytes())
+        return cls.model_validate_json((directory / LOGS / LEADER_ADDRESS).read_bytes())

@@ -55,7 +55,7 @@ RANK_VARIABLE = "SHARDWISE_POD_RANK"  # slice x hosts of a slice + host
 POD_ATTEMPT_VARIABLE = "SHARDWISE_POD_ATTEMPT"  # as the label of that name
 RUN_VARIABLE = "SHARDWISE_POD_RUN"  # names one round of one job
 STARTED_VARIABLE = "SHARDWISE_POD_STARTED_AT"  # of the round, in seconds since the epoch
-DIRECTORY_VARIABLE = "SHARDWISE_POD_DIRECTORY"  # the run directory, on a volume that all hosts see
+DIRECTORY_VARIABLE = "SHARDWISE_POD_DIRECTORY"  # the run directory, on a volume that all hosts see or in a bucket
 OWN_VARIABLE_PREFIXES = ("SHARDWISE_", "TPU_", "MEGASCALE_", "JAX_", "RAY_", "XLA_")
 
 TERMINATION_RECORD_BYTES = 4096

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from shardwise.train.checkpoint import Lease
+from shardwise.bucket.lease import Lease
 from shardwise.train.run_directory import RunDirectory
 
 

@@ -21,16 +21,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.protocol.contract import JOB_FILE, LOGS, METRICS, PLOT, PROFILE, SUMMARY
+from shardwise.protocol.contract import (
+    IDENTITY,
+    JOB_FILE,
+    LEFT_OUT,
+    LOGS,
+    METRICS,
+    PEAK,
+    PLOT,
+    PROFILE,
+    RUN_ID,
+    SUMMARY,
+)
 from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.takeover import hold_newest_attempt
 
 Json = Mapping[str, Any]
-IDENTITY = "identity.json"
-PEAK = "peak.json"
-LEFT_OUT = "left-out.json"
-ID = ".run-id"
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class RunDirectory:
 
     def run_id(self) -> str:
         """Return the id of the run, made at its first start. It stays the same if the directory is moved."""
-        path = self.path / ID
+        path = self.path / RUN_ID
         if not path.exists():
             replace_file(path, f"{secrets.token_hex(8)}\n", durable=True)
         return path.read_text(encoding="utf-8").strip()

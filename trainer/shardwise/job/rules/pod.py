@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwise.job.accelerators import offered
 from shardwise.job.document import shown, wrong
+from shardwise.job.paths import is_url
 from shardwise.job.spec import Pod, TrainingJob
 from shardwise.job.spec.base import ABSOLUTE_PATH_WORDS
 from shardwise.job.spec.pod import TEMPLATE, Schema
@@ -57,6 +58,7 @@ REFUSED: tuple[tuple[str, str, bool | int | str | None, str], ...] = (
     ),
 )
 
+_BUCKETS = ("gs://", "s3://")
 _PATH = "spec.pod"
 _TEMPLATE = f"{_PATH}.template"
 _TYPES: dict[str, tuple[type, str]] = {
@@ -175,14 +177,25 @@ def mounts_name_volumes(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 
 def directory_is_shared(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """The run directory lies on a volume that every host sees and may write to."""
-    yield from _on_shared_volume(pod, f"{_PATH}.directory", pod.directory)
+    """The run directory lies in a bucket, or on a volume that every host sees and may write to."""
+    if not is_url(pod.directory):
+        yield from _on_shared_volume(pod, f"{_PATH}.directory", pod.directory, other="gs://, s3:// or ")
+
+
+def a_bucket_has_the_checkpoints_too(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
+    """Without a shared volume the checkpoints have a URL as well; a program's lie in its run directory."""
+    if is_url(pod.directory) and not (job.spec.checkpoint_path or "").startswith(_BUCKETS):
+        expected = (
+            "a folder on a volume: in a bucket only the run directory of a job can lie that has its checkpoints there"
+        )
+        hint = "set training.checkpoint.path to gs:// or s3:// too; an own program needs a volume"
+        yield wrong(f"{_PATH}.directory", pod.directory, expected, hint)
 
 
 def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
     """Checkpoints have a URL or lie on a volume that every host sees and may write to."""
     path = job.spec.checkpoint_path
-    if path is not None and "://" not in path:
+    if path is not None and not is_url(path):
         yield from _on_shared_volume(pod, "spec.training.checkpoint.path", path, other="a URL, or ")
 
 
@@ -190,7 +203,7 @@ def tokens_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
     """What the hosts make together is where all of them see it, as checkpoints are."""
     training = job.spec.training_if_any
     store = training.data.store if training else None
-    if store is not None and "://" not in store:
+    if store is not None and not is_url(store):
         yield from _on_shared_volume(pod, "spec.training.data.store", store, other="a URL, or ")
 
 
@@ -243,6 +256,7 @@ _RULES = (
     the_agent_stays_itself,
     mounts_name_volumes,
     directory_is_shared,
+    a_bucket_has_the_checkpoints_too,
     checkpoints_are_shared,
     tokens_are_shared,
     selectors_keep_to_the_class,

@@ -13,6 +13,7 @@ MAX_INT32 = 2**31 - 1
 MAX_PATH_LENGTH = 1024
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ABSOLUTE_PATH = r"^(/[^/:]+)+$"
+SHARED_PLACE = r"^((gs|s3):/)?(/[^/:]+)+$"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Grammar:
 
 DNS_LABEL_WORDS = Grammar("lower-case letters, digits and '-', a letter or digit at both ends")
 ABSOLUTE_PATH_WORDS = Grammar("folders that each follow a '/', without ':'")
+SHARED_PLACE_WORDS = Grammar("folders that each follow a '/', without ':', after gs:/ or s3:/ if they are in a bucket")
 
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL), DNS_LABEL_WORDS]
 MarkKey = Annotated[str, Field(min_length=1, max_length=317)]
@@ -45,6 +47,7 @@ PathText = Annotated[str, Field(min_length=1, max_length=MAX_PATH_LENGTH)]
 AbsolutePath = Annotated[
     str, Field(min_length=1, max_length=MAX_PATH_LENGTH, pattern=ABSOLUTE_PATH), ABSOLUTE_PATH_WORDS
 ]
+SharedPlace = Annotated[str, Field(min_length=1, max_length=MAX_PATH_LENGTH, pattern=SHARED_PLACE), SHARED_PLACE_WORDS]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
 XlaFlag = Annotated[
     str,

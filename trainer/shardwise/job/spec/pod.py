@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from shardwise.job.quantity import Duration, Quantity
-from shardwise.job.spec.base import ABSOLUTE_PATH, MAX_INT32, MAX_PATH_LENGTH, AbsolutePath, Grammar, MarkKey, Unit
+from shardwise.job.spec.base import ABSOLUTE_PATH, MAX_INT32, MAX_PATH_LENGTH, Grammar, MarkKey, SharedPlace, Unit
 from shardwise.protocol.pods import AGENT
 from shardwise.protocol.strict_model import StrictModel
 
@@ -167,8 +167,8 @@ MOVED = {
 class Pod(StrictModel):
     """The pods of a job, one for each host."""
 
-    directory: AbsolutePath = Field(
-        description="The run directory: a folder below a mounted volume that all hosts share."
+    directory: SharedPlace = Field(
+        description="The run directory: a folder below a mounted volume that all hosts share, or gs:// or s3://."
     )
     image: Image | None = Field(
         None, description="The trainer's image; left out, the accelerator class's or the operator's."

@@ -32,7 +32,8 @@ class AgentConfig(Message):
 
     `run` names one life of the command, or one round of a job in a cluster: a successor of a lost host 0 goes on with
     what its predecessor used up of the budgets, a new command does not. `pod_attempt` counts the agents that the host
-    had before, if that is known: of two that live, the later one is the host's. `listen` is "ip:port" of this host's
+    had before, if that is known: of two that live, the later one is the host's. `url` is where the run directory lies
+    if that is in a bucket; `directory` is then this host's own (`run_copy.py`). `listen` is "ip:port" of this host's
     own HTTP, `address` its ip. `started_at` is the command's start in seconds since the epoch. `fork` and `step` are
     what the command line asked. `one_machine` is true if all hosts are this one, so that no other can replace a host
     that is stuck; `started_monotonic` is the command's start by its monotonic clock.
@@ -43,6 +44,7 @@ class AgentConfig(Message):
     num_hosts: int
     job_file: Path
     directory: Path
+    url: str | None = None
     scratch: Path
     listen: str
     address: str

@@ -6,24 +6,35 @@ that the trainer's attempt is over, or if there is another leader than before.
 
 import asyncio
 import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from shardwise.launcher.agent.client import LeaderClient, NoLeaderError, poll_seconds
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.ray.node import RayNode
+from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import HOST_LEFT
+from shardwise.protocol.errors import StorageError
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.poll import Poll, PollAnswer
 
+if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
+    from shardwise.launcher.agent.run_copy import RunCopy
+
 _LEADERLESS_SECONDS = 10.0  # how long a host that leaves waits for a leader that saves the run
+_LOOK_SECONDS = 2.0  # between two looks into a bucket
+_MOST_LOOKS_PER_SECOND = 50.0  # of all hosts together
 
 
 class Follower:
     """One host's bond to the leader."""
 
-    def __init__(self, config: AgentConfig, host: Host) -> None:
-        """Know no leader yet."""
-        self._config, self._host = config, host
+    def __init__(self, config: AgentConfig, host: Host, copy: "RunCopy | None") -> None:
+        """Know no leader yet; `copy` is that of a run directory in a bucket."""
+        self._config, self._host, self._copy = config, host, copy
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = 0.0
         self._client = LeaderClient(config.directory, config.run, config.tokens.gang)
         self._answered_at = time.monotonic()
         self._leader_id: str | None = None
@@ -35,6 +46,8 @@ class Follower:
         try:
             return await self._follow()
         finally:
+            if self._looking:
+                await cancel(self._looking)
             await self._leave_session()
 
     async def _follow(self) -> int:
@@ -44,6 +57,7 @@ class Follower:
             try:
                 answer = await asyncio.to_thread(self._poll, leaving=leaving)
             except NoLeaderError:  # it is being replaced, has not started yet, or has ended with the run
+                self._look()
                 code = await asyncio.to_thread(LeaderRecord.code_of, self._config.directory, self._config.run)
                 may_go = time.monotonic() - self._answered_at > _LEADERLESS_SECONDS
             else:
@@ -73,6 +87,22 @@ class Follower:
                 self._node = await RayNode.join(
                     self._config.place, session=answer.ray_session, address=self._address, socket=self._config.socket
                 )
+
+    def _look(self) -> None:
+        """Begin to take from the bucket who leads and how the run has ended, unless that was done a moment ago.
+
+        A bucket that does not answer must not keep this host from the next poll.
+        """
+        now, wait = time.monotonic(), max(_LOOK_SECONDS, self._config.num_hosts / _MOST_LOOKS_PER_SECOND)
+        if self._copy is None or (self._looking and (not self._looking.done() or now - self._looked_at < wait)):
+            return
+        if self._looking:
+            self._looking.result()  # what a person has to mend ends this host
+        self._looked_at, self._looking = now, asyncio.create_task(asyncio.to_thread(self._take_leader, self._copy))
+
+    def _take_leader(self, copy: "RunCopy") -> None:
+        with suppress(StorageError):  # the next look may find it well again
+            copy.take_leader()
 
     async def _leave_session(self) -> None:
         """End this host's part of Ray."""

@@ -8,7 +8,7 @@ it is acted on.
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.job.spec import TrainingJob
 from shardwise.launcher.agent.config import AgentConfig
@@ -32,6 +32,9 @@ from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunPhase
 from shardwise.protocol.takeover import next_attempt
 
+if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
+    from shardwise.launcher.agent.run_copy import RunCopy
+
 _AGAIN_SECONDS = 1.0
 _LINGER_SECONDS = 30.0
 _MAX_REFUSED_ORDERS = 10
@@ -45,9 +48,9 @@ _WELL = {
 class Leader:
     """The leader."""
 
-    def __init__(self, config: AgentConfig, job: TrainingJob, host: Host) -> None:
+    def __init__(self, config: AgentConfig, job: TrainingJob, host: Host, copy: "RunCopy | None") -> None:
         """Take the run over from its last leader, if it had one; start nothing yet."""
-        self._state = LeaderState(config, job, host)
+        self._state = LeaderState(config, job, host, copy)
         self._summary_before = read_summary(self._state.directory)
         self.publisher = StatusPublisher(self._state)
         self._refused = 0
@@ -59,15 +62,20 @@ class Leader:
             return state.record.code  # the predecessor was killed after the end of the run
         own = LeaderAddress(run=state.config.run, agent_id=state.host.agent_id, address=state.config.listen)
         own.write(state.directory)
+        state.note()  # what a predecessor that lives would write next is then not what it knows
+        await state.keep(must=True)
         reaching = asyncio.create_task(state.channel.run())
         showing = asyncio.create_task(self.publisher.run())
         leading = asyncio.create_task(self._lead())
+        parts: list[asyncio.Task[Any]] = [leading, showing, reaching]
+        if state.copy:
+            parts.append(asyncio.create_task(state.copy.run()))
         try:
-            done, _ = await asyncio.wait((leading, showing, reaching), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             result = leading.result() if leading in done else self._unreachable(done.pop())
             return await self._end(result) if result else await self._leave()
         finally:
-            await cancel(leading, showing, reaching)
+            await cancel(*parts)
 
     async def _lead(self) -> RunResult | None:
         """Go from attempt to attempt; return the result of the run, or None if this host leaves before it."""
@@ -92,6 +100,7 @@ class Leader:
             return None
         running = Attempt(await asyncio.to_thread(next_attempt, state.directory), state)
         state.begin(running)
+        await state.keep(must=True)  # from here on a leader that was taken over starts no attempt
         await asyncio.to_thread(remove_old_logs, state.directory, running.number)
         try:
             await running.give_orders()
@@ -143,6 +152,7 @@ class Leader:
         if used is None:
             return failed(ending)
         state.note(used=used, restarts={**restarts, ending.cause: restarts.get(ending.cause, 0) + 1})
+        await state.keep()
         wait = wait_seconds(used, ending.cause, recovery.backoff.seconds)
         state.events.write("restarting", cause=ending.cause, message=ending.message, waitSeconds=wait)
         await self._pause(wait)
@@ -179,6 +189,7 @@ class Leader:
         outcome = result.model_dump(mode="json")
         state.events.write("done", **outcome, restarts=record.restarts, used=record.used.counts)
         state.note(result=result, running=False)
+        await state.keep()
         state.code = result.code
         self.publisher.look()
         await self._linger(range(1, state.config.num_hosts))
@@ -188,6 +199,7 @@ class Leader:
         """Leave the run to this host's successor, which goes on from the record; hosts that leave too are let go."""
         self._state.events.write("left", host=0)
         self._state.note(running=False, led=False)
+        await self._state.keep()
         await self._linger(self._state.members.leaving())
         return HOST_LEFT
 

@@ -27,6 +27,7 @@ class StatusPublisher:
         self._state = state
         self._loop = asyncio.get_running_loop()
         self._noted_at = time.monotonic()
+        self._committed = -1
         self._slow: Slow | None = None
         self._stuck: list[StuckHost] = []
         self._page = PageMaker(state.directory)
@@ -89,6 +90,9 @@ class StatusPublisher:
         state, metrics = self._state, self._state.metrics
         if state.record.fresh and metrics.committed >= 0:
             state.note(fresh=False)
+        if state.copy and metrics.committed != self._committed:
+            state.copy.soon()  # the steps before a checkpoint are not trained again, so their lines have to last too
+            self._committed = metrics.committed
         if state.running and state.running.started and state.phase in (RunPhase.STARTING, RunPhase.RECOVERING):
             state.phase = RunPhase.RUNNING
             self._state.events.write(

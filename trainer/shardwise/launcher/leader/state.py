@@ -25,7 +25,8 @@ from shardwise.protocol.contract import METRICS
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import RunPhase, StuckHost
 
-if TYPE_CHECKING:  # an attempt works with this state
+if TYPE_CHECKING:  # an attempt works with this state; only pods with a bucket need a copy, and what it stands on
+    from shardwise.launcher.agent.run_copy import RunCopy
     from shardwise.launcher.leader.attempt import Attempt
 
 
@@ -37,9 +38,9 @@ class LeaderState:
     `code` is the run's exit code once it has ended.
     """
 
-    def __init__(self, config: AgentConfig, job: TrainingJob, host: Host) -> None:
-        """Take the run over from its last leader, if it had one."""
-        self.config, self.job, self.host = config, job, host
+    def __init__(self, config: AgentConfig, job: TrainingJob, host: Host, copy: "RunCopy | None") -> None:
+        """Take the run over from its last leader, if it had one; `copy` is that of a run directory in a bucket."""
+        self.config, self.job, self.host, self.copy = config, job, host, copy
         self.directory = config.directory
         self.record = _taken_over(config)
         self.stop = asyncio.Event()
@@ -113,6 +114,14 @@ class LeaderState:
         """Change the record, and write it."""
         total = self._ledger.total(self._now(), self._seconds())
         self.record = self.record.model_copy(update={"goodput": total, **changes}).write(self.directory)
+
+    async def keep(self, *, must: bool = False) -> None:
+        """Have what is written where a successor finds it; on a volume it is there already.
+
+        What a bucket does not take now follows later, unless it `must`: StorageError then.
+        """
+        if self.copy:
+            await asyncio.to_thread(self.copy.keep, must=must)
 
     def _seconds(self) -> Mapping[str, float]:
         """Return rank 0's time by phase in the attempt under way."""

@@ -51,7 +51,6 @@ def _doubt(state: LeaderState) -> str:
     """Return what may be wrong with a host that was never heard, though its pod runs."""
     if state.config.one_machine or not (silent := state.members.never_polled()):
         return ""
-    return (
-        f" (nothing was ever heard of {host_names(silent)}: where its pod runs, it does not find host 0 in "
-        f"{state.directory}, which must be on a volume that all hosts share)"
-    )
+    place, url = f"{state.directory}, which must be on a volume that all hosts share", state.config.url
+    place = f"{url}, which every host must be able to read" if url else place
+    return f" (nothing was ever heard of {host_names(silent)}: where its pod runs, it does not find host 0 in {place})"

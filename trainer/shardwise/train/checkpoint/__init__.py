@@ -5,13 +5,11 @@
     reader   restore(): the newest one that is whole, straight into the run's shardings
     staging  the host copy; put: its way to disk; fetch: the way back, one of its chunks after the other: chunks
     layout   which process writes which file; manifest: what a checkpoint holds; retention: which ones go
-    lease    which run may write
     store    the files, in a folder or a bucket; zarr: how an array is described to TensorStore
 
 It knows arrays and their paths, not the model.
 """
 
-from shardwise.train.checkpoint.lease import Lease
 from shardwise.train.checkpoint.manifest import NO_HISTORY, ArrayEntry, History, Manifest
 from shardwise.train.checkpoint.reader import Restored, load_numpy, read_manifest, restore, steps
 from shardwise.train.checkpoint.retention import set_aside
@@ -24,7 +22,6 @@ __all__ = [
     "ArrayEntry",
     "CheckpointWriter",
     "History",
-    "Lease",
     "Manifest",
     "Restored",
     "SaveTicket",

@@ -17,24 +17,17 @@ from urllib.parse import urlsplit
 import fsspec
 import tensorstore as ts
 
+from shardwise.bucket.folder import BUCKET_DRIVERS, RETRIES, description, open_folder
 from shardwise.protocol.contract import COMMITTED, checkpoint_name, checkpoint_step
-from shardwise.protocol.errors import CheckpointError
 from shardwise.protocol.storage import may_pass
-from shardwise.train.checkpoint import zarr
 from shardwise.train.checkpoint.manifest import SET_ASIDE
 from shardwise.train.checkpoint.objects import Objects
-
-_BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
-_S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""What AWS's own clients look at for an S3 that is not Amazon's, in this order. TensorStore looks at neither."""
-_S3_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-"""If they are set, nothing else is looked at: by itself TensorStore prints an error for each file that is not there."""
 
 
 def import_lister(root: str) -> None:
     """Import what lists the bucket of a root. That takes a second, so a thread can do it beside other work."""
     scheme = urlsplit(root).scheme
-    if scheme in _BUCKET_DRIVERS:
+    if scheme in BUCKET_DRIVERS:
         fsspec.get_filesystem_class(scheme)
 
 
@@ -43,25 +36,9 @@ class Store:
 
     def __init__(self, root: str) -> None:
         """`root` need not exist yet, but its bucket has to. Raises `CheckpointError` for a URL of another kind."""
-        url = urlsplit(root)
-        self.root = root
-        self._context = ts.Context(
-            zarr.RETRIES
-        )  # one for all small files: each new one looks for the bucket's credentials again
-        self._folder: Path | None = None
-        if url.scheme in ("", "file"):
-            self._folder = Path(root if url.scheme == "" else url.path).absolute()
-            self._base: dict[str, Any] = {"driver": "file", "path": f"{self._folder}/"}
-        elif url.scheme in _BUCKET_DRIVERS and url.netloc:
-            prefix = url.path.strip("/")
-            path = f"{prefix}/" if prefix else ""
-            self._base = {"driver": _BUCKET_DRIVERS[url.scheme], "bucket": url.netloc, "path": path}
-            if url.scheme == "s3":
-                self._base |= _s3_settings()
-        else:
-            raise CheckpointError(
-                f"checkpoint path {root!r}: expected a local path, file://, gs://BUCKET/.. or s3://BUCKET/.."
-            )
+        self.root, self._base = root, description(root)
+        self._context = ts.Context(RETRIES)  # one for all small files
+        self._folder = Path(self._base["path"]) if self._base["driver"] == "file" else None
 
     def spec(self, step: int, directory: str = "") -> dict[str, Any]:
         """Return TensorStore's description of a directory of a checkpoint."""
@@ -70,7 +47,7 @@ class Store:
 
     def folder(self) -> ts.KvStore:
         """Return the files beside the checkpoints."""
-        return ts.KvStore.open(self._base, context=self._context).result()
+        return open_folder(self._base, self._context)
 
     def steps(self) -> dict[int, bool]:
         """Return {step: whether it is committed}, ascending: one listing of folders, and a look for each marker."""
@@ -130,7 +107,7 @@ class Store:
         return self.read(step, SET_ASIDE) is not None
 
     def _open(self, step: int) -> ts.KvStore:
-        return ts.KvStore.open(self.spec(step), context=self._context).result()
+        return open_folder(self.spec(step), self._context)
 
     def _list_folder(self) -> list[str]:
         assert self._folder is not None
@@ -147,13 +124,3 @@ class Store:
         except Exception as error:  # each library has its own
             raise (ConnectionError if may_pass(error) else ValueError)(f"{type(error).__name__}: {error}") from error
         return [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"]
-
-
-def _s3_settings() -> dict[str, Any]:
-    """Return the settings of the environment that TensorStore does not read itself."""
-    settings: dict[str, Any] = {}
-    if endpoint := next((value for name in _S3_ENDPOINT_VARIABLES if (value := os.environ.get(name))), None):
-        settings["endpoint"] = endpoint
-    if all(os.environ.get(name) for name in _S3_KEY_VARIABLES):
-        settings["aws_credentials"] = {"type": "environment"}
-    return settings

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from shardwise.bucket.folder import RETRIES
 from shardwise.protocol.storage import first_line, may_pass
 from shardwise.train.checkpoint.layout import Shape
 
 _COPY_CONCURRENCY = 4
 _CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-_TRIES = {"max_retries": 5}
-RETRIES = {"gcs_request_retries": _TRIES, "s3_request_retries": _TRIES}
-"""Of one request; its own 32 last for a quarter of an hour, without a word."""
 _FULL = {
     "No space left on device": "the disk is full",
     "Disk quota exceeded": "the disk quota is used up",

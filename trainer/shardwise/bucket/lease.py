@@ -1,13 +1,13 @@
-"""Who may write to a folder of checkpoints: one live run at a time, wherever its run directory is.
+"""Who may write to a folder, also one in a bucket: one live run at a time.
 
-    ROOT/LEASE    which run, where, and when it last renewed
+    ROOT/LEASE    of a folder of checkpoints: which run, where, and when it last renewed
 
-A run directory has a lock of its own (`protocol/takeover.py`), but two of them may name one folder, and a bucket has
-no locks. So rank 0, or the import of weights, takes the folder's lease when it starts, renews it every few seconds and
-before each commit, and gives it back at its end. The run that is known by the same directory gets it at once, however
-the last start ended; another one waits to see whether the holder still renews it, by its own clock, so clocks need not
-agree. Each write is conditional on the content it replaces, if the store supports that; a lease that is gone is not
-renewed.
+A run directory on a volume has a lock (`protocol/takeover.py`), but two of them may name one folder of checkpoints, and
+a bucket has no locks. So rank 0, or the import of weights, takes the folder's lease when it starts, renews it every few
+seconds and before each commit, and gives it back at its end. Host 0 holds a run directory in a bucket in the same way.
+The run that is known by the same directory gets it at once, however the last start ended; another one waits to see
+whether the holder still renews it, by its own clock, so clocks need not agree. Each write is conditional on the content
+it replaces, if the store supports that; a lease that is gone is not renewed.
 """
 
 import errno
@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Self
 
+from shardwise.bucket.folder import description, open_folder
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
 from shardwise.protocol.storage import first_line, in_words, with_retries
-from shardwise.train.checkpoint.store import Store
 
 LEASE = "LEASE"
 RENEW_SECONDS = 15.0
@@ -51,11 +51,20 @@ class Holder:
 class Lease:
     """One start's hold of a folder of checkpoints."""
 
-    def __init__(self, root: str, *, run: str, name: str, directory: str) -> None:
-        """Hold nothing yet. A later start of the same run gives the same `run`."""
-        self._root = root
+    def __init__(
+        self,
+        root: str,
+        *,
+        run: str,
+        name: str,
+        directory: str,
+        file: str = LEASE,
+        field: str = "training.checkpoint.path",
+    ) -> None:
+        """Hold nothing yet. A later start of the same run gives the same `run`; a job names `root` in `field`."""
+        self._root, self._file, self._field = root, file, field
         self._own = Holder(run=run, name=name, directory=directory, start=secrets.token_hex(8))
-        self._folder = Store(root).folder()
+        self._folder = open_folder(description(root))
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -95,7 +104,7 @@ class Lease:
         with_retries(partial(self._say, live=True))
 
     def _take(self, tell: Callable[[str], None], beat: Callable[[], None]) -> None:
-        seen, since = b"", time.monotonic()
+        seen, refused, since = b"", b"", time.monotonic()
         while True:
             value, generation = self._read()
             holder = self._parsed(value)
@@ -104,14 +113,16 @@ class Lease:
             if holder is None or not holder.live or holder.run == self._own.run or (seen == value and gone):
                 if self._write(self._own, generation):
                     return
-                # Another run was quicker: the next round looks at what it wrote.
+                if refused == generation:
+                    raise CheckpointError(f"{self._root} cannot be used: nothing can be written; is its bucket there?")
+                refused = generation  # another run was quicker: the next round looks at what it wrote
             elif not seen:
                 seen, since = value, time.monotonic()
                 tell(f"{self._root}: waiting to see whether {holder.words} still lives")
             elif seen != value:
                 raise RunDirectoryError(
-                    f"{self._root}: {holder.words} lives, and keeps its checkpoints there; wait for its end, stop it, "
-                    "or give this run another training.checkpoint.path"
+                    f"{self._root}: {holder.words} lives, and keeps its files there; wait for its end, stop it, "
+                    f"or give this run another {self._field}"
                 )
             else:
                 beat()
@@ -122,11 +133,11 @@ class Lease:
             value, generation = self._read()
             holder = self._parsed(value)
             if holder is None:  # a volume that is not mounted any more leaves a folder that can be written to
-                raise OSError(errno.ESTALE, f"{self._root}/{LEASE} is gone, so this is not the folder that was held")
-            if not (holder.start == self._own.start and self._write(replace(self._own, live=live), generation)):
-                raise RunDirectoryError(
-                    f"{self._root}: {holder.words} has taken over these checkpoints; nothing was committed"
+                raise OSError(
+                    errno.ESTALE, f"{self._root}/{self._file} is gone, so this is not the folder that was held"
                 )
+            if not (holder.start == self._own.start and self._write(replace(self._own, live=live), generation)):
+                raise RunDirectoryError(f"{self._root}: {holder.words} has taken over; nothing was committed")
 
     def _keep(self) -> None:
         while not self._over.wait(RENEW_SECONDS):
@@ -139,13 +150,13 @@ class Lease:
 
     def _read(self) -> tuple[bytes, bytes]:
         """Return the content, empty if there is no lease, and the store's generation of this very content."""
-        found = self._folder.read(LEASE).result()
+        found = self._folder.read(self._file).result()
         return bytes(found.value), found.stamp.generation
 
     def _write(self, holder: Holder, generation: bytes) -> bool:
         """Write `holder` if the content is still that of `generation`; return whether it was."""
         text = json.dumps(asdict(replace(holder, renewed_at=round(time.time(), 3)))).encode()
-        written = self._folder.write(LEASE, text, if_equal=generation).result()
+        written = self._folder.write(self._file, text, if_equal=generation).result()
         return bool(written.generation)
 
     def _parsed(self, value: bytes) -> Holder | None:
@@ -158,5 +169,5 @@ class Lease:
             return Holder(**content)
         except (ValueError, TypeError, RecursionError) as error:
             raise CheckpointError(
-                f"{self._root}/{LEASE} says not whose checkpoints these are ({error}); if no run uses them, remove it"
+                f"{self._root}/{self._file} says not whose files these are ({error}); if no run uses them, remove it"
             ) from error

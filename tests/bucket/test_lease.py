@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from tests.train.s3_server import serving
 
+from shardwise.bucket import lease
+from shardwise.bucket.folder import description, open_folder
+from shardwise.bucket.lease import Lease
 from shardwise.protocol import storage
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
-from shardwise.train.checkpoint import Lease, lease, steps
-from shardwise.train.checkpoint.store import Store
+from shardwise.train.checkpoint import steps
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def test_the_same_run_goes_on_at_once(root: str) -> None:
     """However the last start ended; that one can commit nothing any more."""
     with of(root, "same").held(silently) as before, of(root, "same").held(silently) as after:
         after.renew()
-        with pytest.raises(RunDirectoryError, match="has taken over these checkpoints; nothing was committed"):
+        with pytest.raises(RunDirectoryError, match="has taken over; nothing was committed"):
             before.renew()
         after.renew()
     with of(root, "other").held(silently) as other:
@@ -80,7 +82,7 @@ def test_the_same_run_goes_on_at_once(root: str) -> None:
 def test_a_folder_that_is_another_one_all_at_once(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the lease is gone, as when a volume is not mounted any more, nothing is committed; it may come back."""
     monkeypatch.setattr(storage, "WAITS_SECONDS", ())
-    folder = Store(root).folder()
+    folder = open_folder(description(root))
     with of(root, "first").held(silently) as first:
         held = folder.read(lease.LEASE).result().value
         folder.write(lease.LEASE, None).result()
@@ -135,7 +137,7 @@ def test_what_is_no_lease(tmp_path: Path, content: str) -> None:
     """It is said, and not taken for nothing; an empty file is what a full disk leaves."""
     (tmp_path / lease.LEASE).write_text(content)
 
-    with pytest.raises(CheckpointError, match="says not whose checkpoints these are") if content else nullcontext():
+    with pytest.raises(CheckpointError, match="says not whose files these are") if content else nullcontext():
         take(str(tmp_path), "run")
 
 
@@ -147,6 +149,13 @@ def test_a_run_that_was_killed_while_it_wrote_its_lease(tmp_path: Path) -> None:
         assert (tmp_path / "LEASE").read_text().endswith("}" * 50), "what this test is about no longer happens"
         again.renew()
     take(str(tmp_path), "other")
+
+
+def test_no_such_bucket(bucket: str) -> None:
+    """A store answers a look as if the file were missing, and a write as if another had been quicker; it is told."""
+    assert bucket != "s3://nowhere"
+    with pytest.raises(CheckpointError, match="s3://nowhere/run cannot be used: nothing can be written"):
+        take("s3://nowhere/run", "run")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -1,0 +1,212 @@
+"""shardwise.launcher.agent.run_copy: what a successor finds in a bucket, and that only one host 0 writes there."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.train.s3_server import serving
+
+from shardwise.launcher.agent import run_copy
+from shardwise.launcher.agent.run_copy import KEPT, RunCopy
+from shardwise.protocol.contract import JOB_FILE, LOGS, METRICS, PROGRAMS, RUN_ID, SUMMARY
+from shardwise.protocol.errors import RunDirectoryError, StorageError, TakenOverError
+
+Make = Callable[..., RunCopy]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket's address."""
+    with serving() as bucket:
+        yield bucket.url
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Return what makes the copy of one more host, whose folder is empty."""
+    in_bucket = request.param == "bucket"
+    url = f"{request.getfixturevalue('bucket')}/{tmp_path.name}" if in_bucket else str(tmp_path / "bucket")
+
+    def made(host: int = 0) -> RunCopy:
+        folder = tmp_path / f"host-{len(list(tmp_path.glob('host-*')))}"
+        (folder / LOGS).mkdir(parents=True)
+        return RunCopy(folder, url, host)
+
+    return made
+
+
+def written(copy: RunCopy, *names: str, text: str = "text") -> None:
+    """Write these files into the folder of a host, each with its name in it."""
+    for name in names:
+        path = copy.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text} of {name}\n")
+
+
+def found(copy: RunCopy) -> dict[str, str]:
+    """What lies in the folder of a host."""
+    files = [path for path in copy.directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(copy.directory)): path.read_text() for path in files}
+
+
+def test_a_successor_begins_with_what_was_kept(make: Make) -> None:
+    """Also where host 0 was killed: its folder is gone, and what it has kept is in that of the next."""
+    first = make()
+    first.take_kept()
+    written(first, *KEPT)
+    first.keep(must=True)
+    written(first, METRICS, text="more")
+    first.keep(must=True)
+
+    second = make()
+    second.take_kept()
+    assert found(second) == found(first)
+
+
+def test_only_the_later_host_0_writes(make: Make) -> None:
+    """One that was taken over writes over nothing, and is told so, whether or not it must."""
+    first, second = make(), make()
+    first.take_kept()
+    written(first, JOB_FILE)
+    first.keep(must=True)
+    second.take_kept()
+    written(second, JOB_FILE, text="newer")
+    second.keep(must=True)
+
+    written(first, JOB_FILE, text="stale")
+    for must in (True, False):
+        with pytest.raises(TakenOverError, match="another host 0 has taken over"):
+            first.keep(must=must)
+    third = make()
+    third.take_kept()
+    assert found(third) == {JOB_FILE: f"newer of {JOB_FILE}\n"}
+
+
+def test_two_that_begin_at_once(make: Make) -> None:
+    """Of two that have both found nothing only one writes a file."""
+    first, second = make(), make()
+    for copy in (first, second):
+        copy.take_kept()
+    written(first, RUN_ID, text="first")
+    written(second, RUN_ID, text="second")
+    first.keep(must=True)
+    with pytest.raises(TakenOverError):
+        second.keep(must=True)
+
+
+def test_a_write_whose_answer_was_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one meets what this host has written itself: nobody has taken over."""
+    copy = make()
+    copy.take_kept()
+    folder = copy._folder
+    for text in ("first", "second"):
+        written(copy, SUMMARY, text=text)
+        monkeypatch.setattr(copy, "_folder", _Unheard(folder))
+        copy.keep(must=False)
+    monkeypatch.setattr(copy, "_folder", folder)
+    written(copy, SUMMARY, text="third")
+    copy.keep(must=True)
+    written(copy, SUMMARY, text="fourth")
+    copy.keep(must=True)
+
+
+def test_the_other_hosts(make: Make) -> None:
+    """They copy what their own trainers leave, and nothing that is host 0's, of which they take how the run ended."""
+    leading, other = make(), make(1)
+    own, trace = f"{LOGS}/attempt-0/host-1.log", "profile/attempt-0/rank-1/memory.json"
+    leading.take_kept()
+    written(leading, *KEPT)
+    leading.keep(must=True)
+    other.take_leader()
+    written(other, own, trace, f"{PROGRAMS}/all/program", f"{LOGS}/.standby-1.log", f"{LOGS}/leader.7.partial")
+    written(other, f"{LOGS}/leader", text="not mine")
+    other.finish()
+
+    for name in (f"{LOGS}/leader.json", SUMMARY, METRICS):
+        assert found(other)[name] == found(leading)[name]
+    everything = make()
+    for name in (own, trace):
+        (everything.directory / name).parent.mkdir(parents=True)
+    everything.take(own, trace, f"{LOGS}/.standby-1.log", f"{LOGS}/leader.7.partial")
+    assert sorted(found(everything)) == [own, trace]
+    everything.take_leader()
+    assert found(everything)[f"{LOGS}/leader"] == found(leading)[f"{LOGS}/leader"]
+
+
+def test_the_end_of_long_metrics(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of metrics that are long only the end is taken, in whole lines."""
+    monkeypatch.setattr(run_copy, "_TAIL_BYTES", 25)
+    leading, other = make(), make(1)
+    leading.take_kept()
+    (leading.directory / METRICS).write_text("".join(f"line {n:04}\n" for n in range(1000)))
+    leading.keep(must=True)
+    other.finish()
+
+    assert (other.directory / METRICS).read_text() == "line 0998\nline 0999\n"
+
+
+def test_not_more_often_than_is_due(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that grows is copied again when it is due, the later the larger it is, or when somebody asks for it."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(run_copy, "_BYTES_PER_SECOND", 10)
+    copy, reader = make(), make()
+    copy.take_kept()
+
+    def is_copied(text: str) -> bool:
+        (copy.directory / METRICS).write_text(text)
+        copy._copy_all(due=True)
+        reader.take(METRICS)
+        return (reader.directory / METRICS).read_text() == text
+
+    assert is_copied("a" * 100)
+    now[0] = run_copy.COPY_SECONDS + 9.0
+    assert not is_copied("b" * 100)
+    now[0] = run_copy.COPY_SECONDS + 10.0
+    assert is_copied("c" * 100)
+    assert not is_copied("d" * 100)
+    copy.soon()
+    assert is_copied("e" * 100)
+
+
+class _Unheard:
+    """A bucket that writes, and whose answers are lost."""
+
+    def __init__(self, folder: Any) -> None:
+        self._folder = folder
+
+    def read(self, name: str) -> Any:
+        """Read."""
+        return self._folder.read(name)
+
+    def write(self, *given: Any, **more: Any) -> Any:
+        """Write, and fail."""
+        written = self._folder.write(*given, **more)
+        if written.result().generation:
+            raise ValueError("UNAVAILABLE: the connection was lost")
+        return written
+
+
+class _Unwell:
+    """A bucket that answers nothing but this."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def write(self, *_: Any, **__: Any) -> None:
+        """Fail."""
+        raise ValueError(self._words)
+
+
+def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may pass is left to the next time unless it must be written now; what a person must mend is told at once."""
+    (tmp_path / JOB_FILE).touch()
+    copy = RunCopy(tmp_path, str(tmp_path / "bucket"), 0)
+    monkeypatch.setattr(copy, "_folder", _Unwell("UNAVAILABLE: nobody answers"))
+    copy.keep(must=False)
+    with pytest.raises(StorageError, match="cannot be written: UNAVAILABLE"):
+        copy.keep(must=True)
+    monkeypatch.setattr(copy, "_folder", _Unwell("PERMISSION_DENIED: not you"))
+    with pytest.raises(RunDirectoryError, match="cannot be written: PERMISSION_DENIED"):
+        copy.keep(must=False)

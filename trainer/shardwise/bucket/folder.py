@@ -1,0 +1,51 @@
+"""A local path, file://, gs:// or s3:// as TensorStore's key-value stores know it.
+
+They write a local file beside its name, flush it and rename it, and an object in one request. A write may say which
+content it replaces.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import tensorstore as ts
+
+from shardwise.protocol.errors import CheckpointError
+
+Found = ts.KvStore.ReadResult
+BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
+_TRIES = {"max_retries": 5}
+RETRIES = {"gcs_request_retries": _TRIES, "s3_request_retries": _TRIES}
+"""Of one request; its own 32 last for a quarter of an hour, without a word."""
+_S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""What AWS's own clients look at for an S3 that is not Amazon's, in this order. TensorStore looks at neither."""
+_S3_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+"""If they are set, nothing else is looked at: by itself TensorStore prints an error for each file that is not there."""
+
+
+def description(root: str) -> dict[str, Any]:
+    """Return TensorStore's description of a folder, whose bucket has to exist; CheckpointError for another kind."""
+    url = urlsplit(root)
+    if url.scheme in ("", "file"):
+        return {"driver": "file", "path": f"{Path(root if url.scheme == '' else url.path).absolute()}/"}
+    if url.scheme in BUCKET_DRIVERS and url.netloc:
+        prefix = url.path.strip("/")
+        place = {"driver": BUCKET_DRIVERS[url.scheme], "bucket": url.netloc, "path": f"{prefix}/" if prefix else ""}
+        return place | (_s3_settings() if url.scheme == "s3" else {})
+    raise CheckpointError(f"checkpoint path {root!r}: expected a local path, file://, gs://BUCKET/.. or s3://BUCKET/..")
+
+
+def open_folder(place: dict[str, Any], context: ts.Context | None = None) -> ts.KvStore:
+    """Return the files in a folder of this description; each new context looks for the bucket's credentials again."""
+    return ts.KvStore.open(place, context=context or ts.Context(RETRIES)).result()
+
+
+def _s3_settings() -> dict[str, Any]:
+    """Return the settings of the environment that TensorStore does not read itself."""
+    settings: dict[str, Any] = {}
+    if endpoint := next((value for name in _S3_ENDPOINT_VARIABLES if (value := os.environ.get(name))), None):
+        settings["endpoint"] = endpoint
+    if all(os.environ.get(name) for name in _S3_KEY_VARIABLES):
+        settings["aws_credentials"] = {"type": "environment"}
+    return settings
