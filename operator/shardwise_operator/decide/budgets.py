@@ -12,7 +12,7 @@ from shardwise_operator.reasons import Lost
 
 
 def budget(seen: Observed, cause: Lost) -> int:
-    """Return how many losses for `cause` a round may have without a newer checkpoint in between."""
+    """Return how many losses for `cause` a job may have without a newer checkpoint in between."""
     return seen.round_snapshot.job.spec.recovery.restarts.of(cause)
 
 

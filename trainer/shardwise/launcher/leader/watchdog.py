@@ -2,8 +2,8 @@
 
 Pure: it works on the last reports of all ranks and on how long things usually take in this run; time is passed in. No
 phase is exempt, but each has a patience of its own. Until a step is complete, when the progress record says little, a
-process that uses its processors counts as making progress. How long the first step takes nobody knows: it is not
-stalled, but can be hung.
+process that uses its processors counts as making progress. How long a first step takes cannot be known: it never counts
+as stalled, but can be hung.
 """
 
 import math
@@ -58,7 +58,10 @@ class RankState:
         )
 
     def still_seconds(self, *, knows_steps: bool) -> float:
-        """For how long it has made no progress. Once this run knows steps, only its progress record counts in them."""
+        """Return how long it has made no progress.
+
+        Once a step has completed, only the progress record counts during a step.
+        """
         before_steps = _PHASES.index(self.phase) < _PHASES.index(Phase.STEP)
         if before_steps or (self.phase == Phase.STEP and not knows_steps):
             return min(self.idle_seconds, self.resting_seconds)
