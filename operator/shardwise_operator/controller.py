@@ -122,7 +122,10 @@ class JobController:
             self.recorder.record(job, event.type, event.reason, event.message)
 
     def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
-        """Have host 0 polled as long as it may answer; a status waits for its first answer, to be one write with it."""
+        """Have host 0 polled as long as it may answer.
+
+        The status waits for host 0's first answer, so that both go into one write.
+        """
         leader = seen.leader
         if plan.state.phase in _NOT_POLLED or leader is None or leader.address is None:
             self.poller.forget(key)

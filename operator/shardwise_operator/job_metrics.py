@@ -1,7 +1,7 @@
 """The figures of all jobs for Prometheus, by namespace and job: from their statuses, and the last answers of hosts 0.
 
-Only the operator that leads has them, so that each job has each series once. A job that is deleted has none. The
-values of labels are of closed sets, for whoever makes a job says what answers for host 0: other words are "other".
+Only the operator that leads has them, so that each job has each series once. A job that is deleted has none. Label
+values come from closed sets, because a job's author controls what answers as host 0; any other value becomes "other".
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -61,7 +61,10 @@ def _of_status(*path: str) -> Callable[[_Job], float | None]:
 
 
 def _of_run(figure: Callable[[RunSummary], float | str | None]) -> Callable[[_Job], float | None]:
-    """Return what reads a figure of a run that answers; a loss that is no number comes as text, and is none."""
+    """Return a reader of one figure of a run that answers.
+
+    A loss that is not finite comes as text, and counts as missing.
+    """
 
     def read(job: _Job) -> float | None:
         value = figure(job.run) if job.run else None
@@ -145,7 +148,7 @@ class JobMetrics(Collector):
 
 
 def _words(jobs: Iterable[_Job]) -> Iterator[Metric]:
-    """Return what is a word, as a label of a series that is 1."""
+    """Yield phases and reasons, each as the label of a series whose value is 1."""
     info = _gauge("info", "1, with what the job asks for.", "accelerator", "topology", "slices")
     phase = _gauge("phase", "1 for the job's phase.", "phase")
     reason = _gauge("reason", "1 for the reason of the job's phase.", "reason")

@@ -113,9 +113,9 @@ _CLASS_RULES = (
 def crds() -> list[dict[str, Any]]:
     """Return the CRDs."""
     job = _schema(JobSpec, "A training job.", _job_notes(), status=JobStatus)
-    _hang(job, (_NAME_RULE, *PROGRAM_RULES, *JOB_RULES, *POD_RULES, immutability()))
+    _attach(job, (_NAME_RULE, *PROGRAM_RULES, *JOB_RULES, *POD_RULES, immutability()))
     machine = _schema(AcceleratorSpec, "A type of machine that jobs can ask for by name.", {})
-    _hang(machine, _CLASS_RULES)
+    _attach(machine, _CLASS_RULES)
     catalog = _schema(CatalogSpec, "All accelerator classes in one object; the operator writes it.", {})
     return [
         _crd(TRAINING_JOBS, job, _JOB_COLUMNS, short="tj", subresources={"status": {}}),
@@ -148,7 +148,7 @@ def _job_notes() -> dict[str, str]:
     return {path: note for path, note in notes.items() if note}
 
 
-def _hang(schema: Schema, rules: Sequence[Rule]) -> None:
+def _attach(schema: Schema, rules: Sequence[Rule]) -> None:
     """Put each rule where it belongs."""
     for rule in rules:
         node = schema

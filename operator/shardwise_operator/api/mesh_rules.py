@@ -37,7 +37,9 @@ MESH_RULES: tuple[Rule, ...] = (
         "kvHeads", f"({has_size('self.model', 'heads')} && {_MODEL_KV_HEADS} != {_MODEL_HEADS})", _MODEL_KV_HEADS
     ),
     _tensor_divides("mlp", f"(has(self.model.mlp) || {has_size('self.model', 'embed')})", _MLP),
-    _tensor_divides("the vocabulary rows, padded to 128", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS),
+    _tensor_divides(
+        f"the vocabulary rows, padded to {VOCAB_MULTIPLE}", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS
+    ),
     _of_training(
         holds=f"!{_HAS_LAYERS} || {_LAYERS} % {_PIPELINE} == 0",
         message=f"'expected a pipeline that divides layers, such as' + {listed(_LAYERS)}",

@@ -5,14 +5,14 @@ A newer checkpoint resets both: a run that makes progress may lose any number of
 
 from dataclasses import replace
 
-from shardwise.job.spec.recovery import backoff_seconds
+from shardwise.job.spec.recovery import backoff_seconds, charged
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 
 
 def budget(seen: Observed, cause: Lost) -> int:
-    """Return how many losses for `cause` a round may have without a newer checkpoint in between."""
+    """Return how many losses for `cause` a job may have without a newer checkpoint in between."""
     return seen.round_snapshot.job.spec.recovery.restarts.of(cause)
 
 
@@ -20,16 +20,15 @@ def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | Non
     """Return the state with one more loss and its backoff; None if the budget for `cause` is used up."""
     saved, charged_step = seen.checkpoint_step, state.charged_step
     newer = saved is not None and (charged_step is None or saved > charged_step)
-    charged = {} if newer else state.charged
-    if charged.get(cause, 0) >= budget(seen, cause):
+    counts = charged(state.charged, cause, budget(seen, cause), newer=newer)
+    if counts is None:
         return None
-    charged = {**charged, cause: charged.get(cause, 0) + 1}
     return replace(
         state,
-        charged=charged,
+        charged=counts,
         charged_step=saved if newer else charged_step,
         losses={**state.losses, cause: state.losses.get(cause, 0) + 1},
-        not_before=max(state.not_before or 0.0, now + wait_seconds(seen, sum(charged.values()))),
+        not_before=max(state.not_before or 0.0, now + wait_seconds(seen, sum(counts.values()))),
     )
 
 

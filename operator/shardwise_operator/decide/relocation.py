@@ -32,7 +32,7 @@ def avoid_after_losses(seen: Observed, state: State, causes: Mapping[str, Lost],
 
 
 def avoid_after_timeout(seen: Observed, state: State) -> State:
-    """Return the state after the places in which not all pods came to run in time; the next pods rather go elsewhere.
+    """Return the state after pods did not all start in time: their next pods prefer other places.
 
     A slice leaves its place at once, which costs nothing if there is no other; a host leaves its node the second time.
     """

@@ -39,7 +39,7 @@ class Agents:
         self._port = port
 
     def status(self, target: Target) -> RunSummary:
-        """Return the run's `/status`; AgentError if the answer is none."""
+        """Return the run's `/status`; AgentError if there is no valid answer."""
         answer = self._ask("GET", target, "/status")
         try:
             return RunSummary.model_validate_json(answer)

@@ -50,7 +50,7 @@ class Nodes:
         return frozenset(gone), frozenset(silent)
 
     def pools(self, snapshot: Snapshot | None, state: State, pods: Iterable[Pod]) -> Iterator[tuple[int, str]]:
-        """Yield each slice with pods that still need its place, and that place: the one of a pod that is bound."""
+        """Yield, for each slice that still has pods to place, where its bound pods are."""
         label = snapshot.placement_label if snapshot else None
         if snapshot is None or label is None:
             return
@@ -65,7 +65,7 @@ class Nodes:
                 yield slice_, place
 
     def gone_places(self, seen: Observed) -> frozenset[int]:
-        """Return the slices of which a pod waits for a node of a place that has no node any more."""
+        """Return the slices with a pod that waits for a place that has no nodes left."""
         waiting = {(pod.slice, place) for pod, place in seen.settling()}
         return frozenset(slice_ for slice_, place in waiting if not self._has_nodes(seen, place))
 

@@ -116,7 +116,7 @@ class Poller:
                 self._lock.notify()
 
     def forget(self, key: Key) -> None:
-        """Poll it no more."""
+        """Stop polling it."""
         with self._lock:
             self._asked.pop(key, None)
 
@@ -201,7 +201,7 @@ class Poller:
         return False
 
     def _period_seconds(self, most_per_second: float = _MAX_POLLS_PER_SECOND) -> float:
-        """Return the time between two of a job, as there may be no more of all jobs."""
+        """Return the seconds between two polls of one job, so that all jobs together stay below the limit."""
         return max(self._poll_seconds, len(self._asked) / most_per_second)
 
     def _fresh_seconds(self) -> float:

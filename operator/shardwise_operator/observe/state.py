@@ -77,13 +77,13 @@ class State:
         phase: what it is doing.
         reason: why, as one CamelCase word.
         message: why, for people.
-        round: the number of the round, the life of a job from its start or a resume to its suspension or end; None
-            before the first.
+        round: the number of the round, the life of a job from one start of all its pods to the next; None before the
+            first.
         preflight: the plan that comes before the round's pods; None without one.
         attempts: by host ("<slice>-<host>"), the number of its current pod. It counts up before a pod is created.
             The plan's pod has its own, under "plan".
         pods: by host, the UID of its current pod, once that is created; that of the plan until its verdict.
-        charged: the losses of this round since a newer checkpoint, by cause.
+        charged: the losses since a newer checkpoint, or since the last start or resume, by cause.
         charged_step: the step of the newest checkpoint at the last of them; None without one.
         last_loss: by slice, what it lost with its last charge and soon after.
         losses: the same as `charged` in the whole life of the job.

@@ -58,5 +58,5 @@ def metadata(seen: Observed, name: str) -> dict[str, Any]:
 
 
 def owner(seen: Observed) -> dict[str, Any]:
-    """The job as the one that its objects belong to."""
+    """The owner reference to the job."""
     return TRAINING_JOBS.reference(seen.name, seen.uid) | {"controller": True, "blockOwnerDeletion": True}

@@ -112,7 +112,10 @@ def _labels(seen: Observed, host: str) -> dict[str, str]:
 
 
 def _tolerations(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Ours first, for of those that fit a taint the first one counts: one of every taint would tolerate it for ever."""
+    """Return all tolerations, ours first.
+
+    Of those that match a taint the first counts: a job's toleration of every taint would keep its pod on a lost node.
+    """
     of_class = [as_data(toleration) for toleration in snapshot.machine.spec.tolerations]
     asked = [*of_class, *snapshot.pod.spec.get("tolerations", [])]
     named = {each.get("key") for each in asked if each.get("effect") in (None, "NoExecute")}

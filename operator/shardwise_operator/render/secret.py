@@ -1,8 +1,8 @@
 """The Secret of a job: the gang's token, which never leaves the pods, and the status token, which the operator has too.
 
 Both follow from the operator's key and the job's UID, so nothing has to be read back: the operator may create Secrets,
-and may not read them. A job keeps its Secret for life, so that after a change of the key its status token is of the key
-before.
+and may not read them. A job keeps its Secret for life, so after the key is rotated its status token is still that of
+the previous key.
 """
 
 import hmac

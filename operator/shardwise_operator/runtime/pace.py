@@ -50,7 +50,7 @@ class Limiter:
             self._next = max(self._next, self._clock() + min(seconds, _MOST_PAUSE_SECONDS))
 
 
-def backoff_seconds(failures: int, *, first: float, most: float) -> float:
+def retry_seconds(failures: int, *, first: float, most: float) -> float:
     """Return the pause before the next try after `failures` in a row, from 1: doubled each time, up to `most`.
 
     Half of it is chance, so that many who failed together do not come back together.

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from shardwise_operator.runtime.metrics import Metrics
-from shardwise_operator.runtime.pace import backoff_seconds
+from shardwise_operator.runtime.pace import retry_seconds
 
 # The namespace and name of a job.
 Key = tuple[str, str]
@@ -54,7 +54,7 @@ class WorkQueue:
         with self._changed:
             self._failures[key] = failures = self._failures.get(key, 0) + 1
         self._metrics.retries.inc()
-        self.add_after(key, backoff_seconds(failures, first=_FIRST_BACKOFF_SECONDS, most=_MOST_BACKOFF_SECONDS))
+        self.add_after(key, retry_seconds(failures, first=_FIRST_BACKOFF_SECONDS, most=_MOST_BACKOFF_SECONDS))
 
     def forget(self, key: Key) -> None:
         """Reset the key's backoff after a pass that succeeded."""

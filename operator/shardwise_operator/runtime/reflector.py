@@ -16,7 +16,7 @@ from shardwise_operator.runtime.answers import EventStream
 from shardwise_operator.runtime.errors import GoneError, KubernetesError
 from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
-from shardwise_operator.runtime.pace import backoff_seconds
+from shardwise_operator.runtime.pace import retry_seconds
 from shardwise_operator.runtime.store import Change, Changes, Store
 from shardwise_operator.runtime.transport import Api
 
@@ -103,7 +103,7 @@ class Reflector:
                 _log.warning("%s: trying again: %s", self.kind.plural, error)
             failures = 0 if time.monotonic() - began >= _STABLE_SECONDS else failures + 1
             if failures:
-                self._stopped.wait(backoff_seconds(failures, first=_FIRST_BACKOFF_SECONDS, most=_MOST_BACKOFF_SECONDS))
+                self._stopped.wait(retry_seconds(failures, first=_FIRST_BACKOFF_SECONDS, most=_MOST_BACKOFF_SECONDS))
 
     def _list(self) -> None:
         objects: Objects = []

@@ -170,6 +170,6 @@ class Applier:
             outcome.made.append((step.kind, found))
 
     def _request(self, seen: Observed, step: RequestStop | RequestSave) -> bool:
-        """Send a request; return whether host 0 has taken it, which is known in a later pass at the earliest."""
+        """Send a request; return whether host 0 has accepted it, which no pass knows that sends it."""
         target = Target(pod="", address=step.address, tokens=self._tokens.statuses(seen.uid))
         return self._requests.send(seen.key, target, step)

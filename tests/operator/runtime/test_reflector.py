@@ -169,7 +169,7 @@ def test_a_broken_server_is_asked_ever_less_often(
         pauses.append(failures)
         return 0.01
 
-    monkeypatch.setattr(module, "backoff_seconds", pause)
+    monkeypatch.setattr(module, "retry_seconds", pause)
     script.lists.extend([Answer("oops", status=500), Answer("<html>", status=200), listing(version=7)])
     script.watches.extend(
         [

@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     tokens: list[int]
     """What the model goes on from."""
     text: str
-    """What is written before that which it makes."""
+    """Text that is written before the generated text."""
     line: Mapping[str, Any]
     """What its line of JSON begins with."""
 

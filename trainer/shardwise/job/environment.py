@@ -14,7 +14,7 @@ from shardwise.protocol.contract import cache_directory
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 # Simulated devices are threads that meet in every sum. XLA ends the process when one is 40 seconds late, which a busy
 # machine or a laptop that slept can be.
-PATIENCE = (
+COLLECTIVE_TIMEOUT_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
 )
@@ -84,7 +84,8 @@ def _simulated(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, st
     topology = topology_of(job.spec.hardware)
     assert topology is not None, "the rules have passed the topology"
     flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
-    patience = () if job.spec.program else PATIENCE  # a program brings its own JAX; `shardwise.init` adds them to ours
+    # A program brings its own JAX; `shardwise.init` adds them to ours.
+    waits = () if job.spec.program else COLLECTIVE_TIMEOUT_FLAGS
     tunables = [one for one in environment.get("GLIBC_TUNABLES", "").split(":") if one]
     if not any(one.startswith(_MALLOC_PAGES) for one in tunables):
         tunables.append(HUGE_PAGES)
@@ -92,7 +93,7 @@ def _simulated(job: TrainingJob, environment: Mapping[str, str]) -> dict[str, st
         "GLIBC_TUNABLES": ":".join(tunables),
         "NPROC": str(_THREADS_PER_DEVICE * topology.devices_per_host),
         "JAX_NUM_CPU_DEVICES": str(topology.devices_per_host),  # wins over XLA's flag
-        "XLA_FLAGS": " ".join([*patience, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
+        "XLA_FLAGS": " ".join([*waits, *flags, f"{_DEVICE_COUNT}={topology.devices_per_host}"]),
     }
 
 

@@ -222,7 +222,7 @@ CHECKPOINT_EVERY = "10m"
 
 
 def padded_vocab_size(vocab_size: int) -> int:
-    """Return the rows of the token table as stored: the next multiple of 128, whatever the mesh."""
+    """Return the rows of the token table as stored: the next multiple of `VOCAB_MULTIPLE`, whatever the mesh."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 

@@ -1,10 +1,11 @@
 """The agent as the first process of a pod. `python -m shardwise.launcher.pod`.
 
 It makes an `AgentConfig` of the variables and mounts that `protocol/pods.py` names, and leaves a termination record.
-The agent is the laptop's (`agent_main.py`), but for three points. SIGTERM means that this pod goes away, not that the
-run stops: the run is saved, and goes on when the host has another pod. Host 0 claims the run directory, as the command
-does on a laptop; what is in a bucket is copied to and from a folder of the host's own (`agent/run_copy.py`). And the
-pod's log shows the events of the run, which with a bucket only host 0 has, and the output of this host's trainer.
+The agent is the same as on a laptop (`agent_main.py`), with three differences. SIGTERM means that this pod goes away,
+not that the run stops: the run is saved, and goes on when the host has another pod. Host 0 claims the run directory, as
+the command does on a laptop; what is in a bucket is copied to and from a folder of the host's own
+(`agent/run_copy.py`). And the pod's log shows the events of the run, which with a bucket only host 0 has, and the
+output of this host's trainer.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The folder of a command for what goes away with the run: sockets, progress, tokens, Ray's files.
+"""The temporary folder of a command, removed with the run: sockets, progress, tokens, Ray's files.
 
 In a pod the operator mounts one.
 """

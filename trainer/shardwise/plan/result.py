@@ -74,7 +74,8 @@ class Bubble(_Result):
     ticks: int
     """Of one pass; in each a stage does one visit of a microbatch, or nothing."""
     idle_share: float
-    """Of all stages' ticks. They compute then too, what nobody looks at: it is in the program's FLOPs."""
+    """As a share of all stages' ticks. Idle stages compute too, on data nobody uses; the program's FLOPs include
+    that."""
 
 
 class Bound(_Result):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shardwise.job.environment import PATIENCE
+from shardwise.job.environment import COLLECTIVE_TIMEOUT_FLAGS
 from shardwise.program import endings
 from shardwise.program.run import Run
 from shardwise.protocol.contract import progress_name
@@ -61,7 +61,7 @@ def init(
         raise UsageError("shardwise.init() was called in a thread; only the main thread can take signals")
     sys.excepthook = _failed
     # XLA reads them when the first device is asked for; what is there already wins.
-    os.environ["XLA_FLAGS"] = " ".join((*PATIENCE, os.environ.get("XLA_FLAGS", ""))).strip()
+    os.environ["XLA_FLAGS"] = " ".join((*COLLECTIVE_TIMEOUT_FLAGS, os.environ.get("XLA_FLAGS", ""))).strip()
     stack = ExitStack()
     place = Place.of(os.environ)
     _run = Run(

@@ -112,7 +112,10 @@ class JobStatus(StrictModel):
         None, description="When all pods of this round first ran; the deadline counts from it."
     )
     completion_time: _Time | None = Field(None, description="When the job ended.")
-    round: _Number | None = Field(None, description="How often the job was resumed.")
+    round: _Number | None = Field(
+        None,
+        description="The number of the round, from 0; it grows when all pods are made anew, as by a resume.",
+    )
     preflight: Preflight | None = Field(None, description="The plan that comes before the pods.")
     attempts: dict[_HostName, _Number] = _map(MAX_HOSTS, "The number of each host's pod, by slice-host.")
     pods: dict[_HostName, _Word] = _map(MAX_HOSTS, "The UID of each host's pod, by slice-host.")

@@ -1,7 +1,8 @@
 """DIR/logs/leader: where host 0 is. It writes its address there, and every other host reads it.
 
-A host that finds its leader therefore sees the run directory that the leader writes to. One that did not would train
-on, and restore, something else. In a cluster this replaces a DNS name: the run directory is there anyway.
+A host that finds its leader therefore sees the run directory that the leader writes to. A host that saw another
+directory would read other data and restore other checkpoints. In a cluster this replaces a DNS name: the run directory
+is there anyway.
 """
 
 from pathlib import Path

@@ -48,11 +48,11 @@ class LeaderRecord(Message):
     """The state of a run's leader.
 
     `run` is the command's life that it belongs to; `restarts` count over the life of the run directory, `used` over
-    that of the command. `fresh` is true until a checkpoint is committed under this command: so long, what its command
-    line asked of the start still holds. `began_at` is the time of its first attempt, in seconds since the epoch. `led`
-    is false once the leader has left in good order. `goodput` is the wall time up to `written_at` in seconds by
-    category, with lost steps not yet told apart; `metrics_offset` is where the metrics of this command begin. `session`
-    counts Ray sessions. `result` is None until the run has ended.
+    that of the command. `fresh` is true until a checkpoint is committed under this command: until then, what the
+    command line asked of the start (--fork, --step) still applies. `began_at` is the time of its first attempt, in
+    seconds since the epoch. `led` is false once the leader has left in good order. `goodput` is the wall time up to
+    `written_at` in seconds by category, with lost steps not yet told apart; `metrics_offset` is where the metrics of
+    this command begin. `session` counts Ray sessions. `result` is None until the run has ended.
     """
 
     run: str

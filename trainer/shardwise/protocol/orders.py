@@ -1,6 +1,6 @@
 """The orders of a trainer: one message of its agent on the socket that is the trainer's standard input.
 
-When its imports are done, the process sends its number and a handle of itself there, and waits. The orders may come
+When its imports are done, the process sends its pid and a pidfd there, and waits. The orders may come
 with a socket and a log for another process: then it first forks one that waits in its place. So imports are done once
 on a host, however often trainers are started there, and what was imported is in memory once.
 

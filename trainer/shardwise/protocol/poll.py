@@ -14,7 +14,7 @@ SIGNATURE = "Shardwise-Signature"  # the header
 
 
 class Poll(Message):
-    """A follower is there, and would join the Ray session.
+    """A follower's sign of life, and its request to join the Ray session.
 
     `run` names one life of the command, or one round of a job; `sees` is the agent that the follower takes for the
     leader. `pod_attempt` counts the agents that the host had before, if that is known. `address` is the host's ip.

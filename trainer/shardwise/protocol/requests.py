@@ -36,7 +36,7 @@ class ReadStacks(Message):
 
 
 class Watch(Message):
-    """Report as soon as the report's version is not `after`, or after so many seconds; answered by a `Report`."""
+    """Send a `Report` once its version differs from `after`, at the latest after `seconds`."""
 
     op: Literal["watch"] = "watch"
     after: int

@@ -68,7 +68,7 @@ class FailedSaves(Message):
 
 
 class StuckHost(Message):
-    """A host that SIGKILL does not free of its last trainer: `message` names the process, `address` is the host's."""
+    """A host whose last trainer even SIGKILL does not end: `message` names the process, `address` is the host's."""
 
     host: int
     address: ShortText

@@ -1,4 +1,4 @@
-"""Which errors of disks, network volumes and buckets may pass by themselves, and how often one tries again.
+"""Which errors of disks, network volumes and buckets may be transient, and how often to retry.
 
 An error that may pass becomes a `StorageError` if it has not passed in time. One that may not, such as a permission, is
 for a person to mend, and an error of the code that met it.
@@ -70,7 +70,7 @@ def in_words(error: Exception, words: str, otherwise: type[ShardwiseError]) -> S
 
 
 def with_retries(act: Callable[[], _Result], beat: Callable[[], None] = lambda: None) -> _Result:
-    """Return what `act` returns; try it again while its error may pass. It must bear being done twice.
+    """Return what `act` returns; try it again while its error may pass. It must be safe to run twice.
 
     `beat` is called before each further try.
     """

@@ -73,7 +73,7 @@ def scatter(place: Placement, gradient: Array) -> Array:
 def fold(gradient: Array, ways: int) -> Array:
     """Join narrow rows to rows of a multiple of `EVEN` elements, if every part keeps a multiple of `_ROWS` rows.
 
-    It is what a TPU scatters along its first axis over so many devices as it is asked to. Rows of four times `EVEN` are
+    In this form a TPU does scatter along the first axis over that many devices, as asked. Rows of four times `EVEN` are
     tried first: some rings of 16 chips pad rows of 4096, which moves 6 % more.
     """
     rows, width = gradient.shape[0], math.prod(gradient.shape[1:])

@@ -1,4 +1,4 @@
-"""Where every array lives: the mesh, the tables from axis names to mesh axes, and named arrays as plain ones.
+"""How every array is sharded: the mesh, the tables from axis names to mesh axes, and named arrays as plain ones.
 
 Only this file, the config, and the model with what it is made of know haliax; the rest of the trainer sees arrays in a
 flat dict with their axis names beside them.

@@ -128,7 +128,10 @@ def _evaluate(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
 
 
 def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, tuple[Array, Head]]:
-    """Do the same with derivatives: hidden's summed over tensor, the head's for this device's tokens alone."""
+    """Like `_evaluate`, with derivatives.
+
+    Those of the hidden states are summed over tensor, those of the head are of this device's tokens only.
+    """
     head, tokens = _gathered(settings, head, tokens)
 
     def block(head_slope: Head, block: Tokens) -> tuple[Head, tuple[LossSums, Array]]:

@@ -185,8 +185,8 @@ def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers)
 def _mfu_text(token_flops: int, hardware: Peak) -> str:
     """Explain how the MFU of the log lines is computed."""
     return (
-        f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 6 layers x position x embed; "
-        f"recomputation not counted) over {hardware.source}"
+        f"MFU: {token_flops / 1e6:.1f} MFLOP a token (6 per parameter in a matrix + 12 x heads x head size "
+        f"x keys seen; recomputation not counted) over {hardware.source}"
     )
 
 

@@ -8,8 +8,8 @@ computes too, on whatever has arrived; nobody looks at it, and its gradient is z
 Microbatch m is embedded, and its loss computed, by the devices of stage m % S. A second ring, the other way round,
 takes what is embedded to stage 0, one in a tick, and what is finished back in the same slots.
 
-This runs inside a shard_map that is manual over `pipeline`. It knows nothing of the model, and the way back is what
-autodiff makes of the way there: the stages in a mirror.
+This runs inside a shard_map that is manual over `pipeline`. It knows nothing of the model, and the backward pass is
+what autodiff derives from the forward one: the stages in reverse.
 """
 
 from collections.abc import Callable

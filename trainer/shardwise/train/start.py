@@ -140,7 +140,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
             compiled_evaluation = None if evaluation is None else evaluation.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a refusal or a stop does not wait for the compiler
-    # Only now that the earlier checkpoint has been restored: a failure before this line leaves the later ones in place.
+    # Only now that the earlier checkpoint has been restored: a failure before this leaves the later ones committed.
     aside = [] if orders.step is None or not peers.writes else set_aside(root, orders.step)
     goes_on = restored if restored and not origin.weights_only else None
     first_step = goes_on.step if goes_on else 0

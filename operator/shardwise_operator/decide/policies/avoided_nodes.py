@@ -1,4 +1,4 @@
-"""A pod that has to leave its node, and no other node takes it: after a while it may go back.
+"""If no other node takes a pod that had to leave its node, let it go back after a while.
 
 The wait is shorter than `recovery.replaceWithin` at its default, after which the launcher releases the other hosts.
 """

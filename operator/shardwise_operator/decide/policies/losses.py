@@ -110,7 +110,7 @@ def _lost(seen: Observed) -> Iterator[tuple[str, Lost]]:
 
 
 def _known(seen: Observed, slice_: int, causes: Iterable[str], now: float) -> bool:
-    """Return whether these hosts of one slice belong to a loss that is charged already: it takes each host once."""
+    """Return whether these hosts belong to a loss that is charged already, which has each host at most once."""
     last = seen.state.last_loss.get(str(slice_))
     if last is None or now - last.at > _TOGETHER_SECONDS:
         return False

@@ -22,7 +22,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     for slice_ in sorted(seen.gone_places):
         state = relocate_slice(seen, state, slice_)
     slices = ", ".join(map(str, sorted(seen.gone_places)))
-    message = f"placed anew, for their place has no node any more: slices {slices}"
+    message = f"moved elsewhere, because their place has no nodes left: slices {slices}"
     return Plan.warning(replace(state, not_before=max(now, state.not_before or 0.0)), RELOCATED, message)
 
 

@@ -1,4 +1,4 @@
-"""Warn by the condition NoticeTooShort, before it happens, that a pod that is told to go has not the time to save.
+"""Set the condition NoticeTooShort in advance if a pod that is told to go would not have time to save.
 
 The time that a save takes is that of the last one. The notice is the pods' grace period, or less on nodes that go
 sooner.

@@ -1,4 +1,6 @@
-"""Slices land whole: hosts that wait behind their scheduling gate go where the first host of their slice went.
+"""Open the scheduling gates of a slice's other hosts once its first host has a place: slices land whole.
+
+The first host's place is found by the scheduler, by the anti-affinity of `render/pods.py`.
 
 Only classes with a `placementLabel` have gates; each value of that label is a place for one slice, as a TPU node pool.
 """

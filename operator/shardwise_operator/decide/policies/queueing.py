@@ -153,7 +153,7 @@ def _stopped(seen: Observed, now: float) -> bool:
 
 
 def _age_seconds(seen: Observed, now: float) -> float | None:
-    """Return how long ago the work began that would be lost with the job; None while it has done none."""
+    """Return the age of the work that the job would lose; None while there is none."""
     if seen.state.ran_at is None:
         return None
     return now - max(seen.state.ran_at, seen.saved_at or 0.0)

@@ -1,4 +1,4 @@
-"""Start a round: the life of a job from its start, or from a resume, to its suspension or end.
+"""Start a round, the first one too: the life of a job from one start of all its pods to the next, or to its end.
 
 A round starts if the job goes with its class; what it is made of is fixed from then on, in a snapshot. The next pass
 creates its pods, once the status has the round. They have new names, because the attempts of their hosts go on.

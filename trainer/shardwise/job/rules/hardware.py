@@ -69,7 +69,7 @@ def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
     mesh = job.spec.training.mesh
     if topology_of(job.spec.hardware) is None or mesh_shape(job):
         return
-    devices, replica = num_devices(job.spec.hardware), mesh.replica or 1
+    devices, replica = num_devices(job.spec.hardware), mesh.replica or job.spec.hardware.slices
     left, rest = divmod(devices, replica)
     if rest:
         yield wrong(f"{_MESH}.replica", replica, f"a size that divides {devices} devices: {any_of(divisors(devices))}")

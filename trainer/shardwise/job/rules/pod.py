@@ -1,4 +1,4 @@
-"""Rules on the pods of a job: a template without privileges or names of ours, and a run's files on a shared volume.
+"""Rules on the pods of a job: a template without privileges, without names of ours, and with the class's nodes.
 
 Kubernetes itself checks the rest of a template when the first pod is made.
 """
@@ -10,7 +10,12 @@ from typing import Any
 
 from shardwise.job.accelerators import offered
 from shardwise.job.document import shown, wrong
-from shardwise.job.paths import is_url
+from shardwise.job.rules.places import (
+    a_bucket_has_the_checkpoints_too,
+    checkpoints_are_shared,
+    directory_is_shared,
+    tokens_are_shared,
+)
 from shardwise.job.spec import Pod, TrainingJob
 from shardwise.job.spec.base import ABSOLUTE_PATH_WORDS
 from shardwise.job.spec.pod import TEMPLATE, Schema
@@ -19,7 +24,6 @@ from shardwise.protocol.errors import Problem
 from shardwise.protocol.pods import AGENT, JOB_MOUNT, OWN_VARIABLE_PREFIXES, SCRATCH_MOUNT, TOKEN_MOUNT
 from shardwise.protocol.text import any_of, close_to
 
-SHARED_SOURCES = ("persistentVolumeClaim", "csi")
 OWN_MOUNTS = (JOB_MOUNT, TOKEN_MOUNT, SCRATCH_MOUNT, "/tmp", "/dev", "/proc", "/sys")  # noqa: S108  mounts of the pod
 OWN_MARKS = "shardwise.dev/"
 OWN_VOLUMES = ("shardwise-", "machine-")
@@ -58,9 +62,7 @@ REFUSED: tuple[tuple[str, str, bool | int | str | None, str], ...] = (
     ),
 )
 
-_BUCKETS = ("gs://", "s3://")
-_PATH = "spec.pod"
-_TEMPLATE = f"{_PATH}.template"
+_TEMPLATE = "spec.pod.template"
 _TYPES: dict[str, tuple[type, str]] = {
     "object": (dict, "a mapping"),
     "array": (list, "a list"),
@@ -176,37 +178,6 @@ def mounts_name_volumes(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
                 yield wrong(f"{path}.name", mount["name"], expected)
 
 
-def directory_is_shared(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """The run directory lies in a bucket, or on a volume that every host sees and may write to."""
-    if not is_url(pod.directory):
-        yield from _on_shared_volume(pod, f"{_PATH}.directory", pod.directory, other="gs://, s3:// or ")
-
-
-def a_bucket_has_the_checkpoints_too(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Without a shared volume the checkpoints have a URL as well; a program's lie in its run directory."""
-    if is_url(pod.directory) and not (job.spec.checkpoint_path or "").startswith(_BUCKETS):
-        expected = (
-            "a folder on a volume: in a bucket only the run directory of a job can lie that has its checkpoints there"
-        )
-        hint = "set training.checkpoint.path to gs:// or s3:// too; an own program needs a volume"
-        yield wrong(f"{_PATH}.directory", pod.directory, expected, hint)
-
-
-def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Checkpoints have a URL or lie on a volume that every host sees and may write to."""
-    path = job.spec.checkpoint_path
-    if path is not None and not is_url(path):
-        yield from _on_shared_volume(pod, "spec.training.checkpoint.path", path, other="a URL, or ")
-
-
-def tokens_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """What the hosts make together is where all of them see it, as checkpoints are."""
-    training = job.spec.training_if_any
-    store = training.data.store if training else None
-    if store is not None and not is_url(store):
-        yield from _on_shared_volume(pod, "spec.training.data.store", store, other="a URL, or ")
-
-
 def selectors_keep_to_the_class(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
     """A job chooses among the nodes of its class; it takes no others."""
     hardware = job.spec.hardware
@@ -230,24 +201,6 @@ def _at(group: Any, below: str, path: str = _TEMPLATE) -> Iterator[tuple[str, di
             yield from _at(item, rest, f"{path}.{index}")
     elif part in group:
         yield from _at(group[part], rest, f"{path}.{part}")
-
-
-def _on_shared_volume(pod: Pod, path: str, folder: str, *, other: str = "") -> Iterator[Problem]:
-    sources = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}
-    shared = [
-        mount["mountPath"]
-        for mount in pod.agent.get("volumeMounts", [])
-        if not mount.get("readOnly") and _is_shared(sources.get(mount["name"], {}))
-    ]
-    place = PurePosixPath(folder)
-    if ".." in place.parts or not any(place.is_relative_to(mount) for mount in shared):
-        expected = f"a folder below a mount of a volume that all hosts share ({' or '.join(SHARED_SOURCES)})"
-        hint = "" if shared else f"the container {AGENT} of {_TEMPLATE} mounts none that may be written to"
-        yield wrong(path, folder, f"{other}{expected}" + (f": {any_of(shared)}" if shared else ""), hint)
-
-
-def _is_shared(volume: dict[str, Any]) -> bool:
-    return any(source in volume and not volume[source].get("readOnly") for source in SHARED_SOURCES)
 
 
 _RULES = (

@@ -1,6 +1,7 @@
 """The `recovery` section: what a run survives, and for how long it waits."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
@@ -10,6 +11,7 @@ from shardwise.protocol.strict_model import StrictModel
 
 MAX_BACKOFF_SECONDS = 300.0
 
+_Cause = TypeVar("_Cause", bound=str)
 _Budget = Annotated[int, Field(ge=0, le=1_000_000), Unit("times")]
 
 
@@ -54,6 +56,17 @@ class Recovery(StrictModel):
         description="Time for all hosts to be there at first; in clusters from the first one, or a queue's admission.",
     )
     replace_within: Duration = Field(Duration("10m"), description="Time within which a lost host must be back.")
+
+
+def charged(counts: Mapping[_Cause, int], cause: _Cause, limit: int, *, newer: bool) -> dict[_Cause, int] | None:
+    """Return the restarts by cause after one more for `cause`; None if its budget of `limit` does not allow it.
+
+    `newer` says that a checkpoint was committed since the last one, which refills all budgets. A month of training has
+    many faults; only a run that fails again and again without reaching a checkpoint has to end.
+    """
+    left: Mapping[_Cause, int] = {} if newer else counts
+    count = left.get(cause, 0)
+    return None if count >= limit else {**left, cause: count + 1}
 
 
 def backoff_seconds(first_seconds: float, count: int) -> float:

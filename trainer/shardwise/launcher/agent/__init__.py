@@ -1,1 +1,1 @@
-"""The agent of one host: its trainer process, its server, its bond to the leader."""
+"""The agent of one host: its trainer process, its server, its connection to the leader."""

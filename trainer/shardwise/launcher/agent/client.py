@@ -17,7 +17,7 @@ from shardwise.protocol.run_status import RunStatus
 _POLL_SECONDS = 0.3
 _MOST_POLLS_PER_SECOND = 400.0
 _SECONDS = 2.0
-_MOST_BYTES = 16 << 20  # the status of the largest gang is a twentieth of it
+_MOST_BYTES = 16 << 20  # the status of the largest run is a twentieth of it
 
 
 class NoLeaderError(Exception):

@@ -28,7 +28,7 @@ _MOST_LOOKS_PER_SECOND = 50.0  # of all hosts together
 
 
 class Follower:
-    """One host's bond to the leader."""
+    """One host's connection to the leader."""
 
     def __init__(self, config: AgentConfig, host: Host, copy: "RunCopy | None") -> None:
         """Know no leader yet; `copy` is that of a run directory in a bucket."""

@@ -36,7 +36,7 @@ _STEP_NEWS_SECONDS = 0.25
 
 
 class Host:
-    """The trainer of one host.
+    """One host: its trainer, the one on standby, and what it reports.
 
     Args:
         config: the agent's.

@@ -1,4 +1,4 @@
-"""One trainer process that has its orders: signalled, watched, and ended. How it came to be is in `standby.py`."""
+"""One trainer process that has its orders: signalled, watched, and ended. `standby.py` starts it."""
 
 import asyncio
 import os

@@ -151,7 +151,7 @@ class Attempt:
         return answers
 
     def _unexplained(self, answers: Mapping[int, Ended | None]) -> list[int]:
-        """Take in what is polled of trainers whose hosts have not answered; return those of which nothing is known."""
+        """Take the exits that polls report for hosts that have not answered; return the ranks still unexplained."""
         silent = [rank for rank, answer in answers.items() if answer is None]
         polled = self._state.members.ended()
         for rank in silent:

@@ -4,7 +4,7 @@ A pure decision on counts. The limits are in the job's `recovery` section.
 """
 
 from shardwise.job.spec import Restarts
-from shardwise.job.spec.recovery import backoff_seconds
+from shardwise.job.spec.recovery import backoff_seconds, charged
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.leader_record import Used
 
@@ -17,14 +17,11 @@ def charge(used: Used, cause: Cause, *, restarts: Restarts, committed: int) -> U
 
     `committed` is the newest committed step, -1 without one.
     """
-    # A new checkpoint refills every budget. A month of training has many faults; only a run that fails again and again
-    # without reaching a checkpoint has to end.
-    if committed > used.committed:
-        used = Used(committed=committed)
-    count = used.counts.get(cause, 0)
-    if count >= restarts.of(cause):
+    newer = committed > used.committed
+    counts = charged(used.counts, cause, restarts.of(cause), newer=newer)
+    if counts is None:
         return None
-    return Used(counts={**used.counts, cause: count + 1}, in_a_row=used.in_a_row + 1, committed=used.committed)
+    return Used(counts=counts, in_a_row=1 if newer else used.in_a_row + 1, committed=max(committed, used.committed))
 
 
 def wait_seconds(used: Used, cause: Cause, first_seconds: float) -> float:

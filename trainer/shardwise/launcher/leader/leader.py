@@ -46,7 +46,7 @@ _WELL = {
 
 
 class Leader:
-    """The leader."""
+    """Leads one run: attempt after attempt, until a result or until this host leaves."""
 
     def __init__(self, config: AgentConfig, job: TrainingJob, host: Host, copy: "RunCopy | None") -> None:
         """Take the run over from its last leader, if it had one; start nothing yet."""
@@ -227,7 +227,7 @@ def _times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
 
 
 def _or_by_leaving(ending: Ending, hosts: Sequence[int]) -> Ending:
-    """Return the bad end before a first step, or that these hosts leave where this explains it."""
+    """Return this bad end before a first step, or a lost host in its place if hosts that leave explain it."""
     # Trainers that are stopped while they meet end one by one, and those that wait for one of them fail by that.
     if not hosts or ending.exit is None or not follows_from_a_peer(ending.exit):
         return ending

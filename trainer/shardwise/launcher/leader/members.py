@@ -59,7 +59,7 @@ class Members:
         self._stepped_at = max(self._stepped_at, began_at)
 
     def discount_pause(self, seconds: float) -> None:
-        """Forgive every host so many seconds of silence, in which the leader itself could not listen."""
+        """Do not count this many seconds of silence against any host: the leader itself could not listen."""
         for member in self._members.values():
             member.seen_at += seconds
 
@@ -73,7 +73,7 @@ class Members:
         return [StuckHost(host=poll.host, address=poll.address, message=poll.stuck) for poll in polls if poll.stuck]
 
     def ended(self) -> dict[int, Exit]:
-        """Return how the trainers have ended of which a host's last poll says so."""
+        """Return how trainers ended, for each host whose last poll reports it."""
         return {host: member.poll.ended for host, member in self._members.items() if member.poll.ended}
 
     def never_polled(self) -> list[int]:

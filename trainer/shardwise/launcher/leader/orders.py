@@ -13,7 +13,7 @@ from shardwise.protocol.program import rendezvous
 
 
 def orders_of(number: int, state: LeaderState) -> Callable[[int], Orders]:
-    """Return a function from a rank to its orders in the attempt of this number, which meets at ports of its own."""
+    """Return a function from a rank to its orders in the attempt of this number, at ports of its own."""
     config, hardware = state.config, state.job.spec.hardware
     coordinator = f"{config.address}:{free_port(config.address)}"
     meeting = rendezvous(config.address, free_port(config.address)) if state.job.spec.program else {}

@@ -1,4 +1,4 @@
-"""What the exit of an own program means that was told to stop. Pure."""
+"""What the exit code of an own program means after it was told to stop. Pure."""
 
 from shardwise.protocol.contract import ExitCode, Phase, Progress
 from shardwise.protocol.orders import STOP_SIGNAL

@@ -1,6 +1,6 @@
 """What the leader of a run knows and works with, in one place: `leader.py` makes it, and hands it to its parts.
 
-It has one of each part, the record for a successor, the ledger of the run's time, and the run's phase. Only `leader.py`
+It holds the leader's parts, the record for a successor, the account of wall time, and the run's phase. Only `leader.py`
 changes the record's run and phase; the others read them.
 """
 

@@ -1,9 +1,9 @@
 """Whether the trainers still make progress: stalled or hung, and on which rank.
 
 Pure: it works on the last reports of all ranks and on how long things usually take in this run; time is passed in. No
-phase is exempt, but each has a patience of its own. Until a step is complete, when the progress record says little, a
-process that uses its processors counts as making progress. How long the first step takes nobody knows: it is not
-stalled, but can be hung.
+phase is exempt, but each may last a different time. Until a step is complete, when the progress record says little, a
+process that uses its processors counts as making progress. How long a first step takes cannot be known: it never counts
+as stalled, but can be hung.
 """
 
 import math
@@ -58,7 +58,10 @@ class RankState:
         )
 
     def still_seconds(self, *, knows_steps: bool) -> float:
-        """For how long it has made no progress. Once this run knows steps, only its progress record counts in them."""
+        """Return how long it has made no progress.
+
+        Once a step has completed, only the progress record counts during a step.
+        """
         before_steps = _PHASES.index(self.phase) < _PHASES.index(Phase.STEP)
         if before_steps or (self.phase == Phase.STEP and not knows_steps):
             return min(self.idle_seconds, self.resting_seconds)
@@ -114,7 +117,7 @@ class Baseline:
         times = [seconds for history in self._steps.values() for seconds in history]
         return median(times) if times else None
 
-    def patience_seconds(self, phase: Phase) -> float:
+    def stall_after_seconds(self, phase: Phase) -> float:
         """Return how long a rank may make no progress in a phase before it counts as stalled."""
         if phase == Phase.STEP:
             baseline = self.step_seconds
@@ -132,12 +135,12 @@ def judge(states: Sequence[RankState], baseline: Baseline, hang_after_seconds: f
     # A process that the kernel has stopped does not work on its phase, so a long phase is no excuse for it.
     halted = any(state.process_state in _HALTED_STATES for state in states)
     phases = {Phase.STEP if baseline.knows_steps else Phase.START} if halted else {state.phase for state in states}
-    patience = max(
-        baseline.patience_seconds(phase) for phase in phases
+    stall_after = max(
+        baseline.stall_after_seconds(phase) for phase in phases
     )  # once per phase: it takes the median of all ranks
     # A process that works without any report is as lost as one that does nothing, if only after a longer time.
     hung = still >= hang_after_seconds or silent >= WORK_LIMIT_HANGS * hang_after_seconds
-    if not hung and still < patience:
+    if not hung and still < stall_after:
         return None
     rank = blocking_rank(states)
     return Stall(idle_seconds=silent, rank=rank, hung=hung, message=_describe(states, silent, rank))

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, and the marker that commits it: what they hold, and what is refused.
+"""The format of a checkpoint's manifest and of the marker that commits it; `save.py` writes them.
 
     step-00000040/
         arrays/<path>/zarr.json, c.0.1 ...   one zarr3 array for each path

@@ -1,4 +1,4 @@
-"""Which checkpoints go after a commit, and which count no more because the run went back to one before them."""
+"""Which checkpoints are deleted after a commit, and which stop counting because the run went back to an earlier one."""
 
 from collections.abc import Collection
 from functools import partial

@@ -1,4 +1,4 @@
-"""One save on its way to the storage, in steps that all processes take together.
+"""One save, up to the marker COMMITTED that makes it valid, in steps that all processes take together.
 
     digests -> room -> array files -> manifest.json, fence, COMMITTED
 

@@ -55,6 +55,6 @@ def _types(pattern: int, num_layers: int) -> list[str]:
 
 
 def _pattern_of(types: Sequence[str], usual: int, num_layers: int) -> int | None:
-    """Return every so many-th of these blocks sees all, the usual number if several would say the same."""
+    """Return n where every n-th of these blocks has full attention; if several n fit, the usual one."""
     candidates = (usual, *range(2, num_layers + 2))
     return next((pattern for pattern in candidates if _types(pattern, num_layers) == list(types)), None)
