@@ -1,12 +1,15 @@
 """The bill of materials and the provenance of an image, without an engine."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from images.bill import Built, Content, bill, content, differences, locked, provenance
 from packaging.utils import canonicalize_name
+
+sys.path.append(str(Path(__file__).parents[2]))
+from images.bill import Built, Content, bill, content, differences, locked, provenance  # the folder is no package
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 BUILT = Built(

@@ -2,19 +2,21 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import yaml
-from images.bill import locked
-from images.build import TARGETS, engine_here, environment
-from images.publish import publish, values
 from tests.charts.helm import CHARTS, Helm
 from tests.images.registry import Registry, registry
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
+from images.bill import locked  # the folder is no package
+from images.build import TARGETS, engine_here, environment
+from images.publish import publish, values
 
 
 @pytest.fixture
