@@ -12,11 +12,12 @@ import yaml
 from tests.charts.helm import CHARTS, Helm
 from tests.images.registry import Registry, registry
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))
+sys.path.append(str(Path(__file__).parents[2]))
 from images.bill import locked  # the folder is no package
 from images.build import TARGETS, engine_here, environment
 from images.publish import publish, values
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
