@@ -3,11 +3,13 @@
 python pod_process.py POD OPTIONS
 
 POD is a folder that stands for the pod's root, with its mounts below it. OPTIONS is JSON: {"ray": bool, "refusesRay":
-bool, "unheardSeconds": float, "copySeconds": float, "trains": bool}.
+bool, "unheardSeconds": float, "copySeconds": float, "writeSeconds": float,
+"trains": bool}.
 """
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ def main() -> None:
     if not options.get("trains"):
         config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
     run_copy.COPY_SECONDS = options.get("copySeconds", run_copy.COPY_SECONDS)
+    if "writeSeconds" in options:
+        slow_down(options["writeSeconds"])
     wait_for_hosts.UNHEARD_SECONDS = options.get("unheardSeconds", wait_for_hosts.UNHEARD_SECONDS)
     if not options.get("ray"):
         stand_in()
@@ -43,6 +47,17 @@ def main() -> None:
 async def refused(*_place: Any, **_session: Any) -> None:
     """Ray does not start."""
     raise RaySessionError("host 1 did not join Ray")
+
+
+def slow_down(seconds: float) -> None:
+    """The bucket takes so much longer for each write of what a successor needs."""
+    write = run_copy.RunCopy._write_kept
+
+    def slow(copy: run_copy.RunCopy, name: str, content: bytes) -> None:
+        time.sleep(seconds)
+        write(copy, name, content)
+
+    run_copy.RunCopy._write_kept = slow  # type: ignore[method-assign]
 
 
 def scratch_of(own: Path, host: int) -> Path:

@@ -114,6 +114,8 @@ class Leader:
         answers = await running.end()
         state.events.write("hosts", attempt=running.number, hosts=_times(running.progress))
         leaving = state.leaving if action in (Action.SAVED, Action.LEAVE) and not state.stop.is_set() else []
+        if state.leaving:
+            await state.keep()  # before they may go: their last records tell of the save
         state.end(well=action in _WELL and not leaving)
         if leaving:  # hosts are lost, but none of the work is
             message = f"{host_names(leaving)} leaves; {_WELL[action].message}"
