@@ -1,6 +1,7 @@
 """What a pass decides, which is the job's next state and the steps that lead there; and what a policy is.
 
-Every module of `policies/` is one. `decide.py` and `maintain.py` hold their two ordered lists.
+Nearly every module of `policies/` is one; two hold a class that is, and `phase.py` stands beside them. `decide.py` and
+`maintain.py` hold their two ordered lists.
 """
 
 from collections.abc import Iterable, Mapping

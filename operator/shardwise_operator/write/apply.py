@@ -73,9 +73,9 @@ class Outcome:
 class Applier:
     """Carries out the plans of all jobs."""
 
-    def __init__(self, api: Api, asks: Requests, tokens: Tokens) -> None:
+    def __init__(self, api: Api, requests: Requests, tokens: Tokens) -> None:
         """Write through `api`, and send requests to host 0 through `requests`."""
-        self._api, self._requests, self._tokens = api, asks, tokens
+        self._api, self._requests, self._tokens = api, requests, tokens
         self._pool = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="pods")
         self._changed: dict[Key, list[tuple[Patch | ReplaceStatus, float]]] = {}
 
