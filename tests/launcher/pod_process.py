@@ -57,7 +57,7 @@ def slow_down(seconds: float) -> None:
         time.sleep(seconds)
         write(copy, name, content)
 
-    run_copy.RunCopy._write_kept = slow  # type: ignore[method-assign]
+    run_copy.RunCopy._write_kept = slow  # type: ignore[method-assign,assignment]
 
 
 def scratch_of(own: Path, host: int) -> Path:
