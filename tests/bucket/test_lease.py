@@ -74,6 +74,7 @@ def test_the_same_run_goes_on_at_once(root: str) -> None:
         after.renew()
         with pytest.raises(RunDirectoryError, match="has taken over; nothing was committed"):
             before.renew()
+        assert (before.is_own(), after.is_own()) == (False, True)
         after.renew()
     with of(root, "other").held(silently) as other:
         other.renew()

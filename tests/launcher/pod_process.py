@@ -3,8 +3,7 @@
 python pod_process.py POD OPTIONS
 
 POD is a folder that stands for the pod's root, with its mounts below it. OPTIONS is JSON: {"ray": bool, "refusesRay":
-bool, "unheardSeconds": float, "copySeconds": float, "writeSeconds": float,
-"trains": bool}.
+bool, "unheardSeconds": float, "copySeconds": float, "writeSeconds": float, "outrun": bool, "trains": bool}.
 """
 
 import json
@@ -20,7 +19,9 @@ from shardwise.launcher.agent import config, run_copy
 from shardwise.launcher.leader import channel, wait_for_hosts
 from shardwise.launcher.ray.session import RaySessionError
 from shardwise.protocol import pods
+from shardwise.protocol.contract import LEADER_RECORD, LOGS
 
+LEADER_RECORD_FILE = f"{LOGS}/{LEADER_RECORD}"
 HERE = Path(__file__).parent
 
 
@@ -34,6 +35,8 @@ def main() -> None:
     run_copy.COPY_SECONDS = options.get("copySeconds", run_copy.COPY_SECONDS)
     if "writeSeconds" in options:
         slow_down(options["writeSeconds"])
+    if options.get("outrun"):
+        be_outrun()
     wait_for_hosts.UNHEARD_SECONDS = options.get("unheardSeconds", wait_for_hosts.UNHEARD_SECONDS)
     if not options.get("ray"):
         stand_in()
@@ -58,6 +61,20 @@ def slow_down(seconds: float) -> None:
         write(copy, name, content)
 
     run_copy.RunCopy._write_kept = slow  # type: ignore[method-assign,assignment]
+
+
+def be_outrun() -> None:
+    """The host 0 before writes its record once more between the first look of this one and its first write."""
+    take = run_copy.RunCopy.take_kept
+
+    def slowly(copy: run_copy.RunCopy) -> None:
+        take(copy)
+        taken = copy._read(LEADER_RECORD_FILE).value
+        while copy._read(LEADER_RECORD_FILE).value == taken:
+            time.sleep(0.05)
+        run_copy.RunCopy.take_kept = take  # type: ignore[method-assign]
+
+    run_copy.RunCopy.take_kept = slowly  # type: ignore[method-assign]
 
 
 def scratch_of(own: Path, host: int) -> Path:

@@ -105,6 +105,22 @@ def test_two_hosts_0(pods: Apart) -> None:
     assert [event["attempt"] for event in pods.events("attempt")] == [0, 1]
 
 
+def test_the_one_before_writes_while_host_0_begins(pods: Apart) -> None:
+    """Its successor begins again with what was written: no pod more is lost, and no budget charged for it."""
+    pods.start(faults=[HELD, HELD_AGAIN])
+    pods.until_step(7)
+    first = pods.processes[0]
+    pods.options |= {"outrun": True}
+    pods.make(0)
+    assert first.wait(LIMIT_SECONDS) == ExitCode.STORAGE
+    pods.until_step(12, attempt=1)
+    pods.go_on("further")
+
+    assert pods.codes() == [ExitCode.OK] * 2
+    assert pods.record(0).restarts == {"hostLost": 1}
+    assert [event["attempt"] for event in pods.events("attempt")] == [0, 1]
+
+
 def test_all_asked_to_go(pods: Apart) -> None:
     """A job that is deleted is saved; made again under another uid, on other disks, it goes on from there at once.
 

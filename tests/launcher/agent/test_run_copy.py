@@ -8,9 +8,10 @@ import pytest
 from tests.train.s3_server import serving
 
 from shardwise.launcher.agent import run_copy
-from shardwise.launcher.agent.run_copy import KEPT, RunCopy
+from shardwise.launcher.agent.run_copy import KEPT, OutrunError, RunCopy
 from shardwise.protocol.contract import JOB_FILE, LOGS, METRICS, PROGRAMS, RUN_ID, SUMMARY
 from shardwise.protocol.errors import RunDirectoryError, StorageError, TakenOverError
+from shardwise.protocol.takeover import ATTEMPT_FILE
 
 Make = Callable[..., RunCopy]
 
@@ -93,6 +94,56 @@ def test_two_that_begin_at_once(make: Make) -> None:
     first.keep(must=True)
     with pytest.raises(TakenOverError):
         second.keep(must=True)
+
+
+def test_the_one_before_writes_while_the_next_begins(make: Make) -> None:
+    """The next one begins again with what was written; once it leads, it writes over what still comes late."""
+    first, second = make(), make()
+    first.take_kept()
+    written(first, *KEPT)
+    first.keep(must=True)
+    second.is_newest = lambda: True
+    second.take_kept()
+    written(first, METRICS, text="late")
+    first.keep(must=False)
+
+    written(second, METRICS, text="stale")
+    with pytest.raises(OutrunError):
+        second.keep(must=True)
+    second.take_kept()
+    assert (second.directory / METRICS).read_text() == f"late of {METRICS}\n"
+    written(second, KEPT[-1], text="newer")
+    second.keep(must=True)
+
+    written(first, METRICS, text="later")
+    first.keep(must=False)
+    written(second, METRICS, text="newer")
+    second.keep(must=False)
+    written(first, *KEPT, text="latest")
+    with pytest.raises(TakenOverError):
+        first.keep(must=False)
+    third = make()
+    third.take_kept()
+    assert (third.directory / METRICS).read_text() == f"newer of {METRICS}\n"
+
+
+def test_no_attempt_of_one_that_was_taken_over(make: Make) -> None:
+    """A host 0 that counts an attempt when the next one leads already may not give its orders, which counts again."""
+    first, second = make(), make()
+    first.take_kept()
+    written(first, *KEPT)
+    first.keep(must=True)
+    second.is_newest = lambda: True
+    second.take_kept()
+    written(second, f"{LOGS}/leader.json", text="second")
+    second.keep(must=True)
+
+    written(first, ATTEMPT_FILE, text="first")
+    written(first, f"{LOGS}/leader.json", text="running")
+    with pytest.raises(TakenOverError):
+        first.keep(must=True)
+    written(second, ATTEMPT_FILE, text="second")
+    second.keep(must=True)
 
 
 def test_a_write_whose_answer_was_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,11 @@ class Lease:
         """
         with_retries(partial(self._say, live=True))
 
+    def is_own(self) -> bool:
+        """Return whether nobody has taken the folder from this start; ValueError, OSError if it cannot be read."""
+        holder = self._parsed(self._read()[0])
+        return holder is not None and holder.start == self._own.start
+
     def _take(self, tell: Callable[[str], None], beat: Callable[[], None]) -> None:
         seen, refused, since = b"", b"", time.monotonic()
         while True:

@@ -40,6 +40,7 @@ def claimed_in_bucket(copy: RunCopy, run: str, name: str) -> Iterator[None]:
             except RunDirectoryError:  # it lives: this took a few seconds
                 if time.monotonic() >= deadline:
                     raise
+        copy.is_newest = lease.is_own
         copy.take_kept()
         if not (copy.directory / RUN_ID).exists():  # every host 0 of the run has to be the same run to its checkpoints
             replace_file(copy.directory / RUN_ID, f"{secrets.token_hex(8)}\n", durable=False)

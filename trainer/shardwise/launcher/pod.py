@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -136,16 +136,19 @@ def _work(config: AgentConfig) -> int:
 
 def _work_in_bucket(config: AgentConfig, url: str) -> int:
     # Here, for what they stand on takes time and memory that a pod with a volume need not spend.
-    from shardwise.launcher.agent.run_copy import RunCopy  # noqa: PLC0415
+    from shardwise.launcher.agent.run_copy import OutrunError, RunCopy  # noqa: PLC0415
     from shardwise.launcher.claim_in_bucket import claimed_in_bucket  # noqa: PLC0415
 
     copy = RunCopy(config.directory, url, config.host)
     with (
         claimed_in_bucket(copy, config.run, load(config.job_file).metadata.name) if config.host == 0 else nullcontext()
     ):
-        code = _work_in(config, copy)
-        copy.finish()
-        return code
+        while True:
+            with suppress(OutrunError):
+                code = _work_in(config, copy)
+                copy.finish()
+                return code
+            copy.take_kept()
 
 
 def _work_in(config: AgentConfig, copy: "RunCopy | None" = None) -> int:

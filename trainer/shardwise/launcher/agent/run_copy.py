@@ -6,8 +6,9 @@ A host works in a folder on its own disk, as everywhere else. What others have t
     the rest   the logs and traces of their own trainers. They look up there who leads, and how the run has ended.
 
 Of what is `KEPT`, each write says which content it replaces. So of two that both take themselves for host 0, only the
-later one writes: the other learns it from its next write, and ends. What a decision rests on is copied before anything
-acts on it (`LeaderState.keep`); the rest follows within seconds, and large files less often the larger they are.
+later one writes: the other learns it from its next write, and ends. Where the earlier one writes while the later one
+begins, the later one begins again with that. What a decision rests on is copied before anything acts on it
+(`LeaderState.keep`); the rest follows within seconds, and large files less often the larger they are.
 """
 
 import asyncio
@@ -42,9 +43,10 @@ from shardwise.protocol.takeover import ATTEMPT_FILE
 
 LEADER = (f"{LOGS}/{LEADER_ADDRESS}", f"{LOGS}/{LEADER_RECORD}")
 KEPT = (
-    *LEADER,
-    *(f"{LOGS}/{name}" for name in (EVENTS, IDENTITY, LEFT_OUT, PEAK)),
+    *(f"{LOGS}/{name}" for name in (LEADER_ADDRESS, EVENTS, IDENTITY, LEFT_OUT, PEAK)),
     *(ATTEMPT_FILE, JOB_FILE, METRICS, RUN_ID, SUMMARY),
+    # Last: an attempt that a host 0 has counted, but whose record is refused, gets no orders from it.
+    f"{LOGS}/{LEADER_RECORD}",
 )
 COPY_SECONDS = 15.0
 _LOOKS = 5  # in that time
@@ -55,8 +57,12 @@ _Result = TypeVar("_Result")
 _Stamp = tuple[int, int, int]
 
 
+class OutrunError(Exception):
+    """The host 0 before has written after this one took what is kept: take it again, and begin with that."""
+
+
 class RunCopy:
-    """The copy of one host's folder.
+    """The copy of one host's folder. `is_newest` tells whether no other host 0 has come after this one.
 
     Args:
         directory: the folder.
@@ -75,6 +81,8 @@ class RunCopy:
         self._copied: dict[str, _Stamp] = {}
         self._due: dict[str, float] = {}
         self._wanted = asyncio.Event()
+        self._leads = False
+        self.is_newest: Callable[[], bool] = lambda: False  # until its lease is held
 
     def take_kept(self) -> None:
         """Take all that a successor of host 0 needs; raise as `take`."""
@@ -106,12 +114,14 @@ class RunCopy:
 
         Raises:
             TakenOverError: another process has written a file that only host 0 writes.
+            OutrunError: that was the host 0 before, and nothing was kept by this one yet.
             StorageError, RunDirectoryError: the bucket cannot be written.
 
         """
         with self._lock, nullcontext() if must else _left_to_the_next_time():
             for name in KEPT:
                 self._copy(name)
+            self._leads |= must
 
     async def run(self) -> None:
         """Copy what is due from time to time, until cancelled; raise as `keep`, but for what may pass."""
@@ -178,11 +188,17 @@ class RunCopy:
                 break
             there = self._read(name)
             if hashlib.sha256(there.value).digest() not in tried:
-                message = f"{self.url}: another host 0 has taken over this run; nothing more is written there"
-                raise TakenOverError(message)
+                self._contend()
             self._generations[name] = there.stamp.generation
         self._generations[name] = written.generation
         tried.clear()
+
+    def _contend(self) -> None:
+        """Raise unless what another host 0 has written may be written over: it was the one before, on its way out."""
+        if not self.is_newest():
+            raise TakenOverError(f"{self.url}: another host 0 has taken over this run; nothing more is written there")
+        if not self._leads:
+            raise OutrunError(self.url)
 
     def _read(self, name: str) -> Found:
         return self._folder.read(name).result()
