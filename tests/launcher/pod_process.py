@@ -74,7 +74,7 @@ def be_outrun() -> None:
             time.sleep(0.05)
         run_copy.RunCopy.take_kept = take  # type: ignore[method-assign]
 
-    run_copy.RunCopy.take_kept = slowly  # type: ignore[method-assign]
+    run_copy.RunCopy.take_kept = slowly  # type: ignore[method-assign,assignment]
 
 
 def scratch_of(own: Path, host: int) -> Path:
