@@ -11,9 +11,10 @@ from tests.cli.running import Run
 from tests.launcher.pods_apart import Apart
 from tests.train.s3_server import serving
 
+from shardwise.cli.run_directory import fetch
 from shardwise.job.load import dump, load
 from shardwise.page.gather import gather
-from shardwise.protocol.contract import CHECKPOINTS, JOB_FILE, METRICS, ExitCode, checkpoint_step
+from shardwise.protocol.contract import CACHE_VARIABLE, JOB_FILE, METRICS, ExitCode, checkpoint_step
 from shardwise.train.metrics import steps
 
 
@@ -35,10 +36,12 @@ def committed(pods: Apart) -> list[int]:
     return sorted(step for *_, folder, _ in markers if (step := checkpoint_step(folder)) is not None)
 
 
-def test_host_0_is_lost_with_its_disk(pods: Apart, undisturbed: Run, digest: str, tmp_path: Path) -> None:
+def test_host_0_is_lost_with_its_disk(
+    pods: Apart, undisturbed: Run, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run goes on under a host 0 that begins with an empty folder, to the same bits and the same losses.
 
-    What is in the bucket, copied into a folder, is the run directory: its page can be made.
+    What is in the bucket is the run directory: its page can be made.
     """
     for host in (0, 1):
         pods.make(host)
@@ -55,11 +58,8 @@ def test_host_0_is_lost_with_its_disk(pods: Apart, undisturbed: Run, digest: str
         assert (record.digest, record.attempt, record.restarts) == (digest, 1, {"hostLost": 1})
     (restored,) = [line for line in map(json.loads, pods.has(METRICS).splitlines()) if line.get("event") == "restored"]
     assert restored["step"] >= saved
-    copied = tmp_path / "copied"
-    for name in (key.removeprefix(f"{pods.prefix}/") for key in pods.bucket.keys(pods.prefix)):
-        if not name.startswith(CHECKPOINTS):
-            (copied / name).parent.mkdir(parents=True, exist_ok=True)
-            (copied / name).write_bytes(pods.bucket.get(f"{pods.prefix}/{name}"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    copied = fetch(pods.url)
     losses = {line["step"]: line["loss"] for line in steps(copied / METRICS)}
     assert losses == {line["step"]: line["loss"] for line in steps(undisturbed.directory / METRICS)}
     page = gather(copied)

@@ -185,6 +185,25 @@ def test_the_other_hosts(make: Make) -> None:
     assert found(everything)[f"{LOGS}/leader"] == found(leading)[f"{LOGS}/leader"]
 
 
+def test_old_logs_go(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one attempt go, of every host, and nothing else; no run ends where nothing may be removed."""
+    first, other = make(), make(1)
+    names = [f"{LOGS}/attempt-{number}/host-{host}.log" for number in (1, 10) for host in (0, 1)]
+    first.take_kept()
+    written(first, *names[::2])
+    written(other, *names[1::2])
+    first.finish()
+    other.finish()
+    first.remove_below([f"{LOGS}/attempt-1/"])
+    successor = make()
+    for name in names:
+        (successor.directory / name).parent.mkdir(parents=True, exist_ok=True)
+    successor.take(*names)
+    assert sorted(found(successor)) == names[2:]
+    monkeypatch.setattr(first, "_folder", _Unwell("PERMISSION_DENIED: not you"))
+    first.remove_below([f"{LOGS}/attempt-10/"])
+
+
 def test_the_end_of_long_metrics(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of metrics that are long only the end is taken, in whole lines."""
     monkeypatch.setattr(run_copy, "_TAIL_BYTES", 25)
@@ -248,6 +267,8 @@ class _Unwell:
     def write(self, *_: Any, **__: Any) -> None:
         """Fail."""
         raise ValueError(self._words)
+
+    delete_range = write
 
 
 def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shardwise.launcher.leader.old_logs import ATTEMPTS_KEPT, remove_old_logs
+from shardwise.launcher.leader.old_logs import ATTEMPTS_KEPT, in_bucket, remove
 from shardwise.protocol.contract import EVENTS, LOGS, log_path
 
 
@@ -17,7 +17,7 @@ def test_the_newest_attempts_are_kept(tmp_path: Path) -> None:
     for name in (EVENTS, "attempt-0.note", "attempts"):
         (tmp_path / LOGS / name).write_text("stays\n")
 
-    remove_old_logs(tmp_path, newest)
+    remove(tmp_path, newest)
 
     left = range(newest - ATTEMPTS_KEPT + 1, newest + 1)
     expected = {f"attempt-{number}" for number in left} | {f"stacks-{number}-20260101T000000.txt" for number in left}
@@ -27,6 +27,12 @@ def test_the_newest_attempts_are_kept(tmp_path: Path) -> None:
 
 def test_a_run_without_logs(tmp_path: Path) -> None:
     """A directory that nobody has logged to, or that is away, ends no run."""
-    remove_old_logs(tmp_path, 2 * ATTEMPTS_KEPT)
+    remove(tmp_path, 2 * ATTEMPTS_KEPT)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_bucket() -> None:
+    """There goes what goes here at the start of the same attempt, and of no attempt whose number begins alike."""
+    assert in_bucket(ATTEMPTS_KEPT - 1) == []
+    assert in_bucket(ATTEMPTS_KEPT + 1) == [f"{LOGS}/attempt-1/", f"{LOGS}/stacks-1-"]

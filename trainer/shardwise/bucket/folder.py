@@ -41,6 +41,11 @@ def open_folder(place: dict[str, Any], context: ts.Context | None = None) -> ts.
     return ts.KvStore.open(place, context=context or ts.Context(RETRIES)).result()
 
 
+def remove_below(folder: ts.KvStore, prefix: str) -> None:
+    """Remove the files whose names begin with this; ValueError, OSError if the store refuses."""
+    folder.delete_range(ts.KvStore.KeyRange(prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))).result()
+
+
 def _s3_settings() -> dict[str, Any]:
     """Return the settings of the environment that TensorStore does not read itself."""
     settings: dict[str, Any] = {}

@@ -11,7 +11,6 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 
 JobFile = Annotated[Path, typer.Argument(help="The job file.", metavar="JOB.YAML")]
-RunDir = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

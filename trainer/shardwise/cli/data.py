@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from shardwise.cli.command import Json, RunDir, trainer_imports
+from shardwise.cli.command import Json, trainer_imports
+from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import job_of
 from shardwise.job.spec import Training
 from shardwise.protocol.contract import cache_directory

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from shardwise.cli.command import Json, Overrides, RunDir, Step, trainer_imports
+from shardwise.cli.command import Json, Overrides, Step, trainer_imports
 from shardwise.cli.fallback_job import on_this_machine
+from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.spec import TrainingJob

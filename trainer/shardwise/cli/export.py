@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from shardwise.cli.command import RunDir, Step, trainer_imports
+from shardwise.cli.command import Step, trainer_imports
 from shardwise.cli.fallback_job import on_the_processor
+from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.presets import BYTE_TOKENIZER

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.command import RunDir, Step, trainer_imports
+from shardwise.cli.command import Step, trainer_imports
 from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.prompts import read_prompts, refuse_broken_text
+from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
 from shardwise.cli.text_pieces import before_stop, pieces
 from shardwise.job import environment

@@ -16,7 +16,6 @@ from shardwise.protocol.job_status import JobStatus
 if TYPE_CHECKING:
     from shardwise.client import Cluster, ClusterJob
 
-RunOrJob = Annotated[Path, typer.Argument(help="A run directory, or tj/NAME in a cluster.", metavar="DIR|tj/NAME")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Of a job in a cluster; else the context's.", metavar="NAME")
 ]

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.in_cluster import Context, Namespace, RunOrJob, job_in_cluster
+from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster
+from shardwise.cli.run_directory import Fetched, RunOrJob, shown
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.system.lines import GrowingFile
 from shardwise.protocol.contract import LOGS, log_path
@@ -49,6 +50,10 @@ def command(
             typer.echo(line, nl=False)
         return
     refuse_other_directory(directory)
+    if follow and Fetched.read(directory):
+        raise UsageError(
+            f"{shown(directory)}: a bucket tells of no new lines; follow the job in its cluster: tj/NAME -f"
+        )
     there = _attempts(directory)
     wanted = max(there, default=0) if attempt is None else attempt
     path = log_path(directory, wanted, host)
@@ -57,7 +62,7 @@ def command(
     if not path.is_file() and not is_early:
         hosts = sorted(int(log.stem.removeprefix("host-")) for log in path.parent.glob("host-*.log"))
         raise UsageError(
-            f"{directory}: no log of host {host} in attempt {wanted}; there are "
+            f"{shown(directory)}: no log of host {host} in attempt {wanted}; there are "
             f"attempts {', '.join(map(str, there)) or 'none'}"
             + (f", and in this one hosts {', '.join(map(str, hosts))}" if hosts else "")
         )

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.command import RunDir
 from shardwise.cli.live import live_status
+from shardwise.cli.run_directory import Fetched, RunDir, shown
 from shardwise.cli.run_files import committed_steps, refuse_other_directory, status_of
 from shardwise.page.gather import gather
 from shardwise.page.render import render
@@ -15,7 +15,10 @@ from shardwise.protocol.errors import UsageError
 from shardwise.protocol.files import replace_file
 
 Out = Annotated[
-    Path | None, typer.Option("--out", help=f"The file to write, - for the output; else DIR/{PAGE}.", metavar="FILE")
+    Path | None,
+    typer.Option(
+        "--out", help=f"The file to write, - for the output; else DIR/{PAGE}, or of a URL ./{PAGE}.", metavar="FILE"
+    ),
 ]
 _OUTPUT = Path("-")
 
@@ -27,17 +30,18 @@ def command(directory: RunDir, *, out: Out = None) -> None:
     """
     refuse_other_directory(directory)
     status = status_of(directory)
+    fetched = Fetched.read(directory)
     document = gather(
         directory,
         status=status,
         live=live_status(directory) if status in LIVE_STATUSES else None,
         checkpoints=lambda root: committed_steps(root)[0],
     )
-    text = render(document)
+    text = render(document.model_copy(update={"directory": shown(directory)}))
     if out == _OUTPUT:
         typer.echo(text, nl=False)
         return
-    path = out or directory / PAGE
+    path = out or (Path(PAGE) if fetched else directory / PAGE)
     try:
         replace_file(path, text, durable=False)
     except OSError as error:

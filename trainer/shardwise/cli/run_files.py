@@ -18,10 +18,12 @@ from rich.console import Console
 
 from shardwise.cli.command import of_trainer
 from shardwise.cli.live import live_status
+from shardwise.cli.run_directory import Fetched
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import (
+    BUCKET_LEASE,
     COMMITTED,
     JOB_FILE,
     LIVE_STATUSES,
@@ -141,7 +143,8 @@ def report_refused(console: Console, step: int, reason: str) -> None:
 def read_overview(directory: Path) -> RunOverview:
     """Read the run in this directory; UsageError if it is no run directory."""
     refuse_other_directory(directory)
-    alive = is_live(directory)
+    fetched = Fetched.read(directory)
+    alive = fetched.live if fetched else is_live(directory)
     summary = _read_summary(directory / SUMMARY)
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
     root = checkpoint_root(job.spec.checkpoint_path if job else None, directory)
@@ -163,12 +166,13 @@ def read_overview(directory: Path) -> RunOverview:
 
 def status_of(directory: Path) -> str:
     """Return the status of a run, as `RunOverview` has it."""
-    return _status(_read_summary(directory / SUMMARY), alive=is_live(directory))
+    fetched = Fetched.read(directory)
+    return _status(_read_summary(directory / SUMMARY), alive=fetched.live if fetched else is_live(directory))
 
 
 def refuse_other_directory(directory: Path) -> None:
     """Raise UsageError if the directory is not that of a run."""
-    if not any((directory / name).is_file() for name in (LOCK, SUMMARY)):
+    if not any((directory / name).is_file() for name in (LOCK, SUMMARY, BUCKET_LEASE)):
         found = "no such directory" if not directory.exists() else f"neither {SUMMARY} nor {LOCK} is in it"
         raise UsageError(f"{directory} is no run directory ({found}); expected the --dir of a `shardwise run`")
 

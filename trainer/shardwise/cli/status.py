@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from shardwise.cli.command import Json, trainer_imports
-from shardwise.cli.in_cluster import Context, Namespace, RunOrJob, job_in_cluster, print_status
+from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, print_status
+from shardwise.cli.run_directory import RunOrJob, shown
 from shardwise.cli.run_files import RunOverview, read_overview
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.eta import clock
@@ -87,7 +88,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     """Return what a person wants to know, the first things first; text is rich markup."""
     known = run.as_json()
     colour, meaning = meaning_of(run.status, has_saved=run.checkpoints != [])
-    yield "run", f"{escape(str(known['name'] or ''))} in {escape(str(run.directory))}"
+    yield "run", f"{escape(str(known['name'] or ''))} in {escape(shown(run.directory))}"
     yield "status", f"[{colour}]{escape(run.status)}[/]{f' ({meaning})' if meaning else ''}"
     if known["error"]:
         yield "error", escape(known["error"])

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.in_cluster import Context, Namespace, RunOrJob, job_in_cluster, one_line
+from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, one_line
 from shardwise.cli.live import ask
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.agent.client import NoLeaderError
@@ -18,7 +18,18 @@ _LOOK_SECONDS = 0.1
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has saved and ended.")]
 
 
-def command(directory: RunOrJob, *, wait: Wait = True, namespace: Namespace = None, context: Context = None) -> None:
+def _no_url(given: str) -> Path:
+    if "://" in given:
+        raise UsageError(f"{given}: a run in a bucket is stopped through its cluster; name its job, tj/NAME")
+    return Path(given)
+
+
+Target = Annotated[
+    Path, typer.Argument(help="A run directory, or tj/NAME in a cluster.", metavar="DIR|tj/NAME", parser=_no_url)
+]
+
+
+def command(directory: Target, *, wait: Wait = True, namespace: Namespace = None, context: Context = None) -> None:
     """Save a live run, then stop it.
 
     The same `run` command goes on from there; a job in a cluster is suspended, and `submit` goes on with it.

@@ -8,8 +8,8 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from shardwise.cli.command import RunDir
 from shardwise.cli.live import live_status
+from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, refuse_other_directory, status_of
 from shardwise.cli.screen import Size, screen
 from shardwise.page.curves import Metrics

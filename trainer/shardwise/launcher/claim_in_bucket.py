@@ -14,11 +14,9 @@ from contextlib import ExitStack, contextmanager
 from shardwise.bucket.lease import Lease
 from shardwise.launcher.agent.run_copy import RunCopy
 from shardwise.launcher.claim import FREE_WITHIN_SECONDS, job_of
-from shardwise.protocol.contract import RUN_ID
+from shardwise.protocol.contract import BUCKET_LEASE, RUN_ID
 from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.files import replace_file
-
-_FILE = ".lease"
 
 
 @contextmanager
@@ -31,7 +29,7 @@ def claimed_in_bucket(copy: RunCopy, run: str, name: str) -> Iterator[None]:
 
     """
     job, deadline = job_of(run), time.monotonic() + FREE_WITHIN_SECONDS
-    lease = Lease(copy.url, run=job, name=name, directory=copy.url, file=_FILE, field="spec.pod.directory")
+    lease = Lease(copy.url, run=job, name=name, directory=copy.url, file=BUCKET_LEASE, field="spec.pod.directory")
     with ExitStack() as stack:
         while True:
             try:

@@ -22,6 +22,7 @@ PLOT = "loss.png"
 PAGE = "page.html"
 PROFILE = "profile"
 LOCK = ".lock"
+BUCKET_LEASE = ".lease"  # of a run directory in a bucket, in place of the lock
 STATUS = "status.json"  # in the logs of a live run: where its leader listens
 EVENTS = "launcher.jsonl"  # in the logs: the events of the run
 LEADER_RECORD = "leader.json"  # in the logs: what the next leader must know

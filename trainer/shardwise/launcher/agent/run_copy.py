@@ -17,12 +17,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.bucket.folder import Found, description, open_folder
+from shardwise.bucket.folder import Found, description, open_folder, remove_below
 from shardwise.protocol.contract import (
     EVENTS,
     IDENTITY,
@@ -145,6 +146,12 @@ class RunCopy:
             self.take(f"{LOGS}/{LEADER_RECORD}", SUMMARY)
             with self._lock:
                 self._place(METRICS, self._asked("read", self._end_of_metrics))
+
+    def remove_below(self, prefixes: Iterable[str]) -> None:
+        """Remove from the bucket what begins with these; what cannot be removed stays, since no run ends for it."""
+        with self._lock, suppress(StorageError, RunDirectoryError):
+            for prefix in prefixes:
+                self._asked("written", partial(remove_below, self._folder, prefix))
 
     def _copy_all(self, *, due: bool) -> None:
         with self._lock, _left_to_the_next_time():

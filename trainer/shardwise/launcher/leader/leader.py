@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from shardwise.job.spec import TrainingJob
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
+from shardwise.launcher.leader import old_logs
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.budgets import charge, wait_seconds
 from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
 from shardwise.launcher.leader.channel import ChannelError
 from shardwise.launcher.leader.decision import Action
 from shardwise.launcher.leader.members import host_names
-from shardwise.launcher.leader.old_logs import remove_old_logs
 from shardwise.launcher.leader.publisher import LOOK_SECONDS, StatusPublisher
 from shardwise.launcher.leader.result import complete_summary, failed, hosts_released, read_summary, saved
 from shardwise.launcher.leader.state import LeaderState
@@ -101,7 +101,9 @@ class Leader:
         running = Attempt(await asyncio.to_thread(next_attempt, state.directory), state)
         state.begin(running)
         await state.keep(must=True)  # from here on a leader that was taken over starts no attempt
-        await asyncio.to_thread(remove_old_logs, state.directory, running.number)
+        await asyncio.to_thread(old_logs.remove, state.directory, running.number)
+        if state.copy:
+            await asyncio.to_thread(state.copy.remove_below, old_logs.in_bucket(running.number))
         try:
             await running.give_orders()
         except CallError as error:

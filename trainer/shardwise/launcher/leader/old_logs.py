@@ -11,7 +11,13 @@ ATTEMPTS_KEPT = 100
 _OF_ATTEMPT = re.compile(r"(?:attempt|stacks)-(\d+)(?:-.*\.txt)?")  # a folder of logs, or a file of stacks
 
 
-def remove_old_logs(directory: Path, newest: int) -> None:
+def in_bucket(newest: int) -> list[str]:
+    """Return how the names begin of what the attempt that goes next has left in a run directory's copy."""
+    number = newest - ATTEMPTS_KEPT
+    return [f"{LOGS}/attempt-{number}/", f"{LOGS}/stacks-{number}-"] if number >= 0 else []
+
+
+def remove(directory: Path, newest: int) -> None:
     """Remove the logs and stacks of all but the newest attempts; what cannot be removed is left to a later one."""
     with suppress(OSError):  # no run ends for its old logs
         for path in (directory / LOGS).iterdir():

@@ -1,0 +1,123 @@
+"""The run directory that a command reads: a folder, or one in a bucket, which is fetched into a folder of this machine.
+
+Checkpoints stay where they are. What was fetched before and is the same in the bucket is not fetched again.
+"""
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+
+from shardwise.cli.command import trainer_imports
+from shardwise.protocol.contract import BUCKET_LEASE, LOGS, cache_directory
+from shardwise.protocol.errors import UsageError
+from shardwise.protocol.files import replace_file
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_INDEX = ".fetched.json"
+_RENEWED_WITHIN_SECONDS = 60.0  # as a lease counts as given up after (`bucket/lease.py`)
+
+
+class Fetched(BaseModel):
+    """What a folder was fetched from, whether the run lives there, and by its name a digest of each file's listing."""
+
+    url: str
+    live: bool
+    files: dict[str, str]
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Return what was fetched into a folder; None for a run directory of this machine."""
+        try:
+            return cls.model_validate_json((directory / _INDEX).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+
+def run_directory(given: str) -> Path:
+    """Return a run directory's folder: the one that is named, or of a URL one with what is in the bucket now.
+
+    Raises:
+        UsageError: the bucket cannot be read, holds no run directory there, or the libraries for it are missing.
+
+    """
+    return fetch(given.rstrip("/")) if "://" in given else Path(given)
+
+
+RunDir = Annotated[
+    Path, typer.Argument(help="A run directory; also one in a bucket.", metavar="DIR|URL", parser=run_directory)
+]
+RunOrJob = Annotated[
+    Path,
+    typer.Argument(
+        help="A run directory, also one in a bucket, or tj/NAME in a cluster.",
+        metavar="DIR|URL|tj/NAME",
+        parser=run_directory,
+    ),
+]
+
+
+def shown(directory: Path) -> str:
+    """Return what a person calls a run directory: its URL, or its path."""
+    fetched = Fetched.read(directory)
+    return fetched.url if fetched else str(directory)
+
+
+def fetch(url: str) -> Path:
+    """Fetch the files of a run directory, but for checkpoints, programs and traces; raise as `run_directory`."""
+    with trainer_imports():
+        from fsspec.core import url_to_fs
+    directory = cache_directory() / "runs" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    directory.mkdir(parents=True, exist_ok=True)
+    with Console(stderr=True).status(f"reading {url}"):
+        try:
+            store, root = url_to_fs(url, use_listings_cache=False)
+            there = dict(_listed(store, root))
+            if BUCKET_LEASE in there:
+                _bring(store, root, there, directory)
+        except Exception as error:  # each store's library raises its own
+            raise UsageError(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+    if BUCKET_LEASE not in there:
+        raise UsageError(
+            f"{url} is no run directory ({BUCKET_LEASE} is not in it); expected a job's spec.pod.directory"
+        )
+    lease = json.loads((directory / BUCKET_LEASE).read_text(encoding="utf-8"))
+    live = lease["live"] and time.time() - lease["renewed_at"] < _RENEWED_WITHIN_SECONDS
+    replace_file(directory / _INDEX, Fetched(url=url, live=live, files=there).model_dump_json(), durable=False)
+    return directory
+
+
+def _listed(store: "AbstractFileSystem", root: str) -> Iterator[tuple[str, str]]:
+    """Yield each file that commands read, by its name in the run directory, with a digest of what the store lists."""
+    files: dict[str, Mapping[str, Any]] = {entry["name"]: entry for entry in store.ls(root, detail=True)}
+    files |= store.find(f"{root}/{LOGS}", detail=True)
+    for path, entry in files.items():
+        name = path.removeprefix(f"{root}/")
+        if entry["type"] == "file" and ".." not in PurePosixPath(name).parts:
+            yield name, hashlib.sha256(repr(sorted(entry.items())).encode()).hexdigest()
+
+
+def _bring(store: "AbstractFileSystem", root: str, there: Mapping[str, str], directory: Path) -> None:
+    """Make the folder's files those of the bucket, each one whole at any moment."""
+    before = Fetched.read(directory)
+    known = before.files if before else {}
+    for name in known.keys() - there.keys():
+        (directory / name).unlink(missing_ok=True)
+    changed = [name for name, listed in there.items() if known.get(name) != listed or not (directory / name).is_file()]
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        partial = [Path(folder) / name for name in changed]
+        for path in partial:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        store.get([f"{root}/{name}" for name in changed], [str(path) for path in partial])
+        for name, path in zip(changed, partial, strict=True):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            path.replace(directory / name)
