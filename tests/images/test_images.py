@@ -10,6 +10,8 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.commands import wait
 
+from shardwise.job.document import read_document, write_document
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
@@ -34,7 +36,10 @@ print(json.dumps({
 """
 
 
-def pod(image: str, command: list[str]) -> dict[str, object]:
+ANY_USER = 1000680000
+
+
+def pod(image: str, command: list[str]) -> dict[str, Any]:
     """A pod at the restricted level that runs one command in the image."""
     return {
         "metadata": {"name": "look"},
@@ -69,18 +74,24 @@ def look(
     absent: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What a pod of the image finds in it, where it runs these commands and imports these modules."""
-    pods = f"/api/v1/namespaces/{namespace}/pods"
     words = [json.dumps(asked) for asked in (commands, modules, absent)]
-    cluster.client.request("POST", pods, pod(image, ["python", "-c", LOOK, *words]))
-
-    def ended() -> bool:
-        return cluster.client.request("GET", f"{pods}/look")["status"]["phase"] in {"Succeeded", "Failed"}
-
-    wait("the end of the pod", ended, 300)
-    text = cluster.client.kubectl("logs", "--namespace", namespace, "look")
-    assert cluster.client.request("GET", f"{pods}/look")["status"]["phase"] == "Succeeded", text
+    text = ended(cluster, namespace, pod(image, ["python", "-c", LOOK, *words]))
     found: dict[str, Any] = json.loads(text.splitlines()[-1])
     return found
+
+
+def ended(cluster: Cluster, namespace: str, made: dict[str, Any]) -> str:
+    """The log of a pod that is made and ends well."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    cluster.client.request("POST", pods, made)
+
+    def over() -> bool:
+        return cluster.client.request("GET", f"{pods}/look")["status"]["phase"] in {"Succeeded", "Failed"}
+
+    wait("the end of the pod", over, 300)
+    text = cluster.client.kubectl("logs", "--namespace", namespace, "look")
+    assert cluster.client.request("GET", f"{pods}/look")["status"]["phase"] == "Succeeded", text
+    return text
 
 
 @pytest.fixture
@@ -116,6 +127,24 @@ def test_the_trainer_imports_without_writing(cluster: Cluster, restricted: str) 
     found = look(cluster, restricted, image, modules=(*modules, "tensorstore"))
 
     assert found == found | BARE | {"here": ["LICENSE", "README.md"]}
+
+
+def test_any_user_trains(cluster: Cluster, restricted: str) -> None:
+    """A user that the image does not know, as OpenShift gives each namespace its own, trains on two hosts with Ray."""
+    job = read_document(ROOT / "examples" / "two-hosts.yaml").data
+    job["spec"]["hardware"] = {"accelerator": "cpu-sim", "topology": "2x1", "slices": 1}
+    model = {"preset": "tiny", "layers": 2, "embed": 64, "seqLen": 32}
+    job["spec"]["training"] |= {"model": model, "mesh": {"fsdp": True}, "batch": {"sequences": 8}, "steps": 4}
+    train = 'printf %s "$JOB" > $HOME/job.yaml && exec shardwise run $HOME/job.yaml --dir $HOME/run'
+    made = pod(cluster.load("cpu"), ["sh", "-c", train])
+    made["spec"]["securityContext"] |= {"runAsUser": ANY_USER, "runAsGroup": 0, "fsGroup": ANY_USER}
+    made["spec"]["volumes"] = [{"name": "own", "emptyDir": {}}]
+    (container,) = made["spec"]["containers"]
+    variables = {"JOB": write_document(job), "HOME": "/own", "TMPDIR": "/own"}
+    container["env"] = [{"name": name, "value": value} for name, value in variables.items()]
+    container["volumeMounts"] = [{"name": "own", "mountPath": "/own"}]
+
+    assert "complete: step 4 of 4" in ended(cluster, restricted, made)
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

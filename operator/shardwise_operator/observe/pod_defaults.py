@@ -34,6 +34,9 @@ class PodDefaults(StrictModel):
         (), strict=False, max_length=16, description="Secrets that open registries, beside the job's own."
     )
     service_account_name: _Name | None = Field(None, description="The service account, unless the job names one.")
+    user_of_namespace: bool = Field(
+        default=False, description="Name no user: admission gives the pods the numbers of their namespace."
+    )
 
     def below(self, template: Mapping[str, Any]) -> dict[str, Any]:
         """Return a job's PodTemplateSpec with these defaults below it."""

@@ -28,6 +28,7 @@ from shardwise_operator.observe.pod_defaults import NO_DEFAULTS, PodDefaults
 # A key of the ConfigMap, beside those for the pods in `protocol/pods.py`. Only the operator reads it, after a failover
 # for each job that runs: so it is JSON, which is YAML too and is read twenty times as fast.
 RESOLVED_KEY = "resolved.yaml"
+_USER_KEY, _OF_NAMESPACE = "user", "namespace"
 
 
 def numbers_of(host: str) -> tuple[int, int]:
@@ -40,6 +41,8 @@ def numbers_of(host: str) -> tuple[int, int]:
 class Snapshot:
     """A resolved job that goes with its class, its image filled in, and the job as its author wrote it.
 
+    Where `user_of_namespace`, admission gives the pods a user of their namespace, in place of the image's.
+
     The pods read what the author wrote: their image may be of an older release, to which a default that this release
     fills in would be an unknown field, while a field of the author's is refused there with a message. The operator,
     which may be of another release tomorrow, goes by what was resolved when the round began.
@@ -48,6 +51,7 @@ class Snapshot:
     job: TrainingJob
     machine: AcceleratorClass
     written: Mapping[str, Any]
+    user_of_namespace: bool = False
 
     @cached_property
     def pod(self) -> Pod:
@@ -98,6 +102,7 @@ class Snapshot:
             JOB_KEY: write_document(self.written),
             RESOLVED_KEY: json.dumps(as_data(self.job)),
             CLASS_KEY: write_document(as_data(self.machine)),
+            **({_USER_KEY: _OF_NAMESPACE} if self.user_of_namespace else {}),
         }
 
 
@@ -132,14 +137,15 @@ def take_snapshot(
     image = pod.image or machine.spec.image or image
     filled = pod.model_copy(update={"image": image, "template": pod_defaults.below(pod.template)})
     resolved = job.model_copy(update={"spec": job.spec.model_copy(update={"pod": filled})})
-    return Snapshot(resolved, machine, _for_pods(raw))
+    return Snapshot(resolved, machine, _for_pods(raw), pod_defaults.user_of_namespace)
 
 
 def read_snapshot(data: Mapping[str, str]) -> Snapshot:
     """Read `Snapshot.data`, which an older or a newer release may have written: the pods run by it already."""
     machine = loads_checked_class(data[CLASS_KEY], source=CLASS_KEY)
     written = parse_document(data[JOB_KEY], source=JOB_KEY).data
-    return Snapshot(loads_checked(data[RESOLVED_KEY], source=RESOLVED_KEY), machine, written)
+    resolved = loads_checked(data[RESOLVED_KEY], source=RESOLVED_KEY)
+    return Snapshot(resolved, machine, written, data.get(_USER_KEY) == _OF_NAMESPACE)
 
 
 def _not_allowed(job: TrainingJob, machine: AcceleratorClass) -> Iterator[Problem]:

@@ -48,6 +48,22 @@ def test_the_job_s_own_words_win() -> None:
     assert made["spec"]["serviceAccountName"] == "mine"
 
 
+def test_the_user_of_a_namespace() -> None:
+    """Then the pod names no user or group, which admission fills in; it is still held to the restricted level.
+
+    A round keeps it, as the rest. A class whose pods are root or privileged stays with its own user.
+    """
+    ours, theirs = pod(manifest(), "{}")["spec"], pod(manifest(), '{"userOfNamespace": true}')["spec"]
+    numbers = {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
+    assert ours["securityContext"] == theirs["securityContext"] | numbers
+    assert theirs["securityContext"]["runAsNonRoot"] is True
+    assert {**ours, "securityContext": 0} == {**theirs, "securityContext": 0}
+
+    job = manifest()
+    job["spec"]["hardware"] = {"accelerator": "tpu-v5e", "topology": "2x4"}
+    assert pod(job, '{"userOfNamespace": true}') == pod(job, "{}")
+
+
 def test_without_defaults_nothing_is_added() -> None:
     """A template is as its author wrote it."""
     assert pod(manifest(), "{}") == pod(manifest(), '{"labels": {}}')
