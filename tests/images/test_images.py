@@ -144,7 +144,7 @@ def test_any_user_trains(cluster: Cluster, restricted: str) -> None:
     container["env"] = [{"name": name, "value": value} for name, value in variables.items()]
     container["volumeMounts"] = [{"name": "own", "mountPath": "/own"}]
 
-    assert "complete: step 4 of 4" in ended(cluster, restricted, made)
+    assert "complete: step 4, state digest" in ended(cluster, restricted, made)
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))

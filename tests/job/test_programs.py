@@ -28,6 +28,13 @@ def test_neither_is_wrong() -> None:
         check(document)
 
 
+def test_in_a_bucket() -> None:
+    """Its checkpoints go there with its run directory, so nothing has to say where."""
+    job = check(program_job("pod={directory: 's3://bucket/run', template: {}}"))
+    assert job.spec.pod is not None
+    assert job.spec.pod.directory == "s3://bucket/run"
+
+
 def test_it_reads_back() -> None:
     """A job with a program is written as it is read, with every default."""
     job = resolve(check(program_job()))

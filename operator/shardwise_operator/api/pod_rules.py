@@ -68,10 +68,11 @@ POD_RULES = (
         field=".directory",
     ),
     _of_spec(
-        holds="!has(self.pod) || !self.pod.directory.contains('://') || self.?training.?checkpoint.?path.hasValue() && "
+        holds="!has(self.training) || !has(self.pod) || !self.pod.directory.contains('://') || "
+        "self.?training.?checkpoint.?path.hasValue() && "
         f"({_PATH}.startsWith('gs://') || {_PATH}.startsWith('s3://'))",
         message="expected a folder on a volume: in a bucket only the run directory of a job can lie that has its "
-        "checkpoints there (training.checkpoint.path); an own program needs a volume",
+        "checkpoints there (training.checkpoint.path)",
         field=".pod.directory",
     ),
     _of_spec(

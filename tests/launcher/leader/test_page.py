@@ -30,7 +30,7 @@ def test_page_is_kept_for_a_while(tmp_path: Path, clock: Callable[[float], None]
     """Whoever asks within five seconds gets the same page; later it has what has been written since."""
     directory = make_run(tmp_path / "run")
     (directory / "summary.json").write_text(json.dumps({"status": "running"}), encoding="utf-8")
-    maker = PageMaker(directory)
+    maker = PageMaker(directory, None)
     first = maker.made(STATUS)
     assert b'"status":"running","live":true,"phase":"running"' in first
     with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -53,7 +53,7 @@ def test_page_that_takes_long_is_kept_for_longer(
         return str(len(made))
 
     monkeypatch.setattr(page, "render", render)
-    maker = PageMaker(make_run(tmp_path / "run"))
+    maker = PageMaker(make_run(tmp_path / "run"), None)
     assert maker.made(STATUS) == b"1"
     clock(249.0)
     assert maker.made(STATUS) == b"1"

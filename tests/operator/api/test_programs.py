@@ -25,7 +25,15 @@ def url(shardwise_api: Client) -> Iterator[str]:
     shardwise_api.request("DELETE", address)
 
 
-@pytest.mark.parametrize("override", ["", "program={module: my_package.train}", "program.env={XLA_FLAGS: a, MINE: b}"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "",
+        "program={module: my_package.train}",
+        "program.env={XLA_FLAGS: a, MINE: b}",
+        "pod={directory: 's3://bucket/run', template: {}}",
+    ],
+)
 def test_accepted(shardwise_api: Client, override: str) -> None:
     """The server takes it, the operator makes pods of it, and what it keeps of it reads back."""
     manifest = program_job(*([override] if override else [])).data

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from shardwise.cli.live import live_status
-from shardwise.cli.run_directory import Fetched, RunDir, shown
+from shardwise.cli.run_directory import Fetched, RunDir
 from shardwise.cli.run_files import committed_steps, refuse_other_directory, status_of
 from shardwise.page.gather import gather
 from shardwise.page.render import render
@@ -33,11 +33,12 @@ def command(directory: RunDir, *, out: Out = None) -> None:
     fetched = Fetched.read(directory)
     document = gather(
         directory,
+        url=fetched.url if fetched else None,
         status=status,
         live=live_status(directory) if status in LIVE_STATUSES else None,
         checkpoints=lambda root: committed_steps(root)[0],
     )
-    text = render(document.model_copy(update={"directory": shown(directory)}))
+    text = render(document)
     if out == _OUTPUT:
         typer.echo(text, nl=False)
         return

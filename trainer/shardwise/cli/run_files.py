@@ -18,7 +18,7 @@ from rich.console import Console
 
 from shardwise.cli.command import of_trainer
 from shardwise.cli.live import live_status
-from shardwise.cli.run_directory import Fetched
+from shardwise.cli.run_directory import Fetched, shown
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
@@ -132,7 +132,7 @@ def job_of(directory: Path, overrides: Sequence[str] = ()) -> TrainingJob:
 
 def root_of(job: TrainingJob, directory: Path) -> str:
     """Return where the checkpoints of a run are."""
-    return checkpoint_root(job.spec.checkpoint_path, directory)
+    return checkpoint_root(job.spec.checkpoint_path, shown(directory))
 
 
 def report_refused(console: Console, step: int, reason: str) -> None:
@@ -147,7 +147,7 @@ def read_overview(directory: Path) -> RunOverview:
     alive = fetched.live if fetched else is_live(directory)
     summary = _read_summary(directory / SUMMARY)
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
-    root = checkpoint_root(job.spec.checkpoint_path if job else None, directory)
+    root = checkpoint_root(job.spec.checkpoint_path if job else None, shown(directory))
     checkpoints, unlisted = committed_steps(root)
     live = live_status(directory) if alive else None
     return RunOverview(

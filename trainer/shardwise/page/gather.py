@@ -28,6 +28,7 @@ _SIZES = ("params_bytes", "optimizer_bytes", "batch_bytes", "temporary_bytes")
 def gather(
     directory: Path,
     *,
+    url: str | None = None,
     status: str | None = None,
     live: RunStatus | None = None,
     metrics: Metrics | None = None,
@@ -37,6 +38,7 @@ def gather(
 
     Args:
         directory: the run directory.
+        url: what a person calls it, if it is a copy of one in a bucket.
         status: as `shardwise status` names it; None if the run is known to live, and its summary says it.
         live: what its leader says, None without one.
         metrics: what has been read of its metrics before; None to read them whole.
@@ -56,12 +58,12 @@ def gather(
     job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
     record = LeaderRecord.read(directory)
     starts = [event for event in metrics.events if event["event"] in _STARTS]
-    root = checkpoint_root(job.spec.checkpoint_path if job else None, directory)
+    root = checkpoint_root(job.spec.checkpoint_path if job else None, url or directory)
     steps = (job and job.spec.num_steps) or summary.get("of")
     running = status in LIVE_STATUSES
     return PageDocument(
         name=live.name if live else _name(job, summary, directory),
-        directory=str(directory),
+        directory=url or str(directory),
         made_at=now,
         status=status,
         live=running,

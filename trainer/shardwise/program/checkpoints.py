@@ -23,18 +23,26 @@ Abstract = Mapping[str, jax.ShapeDtypeStruct]
 
 
 class Checkpoints:
-    """The checkpoints of one run, in the folder `checkpoints` of its directory.
+    """The checkpoints of one run, in the folder `checkpoints` of its directory, or in a folder of a bucket, `root`.
 
     `step` is that of the last one that was saved or restored, None before; `saved_at` is when the restored one was
     saved, in seconds since the epoch.
     """
 
     def __init__(
-        self, name: str, files: RunDirectory, peers: Peers, phases: Phases, record: Record, *, keep: int
+        self,
+        name: str,
+        files: RunDirectory,
+        peers: Peers,
+        phases: Phases,
+        record: Record,
+        *,
+        keep: int,
+        root: str | None = None,
     ) -> None:
         """Touch nothing yet; `keep` is how many stay."""
         self._name, self._files, self._peers, self._phases, self._record = name, files, peers, phases, record
-        self._root = checkpoint_root(None, files.path)
+        self._root = checkpoint_root(root, files.path)
         self._keep = Keep(last=keep)
         self._stack = ExitStack()
         self._writer: CheckpointWriter | None = None

@@ -65,7 +65,9 @@ class Run:
         self._phases.switch_to(Phase.INIT)
         files = RunDirectory(self.directory, place.attempt)
         self._record = Record(files, self.name, of=steps, writes=self._peers.writes)
-        self.checkpoints = Checkpoints(self.name, files, self._peers, self._phases, self._record, keep=keep)
+        self.checkpoints = Checkpoints(
+            self.name, files, self._peers, self._phases, self._record, keep=keep, root=place.checkpoints
+        )
         self._agreement = Agreement(self._peers)
         self._agreed = Control.NONE
         self._stopped = False

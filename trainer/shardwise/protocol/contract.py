@@ -168,9 +168,9 @@ def log_path(directory: Path, attempt: int, host: int) -> Path:
     return directory / LOGS / f"attempt-{attempt}" / f"host-{host}.log"
 
 
-def checkpoint_root(path: str | None, directory: Path) -> str:
-    """Return where a run's checkpoints are: the path in its job, or a folder of its directory."""
-    return path or str(directory / CHECKPOINTS)
+def checkpoint_root(path: str | None, directory: Path | str) -> str:
+    """Return where a run's checkpoints are: the path in its job, or a folder of its directory, which may be a URL."""
+    return path or f"{directory}/{CHECKPOINTS}"
 
 
 def checkpoint_name(step: int) -> str:

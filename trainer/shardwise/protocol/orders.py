@@ -34,6 +34,7 @@ class Orders(Message):
     `job_file` is the resolved job, `directory` the run directory; `progress` and `stacks` are files on the host's own
     disk. `coordinator` is "host:port" of jax.distributed, which rank 0 serves; it is unused if `num_processes` is 1.
     `fork` and `step` are what the command line asked of the first attempt. `deadline_seconds` is the time left.
+    `checkpoints` is where an own program keeps its own if that is not below `directory`.
     `committed` is the newest step that the trainers before have saved under this command, None before the first.
     `variables` are to be in the environment before JAX looks for devices.
     """
@@ -50,6 +51,7 @@ class Orders(Message):
     step: int | None
     deadline_seconds: float | None
     committed: int | None = None
+    checkpoints: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
 
 

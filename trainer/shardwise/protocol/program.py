@@ -1,7 +1,8 @@
 """What an agent tells an own program, in variables of its environment; the library `shardwise` reads them.
 
     SHARDWISE_JOB             the job's name
-    SHARDWISE_RUN_DIRECTORY   the run directory, which all hosts see
+    SHARDWISE_RUN_DIRECTORY   the run directory, which all hosts see; of one in a bucket, this host's folder
+    SHARDWISE_CHECKPOINTS     where checkpoints are kept, if the run directory is in a bucket
     SHARDWISE_RANK            which process this is, from 0; there is one on each host
     SHARDWISE_NUM_PROCESSES   how many there are
     SHARDWISE_COORDINATOR     host:port for jax.distributed; process 0 serves it
@@ -22,6 +23,7 @@ from shardwise.protocol.orders import Orders
 
 JOB = "SHARDWISE_JOB"
 DIRECTORY = "SHARDWISE_RUN_DIRECTORY"
+CHECKPOINTS = "SHARDWISE_CHECKPOINTS"
 RANK = "SHARDWISE_RANK"
 NUM_PROCESSES = "SHARDWISE_NUM_PROCESSES"
 COORDINATOR = "SHARDWISE_COORDINATOR"
@@ -49,6 +51,7 @@ class Place(Message):
     hang_after_seconds: float
     progress: str
     stacks: str
+    checkpoints: str | None = None
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> "Place | None":
@@ -67,6 +70,7 @@ class Place(Message):
             hang_after_seconds=float(variables[HANG_AFTER]),
             progress=variables[PROGRESS],
             stacks=variables[STACKS],
+            checkpoints=variables.get(CHECKPOINTS),
         )
 
 
@@ -78,8 +82,10 @@ def rendezvous(address: str, port: int) -> dict[str, str]:
 def variables(job: str, orders: Orders, *, hang_after_seconds: float) -> dict[str, str]:
     """Return the variables for a process with these orders."""
     deadline = {} if orders.deadline_seconds is None else {DEADLINE: str(orders.deadline_seconds)}
+    checkpoints = {} if orders.checkpoints is None else {CHECKPOINTS: orders.checkpoints}
     return {
         **orders.variables,
+        **checkpoints,
         JOB: job,
         DIRECTORY: orders.directory,
         RANK: str(orders.rank),

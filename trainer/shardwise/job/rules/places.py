@@ -23,12 +23,14 @@ def directory_is_shared(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 
 def a_bucket_has_the_checkpoints_too(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Without a shared volume the checkpoints have a URL as well; a program's lie in its run directory."""
+    """Without a shared volume the checkpoints have a URL as well; those of a program go below its run directory's."""
+    if job.spec.training_if_any is None:
+        return
     if is_url(pod.directory) and not (job.spec.checkpoint_path or "").startswith(_BUCKETS):
         expected = (
             "a folder on a volume: in a bucket only the run directory of a job can lie that has its checkpoints there"
         )
-        hint = "set training.checkpoint.path to gs:// or s3:// too; an own program needs a volume"
+        hint = "set training.checkpoint.path to gs:// or s3:// too"
         yield wrong(f"{_PATH}.directory", pod.directory, expected, hint)
 
 

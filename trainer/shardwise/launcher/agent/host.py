@@ -15,7 +15,7 @@ from shardwise.launcher.agent.config import AgentConfig, stacks_of
 from shardwise.launcher.agent.standby import Standbys
 from shardwise.launcher.agent.trainer import StuckError, Trainer
 from shardwise.launcher.system import processes
-from shardwise.protocol.contract import Phase, Progress, progress_name, read_progress
+from shardwise.protocol.contract import Phase, Progress, checkpoint_root, progress_name, read_progress
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Exit, Report
 from shardwise.protocol.requests import (
@@ -166,6 +166,7 @@ class Host:
         own = {
             "job_file": str(config.job_file),
             "directory": str(config.directory),
+            "checkpoints": checkpoint_root(None, config.url) if config.url else None,
             "progress": str(self._progress_file),
             "stacks": str(stacks_of(config.scratch, config.host)),
         }

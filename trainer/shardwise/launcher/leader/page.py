@@ -20,8 +20,8 @@ class PageMaker:
     Of the metrics only what is new is read, for a long run has hundreds of megabytes of them.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, url: str | None) -> None:
+        self._directory, self._url = directory, url
         self._lock = threading.Lock()
         self._metrics: Metrics | None = None
         self._page, self._until = b"", 0.0
@@ -33,7 +33,7 @@ class PageMaker:
             if began >= self._until:
                 self._metrics = self._metrics or Metrics(self._directory / METRICS)
                 began = time.monotonic()  # the first look at the metrics happens once
-                self._page = render(gather(self._directory, live=status, metrics=self._metrics)).encode()
+                self._page = render(gather(self._directory, url=self._url, live=status, metrics=self._metrics)).encode()
                 ended = time.monotonic()
                 self._until = ended + max(_LEAST_SECONDS, (ended - began) / _SHARE)
             return self._page

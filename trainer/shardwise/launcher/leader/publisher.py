@@ -30,7 +30,7 @@ class StatusPublisher:
         self._committed = -1
         self._slow: Slow | None = None
         self._stuck: list[StuckHost] = []
-        self._page = PageMaker(state.directory)
+        self._page = PageMaker(state.directory, state.config.url)
         self._status = self._make_status()
 
     def status(self) -> RunStatus:
