@@ -1,4 +1,11 @@
-"""How large a model is, from its sizes alone: parameters, and the keys that a token is compared with."""
+"""How large a model is, from its sizes alone: parameters, the keys that a token is compared with, and its arithmetic.
+
+Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with) + 12 x heads x head size x (keys
+that a token sees on average, summed over the layers). The 6 is 2 for a multiply and add, times 3 for the forward and
+the backward pass, and attention has two products for each key. A causal token sees half of the positions on average,
+and within a sliding window the window less what it lacks at the start. Recomputation in the backward pass is not
+counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "PaLM" (2022), appendix B.
+"""
 
 from shardwise.job.spec import Model
 
@@ -16,6 +23,18 @@ def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int 
     num_global = 0 if pattern is None else layers // pattern
     local = 2 * window - window * window // seq_len
     return num_global * seq_len + (layers - num_global) * local
+
+
+def flops_per_token(*, matrix_parameters: int, values: int, seen_twice: int) -> int:
+    """Return the model FLOPs of one trained token, forward and backward.
+
+    Args:
+        matrix_parameters: in all matrices that it is multiplied with.
+        values: heads x head size.
+        seen_twice: as `keys_seen_twice` returns it.
+
+    """
+    return 6 * matrix_parameters + 6 * values * seen_twice
 
 
 def block_matrices(model: Model) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shardwise.job.accelerators import offered
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
-from shardwise.job.sizes import block_matrices, is_gated, keys_seen_twice
+from shardwise.job.sizes import block_matrices, flops_per_token, is_gated, keys_seen_twice
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.topology import MeshShape, mesh_shape
@@ -95,7 +95,8 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
     matrices = of.layers * of.block + of.vocab * of.embed
-    flops = total * (6 * matrices + 6 * of.heads * of.seen) * _AGAIN[model.remat]
+    one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen)
+    flops = total * one * _AGAIN[model.remat]
     peak = float(getattr(spec.peak_flops, training.precision.compute).value)
     weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
     sharing = shape.data * shape.context
