@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwise.protocol.run_status import RunSummary
+from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
@@ -12,8 +13,6 @@ from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import State
 from shardwise_operator.runtime.queue import Key
-
-LEADER = "0-0"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise_operator import reasons
+from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.state import FINISHED, Phase
 from shardwise_operator.page.document import JobRow, JobsDocument
 from shardwise_operator.render.names import pod_name
@@ -16,7 +17,6 @@ from shardwise_operator.runtime.kinds import Object, condition_of, seconds_of
 
 MOST_JOBS = 2000
 _MOST_TEXT = 500  # of a message; `kubectl describe` has the rest
-_FIRST_HOST = "0-0"
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _AT_REST = (*FINISHED, Phase.SUSPENDED)
 _DURATION = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
@@ -127,9 +127,9 @@ def _notice(job: Object) -> str:
 
 def _first_pod(job: Object, status: _Fields) -> str:
     """Return the name of host 0's pod, if there is one."""
-    attempt = status.number("attempts", _FIRST_HOST)
-    there = attempt is not None and status.text("pods", _FIRST_HOST)
-    return pod_name(job["metadata"]["name"], _FIRST_HOST, attempt) if there and attempt is not None else ""
+    attempt = status.number("attempts", LEADER)
+    there = attempt is not None and status.text("pods", LEADER)
+    return pod_name(job["metadata"]["name"], LEADER, attempt) if there and attempt is not None else ""
 
 
 def _duration(written: str) -> float | None:

@@ -17,6 +17,7 @@ from shardwise_operator.config import Settings
 from shardwise_operator.decide.endings import all_ended
 from shardwise_operator.decide.plan import Create, Plan
 from shardwise_operator.decide.stuck import past_grace
+from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.children import children
 from shardwise_operator.render.gang import gang_hosts, gang_manifest
@@ -77,10 +78,10 @@ def _has_gang(seen: Observed) -> bool:
 
 def _place(seen: Observed, host: str, gang_of: Collection[str]) -> Place:
     assert seen.state.round is not None
-    slice_ = host.split("-", maxsplit=1)[0]
+    slice_, _ = numbers_of(host)
     gang = gang_name(seen.name, seen.state.round) if host in gang_of else None
     if seen.queueing and seen.queueing.admission and seen.queueing.admission.domains:
         # The queue has chosen the places, and chooses others for lost ones.
-        return Place(pool=seen.pools.get(int(slice_)), gang=gang)
+        return Place(pool=seen.pools.get(slice_), gang=gang)
     avoid = seen.state.avoid
-    return Place(pool=seen.pools.get(int(slice_)), avoid=avoid.get(host), avoid_pool=avoid.get(slice_), gang=gang)
+    return Place(pool=seen.pools.get(slice_), avoid=avoid.get(host), avoid_pool=avoid.get(str(slice_)), gang=gang)

@@ -12,7 +12,8 @@ from shardwise_operator.decide import endings
 from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.policies import deadline, resume, start_timeout
 from shardwise_operator.decide.relocation import avoid_after_timeout
-from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.hosts import LEADER
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import COMPLETE, DEADLINE, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRAINED, TRUE, Lost
 
