@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shardwise.protocol.contract import Cause
-from shardwise.protocol.run_status import GOODPUT_CATEGORIES, RunPhase, RunSummary
+from shardwise.protocol.run_status import GOODPUT_CATEGORIES, RunPhase, RunSummary, goodput_share
 from shardwise_operator import reasons
 from shardwise_operator.decide.policies.outcome import OUTCOMES
 from shardwise_operator.observe.state import Phase
@@ -81,9 +81,9 @@ def _step(job: _Job) -> float | None:
 
 def _goodput(job: _Job) -> float | None:
     """Return the share of steps that count; after the end, the whole percents of the status."""
-    seconds = job.run.goodput if job.run else {}
-    if total := sum(seconds.values()):
-        return seconds.get("step", 0.0) / total
+    share = goodput_share(job.run.goodput) if job.run else None
+    if share is not None:
+        return share
     written = job.status.get("goodput", "")
     return float(written.removesuffix("%")) / 100 if written.removesuffix("%").isdecimal() else None
 

@@ -3,11 +3,11 @@
 A status is written by the operator alone, but maybe by one of another release: what cannot be read is not known.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.protocol import eta
 from shardwise_operator import reasons
 from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.state import FINISHED, Phase
@@ -19,7 +19,6 @@ MOST_JOBS = 2000
 _MOST_TEXT = 500  # of a message; `kubectl describe` has the rest
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _AT_REST = (*FINISHED, Phase.SUSPENDED)
-_DURATION = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
 
 
 def gather(jobs: Iterable[Object], *, namespace: str, now: float) -> JobsDocument:
@@ -91,7 +90,7 @@ def _row(job: Object) -> JobRow:
         loss=status.text("progress", "loss"),
         tokens_per_second=status.figure("progress", "tokensPerSecond") if steps else None,
         mfu=status.figure("progress", "mfu") if steps else None,
-        eta_seconds=_duration(status.text("progress", "eta")) if steps else None,
+        eta_seconds=eta.seconds_in(status.text("progress", "eta")) if steps else None,
         observed_at=status.time("progress", "observedAt"),
         slowest_host=status.text("progress", "slowestHost") if steps else "",
         checkpoint_step=status.number("checkpoint", "step"),
@@ -130,12 +129,3 @@ def _first_pod(job: Object, status: _Fields) -> str:
     attempt = status.number("attempts", LEADER)
     there = attempt is not None and status.text("pods", LEADER)
     return pod_name(job["metadata"]["name"], LEADER, attempt) if there and attempt is not None else ""
-
-
-def _duration(written: str) -> float | None:
-    """Return the seconds of a time as a status has it, 1h5m or 5m30s."""
-    found = _DURATION.fullmatch(written)
-    if found is None:
-        return None
-    hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return 3600.0 * hours + 60.0 * minutes + rest

@@ -1,7 +1,10 @@
 """How long a run still takes: one estimate for the trainer's line, `shardwise status`, `/status` and the operator."""
 
+import re
 from collections.abc import Collection
 from statistics import median
+
+_WORDS = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
 
 RECENT_STEPS = 20
 """Speed is measured over so many steps: enough to even out a slow one, few enough to follow a change."""
@@ -12,6 +15,22 @@ def clock(seconds: float, *, hours: bool = True) -> str:
     minutes, rest = divmod(int(seconds), 60)
     whole, minutes = divmod(minutes, 60)
     return f"{whole}:{minutes:02}:{rest:02}" if hours or whole else f"{minutes}:{rest:02}"
+
+
+def words(seconds: float) -> str:
+    """Return a time left as a job's status has it: 1h5m, or 5m30s."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
+
+
+def seconds_in(written: str) -> float | None:
+    """Return the seconds of a time that `words` has written; None for another text."""
+    found = _WORDS.fullmatch(written)
+    if found is None:
+        return None
+    hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return 3600.0 * hours + 60.0 * minutes + rest
 
 
 def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[float]) -> float | None:
