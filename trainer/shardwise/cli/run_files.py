@@ -29,7 +29,7 @@ from shardwise.protocol.contract import (
     METRICS,
     SUMMARY,
     checkpoint_root,
-    checkpoint_step,
+    checkpoint_steps,
 )
 from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
@@ -215,7 +215,7 @@ def committed_steps(root: str) -> tuple[list[int] | None, str]:
     if url.scheme not in ("", "file"):
         return _committed_in_bucket(root)
     folder = Path(root if url.scheme == "" else url.path)
-    return _steps(marker.parent.name for marker in folder.glob(f"*/{COMMITTED}")), ""
+    return checkpoint_steps(marker.parent.name for marker in folder.glob(f"*/{COMMITTED}")), ""
 
 
 def _committed_in_bucket(root: str) -> tuple[list[int] | None, str]:
@@ -223,10 +223,6 @@ def _committed_in_bucket(root: str) -> tuple[list[int] | None, str]:
         from fsspec.core import url_to_fs
 
         files, path = url_to_fs(root)
-        return _steps(marker.split("/")[-2] for marker in files.glob(f"{path}/*/{COMMITTED}")), ""
+        return checkpoint_steps(marker.split("/")[-2] for marker in files.glob(f"{path}/*/{COMMITTED}")), ""
     except Exception as error:  # noqa: BLE001  each store's library raises its own; the rest of the status is still good
         return None, f"{type(error).__name__}: {error}"
-
-
-def _steps(names: Any) -> list[int]:
-    return sorted(step for name in names if (step := checkpoint_step(name)) is not None)

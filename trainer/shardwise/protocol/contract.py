@@ -5,6 +5,7 @@ It starts nothing, decides nothing, and reads no file but the progress record.
 
 import os
 import re
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from signal import SIGTERM
@@ -181,6 +182,11 @@ def checkpoint_step(name: str) -> int | None:
     """Return the step of a folder that `checkpoint_name` has named; None for any other."""
     match = _CHECKPOINT_NAME.fullmatch(name)
     return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
+
+
+def checkpoint_steps(names: Iterable[str]) -> list[int]:
+    """Return the steps of the checkpoints' folders among these names, ascending."""
+    return sorted(step for name in names if (step := checkpoint_step(name)) is not None)
 
 
 def cache_directory() -> Path:
