@@ -43,7 +43,7 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
         from shardwise.train import weights
         from shardwise.train.checkpoint import steps
         from shardwise.train.config import GptConfig
-        from shardwise.train.data.tokenizer import load_tokenizer
+        from shardwise.train.data.tokenizer import tokenizer_of
 
     training = job.spec.training
     data = training.data
@@ -51,7 +51,7 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     here = data.tokenizer == BYTE_TOKENIZER or "://" in data.tokenizer or Path(data.tokenizer).exists()
     tokenizer = None
     if here or training.model.vocab_size is None:
-        tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+        tokenizer = tokenizer_of(data)
     size = tokenizer.vocab_size if tokenizer else training.model.vocab_size
     assert size is not None
     config = GptConfig.of(training, tokenizer_size=size, platform="cpu")

@@ -121,12 +121,12 @@ def command(  # noqa: PLR0913  each is an option
     with trainer_imports():
         from shardwise.cli import asked
         from shardwise.cli.model import load_model
-        from shardwise.train.data.tokenizer import load_tokenizer
+        from shardwise.train.data.tokenizer import tokenizer_of
         from shardwise.train.generate import generate_all
         from shardwise.train.sampling import Sampling
 
     data = job.spec.training.data
-    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    tokenizer = tokenizer_of(data)
     if is_chat:
         chats = asked.chat_tokenizer(job, tokenizer, chat_template)
         messages = [asked.by_user(text) for text in given] if prompts is None else asked.read_conversations(prompts)

@@ -120,9 +120,9 @@ def _tokenizer_notes(data: Data, vocab_size: int) -> Iterator[str]:
     """Yield what a person should know of a tokenizer that is there; DataError for one that the model cannot have."""
     if data.tokenizer != BYTE_TOKENIZER and not Path(data.tokenizer).exists():
         return
-    from shardwise.train.data.tokenizer import load_tokenizer
+    from shardwise.train.data.tokenizer import tokenizer_of
 
-    size = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token).vocab_size
+    size = tokenizer_of(data).vocab_size
     if size > vocab_size:
         raise DataError(
             f"{data.tokenizer}: has {size} tokens, more than the {vocab_size} of the weights: it is another model's; "

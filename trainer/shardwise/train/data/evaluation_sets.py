@@ -12,7 +12,7 @@ from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.train.data.dataset import open_all
 from shardwise.train.data.opening import Opened, Watch
 from shardwise.train.data.sequences import HeldOutSet, cut_up
-from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.data.tokenizer import tokenizer_of
 
 Report = Callable[[str], None]
 Beat = Callable[[], None]
@@ -81,5 +81,5 @@ def _source(one: EvaluationSet) -> Source:
 def _opened(data: Data, cache_root: Path, report: Report, beat: Beat) -> list[Opened]:
     if not data.train:
         return []
-    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    tokenizer = tokenizer_of(data)
     return open_all(data, tokenizer, cache_root, Watch(report=report, beat=beat))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import find_files, read_blocks
 
@@ -78,6 +79,11 @@ def load_tokenizer(spec: str, *, begin: str | None = None, end: str | None = Non
     if begin or end:
         raise DataError(f"given the token {begin or end!r} with tokenizer: byte, which has none that can be named")
     return ByteTokenizer()
+
+
+def tokenizer_of(data: Data) -> Tokenizer:
+    """Return the tokenizer of a data section, with the tokens that it names. Raises DataError."""
+    return load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
