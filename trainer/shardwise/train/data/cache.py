@@ -13,7 +13,6 @@ the tokens; file names are not part of it, so a corpus that moves keeps its cach
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardwise.protocol.errors import DataError
-from shardwise.protocol.files import replace_file
+from shardwise.protocol.files import replace_file, sync_directory
 from shardwise.train.data.files import has_changed
 from shardwise.train.data.locks import locked, try_locked
 from shardwise.train.data.store import StreamLayout, TokenStream
@@ -169,14 +168,6 @@ def _commit(layouts: list[StreamLayout], building: Path, finished: Path) -> None
     index = json.dumps({"format": FORMAT_VERSION, "streams": [asdict(layout) for layout in layouts]}, indent=1)
     replace_file(building / _INDEX, index, durable=True)
     replace_file(building / _MARKER, hashlib.sha256(index.encode()).hexdigest(), durable=True)
-    _sync_directory(building)
+    sync_directory(building)
     building.rename(finished)
-    _sync_directory(finished.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(finished.parent)

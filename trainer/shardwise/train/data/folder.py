@@ -17,6 +17,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.protocol.errors import DataError, ShardwiseError
+from shardwise.protocol.files import sync_directory
 from shardwise.protocol.storage import in_words, with_retries
 
 _PARTIAL = ".partial"
@@ -133,8 +134,4 @@ def _rename(made: Path, path: Path) -> None:
         # Another writer has found everything whole, with this file, and cleared up.
         if not path.exists():
             raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
