@@ -6,6 +6,8 @@ from statistics import median
 
 _WORDS = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
 
+_MB = 1_000_000
+
 RECENT_STEPS = 20
 """Speed is measured over so many steps: enough to even out a slow one, few enough to follow a change."""
 
@@ -31,6 +33,12 @@ def seconds_in(written: str) -> float | None:
         return None
     hours, minutes, rest = (int(part or 0) for part in found.groups())
     return 3600.0 * hours + 60.0 * minutes + rest
+
+
+def megabytes(done: float, of: float, a_second: float | None) -> str:
+    """Return how many bytes of all are done and, at a speed that is known, when the rest is."""
+    text = f"{done / _MB:,.1f} of {of / _MB:,.1f} MB"
+    return f"{text}, {a_second / _MB:,.1f} MB/s, {clock((of - done) / a_second)} left" if a_second else text
 
 
 def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[float]) -> float | None:
