@@ -1,4 +1,4 @@
-"""How long a run still takes: one estimate for the trainer's line, `shardwise status`, `/status` and the operator."""
+"""How long something still takes: one estimate for a run, wherever it is shown, and the words for what is left."""
 
 import re
 from collections.abc import Collection
