@@ -15,7 +15,7 @@ from shardwise.protocol.run_status import GOODPUT_CATEGORIES, RunPhase, RunSumma
 from shardwise_operator import reasons
 from shardwise_operator.decide.policies.outcome import OUTCOMES
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.runtime.kinds import Object, seconds_of
+from shardwise_operator.runtime.kinds import Object, field_of, seconds_of
 from shardwise_operator.runtime.queue import Key
 
 _LABELS = ["namespace", "job"]
@@ -48,9 +48,7 @@ class _Job:
 
     def at(self, *path: str) -> float | None:
         """Return a number or a time (in seconds since the epoch) of the object; None if it is not there."""
-        value: object = self.object
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
+        value = field_of(self.object, *path)
         if isinstance(value, str):
             return seconds_of(value)
         return float(value) if isinstance(value, int) else None

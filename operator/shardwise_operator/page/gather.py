@@ -13,7 +13,7 @@ from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.state import FINISHED, Phase
 from shardwise_operator.page.document import JobRow, JobsDocument
 from shardwise_operator.render.names import pod_name
-from shardwise_operator.runtime.kinds import Object, condition_of, seconds_of
+from shardwise_operator.runtime.kinds import Object, condition_of, field_of, seconds_of
 
 MOST_JOBS = 2000
 _MOST_TEXT = 500  # of a message; `kubectl describe` has the rest
@@ -35,11 +35,11 @@ class _Fields:
     content: Any
 
     def number(self, *path: str) -> int | None:
-        value = self._at(*path)
+        value = field_of(self.content, *path)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, *path: str) -> str:
-        value = self._at(*path)
+        value = field_of(self.content, *path)
         return value[:_MOST_TEXT] if isinstance(value, str) else ""
 
     def time(self, *path: str) -> float | None:
@@ -58,14 +58,8 @@ class _Fields:
         return value if abs(value) < float("inf") else None
 
     def counts(self, *path: str) -> dict[str, int]:
-        value = self._at(*path)
+        value = field_of(self.content, *path)
         return {str(name): count for name, count in value.items() if count} if isinstance(value, dict) else {}
-
-    def _at(self, *path: str) -> object:
-        value = self.content
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
 
 
 def _row(job: Object) -> JobRow:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.config import Settings
-from shardwise_operator.decide.endings import all_ended
+from shardwise_operator.decide.endings import all_ended, is_over
 from shardwise_operator.decide.plan import Create, Plan
-from shardwise_operator.decide.stuck import past_grace
 from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.children import children
@@ -68,7 +67,7 @@ class Creation:
 
 def _free(seen: Observed, host: str, now: float) -> bool:
     """Return whether no earlier pod of the host can still do something."""
-    return all(pod.ended or seen.on_a_lost_node(pod) or past_grace(pod, now) for pod in seen.pods if pod.key == host)
+    return all(is_over(seen, pod, now) for pod in seen.pods if pod.key == host)
 
 
 def _has_gang(seen: Observed) -> bool:
