@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from shardwise.protocol import eta
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.pods import PLAN, TerminationRecord
 from shardwise.protocol.run_status import RunSummary, goodput_share
 from shardwise_operator.decide.plan import Plan
@@ -27,7 +28,6 @@ from shardwise_operator.write.standard_conditions import with_standard_condition
 
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
-_MAX_COUNT = 2**31 - 1
 _OF_THE_RUN = ("progress", "checkpoint", "goodput", "digest")
 # Fields of a status by their names there; one that is None has nothing new, and keeps its value.
 _Fields = Mapping[str, BaseModel | Mapping[str, int] | int | str | None]
@@ -42,7 +42,7 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
     run: _Fields = {
         **_of_the_run(seen, old),
         "restarts": restarts or None,
-        "restartCount": min(_MAX_COUNT, sum(restarts.values())),
+        "restartCount": min(MAX_INT32, sum(restarts.values())),
         "hosts": _hosts(seen, state, old),
     }
     written = {
@@ -159,7 +159,7 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
         of_hosts = reported.restarts.get(Cause.HOST_LOST, 0) - sum(state.losses.values())
         own = {**reported.restarts, Cause.HOST_LOST: max(0, of_hosts)}
     counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
-    return {cause: min(_MAX_COUNT, count) for cause, count in counts.items() if count}
+    return {cause: min(MAX_INT32, count) for cause, count in counts.items() if count}
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:

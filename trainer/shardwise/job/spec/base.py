@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-MAX_INT32 = 2**31 - 1
+from shardwise.protocol.message import MAX_INT32
+
 MAX_PATH_LENGTH = 1024
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ABSOLUTE_PATH = r"^(/[^/:]+)+$"
