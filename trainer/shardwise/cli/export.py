@@ -16,6 +16,7 @@ from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.protocol.errors import CheckpointError, UsageError
+from shardwise.protocol.text import size
 
 _SUFFIX = ".safetensors"
 
@@ -52,9 +53,9 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     tokenizer = None
     if here or training.model.vocab_size is None:
         tokenizer = tokenizer_of(data)
-    size = tokenizer.vocab_size if tokenizer else training.model.vocab_size
-    assert size is not None
-    config = GptConfig.of(training, tokenizer_size=size, platform="cpu")
+    num_tokens = tokenizer.vocab_size if tokenizer else training.model.vocab_size
+    assert num_tokens is not None
+    config = GptConfig.of(training, tokenizer_size=num_tokens, platform="cpu")
     weights.check_exportable(config)
     root = root_of(job, directory)
     tokens = {
@@ -78,7 +79,7 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     source = Path(data.tokenizer) if tokenizer and Path(data.tokenizer).is_file() else None
     copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token)
     beside = ["config.json", "generation_config.json", *copied]
-    console.print(f"wrote {out} ({out.stat().st_size / 2**20:,.1f} MiB) with {', '.join(beside)} beside it")
+    console.print(f"wrote {out} ({size(out.stat().st_size)}) with {', '.join(beside)} beside it")
     if source is None:
         console.print(_without_tokenizer(data.tokenizer))
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.files import replace_file, sync_directory
+from shardwise.protocol.text import size
 from shardwise.train.data.files import has_changed
 from shardwise.train.data.locks import locked, try_locked
 from shardwise.train.data.store import StreamLayout, TokenStream
@@ -138,7 +139,7 @@ def _build(
     corpus: Corpus, tokenizer: Tokenizer, finished: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> None:
     size_bytes = sum(file.size_bytes for file in corpus.files)
-    report(f"tokenising {corpus.name}: {len(corpus.files):,} files, {size_bytes / 2**20:,.1f} MiB")
+    report(f"tokenising {corpus.name}: {len(corpus.files):,} files, {size(size_bytes)}")
     building = _building(finished)
     building.mkdir()
     try:
