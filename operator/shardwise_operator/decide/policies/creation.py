@@ -21,8 +21,8 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.children import children
 from shardwise_operator.render.gang import gang_hosts, gang_manifest
 from shardwise_operator.render.names import gang_name
-from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
+from shardwise_operator.render.preflight import plan_manifest
 from shardwise_operator.render.secret import secret_manifest
 from shardwise_operator.runtime.kinds import GANGS, PODS, SECRETS
 
