@@ -11,7 +11,7 @@ from shardwise.protocol import eta
 from shardwise_operator import reasons
 from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.state import FINISHED, Phase
-from shardwise_operator.page.document import JobRow, JobsDocument
+from shardwise_operator.page.jobs_document import JobRow, JobsDocument
 from shardwise_operator.render.names import pod_name
 from shardwise_operator.runtime.kinds import Object, condition_of, field_of, seconds_of
 
@@ -21,7 +21,7 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _AT_REST = (*FINISHED, Phase.SUSPENDED)
 
 
-def gather(jobs: Iterable[Object], *, namespace: str, now: float) -> JobsDocument:
+def read_jobs(jobs: Iterable[Object], *, namespace: str, now: float) -> JobsDocument:
     """Return the document of these jobs; of too many the newest, and those that are not at rest before others."""
     rows = sorted((_row(job) for job in jobs), key=lambda row: (row.phase in _AT_REST, -row.created))
     kept = sorted(rows[:MOST_JOBS], key=lambda row: (row.namespace, row.name))
