@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from shardwise.cli.command import trainer_imports
 from shardwise.job.accelerators import offered
-from shardwise.job.devices import hardware_words
+from shardwise.job.device_words import hardware_words
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Hardware, Mesh, TrainingJob
 from shardwise.job.topology import num_hosts

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from shardwise.job.accelerators import offered
-from shardwise.job.devices import hardware_words, one_host_words
+from shardwise.job.device_words import hardware_words, one_host_words
 from shardwise.job.environment import trainer_environment
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import jax
 
 from shardwise.job.accelerators import offered
-from shardwise.job.devices import devices_words, hardware_words
+from shardwise.job.device_words import devices_words, hardware_words
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_devices
 from shardwise.protocol.errors import DeviceError
