@@ -25,7 +25,7 @@ from shardwise.protocol.files import replace_file, sync_directory
 from shardwise.protocol.text import size
 from shardwise.train.data.files import has_changed
 from shardwise.train.data.locks import locked, try_locked
-from shardwise.train.data.store import StreamLayout, TokenStream
+from shardwise.train.data.token_stream import StreamLayout, TokenStream
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Corpus, write_streams
 from shardwise.train.data.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shardwise.train.data.files import DataFile
 from shardwise.train.data.sources import TEXT, Document, documents, file_kind, is_held_out
-from shardwise.train.data.store import StreamLayout, StreamWriter
+from shardwise.train.data.token_stream import StreamLayout, StreamWriter
 from shardwise.train.data.tokenizer import TokenArray, Tokenizer
 
 TRAIN, HELD_OUT = "train", "held-out"
