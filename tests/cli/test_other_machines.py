@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.train.small_gpt import Params, random_params
 
-from shardwise.cli.model import PARAMS
+from shardwise.cli.saved_model import PARAMS
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob

@@ -26,7 +26,7 @@ from shardwise.protocol.contract import cache_directory
 from shardwise.protocol.errors import NonFiniteError, UsageError
 
 if TYPE_CHECKING:  # both import JAX
-    from shardwise.cli.model import Model
+    from shardwise.cli.saved_model import Model
     from shardwise.train.data.evaluation_sets import Evaluated
 
 
@@ -49,7 +49,7 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     environment.apply(job)
     console.print("loading the model ...")
     with trainer_imports():
-        from shardwise.cli.model import load_model
+        from shardwise.cli.saved_model import load_model
 
     sets = list(_sets(job, console))
     model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))

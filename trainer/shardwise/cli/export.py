@@ -40,7 +40,7 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():
-        from shardwise.cli.model import nothing_saved
+        from shardwise.cli.saved_model import nothing_saved
         from shardwise.train import weights
         from shardwise.train.checkpoint import steps
         from shardwise.train.config import GptConfig
@@ -93,7 +93,7 @@ def _parameters(root: str, step: int, dtype: str | None) -> Iterator[tuple[str, 
     """Yield the parameters by the model's own paths, verified, one in memory at a time."""
     import jax.numpy as jnp
 
-    from shardwise.cli.model import PARAMS
+    from shardwise.cli.saved_model import PARAMS
     from shardwise.train.checkpoint import load_numpy
 
     for path, array in load_numpy(root, step, PARAMS):

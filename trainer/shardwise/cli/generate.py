@@ -120,7 +120,7 @@ def command(  # noqa: PLR0913  each is an option
     console.print("loading the model ...")
     with trainer_imports():
         from shardwise.cli import asked
-        from shardwise.cli.model import load_model
+        from shardwise.cli.saved_model import load_model
         from shardwise.train.data.tokenizer import tokenizer_of
         from shardwise.train.generate import generate_all
         from shardwise.train.sampling import Sampling

@@ -63,7 +63,7 @@ def command(
     console = Console(highlight=False, soft_wrap=True)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
     with trainer_imports():
-        from shardwise.cli.model import save_weights
+        from shardwise.cli.saved_model import save_weights
         from shardwise.train import weights
 
     console.print(f"reading {model_file} ...")
