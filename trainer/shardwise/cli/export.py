@@ -40,9 +40,7 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():
-        from shardwise.cli.saved_model import nothing_saved
         from shardwise.train import weights
-        from shardwise.train.checkpoint import steps
         from shardwise.train.config import GptConfig
         from shardwise.train.data.tokenizer import tokenizer_of
 
@@ -50,9 +48,7 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     data = training.data
     # The weights alone need no tokenizer where the job names the size of their vocabulary.
     here = data.tokenizer == BYTE_TOKENIZER or "://" in data.tokenizer or Path(data.tokenizer).exists()
-    tokenizer = None
-    if here or training.model.vocab_size is None:
-        tokenizer = tokenizer_of(data)
+    tokenizer = tokenizer_of(data) if here or training.model.vocab_size is None else None
     num_tokens = tokenizer.vocab_size if tokenizer else training.model.vocab_size
     assert num_tokens is not None
     config = GptConfig.of(training, tokenizer_size=num_tokens, platform="cpu")
@@ -62,15 +58,12 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
         "bos_token_id": tokenizer.begin_of_text if tokenizer else None,
         "eos_token_id": tokenizer.end_of_text if tokenizer else None,
     }
-    candidates = [step] if step is not None else steps(root)[::-1]
-    if not candidates:
-        raise nothing_saved(root)
-    for candidate in candidates:
+    for candidate, is_last in _candidates(root, step):
         console.print(f"writing {out} from the checkpoint of step {candidate} ...")
         try:
             weights.write(out, config, _parameters(root, candidate, dtype), tokens)
         except CheckpointError as error:
-            if candidate == candidates[-1]:
+            if is_last:
                 raise
             report_refused(console, candidate, str(error))
         else:
@@ -82,6 +75,18 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     console.print(f"wrote {out} ({size(out.stat().st_size)}) with {', '.join(beside)} beside it")
     if source is None:
         console.print(_without_tokenizer(data.tokenizer))
+
+
+def _candidates(root: str, step: int | None) -> Iterator[tuple[int, bool]]:
+    """Yield the checkpoints to try, newest first or `step` alone, each with whether it is the last to try."""
+    from shardwise.cli.saved_model import nothing_saved
+    from shardwise.train.checkpoint import steps
+
+    there = [step] if step is not None else steps(root)[::-1]
+    if not there:
+        raise nothing_saved(root)
+    for candidate in there:
+        yield candidate, candidate == there[-1]
 
 
 def _without_tokenizer(tokenizer: str) -> str:
