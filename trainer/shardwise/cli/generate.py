@@ -120,12 +120,10 @@ def command(  # noqa: PLR0913  each is an option
         from shardwise.train.generate import generate_all
         from shardwise.train.sampling import Sampling
 
-    data = job.spec.training.data
-    tokenizer = tokenizer_of(data)
+    tokenizer = tokenizer_of(job.spec.training.data)
     if is_chat:
-        chats = asked.chat_tokenizer(job, tokenizer, chat_template)
         messages = [asked.by_user(text) for text in given] if prompts is None else asked.read_conversations(prompts)
-        task = asked.to_answer(chats, messages, stops)
+        task = asked.to_answer(asked.chat_tokenizer(job, tokenizer, chat_template), messages, stops)
     else:
         task = asked.to_go_on(tokenizer, given, stops)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
