@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise.job.rounding import num_parts
 from shardwise.job.spec.data import Data, Source
 from shardwise.job.spec.training import EvaluationSet
 from shardwise.protocol.errors import DataError
@@ -30,7 +31,7 @@ class Evaluated:
 
     def num_batches(self, size: int) -> int:
         """Return how many batches of so many sequences are evaluated; the last one may be partly empty."""
-        whole = -(-self.sequences.num_sequences // size)
+        whole = num_parts(self.sequences.num_sequences, size)
         return whole if self.batches is None else min(self.batches, whole)
 
 
