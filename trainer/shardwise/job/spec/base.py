@@ -44,6 +44,7 @@ SHARED_PLACE_WORDS = Grammar("folders that each follow a '/', without ':', after
 
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL), DNS_LABEL_WORDS]
 MarkKey = Annotated[str, Field(min_length=1, max_length=317)]
+Annotations = dict[MarkKey, Annotated[str, Field(max_length=4096)]]
 PathText = Annotated[str, Field(min_length=1, max_length=MAX_PATH_LENGTH)]
 AbsolutePath = Annotated[
     str, Field(min_length=1, max_length=MAX_PATH_LENGTH, pattern=ABSOLUTE_PATH), ABSOLUTE_PATH_WORDS

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, MarkKey, Unit
+from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Annotations, Grammar, Label, MarkKey, Unit
 from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.program import Program
 from shardwise.job.spec.recovery import Recovery
@@ -29,7 +29,7 @@ class Metadata(StrictModel):
     labels: dict[MarkKey, Annotated[str, Field(max_length=63)]] = Field(
         default_factory=dict, max_length=64, description="Marks to select jobs by, as Kubernetes keeps them."
     )
-    annotations: dict[MarkKey, Annotated[str, Field(max_length=4096)]] = Field(
+    annotations: Annotations = Field(
         default_factory=dict, max_length=64, description="Notes for people and tools, as Kubernetes keeps them."
     )
 
