@@ -18,8 +18,7 @@ from rich.console import Console
 
 from shardwise.cli.command import of_trainer
 from shardwise.cli.live import live_status
-from shardwise.job.load import load
-from shardwise.job.resolve import resolve
+from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import (
     COMMITTED,
@@ -122,10 +121,10 @@ class RunOverview:
 def job_of(directory: Path, overrides: Sequence[str] = ()) -> TrainingJob:
     """Return the resolved job of a run, with `--set` overrides; UsageError if the directory holds none."""
     refuse_other_directory(directory)
-    path = directory / JOB_FILE
-    if not path.exists():
+    job = resolved_in(directory, overrides)
+    if job is None:
         raise UsageError(f"{directory}: its run has not got as far as writing {JOB_FILE}; run it first")
-    return of_trainer(resolve(load(path, overrides)))
+    return of_trainer(job)
 
 
 def root_of(job: TrainingJob, directory: Path) -> str:
@@ -143,7 +142,7 @@ def read_overview(directory: Path) -> RunOverview:
     refuse_other_directory(directory)
     alive = is_live(directory)
     summary = _read_summary(directory / SUMMARY)
-    job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
+    job = resolved_in(directory)
     root = checkpoint_root(job.spec.checkpoint_path if job else None, directory)
     checkpoints, unlisted = committed_steps(root)
     live = live_status(directory) if alive else None

@@ -19,6 +19,12 @@ def hardware_words(hardware: Hardware) -> str:
     return f"{devices_words(num_devices(hardware), platform)} ({hardware.accelerator} {hardware.topology}{slices})"
 
 
+def slices_words(hardware: Hardware) -> str:
+    """Return what a job asks for as text: `2 slices of gpu-h100 1x8`."""
+    several = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
+    return f"{several}{hardware.accelerator} {hardware.topology}"
+
+
 def one_host_words(accelerator: AcceleratorClass) -> str:
     """Return the topologies of `accelerator` that are one host, or "" if it has none."""
     hosts = accelerator.spec.hosts
