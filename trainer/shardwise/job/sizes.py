@@ -39,12 +39,16 @@ def flops_per_token(*, matrix_parameters: int, values: int, seen_twice: int) -> 
 
 def block_matrices(model: Model) -> int:
     """Count the parameters in the matrices of one block of a resolved model."""
-    embed, heads, kv_heads, head_size, mlp = (
-        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
-    )
+    embed, heads, kv_heads, head_size, mlp = _of_block(model)
     return block_matrix_parameters(
         embed=embed, heads=heads, kv_heads=kv_heads, head_size=head_size, mlp=mlp, is_gated=is_gated(model)
     )
+
+
+def values_of_heads(model: Model) -> tuple[int, int]:
+    """Return the values of all heads of a token's query in a resolved model, and of its key."""
+    _, heads, kv_heads, head_size, _ = _of_block(model)
+    return heads * head_size, kv_heads * head_size
 
 
 def is_gated(model: Model) -> bool:
@@ -54,9 +58,7 @@ def is_gated(model: Model) -> bool:
 
 def num_parameters(model: Model, vocab_size: int) -> int:
     """Return the weights and biases of a resolved model with so many tokens, without the table's padding."""
-    embed, heads, kv_heads, head_size, mlp = (
-        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
-    )
+    embed, heads, kv_heads, head_size, mlp = _of_block(model)
     norm = 2 if model.norm == "layer" else 1  # gains, and the biases of a layer norm
     norms = (1 if model.block == "parallel" else 2) + (2 if model.post_norm else 0)
     ups = 2 if is_gated(model) else 1
@@ -68,3 +70,11 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
     positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
     return vocab_size * embed + positions + (model.layers or 0) * block + norm * embed + head
+
+
+def _of_block(model: Model) -> tuple[int, int, int, int, int]:
+    """Return embed, heads, heads of keys, head size and mlp."""
+    embed, heads, kv_heads, head_size, mlp = (
+        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
+    )
+    return embed, heads, kv_heads, head_size, mlp

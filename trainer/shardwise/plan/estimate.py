@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shardwise.job.accelerators import offered
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
-from shardwise.job.sizes import block_matrices, flops_per_token, is_gated, keys_seen_twice
+from shardwise.job.sizes import block_matrices, flops_per_token, is_gated, keys_seen_twice, values_of_heads
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.topology import MeshShape, mesh_shape
@@ -61,7 +61,7 @@ def _sizes(job: TrainingJob) -> _Sizes:
     layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
     vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
     block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
-    heads, kv_heads = ((number or 0) * (model.head_size or 0) for number in (model.heads, model.kv_heads))
+    heads, kv_heads = values_of_heads(model)
     seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)
     width = 2 if job.spec.training.precision.compute == "bfloat16" else 4
     return _Sizes(shape, layers, embed, mlp, length, heads, kv_heads, seen, vocab, block, table, width)
@@ -124,7 +124,7 @@ def _tokens_at_once(training: Training, of: _Sizes) -> int:
 def _kept_of_a_layer(model: Model, tensor: int) -> float:
     """Return the values of a token that the backward pass keeps of one layer."""
     embed, mlp = model.embed or 0, model.mlp or 0
-    heads, kv_heads = ((number or 0) * (model.head_size or 0) for number in (model.heads, model.kv_heads))
+    heads, kv_heads = values_of_heads(model)
     gates = 1 if is_gated(model) else 0
     match model.remat:
         case "full":
