@@ -11,13 +11,13 @@ from shardwise.protocol import eta
 from shardwise_operator import reasons
 from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.state import FINISHED, Phase
+from shardwise_operator.observe.workload import QUEUE_LABEL
 from shardwise_operator.page.jobs_document import JobRow, JobsDocument
 from shardwise_operator.render.names import pod_name
 from shardwise_operator.runtime.kinds import Object, condition_of, field_of, seconds_of
 
 MOST_JOBS = 2000
 _MOST_TEXT = 500  # of a message; `kubectl describe` has the rest
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _AT_REST = (*FINISHED, Phase.SUSPENDED)
 
 
@@ -109,8 +109,8 @@ def _since(job: Object, phase: str) -> float | None:
 
 
 def _queue(read: _Fields) -> str:
-    own = read.text("metadata", "labels", _QUEUE_LABEL)
-    return own or read.text("spec", "pod", "template", "metadata", "labels", _QUEUE_LABEL)
+    own = read.text("metadata", "labels", QUEUE_LABEL)
+    return own or read.text("spec", "pod", "template", "metadata", "labels", QUEUE_LABEL)
 
 
 def _notice(job: Object) -> str:

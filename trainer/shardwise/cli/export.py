@@ -98,8 +98,8 @@ def _parameters(root: str, step: int, dtype: str | None) -> Iterator[tuple[str, 
     """Yield the parameters by the model's own paths, verified, one in memory at a time."""
     import jax.numpy as jnp
 
-    from shardwise.cli.saved_model import PARAMS
     from shardwise.train.checkpoint import load_numpy
+    from shardwise.train.origin import PARAMS
 
     for path, array in load_numpy(root, step, PARAMS):
         yield path.removeprefix(PARAMS), array if dtype is None else array.astype(jnp.dtype(dtype))

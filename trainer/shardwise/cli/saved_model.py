@@ -21,11 +21,11 @@ from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
 from shardwise.train.layout import Layout
+from shardwise.train.origin import PARAMS
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import build
 from shardwise.train.state import Abstract, Program, flat
 
-PARAMS = "params."
 _MODEL = "spec.training.model"
 
 

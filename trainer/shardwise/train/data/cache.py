@@ -20,10 +20,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardwise.protocol.errors import DataError
 from shardwise.protocol.files import replace_file, sync_directory
 from shardwise.protocol.text import size
-from shardwise.train.data.files import has_changed
+from shardwise.train.data.files import changed_meanwhile, has_changed
 from shardwise.train.data.locks import locked, try_locked
 from shardwise.train.data.token_stream import StreamLayout, TokenStream
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Corpus, write_streams
@@ -159,10 +158,7 @@ def _refuse_changed(corpus: Corpus) -> None:
             file for file, is_new in zip(corpus.files, pool.map(has_changed, corpus.files), strict=True) if is_new
         ]
     if changed:
-        raise DataError(
-            f"{changed[0].url!r} changed while it was being tokenised; expected files that nobody writes to. "
-            "Wait until they are complete, and start again."
-        )
+        raise changed_meanwhile(changed[0])
 
 
 def _commit(layouts: list[StreamLayout], building: Path, finished: Path) -> None:

@@ -84,6 +84,14 @@ def read_range(file: DataFile, start: int, stop: int) -> Generator[bytes, None, 
             yield block
 
 
+def changed_meanwhile(file: DataFile) -> DataError:
+    """Return the error of a file that somebody writes to."""
+    return DataError(
+        f"{file.url!r} changed while it was being tokenised; expected files that nobody writes to. Wait until they are "
+        "complete, and start again."
+    )
+
+
 def has_changed(file: DataFile) -> bool:
     """Return whether the file looks different from when it was found. Raise DataError if it is gone."""
 
