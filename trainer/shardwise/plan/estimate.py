@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
 from shardwise.job.sizes import block_matrices, flops_per_token, is_gated, keys_seen_twice, values_of_heads
 from shardwise.job.spec import Model, Training, TrainingJob
@@ -51,7 +51,7 @@ class _Sizes(NamedTuple):
 def estimate(job: TrainingJob) -> Estimate:
     """Return the estimate of a resolved job; its class says how fast devices and their links are."""
     training, sizes = job.spec.training, _sizes(job)
-    spec = offered()[job.spec.hardware.accelerator].spec
+    spec = accelerator_of(job.spec.hardware).spec
     return Estimate(bytes=_bytes(training, sizes), seconds=_seconds(training, sizes, spec))
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.job import sizes
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.train.config import GptConfig
 
@@ -66,7 +66,7 @@ def peak(job: TrainingJob, devices: int, machines: int, measured: Callable[[str]
         measured: returns the FLOP/s of a product in a dtype, as `measured_flops` does on this host.
 
     """
-    spec = offered()[job.spec.hardware.accelerator].spec
+    spec = accelerator_of(job.spec.hardware).spec
     dtype = job.spec.training.precision.compute
     if spec.peak_flops is not None:
         one = float(getattr(spec.peak_flops, dtype).value)
