@@ -97,7 +97,7 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     matrices = of.layers * of.block + of.vocab * of.embed
     one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen)
     flops = total * one * _AGAIN[model.remat]
-    peak = float(getattr(spec.peak_flops, training.precision.compute).value)
+    peak = spec.peak_flops.per_second(training.precision.compute)
     weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
     sharing = shape.data * shape.context
     over_data = weights * (sharing - 1) / sharing if training.mesh.fsdp else 0.0

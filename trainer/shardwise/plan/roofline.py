@@ -49,7 +49,7 @@ def roofline(step: Step, rows: Iterable[Collective], memory: MemoryUse, flops: F
         return None
     devices = step.program.layout.mesh.size
     dtype = step.job.spec.training.precision.compute
-    peak = devices * float(getattr(spec.peak_flops, dtype).value)
+    peak = devices * spec.peak_flops.per_second(dtype)
     times: dict[bool, dict[Link, float]] = {True: {}, False: {}}
     for row in rows:
         link = link_of(step, row.axes)

@@ -69,7 +69,7 @@ def peak(job: TrainingJob, devices: int, machines: int, measured: Callable[[str]
     spec = accelerator_of(job.spec.hardware).spec
     dtype = job.spec.training.precision.compute
     if spec.peak_flops is not None:
-        one = float(getattr(spec.peak_flops, dtype).value)
+        one = spec.peak_flops.per_second(dtype)
         source = f"{devices} x {one / 1e12:,.1f} TFLOP/s in {dtype}, the class's peak"
         return Peak(flops_per_second=devices * one, source=source)
     number = machines if spec.platform == "cpu" else devices

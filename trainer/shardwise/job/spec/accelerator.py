@@ -72,6 +72,10 @@ class PeakFlops(StrictModel):
     bfloat16: Quantity = Field(description="Of bfloat16 products, without sparsity.")
     float32: Quantity = Field(description="Of products in full float32.")
 
+    def per_second(self, dtype: Literal["bfloat16", "float32"]) -> float:
+        """Return the FLOP/s of products in this format."""
+        return float(getattr(self, dtype).value)
+
 
 class Interconnect(StrictModel):
     """What joins the devices of one slice of TPUs, or of one host of GPUs."""
