@@ -66,14 +66,14 @@ def _in_batches(asked: TrainingJob, here: TrainingJob) -> TrainingJob:
     training = here.spec.training
     there, mesh = mesh_shape(asked), training.mesh.model_copy(update={"context": 1})
     training = training.model_copy(update={"mesh": mesh})
-    here = here.model_copy(update={"spec": here.spec.model_copy(update={"training": training})})
+    here = here.with_spec(training=training)
     shape, batch = mesh_shape(here), asked.spec.training.batch
     assert there is not None
     assert shape is not None, "the job was checked, and each device is one of data, tensor and replica"
     rows = batch.sequences // (there.data * there.replica * batch.microbatches)
     small = batch.model_copy(update={"sequences": rows * shape.data * shape.replica, "microbatches": 1})
     training = training.model_copy(update={"batch": small})
-    return here.model_copy(update={"spec": here.spec.model_copy(update={"training": training})})
+    return here.with_spec(training=training)
 
 
 def _sets(job: TrainingJob, console: Console) -> "Iterator[Evaluated]":

@@ -114,3 +114,7 @@ class TrainingJob(StrictModel):
     kind: Literal["TrainingJob"] = Field(description="The kind of object.")
     metadata: Metadata = Field(description="The name and the marks of the job.")
     spec: JobSpec = Field(description="What the job is to do.")
+
+    def with_spec(self, **sections: Any) -> Self:
+        """Return the job with other sections, such as `training`."""
+        return self.model_copy(update={"spec": self.spec.model_copy(update=sections)})
