@@ -27,7 +27,7 @@ def on_the_processor(job: TrainingJob) -> TrainingJob:
     model = training.model if training.model.attention in kernels else _copy(training.model, attention="auto")
     training = _copy(training, model=model, mesh=Mesh(replica=1), xla_flags=())
     hardware = Hardware(accelerator=_SIMULATED, topology="1x1")
-    return resolve(_copy(job, spec=_copy(job.spec, hardware=hardware, training=training)))
+    return resolve(job.with_spec(hardware=hardware, training=training))
 
 
 def on_this_machine(job: TrainingJob, *, live: bool, tell: Callable[[str], None]) -> TrainingJob:
