@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from shardwise.train.data.columns import cuts as column_cuts
 from shardwise.train.data.files import DataFile, has_changed, read_range, read_raw_blocks
+from shardwise.train.data.pieces import cut
 from shardwise.train.data.sources import JSONL, TEXT, documents_within, file_kind, is_place_held_out, place_in_split
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces, one_by_one
-from shardwise.train.data.tokenizer import Tokenizer, cut
+from shardwise.train.data.tokenizer import Tokenizer
 
 
 class Scan(NamedTuple):
