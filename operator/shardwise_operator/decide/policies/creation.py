@@ -72,7 +72,7 @@ def _free(seen: Observed, host: str, now: float) -> bool:
 
 def _has_gang(seen: Observed) -> bool:
     assert seen.state.round is not None
-    return f"{GANGS.kind}/{gang_name(seen.name, seen.state.round)}" in seen.children
+    return seen.has_child(GANGS, gang_name(seen.name, seen.state.round))
 
 
 def _place(seen: Observed, host: str, gang_of: Collection[str]) -> Place:
