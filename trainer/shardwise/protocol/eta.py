@@ -4,25 +4,21 @@ import re
 from collections.abc import Collection
 from statistics import median
 
-_WORDS = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
-
-_MB = 1_000_000
-
 RECENT_STEPS = 20
 """Speed is measured over so many steps: enough to even out a slow one, few enough to follow a change."""
+_WORDS = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
+_MB = 1_000_000
 
 
 def clock(seconds: float, *, hours: bool = True) -> str:
     """Return a time left or gone by as 1:02:03; without `hours` one that is shorter than an hour as 2:03."""
-    minutes, rest = divmod(int(seconds), 60)
-    whole, minutes = divmod(minutes, 60)
+    whole, minutes, rest = _split(seconds)
     return f"{whole}:{minutes:02}:{rest:02}" if hours or whole else f"{minutes}:{rest:02}"
 
 
 def words(seconds: float) -> str:
     """Return a time left as a job's status has it: 1h5m, or 5m30s."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
+    hours, minutes, rest = _split(seconds)
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
 
 
@@ -49,3 +45,8 @@ def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[flo
     if step is None or of is None or not recent_seconds:
         return None
     return median(recent_seconds) * max(0, of - step)
+
+
+def _split(seconds: float) -> tuple[int, int, int]:
+    minutes, rest = divmod(int(seconds), 60)
+    return (*divmod(minutes, 60), rest)
