@@ -34,7 +34,7 @@ from tests.operator.building import manifest
 from tests.operator.live import live_operator
 from tests.operator.operating import Place
 
-from shardwise.protocol.contract import LOGS
+from shardwise.protocol.contract import CHECKPOINTS, LOGS, checkpoint_steps
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "soak.png"
@@ -102,7 +102,7 @@ def saves(number: int) -> Iterator[Sample]:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         last = 0
         while process.poll() is None:
-            newest = max((int(each.name[5:]) for each in (directory / "checkpoints").glob("step-*")), default=0)
+            newest = max(checkpoint_steps(each.name for each in (directory / CHECKPOINTS).glob("*")), default=0)
             if newest >= last + 10:
                 last = newest
                 with suppress(psutil.Error):  # it has just come to its end

@@ -213,7 +213,7 @@ assert needs[twice] < 0.6, "gathered again, one layer at a time is whole"
 #
 # Over many devices one gather is not always one: XLA's compiler for TPUs makes of a gather over 64 chips an all-reduce
 # of the whole matrix, which sends twice as much. Gathers over 16 it leaves as they are. So
-# [the trainer](../../trainer/shardwise/train/gather.py) lets `data` be two axes of the mesh, and gathers over the inner
+# [the trainer](../../trainer/shardwise/train/fsdp.py) lets `data` be two axes of the mesh, and gathers over the inner
 # one first, then over the outer; the gradient is scattered the other way round.
 #
 # That adds no byte. Of B bytes over n = outer x inner devices, the first step sends (inner - 1) B / n, as it joins

@@ -282,7 +282,7 @@ assert COSTS["vmap"].sent_bytes > 3 * fsdp.sent_bytes, "a vmap hides the batch f
 # attention and MLP, which `tensor` splits by position. What the trainer does otherwise:
 # the layout is an argument; its programs are compiled by `jax.jit`, because `named_jit` has a second cache beside
 # JAX's; and weights are gathered, and their gradients scattered, by hand. `data` is two mesh axes there, since over
-# many devices [each goes in two steps](../../trainer/shardwise/train/gather.py): a gather over the inner axis and then
+# many devices [each goes in two steps](../../trainer/shardwise/train/fsdp.py): a gather over the inner axis and then
 # the outer, a scatter the other way round. Here these are 2 x 2, so no matrix is gathered or scattered over four
 # devices at once. The same three steps with its `loss`:
 

@@ -11,11 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shardwise.protocol.contract import Cause
-from shardwise.protocol.run_status import GOODPUT_CATEGORIES, RunPhase, RunSummary
+from shardwise.protocol.run_status import GOODPUT_CATEGORIES, RunPhase, RunSummary, goodput_share
 from shardwise_operator import reasons
 from shardwise_operator.decide.policies.outcome import OUTCOMES
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.runtime.kinds import Object, seconds_of
+from shardwise_operator.runtime.kinds import Object, field_of, seconds_of
 from shardwise_operator.runtime.queue import Key
 
 _LABELS = ["namespace", "job"]
@@ -48,9 +48,7 @@ class _Job:
 
     def at(self, *path: str) -> float | None:
         """Return a number or a time (in seconds since the epoch) of the object; None if it is not there."""
-        value: object = self.object
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
+        value = field_of(self.object, *path)
         if isinstance(value, str):
             return seconds_of(value)
         return float(value) if isinstance(value, int) else None
@@ -81,9 +79,9 @@ def _step(job: _Job) -> float | None:
 
 def _goodput(job: _Job) -> float | None:
     """Return the share of steps that count; after the end, the whole percents of the status."""
-    seconds = job.run.goodput if job.run else {}
-    if total := sum(seconds.values()):
-        return seconds.get("step", 0.0) / total
+    share = goodput_share(job.run.goodput) if job.run else None
+    if share is not None:
+        return share
     written = job.status.get("goodput", "")
     return float(written.removesuffix("%")) / 100 if written.removesuffix("%").isdecimal() else None
 

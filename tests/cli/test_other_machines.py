@@ -10,13 +10,13 @@ from safetensors.numpy import load_file
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.train.small_gpt import Params, random_params
 
-from shardwise.cli.model import PARAMS
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
+from shardwise.train.origin import PARAMS
 from shardwise.train.start import build
 from shardwise.train.state import Abstract
 

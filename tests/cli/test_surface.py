@@ -125,7 +125,7 @@ def test_missing_trainer_is_said_in_words(
     """Without the trainer's libraries a command says what to install."""
     (tmp_path / "job.yaml").write_bytes(Path(quickstart).read_bytes())
     (tmp_path / ".lock").touch()
-    for name in [name for name in sys.modules if name.startswith(("shardwise.train", "shardwise.cli.model"))]:
+    for name in [name for name in sys.modules if name.startswith(("shardwise.train", "shardwise.cli.saved_model"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.chdir(tmp_path)

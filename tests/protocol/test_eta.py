@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
+from shardwise.protocol.eta import RECENT_STEPS, eta_seconds, seconds_in, words
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,13 @@ from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
 def test_eta(step: int | None, of: int | None, recent_seconds: list[float], left: float | None) -> None:
     """One slow step changes nothing; what is not known is not guessed."""
     assert eta_seconds(step, of, recent_seconds) == left
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written", "read"), [(0.9, "0m0s", 0.0), (330.7, "5m30s", 330.0), (3930.0, "1h5m", 3900.0)]
+)
+def test_a_status_has_a_time_in_words(seconds: float, written: str, read: float) -> None:
+    """What the operator writes is read back, to the second, and above an hour to the minute."""
+    assert words(seconds) == written
+    assert seconds_in(written) == read
+    assert seconds_in(f"about {written}") is None

@@ -13,6 +13,7 @@ from shardwise.job.spec.accelerator import AcceleratorClass, GridText
 from shardwise.job.spec.base import XlaFlag
 from shardwise.job.topology import parse_topology, topologies
 from shardwise.protocol.errors import JobError
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.strict_model import StrictModel
 from shardwise_operator.runtime.kinds import ACCELERATOR_CATALOGS
 
@@ -23,7 +24,7 @@ class CatalogGrid(StrictModel):
     """A grid of chips that one slice can be."""
 
     topology: Annotated[GridText, Field(description="The grid.")]
-    devices: Annotated[int, Field(ge=1, le=2**31 - 1, description="The devices that JAX sees of one slice.")]
+    devices: Annotated[int, Field(ge=1, le=MAX_INT32, description="The devices that JAX sees of one slice.")]
     hosts: Annotated[int, Field(ge=1, le=16384, description="The hosts of one slice.")] = 1
 
 

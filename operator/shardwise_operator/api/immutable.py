@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from shardwise.job.fields import ITEM, Leaf, kind_of, leaves, named_fields, takes_null
 from shardwise.job.flags import SCHEDULES
-from shardwise.job.identity import IDENTITY_FIELDS
+from shardwise.job.identity import IDENTITY_FIELDS, TOKENIZER, XLA_FLAGS
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.job import JobSpec
 from shardwise.protocol.strict_model import StrictModel
@@ -21,14 +21,10 @@ from shardwise_operator.api.cel import Rule
 
 # A preset fills in sizes that are identity, so it is held too, though a file that writes all of them needs none.
 _HELD = IDENTITY_FIELDS | {"spec.training.model.preset"}
-# Where the tokenizer's file lies may change, as on a laptop; its contents are part of the data's fingerprint.
-_TOKENIZER = "spec.training.data.tokenizer"
 # A list that may be left out is compared as a whole.
 _PHASES = "training.data.phases"
 # What resolving a job fills in, or a value that nobody may give.
 _ITEM_DEFAULTS = {"spec.training.data.train.*.weight": "1.0", "spec.training.data.train.*.epochs": "0.0"}
-# Of the compiler's options those may change that only schedule.
-_XLA_FLAGS = "spec.training.xlaFlags"
 _SHAPE = ("hardware", "training", "program", "recovery", "pod")
 # A job is of the trainer or of a program for good. Of a program nothing else is part of what the run is.
 _KIND = "has(self.training) == has(oldSelf.training)"
@@ -63,9 +59,9 @@ def immutability() -> Rule:
 def _same(leaf: Leaf) -> str:
     """Return whether a field is unchanged; a field left out has its default, if the models have a plain one."""
     name, default = leaf.name.removeprefix("spec."), _default(leaf)
-    if leaf.name == _TOKENIZER:
+    if leaf.name == TOKENIZER:
         return " == ".join(f"(!has({root}.{name}) || {root}.{name} == 'byte')" for root in _ROOTS)
-    if leaf.name == _XLA_FLAGS:
+    if leaf.name == XLA_FLAGS:
         now, before = (f"{root}.{name}" for root in _ROOTS)
         return f"{_holds(now, before)} && {_holds(before, now)}"
     if ITEM in leaf.path:

@@ -15,10 +15,10 @@ from shardwise_operator.decide.policies import (
     finished,
     losses,
     lost_place,
+    new_round,
     not_started,
     outcome,
     preflight,
-    resume,
     start_timeout,
     suspension,
 )
@@ -29,7 +29,7 @@ POLICIES: tuple[Policy, ...] = (
     outcome,  # a run that has ended has ended, whatever else is asked of the job
     eviction,  # before the suspension, which ends where this one goes on: in the queue
     suspension,  # before the losses: pods that go because they were told to are not charged
-    resume,  # starts the round that all policies below are about
+    new_round,  # starts the round that all policies below are about
     deadline,  # before the losses: a round that is to end gets no replacements
     preflight,  # before the losses: until its plan fits, a job has no pods to lose
     losses,  # before the relocations: a lost pod gets a new attempt anyway

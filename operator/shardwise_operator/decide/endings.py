@@ -5,6 +5,7 @@ from dataclasses import replace
 from shardwise_operator.decide.plan import Delete, Plan, RequestStop, Step
 from shardwise_operator.decide.stuck import past_grace
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import FAILED, TRUE
 from shardwise_operator.runtime.kinds import PODS
@@ -35,7 +36,12 @@ def stop_steps(seen: Observed, since: float, now: float) -> tuple[Step, ...]:
 
 def all_ended(seen: Observed, now: float) -> bool:
     """Return whether no pod of the job can still do anything."""
-    return all(pod.ended or seen.on_a_lost_node(pod) or past_grace(pod, now) for pod in seen.pods)
+    return all(is_over(seen, pod, now) for pod in seen.pods)
+
+
+def is_over(seen: Observed, pod: Pod, now: float) -> bool:
+    """Return whether a pod can certainly do nothing more."""
+    return pod.ended or seen.on_a_lost_node(pod) or past_grace(pod, now)
 
 
 def left_behind(seen: Observed, now: float) -> str:

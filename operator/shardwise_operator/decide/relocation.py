@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from shardwise_operator.decide.pending import waits_for_image
+from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.observe.snapshot import numbers_of
 from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from shardwise.protocol.pods import JOB_LABEL, PLAN
 from shardwise_operator.observe.caches import Caches, Reader
+from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.node import Node, read_node
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
-from shardwise_operator.observe.snapshot import Snapshot, numbers_of
+from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import State
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.errors import NotFoundError

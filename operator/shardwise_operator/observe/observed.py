@@ -5,15 +5,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwise.protocol.run_status import RunSummary
+from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.node import Node
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.state import State
+from shardwise_operator.runtime.kinds import Kind
 from shardwise_operator.runtime.queue import Key
 
-LEADER = "0-0"
+
+def child_key(kind: Kind, name: str) -> str:
+    """Return how `Observed.children` names an object."""
+    return f"{kind.kind}/{name}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Observed:
         problem: why they do not; "" if they do.
         snapshot: what the pods of this round are made of; None before its ConfigMap is there.
         pods: all its pods, of earlier rounds too.
-        children: "<Kind>/<name>" of its own other objects.
+        children: of its own other objects, by `child_key`.
         guard: its NetworkPolicy; None if it has none.
         nodes: the watched nodes that its pods are on, by name.
         pools: by slice, the place that its bound pods are in; only of slices with a pod that still needs one.
@@ -147,6 +152,10 @@ class Observed:
         """Host 0's pod, if it runs and can be asked for something."""
         pod = self.current(LEADER)
         return pod if pod and pod.running and pod.address else None
+
+    def has_child(self, kind: Kind, name: str) -> bool:
+        """Return whether an object of its own is there, beside its pods."""
+        return child_key(kind, name) in self.children
 
     def current(self, key: str) -> Pod | None:
         """Return the current pod of a host; None if it does not exist."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from shardwise.protocol import pods
 from shardwise.protocol.pods import TerminationRecord
+from shardwise_operator.observe.hosts import host_name, numbers_of
 from shardwise_operator.runtime.kinds import seconds_of
 
 _ENDED = ("Succeeded", "Failed")
@@ -78,7 +79,7 @@ class Pod:
     @property
     def slice(self) -> int:
         """The number of its slice."""
-        return int(self.key.split("-")[0])
+        return numbers_of(self.key)[0]
 
     @property
     def gated(self) -> bool:
@@ -109,7 +110,7 @@ class Pod:
 def host_of(raw: Mapping[str, Any]) -> str:
     """Return the host of a pod of ours, "<slice>-<host>"; that of a plan's pod is "plan"."""
     labels = raw["metadata"]["labels"]
-    return pods.PLAN if pods.PLAN_LABEL in labels else f"{labels[pods.SLICE_LABEL]}-{labels[pods.HOST_LABEL]}"
+    return pods.PLAN if pods.PLAN_LABEL in labels else host_name(labels[pods.SLICE_LABEL], labels[pods.HOST_LABEL])
 
 
 def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:

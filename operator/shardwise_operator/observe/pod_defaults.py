@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from shardwise.job.document import parse_document
-from shardwise.job.spec.base import MarkKey
+from shardwise.job.spec.base import Annotations, MarkKey
 from shardwise.job.spec.pod import LabelValue
 from shardwise.job.validate import validate_as
 from shardwise.protocol.strict_model import StrictModel
@@ -27,9 +27,7 @@ class PodDefaults(StrictModel):
     """The part of a pod's template that may have defaults."""
 
     labels: dict[MarkKey, LabelValue] = Field(default_factory=dict, max_length=64, description="Labels.")
-    annotations: dict[MarkKey, Annotated[str, Field(max_length=4096)]] = Field(
-        default_factory=dict, max_length=64, description="Annotations."
-    )
+    annotations: Annotations = Field(default_factory=dict, max_length=64, description="Annotations.")
     image_pull_secrets: tuple[SecretReference, ...] = Field(
         (), strict=False, max_length=16, description="Secrets that open registries, beside the job's own."
     )

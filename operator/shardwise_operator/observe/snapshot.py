@@ -23,18 +23,13 @@ from shardwise.job.topology import Topology, parse_topology
 from shardwise.protocol.errors import JobError, Problem
 from shardwise.protocol.pods import CLASS_KEY, JOB_KEY
 from shardwise.protocol.text import any_of
+from shardwise_operator.observe.hosts import host_name, numbers_of
 from shardwise_operator.observe.pod_defaults import NO_DEFAULTS, PodDefaults
 
 # A key of the ConfigMap, beside those for the pods in `protocol/pods.py`. Only the operator reads it, after a failover
 # for each job that runs: so it is JSON, which is YAML too and is read twenty times as fast.
 RESOLVED_KEY = "resolved.yaml"
 _USER_KEY, _OF_NAMESPACE = "user", "namespace"
-
-
-def numbers_of(host: str) -> tuple[int, int]:
-    """Return the slice of a host, "<slice>-<host>", and its number there."""
-    slice_, of_slice = host.split("-")
-    return int(slice_), int(of_slice)
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Snapshot:
     def hosts(self) -> tuple[str, ...]:
         """Every host as "<slice>-<host>", in the order of their ranks."""
         slices = range(self.job.spec.hardware.slices)
-        return tuple(f"{slice_}-{host}" for slice_ in slices for host in range(self.topology.hosts))
+        return tuple(host_name(slice_, host) for slice_ in slices for host in range(self.topology.hosts))
 
     def rank(self, host: str) -> int:
         """Return the rank of "<slice>-<host>"."""

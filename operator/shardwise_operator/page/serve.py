@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from shardwise.page.form import PAGE_HEADERS, token_form, token_of
 from shardwise.page.render import filled
-from shardwise_operator.page.gather import gather
+from shardwise_operator.page.read_jobs import read_jobs
 from shardwise_operator.runtime.access import TokenFile
 from shardwise_operator.runtime.kinds import Object
 from shardwise_operator.runtime.web import Answer, Page, Request, guarded
@@ -77,7 +77,7 @@ class JobsPages:
 
     def _make(self) -> None:
         began = time.monotonic()
-        document = gather(self.jobs(), namespace=self.namespace, now=time.time())
+        document = read_jobs(self.jobs(), namespace=self.namespace, now=time.time())
         data = document.model_dump_json(exclude_defaults=True)
         self._page = filled(PACKAGE, TEMPLATE, title="Training jobs", data=data).encode()
         self._data = document.model_dump_json(exclude_none=True).encode()

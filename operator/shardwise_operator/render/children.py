@@ -21,9 +21,9 @@ class Child(NamedTuple):
 def children(seen: Observed, operator_namespace: str, *, policy: bool = True) -> Iterator[Child]:
     """Every object that a round needs before its pods and lacks, but the Secret, which nobody may look for."""
     assert seen.state.round is not None
-    if f"{CONFIG_MAPS.kind}/{config_map_name(seen.name, seen.state.round)}" not in seen.children:
+    if not seen.has_child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round)):
         yield Child(CONFIG_MAPS, config_map(seen))
-    if policy and f"{NETWORK_POLICIES.kind}/{policy_name(seen.name)}" not in seen.children:
+    if policy and not seen.has_child(NETWORK_POLICIES, policy_name(seen.name)):
         yield Child(NETWORK_POLICIES, network_policy(seen, operator_namespace))
 
 

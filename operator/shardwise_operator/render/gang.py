@@ -6,6 +6,7 @@ and replaced joins the others, which are placed already, and so waits for nobody
 
 from typing import Any
 
+from shardwise_operator.observe.hosts import is_first
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.names import gang_name, metadata
 from shardwise_operator.runtime.kinds import GANGS, TRAINING_JOBS
@@ -20,7 +21,7 @@ def gang_hosts(seen: Observed) -> tuple[str, ...]:
     """
     if seen.placement_label is None:
         return seen.hosts
-    return tuple(host for host in seen.hosts if host.endswith("-0"))
+    return tuple(host for host in seen.hosts if is_first(host))
 
 
 def gang_manifest(seen: Observed) -> dict[str, Any]:

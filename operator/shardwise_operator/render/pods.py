@@ -11,6 +11,7 @@ from typing import Any
 from shardwise.job.load import as_data
 from shardwise.job.topology import node_labels
 from shardwise.protocol import pods
+from shardwise_operator.observe.hosts import is_first, numbers_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.workload import Admission
@@ -95,20 +96,24 @@ def _spec(seen: Observed, snapshot: Snapshot, host: str, place: Place) -> dict[s
         spec["affinity"] = affinity
     if place.gang:
         spec["workloadRef"] = gang_reference(place.gang)
-    if label and not host.endswith("-0") and place.pool is None:
+    if label and not is_first(host) and place.pool is None:
         spec["schedulingGates"] = [{"name": pods.SLICE_GATE}]
     return spec | {name: value for name, value in asked.items() if name not in spec}
 
 
 def _labels(seen: Observed, host: str) -> dict[str, str]:
-    slice_, of_slice = host.split("-")
+    slice_, of_slice = numbers_of(host)
     return {
-        pods.SLICE_LABEL: slice_,
-        pods.HOST_LABEL: of_slice,
+        pods.SLICE_LABEL: str(slice_),
+        pods.HOST_LABEL: str(of_slice),
         pods.POD_ATTEMPT_LABEL: str(seen.state.attempts[host]),
         pods.ROUND_LABEL: str(seen.state.round),
-        SLICE_ID_LABEL: f"{seen.uid}-{slice_}",
+        SLICE_ID_LABEL: _slice_id(seen, host),
     }
+
+
+def _slice_id(seen: Observed, host: str) -> str:
+    return f"{seen.uid}-{numbers_of(host)[0]}"
 
 
 def _tolerations(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -126,12 +131,11 @@ def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dic
     """Host 0 keeps every other slice out of its place; what has failed twice somewhere goes elsewhere."""
     if label is None:
         return _elsewhere(place.avoid) if place.avoid else {}
-    if not host.endswith("-0"):
+    if not is_first(host):
         return {}
-    own = f"{seen.uid}-{host.split('-', maxsplit=1)[0]}"
     others = [
         {"key": pods.JOB_LABEL, "operator": "Exists"},
-        {"key": SLICE_ID_LABEL, "operator": "NotIn", "values": [own]},
+        {"key": SLICE_ID_LABEL, "operator": "NotIn", "values": [_slice_id(seen, host)]},
     ]
     term = {"topologyKey": label, "namespaceSelector": {}, "labelSelector": {"matchExpressions": others}}
     alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -60,6 +60,13 @@ def condition_of(obj: Object, kind: str) -> Object:
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
+def field_of(obj: object, *path: str) -> object:
+    """Return what lies at a path of an object; None where one of its groups is missing."""
+    for name in path:
+        obj = obj.get(name) if isinstance(obj, dict) else None
+    return obj
+
+
 def timestamp(seconds: float) -> str:
     """Return a time since the epoch as the API server writes it, to the second."""
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

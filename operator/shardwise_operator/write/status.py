@@ -9,10 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from shardwise.protocol import eta
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.pods import PLAN, TerminationRecord
-from shardwise.protocol.run_status import RunSummary
+from shardwise.protocol.run_status import RunSummary, goodput_share
 from shardwise_operator.decide.plan import Plan
 from shardwise_operator.decide.policies.outcome import termination_record
 from shardwise_operator.observe.observed import Observed
@@ -26,7 +28,6 @@ from shardwise_operator.write.standard_conditions import with_standard_condition
 
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
-_MAX_COUNT = 2**31 - 1
 _OF_THE_RUN = ("progress", "checkpoint", "goodput", "digest")
 # Fields of a status by their names there; one that is None has nothing new, and keeps its value.
 _Fields = Mapping[str, BaseModel | Mapping[str, int] | int | str | None]
@@ -41,7 +42,7 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
     run: _Fields = {
         **_of_the_run(seen, old),
         "restarts": restarts or None,
-        "restartCount": min(_MAX_COUNT, sum(restarts.values())),
+        "restartCount": min(MAX_INT32, sum(restarts.values())),
         "hosts": _hosts(seen, state, old),
     }
     written = {
@@ -112,7 +113,7 @@ def _reported(seen: Observed, status: RunSummary, old: Mapping[str, Any], heard_
         loss=_text(run.loss, ".4f"),
         tokens_per_second=_text(run.tokens_per_second, ".0f"),
         mfu=_text(run.mfu, ".1%"),
-        eta=None if run.eta_seconds is None else _duration(run.eta_seconds),
+        eta=None if run.eta_seconds is None else eta.words(run.eta_seconds),
         slowest_host=seen.hosts[slowest] if slowest is not None and slowest < len(seen.hosts) else None,
         observed_at=timestamp(heard_at),
     )
@@ -137,13 +138,6 @@ def _checkpoint(status: RunSummary, old: Mapping[str, Any], heard_at: float) -> 
     return SavedCheckpoint(step=newest.step, time=timestamp(heard_at), seconds=_text(newest.seconds, ".2f"))
 
 
-def _duration(seconds: float) -> str:
-    """Return a time as 1h5m, or as 5m30s."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
-
-
 def _text(value: float | str | None, form: str) -> str | None:
     """Return a number as text; what is text already (a loss that is not finite) stays."""
     if value is None:
@@ -153,8 +147,7 @@ def _text(value: float | str | None, form: str) -> str | None:
 
 def _goodput(seconds: Mapping[str, float]) -> str | None:
     """Return the share of the wall time in which steps that count were taken."""
-    total = sum(seconds.values())
-    return format(seconds.get("step", 0.0) / total, ".0%") if total else None
+    return _text(goodput_share(seconds), ".0%")
 
 
 def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str, int]:
@@ -166,7 +159,7 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
         of_hosts = reported.restarts.get(Cause.HOST_LOST, 0) - sum(state.losses.values())
         own = {**reported.restarts, Cause.HOST_LOST: max(0, of_hosts)}
     counts = {str(cause): own.get(cause, 0) + state.losses.get(cause, 0) for cause in sorted({*own, *state.losses})}
-    return {cause: min(_MAX_COUNT, count) for cause, count in counts.items() if count}
+    return {cause: min(MAX_INT32, count) for cause, count in counts.items() if count}
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:

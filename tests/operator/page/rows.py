@@ -8,7 +8,7 @@ from typing import Any
 from tests.operator.building import NOW, manifest
 
 from shardwise.page.render import filled
-from shardwise_operator.page.gather import gather
+from shardwise_operator.page.read_jobs import read_jobs
 from shardwise_operator.page.serve import PACKAGE, TEMPLATE
 from shardwise_operator.runtime.kinds import timestamp
 
@@ -64,7 +64,7 @@ def many() -> list[Job]:
 
 def page_of(jobs: Iterable[Job], namespace: str = "") -> str:
     """Return the page of these jobs."""
-    data = gather(jobs, namespace=namespace, now=NOW).model_dump_json(exclude_defaults=True)
+    data = read_jobs(jobs, namespace=namespace, now=NOW).model_dump_json(exclude_defaults=True)
     return filled(PACKAGE, TEMPLATE, title="Training jobs", data=data)
 
 

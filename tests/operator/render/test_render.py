@@ -22,8 +22,8 @@ from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import read_snapshot
 from shardwise_operator.observe.workload import Admission
 from shardwise_operator.render.children import children
-from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
+from shardwise_operator.render.preflight import plan_manifest
 from shardwise_operator.render.secret import Tokens, secret_manifest
 from shardwise_operator.runtime.kinds import NETWORK_POLICIES
 

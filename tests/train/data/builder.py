@@ -39,7 +39,7 @@ def say(line: str) -> None:
 def main(cache: str, path: str, *options: str) -> None:
     """Prepares the file's data and says what it holds."""
     if "pause" in options:
-        setattr(dataset, "load_tokenizer", lambda _, **_named: PausingTokenizer())  # noqa: B010  it is not an export
+        setattr(dataset, "tokenizer_of", lambda _: PausingTokenizer())  # noqa: B010  it is not an export
     data = Data.model_validate({"train": [{"name": "text", "paths": [path]}], "heldOut": 0.2})
     made = dataset.prepare(
         data,

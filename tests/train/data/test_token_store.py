@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
-from shardwise.train.data import tokenizer
+from shardwise.train.data import pieces
 from shardwise.train.data.blocks import BLOCK_BYTES, BlockCache, Range
 from shardwise.train.data.cuts import Even
 from shardwise.train.data.dataset import Dataset, Reading, prepare
@@ -39,7 +39,7 @@ def nothing(*_: object) -> None:
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of every kind; texts and lines that are cut, and some that are not."""
-    monkeypatch.setattr(tokenizer, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1000)
     folder = tmp_path / "corpus"
     folder.mkdir()
     lines = "".join(json.dumps({"text": f"líne {number} " * (1 + number % 7)}) + "\n" for number in range(400)).encode()

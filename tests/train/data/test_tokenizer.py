@@ -8,7 +8,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.tokenizer import PIECE_BYTES, ByteTokenizer, load_tokenizer, token_dtype
+from shardwise.train.data.pieces import PIECE_BYTES
+from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer, token_dtype
 
 
 def library_tokenizer(end_of_text: str = "<|endoftext|>") -> Tokenizer:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shardwise.cli.command import Overrides
+from shardwise.job.device_words import slices_words
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
@@ -59,8 +60,7 @@ def _summary(job: TrainingJob) -> Table:
     hardware = job.spec.hardware
     table = Table.grid(padding=(0, 2))
     table.add_row("job", escape(job.metadata.name))
-    slices = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
-    table.add_row("devices", f"{num_devices(hardware)} ({slices}{hardware.accelerator} {hardware.topology})")
+    table.add_row("devices", f"{num_devices(hardware)} ({slices_words(hardware)})")
     if job.spec.program:
         table.add_row("program", escape(shlex.join(command_of(job.spec.program))))
     else:

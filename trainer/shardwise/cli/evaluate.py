@@ -27,7 +27,7 @@ from shardwise.protocol.contract import cache_directory
 from shardwise.protocol.errors import NonFiniteError, UsageError
 
 if TYPE_CHECKING:  # both import JAX
-    from shardwise.cli.model import Model
+    from shardwise.cli.saved_model import Model
     from shardwise.train.data.evaluation_sets import Evaluated
 
 
@@ -50,7 +50,7 @@ def command(directory: RunDir, *, step: Step = None, overrides: Overrides = None
     environment.apply(job)
     console.print("loading the model ...")
     with trainer_imports():
-        from shardwise.cli.model import load_model
+        from shardwise.cli.saved_model import load_model
 
     sets = list(_sets(job, console))
     model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
@@ -67,14 +67,14 @@ def _in_batches(asked: TrainingJob, here: TrainingJob) -> TrainingJob:
     training = here.spec.training
     there, mesh = mesh_shape(asked), training.mesh.model_copy(update={"context": 1})
     training = training.model_copy(update={"mesh": mesh})
-    here = here.model_copy(update={"spec": here.spec.model_copy(update={"training": training})})
+    here = here.with_spec(training=training)
     shape, batch = mesh_shape(here), asked.spec.training.batch
     assert there is not None
     assert shape is not None, "the job was checked, and each device is one of data, tensor and replica"
     rows = batch.sequences // (there.data * there.replica * batch.microbatches)
     small = batch.model_copy(update={"sequences": rows * shape.data * shape.replica, "microbatches": 1})
     training = training.model_copy(update={"batch": small})
-    return here.model_copy(update={"spec": here.spec.model_copy(update={"training": training})})
+    return here.with_spec(training=training)
 
 
 def _sets(job: TrainingJob, console: Console) -> "Iterator[Evaluated]":

@@ -17,6 +17,7 @@ from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.protocol.errors import CheckpointError, UsageError
+from shardwise.protocol.text import size
 
 _SUFFIX = ".safetensors"
 
@@ -40,37 +41,30 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     environment.apply(job)
     console = Console(highlight=False, soft_wrap=True)
     with trainer_imports():
-        from shardwise.cli.model import nothing_saved
         from shardwise.train import weights
-        from shardwise.train.checkpoint import steps
         from shardwise.train.config import GptConfig
-        from shardwise.train.data.tokenizer import load_tokenizer
+        from shardwise.train.data.tokenizer import tokenizer_of
 
     training = job.spec.training
     data = training.data
     # The weights alone need no tokenizer where the job names the size of their vocabulary.
     here = data.tokenizer == BYTE_TOKENIZER or "://" in data.tokenizer or Path(data.tokenizer).exists()
-    tokenizer = None
-    if here or training.model.vocab_size is None:
-        tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
-    size = tokenizer.vocab_size if tokenizer else training.model.vocab_size
-    assert size is not None
-    config = GptConfig.of(training, tokenizer_size=size, platform="cpu")
+    tokenizer = tokenizer_of(data) if here or training.model.vocab_size is None else None
+    num_tokens = tokenizer.vocab_size if tokenizer else training.model.vocab_size
+    assert num_tokens is not None
+    config = GptConfig.of(training, tokenizer_size=num_tokens, platform="cpu")
     weights.check_exportable(config)
     root = root_of(job, directory)
     tokens = {
         "bos_token_id": tokenizer.begin_of_text if tokenizer else None,
         "eos_token_id": tokenizer.end_of_text if tokenizer else None,
     }
-    candidates = [step] if step is not None else steps(root)[::-1]
-    if not candidates:
-        raise nothing_saved(root)
-    for candidate in candidates:
+    for candidate, is_last in _candidates(root, step):
         console.print(f"writing {out} from the checkpoint of step {candidate} ...")
         try:
             weights.write(out, config, _parameters(root, candidate, dtype), tokens)
         except CheckpointError as error:
-            if candidate == candidates[-1]:
+            if is_last:
                 raise
             report_refused(console, candidate, str(error))
         else:
@@ -79,9 +73,21 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     source = Path(data.tokenizer) if tokenizer and Path(data.tokenizer).is_file() else None
     copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token)
     beside = ["config.json", "generation_config.json", *copied]
-    console.print(f"wrote {out} ({out.stat().st_size / 2**20:,.1f} MiB) with {', '.join(beside)} beside it")
+    console.print(f"wrote {out} ({size(out.stat().st_size)}) with {', '.join(beside)} beside it")
     if source is None:
         console.print(_without_tokenizer(data.tokenizer))
+
+
+def _candidates(root: str, step: int | None) -> Iterator[tuple[int, bool]]:
+    """Yield the checkpoints to try, newest first or `step` alone, each with whether it is the last to try."""
+    from shardwise.cli.saved_model import nothing_saved
+    from shardwise.train.checkpoint import steps
+
+    there = [step] if step is not None else steps(root)[::-1]
+    if not there:
+        raise nothing_saved(root)
+    for candidate in there:
+        yield candidate, candidate == there[-1]
 
 
 def _without_tokenizer(tokenizer: str) -> str:
@@ -93,8 +99,8 @@ def _parameters(root: str, step: int, dtype: str | None) -> Iterator[tuple[str, 
     """Yield the parameters by the model's own paths, verified, one in memory at a time."""
     import jax.numpy as jnp
 
-    from shardwise.cli.model import PARAMS
     from shardwise.train.checkpoint import load_numpy
+    from shardwise.train.origin import PARAMS
 
     for path, array in load_numpy(root, step, PARAMS):
         yield path.removeprefix(PARAMS), array if dtype is None else array.astype(jnp.dtype(dtype))

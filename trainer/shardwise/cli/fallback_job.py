@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from shardwise.cli.command import trainer_imports
-from shardwise.job.accelerators import offered
-from shardwise.job.devices import hardware_words
+from shardwise.job.accelerators import accelerator_of, offered
+from shardwise.job.device_words import hardware_words
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Hardware, Mesh, TrainingJob
 from shardwise.job.topology import num_hosts
@@ -27,7 +27,7 @@ def on_the_processor(job: TrainingJob) -> TrainingJob:
     model = training.model if training.model.attention in kernels else _copy(training.model, attention="auto")
     training = _copy(training, model=model, mesh=Mesh(replica=1), xla_flags=())
     hardware = Hardware(accelerator=_SIMULATED, topology="1x1")
-    return resolve(_copy(job, spec=_copy(job.spec, hardware=hardware, training=training)))
+    return resolve(job.with_spec(hardware=hardware, training=training))
 
 
 def on_this_machine(job: TrainingJob, *, live: bool, tell: Callable[[str], None]) -> TrainingJob:
@@ -41,7 +41,7 @@ def on_this_machine(job: TrainingJob, *, live: bool, tell: Callable[[str], None]
         tell: gets a line for a person if the real devices are not taken.
     """
     hardware = job.spec.hardware
-    simulated = offered()[hardware.accelerator].spec.platform == "cpu"
+    simulated = accelerator_of(hardware).spec.platform == "cpu"
     if num_hosts(hardware) == 1 and not simulated and not live and _are_here(job):
         return job
     if not simulated:

@@ -105,13 +105,8 @@ def command(  # noqa: PLR0913  each is an option
     number of the sample, the text that follows, its number of tokens, and the finishReason: stop where the model or
     --stop ended it, length where --tokens did.
     """
-    if prompt is not None and prompts is not None:
-        raise UsageError("given --prompt and --prompts, expected one of them; add the prompt to the file")
-    if "" in (stop or []):
-        raise UsageError("--stop: given an empty text, which is everywhere; leave it out")
-    is_chat = chat or chat_template is not None
-    if is_chat and prompt is None and prompts is None:
-        raise UsageError("--chat: given nothing to answer, expected --prompt TEXT or --prompts FILE")
+    stops, is_chat = stop or [], chat or chat_template is not None
+    _refuse_options(prompt, prompts, stops, is_chat=is_chat)
     given = [prompt or ""] if prompts is None else [] if is_chat else read_prompts(prompts)
     for text in given:
         refuse_broken_text(text)
@@ -121,19 +116,17 @@ def command(  # noqa: PLR0913  each is an option
     console.print("loading the model ...")
     with trainer_imports():
         from shardwise.cli import asked
-        from shardwise.cli.model import load_model
-        from shardwise.train.data.tokenizer import load_tokenizer
+        from shardwise.cli.saved_model import load_model
+        from shardwise.train.data.tokenizer import tokenizer_of
         from shardwise.train.generate import generate_all
         from shardwise.train.sampling import Sampling
 
-    data = job.spec.training.data
-    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    tokenizer = tokenizer_of(job.spec.training.data)
     if is_chat:
-        chats = asked.chat_tokenizer(job, tokenizer, chat_template)
         messages = [asked.by_user(text) for text in given] if prompts is None else asked.read_conversations(prompts)
-        task = asked.to_answer(chats, messages, stop or [])
+        task = asked.to_answer(asked.chat_tokenizer(job, tokenizer, chat_template), messages, stops)
     else:
-        task = asked.to_go_on(tokenizer, given, stop or [])
+        task = asked.to_go_on(tokenizer, given, stops)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     model = load_model(job, root_of(job, directory), step=step, report=partial(report_refused, console))
     console.print(f"checkpoint of step {model.step}; compiling ...")
@@ -155,7 +148,22 @@ def command(  # noqa: PLR0913  each is an option
     if as_json or prompts is not None or samples > 1:
         for line in texts.lines(made):
             typer.echo(line.encode())
-        return
+    else:
+        _stream(made, task, tokenizer)
+
+
+def _refuse_options(prompt: str | None, prompts: Path | None, stops: Sequence[str], *, is_chat: bool) -> None:
+    """Refuse options that do not go together."""
+    if prompt is not None and prompts is not None:
+        raise UsageError("given --prompt and --prompts, expected one of them; add the prompt to the file")
+    if "" in stops:
+        raise UsageError("--stop: given an empty text, which is everywhere; leave it out")
+    if is_chat and prompt is None and prompts is None:
+        raise UsageError("--chat: given nothing to answer, expected --prompt TEXT or --prompts FILE")
+
+
+def _stream(made: Iterable["Made"], task: "Task", tokenizer: "Tokenizer") -> None:
+    """Write the one text that is made, after what was asked, as it comes."""
     streamed = pieces((token for part in made for token in part.tokens), tokenizer.decode)
     for piece in chain([task.asked[0].text], before_stop(streamed, task.stops)):
         typer.echo(piece.encode(), nl=False)

@@ -25,6 +25,7 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.contract import JOB_FILE, SUMMARY
 from shardwise.protocol.errors import DataError, RunDirectoryError
 from shardwise.protocol.files import replace_file
+from shardwise.protocol.text import size
 
 _TOKENIZER_FILE = "tokenizer.json"
 _TEXT_TO_FILL_IN = "your-text/*.txt"
@@ -62,7 +63,7 @@ def command(
     console = Console(highlight=False, soft_wrap=True)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
     with trainer_imports():
-        from shardwise.cli.model import save_weights
+        from shardwise.cli.saved_model import save_weights
         from shardwise.train import weights
 
     console.print(f"reading {model_file} ...")
@@ -81,7 +82,7 @@ def command(
     num_bytes = save_weights(job, directory, root, config, parameters, console.print)
     replace_file(directory / JOB_FILE, write_document(document.data), durable=True)
     count = num_parameters(job.spec.training.model, config.vocab_size)
-    console.print(f"{count:,} parameters ({num_bytes / 2**20:,.1f} MiB) are checkpoint 0 of {root}")
+    console.print(f"{count:,} parameters ({size(num_bytes)}) are checkpoint 0 of {root}")
     for note in notes:
         console.print(note, markup=False)
     _say_what_next(console, job, directory)
@@ -120,16 +121,16 @@ def _tokenizer_notes(data: Data, vocab_size: int) -> Iterator[str]:
     """Yield what a person should know of a tokenizer that is there; DataError for one that the model cannot have."""
     if data.tokenizer != BYTE_TOKENIZER and not Path(data.tokenizer).exists():
         return
-    from shardwise.train.data.tokenizer import load_tokenizer
+    from shardwise.train.data.tokenizer import tokenizer_of
 
-    size = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token).vocab_size
-    if size > vocab_size:
+    known = tokenizer_of(data).vocab_size
+    if known > vocab_size:
         raise DataError(
-            f"{data.tokenizer}: has {size} tokens, more than the {vocab_size} of the weights: it is another model's; "
+            f"{data.tokenizer}: has {known} tokens, more than the {vocab_size} of the weights: it is another model's; "
             "give the weights' own with --tokenizer"
         )
-    if size < vocab_size:
-        yield f"the tokenizer has {size} of the model's {vocab_size} tokens: the others can be made, and have no text"
+    if known < vocab_size:
+        yield f"the tokenizer has {known} of the model's {vocab_size} tokens: the others can be made, and have no text"
 
 
 def _document(model: dict[str, Any], tokenizer: str) -> Document:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from shardwise.cli.command import JobFile, Json, Overrides, of_trainer, trainer_imports
-from shardwise.job.accelerators import offered
+from shardwise.job.device_words import slices_words
 from shardwise.job.environment import plan_environment
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
@@ -104,7 +104,7 @@ def _made(
         found = searching.search(job, report)
         made = found[0].plan.model_copy(update={"layouts": [one.layout for one in found]})
     else:
-        report(f"compiling the step for {_hardware(job)}")
+        report(f"compiling the step for {slices_words(job.spec.hardware)}")
         made = build.plan(resolve(job))
     _leave(made.verdict, summary)
     if made.fits is False:  # to find a change takes longer, and may run out of memory
@@ -129,12 +129,6 @@ def _reported(console: Console) -> Iterator[Callable[[str], None]]:
 def _leave(verdict: Verdict, path: Path | None) -> None:
     if path:
         path.write_text(verdict.dumps(), encoding="utf-8")
-
-
-def _hardware(job: TrainingJob) -> str:
-    hardware = job.spec.hardware
-    slices = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
-    return f"{slices}{offered()[hardware.accelerator].name} {hardware.topology}"
 
 
 def _write(path: Path, changes: dict[str, int | str], console: Console) -> None:

@@ -19,8 +19,7 @@ from rich.console import Console
 from shardwise.cli.command import of_trainer
 from shardwise.cli.live import live_status
 from shardwise.cli.run_directory import Fetched, shown
-from shardwise.job.load import load
-from shardwise.job.resolve import resolve
+from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import (
     BUCKET_LEASE,
@@ -31,7 +30,7 @@ from shardwise.protocol.contract import (
     METRICS,
     SUMMARY,
     checkpoint_root,
-    checkpoint_step,
+    checkpoint_steps,
 )
 from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
@@ -124,10 +123,10 @@ class RunOverview:
 def job_of(directory: Path, overrides: Sequence[str] = ()) -> TrainingJob:
     """Return the resolved job of a run, with `--set` overrides; UsageError if the directory holds none."""
     refuse_other_directory(directory)
-    path = directory / JOB_FILE
-    if not path.exists():
+    job = resolved_in(directory, overrides)
+    if job is None:
         raise UsageError(f"{directory}: its run has not got as far as writing {JOB_FILE}; run it first")
-    return of_trainer(resolve(load(path, overrides)))
+    return of_trainer(job)
 
 
 def root_of(job: TrainingJob, directory: Path) -> str:
@@ -146,7 +145,7 @@ def read_overview(directory: Path) -> RunOverview:
     fetched = Fetched.read(directory)
     alive = fetched.live if fetched else is_live(directory)
     summary = _read_summary(directory / SUMMARY)
-    job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
+    job = resolved_in(directory)
     root = checkpoint_root(job.spec.checkpoint_path if job else None, shown(directory))
     checkpoints, unlisted = committed_steps(root)
     live = live_status(directory) if alive else None
@@ -219,7 +218,7 @@ def committed_steps(root: str) -> tuple[list[int] | None, str]:
     if url.scheme not in ("", "file"):
         return _committed_in_bucket(root)
     folder = Path(root if url.scheme == "" else url.path)
-    return _steps(marker.parent.name for marker in folder.glob(f"*/{COMMITTED}")), ""
+    return checkpoint_steps(marker.parent.name for marker in folder.glob(f"*/{COMMITTED}")), ""
 
 
 def _committed_in_bucket(root: str) -> tuple[list[int] | None, str]:
@@ -227,10 +226,6 @@ def _committed_in_bucket(root: str) -> tuple[list[int] | None, str]:
         from fsspec.core import url_to_fs
 
         files, path = url_to_fs(root)
-        return _steps(marker.split("/")[-2] for marker in files.glob(f"{path}/*/{COMMITTED}")), ""
+        return checkpoint_steps(marker.split("/")[-2] for marker in files.glob(f"{path}/*/{COMMITTED}")), ""
     except Exception as error:  # noqa: BLE001  each store's library raises its own; the rest of the status is still good
         return None, f"{type(error).__name__}: {error}"
-
-
-def _steps(names: Any) -> list[int]:
-    return sorted(step for name in names if (step := checkpoint_step(name)) is not None)

@@ -12,14 +12,13 @@ from shardwise.cli.command import trainer_imports
 from shardwise.cli.status import meaning_of
 from shardwise.page.document import Notice, PageDocument
 from shardwise.protocol.eta import clock
-from shardwise.protocol.run_status import HostStatus, RunStatus
+from shardwise.protocol.run_status import WELL_SPENT, HostStatus, RunStatus
 
 _CURVE_LINES = 12
 _MOST_NOTICES = 4
 _FIXED_LINES = 12
 """Lines that every screen may have beside the curve, the hosts and the notices."""
 _COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")
-_WELL_SPENT = "step"
 
 
 class Size(NamedTuple):
@@ -102,7 +101,7 @@ def _goodput(document: PageDocument, columns: int) -> RenderableType | None:
     total = sum(document.goodput.values())
     if not total:
         return None
-    ordered = sorted(document.goodput.items(), key=lambda item: (item[0] != _WELL_SPENT, -item[1]))
+    ordered = sorted(document.goodput.items(), key=lambda item: (item[0] != WELL_SPENT, -item[1]))
     bar, legend = Text(no_wrap=True, overflow="crop"), Text()
     for at, (name, seconds) in enumerate(ordered):
         colour = _COLOURS[min(at, len(_COLOURS) - 1)]

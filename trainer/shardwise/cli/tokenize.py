@@ -20,12 +20,11 @@ from shardwise.job.document import read_document
 from shardwise.job.load import check
 from shardwise.job.spec.data import Data
 from shardwise.job.validate import validate_as
-from shardwise.protocol.eta import clock
+from shardwise.protocol.eta import megabytes
 
 if TYPE_CHECKING:  # both import numpy
     from shardwise.train.data.store_builder import Built, Run
 
-_MB = 1_000_000
 _LINES = 10  # for each thing that is done, where no bar can be shown
 
 DataFile = Annotated[
@@ -125,10 +124,7 @@ class _Shown:
             self._bar = self._bars.add_task(doing, total=of_bytes, words="")
         assert self._bar is not None
         seconds = time.monotonic() - self._began_seconds
-        words = f"{done_bytes / _MB:,.1f} of {of_bytes / _MB:,.1f} MB"
-        if done_bytes > before_bytes and seconds > 0:
-            rate = (done_bytes - before_bytes) / seconds
-            words += f", {rate / _MB:,.1f} MB/s, {clock((of_bytes - done_bytes) / rate)} left"
+        words = megabytes(done_bytes, of_bytes, (done_bytes - before_bytes) / seconds if seconds > 0 else None)
         self._bars.update(self._bar, completed=done_bytes, words=words)
         tenths = _LINES * done_bytes // max(1, of_bytes)
         if not self._console.is_terminal and (tenths > self._tenths or done_bytes == before_bytes):

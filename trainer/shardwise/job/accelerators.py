@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.job.class_rules import class_problems
 from shardwise.job.document import Document, located, parse_document, read_document
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Hardware, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.validate import validate_as, validate_known
 from shardwise.protocol import pods
@@ -56,6 +56,11 @@ def offered() -> Mapping[str, AcceleratorClass]:
         return BUILT_IN
     extra = Path(path)
     return _Files({**_PATHS, _read(extra).name: extra})
+
+
+def accelerator_of(hardware: Hardware) -> AcceleratorClass:
+    """Return the class of hardware that the rules have passed."""
+    return offered()[hardware.accelerator]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ JAX reads these variables when it is imported, so they are set before; this modu
 import os
 from collections.abc import Mapping
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_devices, topology_of
 from shardwise.protocol.contract import cache_directory
@@ -43,7 +43,7 @@ def trainer_environment(job: TrainingJob, environment: Mapping[str, str]) -> dic
     devices, and of their threads, is the job's. Variables of the class that are already there are kept too: in a pod
     all of them are, with the job's own values if it has some.
     """
-    accelerator = offered()[job.spec.hardware.accelerator].spec
+    accelerator = accelerator_of(job.spec.hardware).spec
     platform = accelerator.platform
     executables = cache_directory() / "executables"
     return {

@@ -31,9 +31,11 @@ Json = None | bool | int | float | str
 
 FINGERPRINT = "dataFingerprint"
 
-_TOKENIZER = "spec.training.data.tokenizer"
+# Where the tokenizer's file lies may change, as on a laptop; its contents are part of the data's fingerprint.
+TOKENIZER = "spec.training.data.tokenizer"
+# Of the compiler's options those may change that only schedule.
+XLA_FLAGS = "spec.training.xlaFlags"
 _MODEL = "spec.training.model"
-_XLA_FLAGS = "spec.training.xlaFlags"
 _LEAVE_OUT = "spec.training.data.leaveOut"
 _GROUPS = "spec.training.optimizer.groups"
 _STEPS = "spec.training.steps"
@@ -124,9 +126,9 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
         # Of a map the values are there, one by one; a list of numbers is one value, below.
         if _general(path) in IDENTITY_FIELDS or (isinstance(path[-1], str) and _general(path[:-1]) in IDENTITY_FIELDS):
             result[dotted(path)] = value
-    if result[_TOKENIZER] != BYTE_TOKENIZER:
-        result[_TOKENIZER] = "file"
-    result[_XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
+    if result[TOKENIZER] != BYTE_TOKENIZER:
+        result[TOKENIZER] = "file"
+    result[XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
     result = without_younger_fields(result)
     result[_GROUPS] = len(job.spec.training.optimizer.groups)  # so that a run without any is known to have none
     data = job.spec.training.data

@@ -18,6 +18,7 @@ from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.pod import in_template
 from shardwise.job.validate import validate, validate_known
+from shardwise.protocol.contract import JOB_FILE
 from shardwise.protocol.errors import JobError
 from shardwise.protocol.strict_model import StrictModel
 
@@ -25,6 +26,12 @@ from shardwise.protocol.strict_model import StrictModel
 def load(path: FilePath, overrides: Sequence[str] = ()) -> TrainingJob:
     """Read the job in the file at `path`, as written; JobError with every mistake in it."""
     return check(read_document(path), overrides)
+
+
+def resolved_in(directory: FilePath, overrides: Sequence[str] = ()) -> TrainingJob | None:
+    """Return the resolved job of a run directory, with overrides; None if its run has not got as far as writing it."""
+    path = directory / JOB_FILE
+    return resolve(load(path, overrides)) if path.exists() else None
 
 
 def loads(text: str, overrides: Sequence[str] = (), *, source: str = "job.yaml") -> TrainingJob:

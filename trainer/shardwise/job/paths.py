@@ -31,15 +31,13 @@ def with_absolute_paths(job: TrainingJob) -> TrainingJob:
         "start_from": start and start.model_copy(update={"path": absolute(start.path)}),
         "checkpoint": checkpoint.model_copy(update={"path": checkpoint.path and absolute(checkpoint.path)}),
     }
-    spec = job.spec.model_copy(update={"training": training.model_copy(update=changes)})
-    return job.model_copy(update={"spec": spec})
+    return job.with_spec(training=training.model_copy(update=changes))
 
 
 def _with_absolute_workdir(job: TrainingJob) -> TrainingJob:
     program = job.spec.program
     assert program is not None, "the rules want one of the two"
-    program = program.model_copy(update={"workdir": absolute(program.workdir or ".")})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"program": program})})
+    return job.with_spec(program=program.model_copy(update={"workdir": absolute(program.workdir or ".")}))
 
 
 def _absolute(sources: tuple[HasPaths, ...]) -> tuple[HasPaths, ...]:

@@ -6,6 +6,7 @@ Keys are attribute names of the models in `job/spec`.
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.job.rounding import padded
 from shardwise.job.spec import RopeScaling
 
 BYTE_TOKENIZER = "byte"
@@ -223,7 +224,7 @@ CHECKPOINT_EVERY = "10m"
 
 def padded_vocab_size(vocab_size: int) -> int:
     """Return the rows of the token table as stored: the next multiple of `VOCAB_MULTIPLE`, whatever the mesh."""
-    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    return padded(vocab_size, VOCAB_MULTIPLE)
 
 
 def published_vocab_size(preset: str | None) -> int:

@@ -41,7 +41,7 @@ def resolve(job: TrainingJob) -> TrainingJob:
             "checkpoint": _checkpoint(training.checkpoint),
         }
     )
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"training": filled})})
+    return job.with_spec(training=filled)
 
 
 def _data(data: Data) -> Data:

@@ -1,4 +1,11 @@
-"""How large a model is, from its sizes alone: parameters, and the keys that a token is compared with."""
+"""How large a model is, from its sizes alone: parameters, the keys that a token is compared with, and its arithmetic.
+
+Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with) + 12 x heads x head size x (keys
+that a token sees on average, summed over the layers). The 6 is 2 for a multiply and add, times 3 for the forward and
+the backward pass, and attention has two products for each key. A causal token sees half of the positions on average,
+and within a sliding window the window less what it lacks at the start. Recomputation in the backward pass is not
+counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "PaLM" (2022), appendix B.
+"""
 
 from shardwise.job.spec import Model
 
@@ -18,14 +25,30 @@ def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int 
     return num_global * seq_len + (layers - num_global) * local
 
 
+def flops_per_token(*, matrix_parameters: int, values: int, seen_twice: int) -> int:
+    """Return the model FLOPs of one trained token, forward and backward.
+
+    Args:
+        matrix_parameters: in all matrices that it is multiplied with.
+        values: heads x head size.
+        seen_twice: as `keys_seen_twice` returns it.
+
+    """
+    return 6 * matrix_parameters + 6 * values * seen_twice
+
+
 def block_matrices(model: Model) -> int:
     """Count the parameters in the matrices of one block of a resolved model."""
-    embed, heads, kv_heads, head_size, mlp = (
-        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
-    )
+    embed, heads, kv_heads, head_size, mlp = _of_block(model)
     return block_matrix_parameters(
         embed=embed, heads=heads, kv_heads=kv_heads, head_size=head_size, mlp=mlp, is_gated=is_gated(model)
     )
+
+
+def values_of_heads(model: Model) -> tuple[int, int]:
+    """Return the values of all heads of a token's query in a resolved model, and of its key."""
+    _, heads, kv_heads, head_size, _ = _of_block(model)
+    return heads * head_size, kv_heads * head_size
 
 
 def is_gated(model: Model) -> bool:
@@ -35,9 +58,7 @@ def is_gated(model: Model) -> bool:
 
 def num_parameters(model: Model, vocab_size: int) -> int:
     """Return the weights and biases of a resolved model with so many tokens, without the table's padding."""
-    embed, heads, kv_heads, head_size, mlp = (
-        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
-    )
+    embed, heads, kv_heads, head_size, mlp = _of_block(model)
     norm = 2 if model.norm == "layer" else 1  # gains, and the biases of a layer norm
     norms = (1 if model.block == "parallel" else 2) + (2 if model.post_norm else 0)
     ups = 2 if is_gated(model) else 1
@@ -49,3 +70,11 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
     positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
     return vocab_size * embed + positions + (model.layers or 0) * block + norm * embed + head
+
+
+def _of_block(model: Model) -> tuple[int, int, int, int, int]:
+    """Return embed, heads, heads of keys, head size and mlp."""
+    embed, heads, kv_heads, head_size, mlp = (
+        size or 0 for size in (model.embed, model.heads, model.kv_heads, model.head_size, model.mlp)
+    )
+    return embed, heads, kv_heads, head_size, mlp

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of, offered
 from shardwise.job.spec import Hardware, Mesh, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass, HostRange
 from shardwise.protocol.text import any_of
@@ -161,7 +161,7 @@ def inner_ways(hardware: Hardware, data: int) -> int:
     topology = topology_of(hardware)
     assert topology is not None, "the rules have passed the topology"
     everything = data == num_devices(hardware) and topology.hosts > 1
-    if offered()[hardware.accelerator].spec.platform != "tpu" or (data <= _MOST_OF_A_GROUP and not everything):
+    if accelerator_of(hardware).spec.platform != "tpu" or (data <= _MOST_OF_A_GROUP and not everything):
         return 1
     outers = [ways for ways in divisors(data) if data > ways >= data // ways]
     safe = [ways for ways in outers if ways <= _MOST_OF_A_GROUP]

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from shardwise.job.accelerators import offered
-from shardwise.job.devices import hardware_words, one_host_words
+from shardwise.job.accelerators import accelerator_of
+from shardwise.job.device_words import hardware_words, one_host_words
 from shardwise.job.environment import trainer_environment
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
@@ -40,7 +40,7 @@ class Found:
     def are_those_of(self, job: TrainingJob) -> bool:
         """Return whether these are the platform and the number of devices that a job asks for."""
         hardware = job.spec.hardware
-        return (self.platform, self.number) == (offered()[hardware.accelerator].spec.platform, num_devices(hardware))
+        return (self.platform, self.number) == (accelerator_of(hardware).spec.platform, num_devices(hardware))
 
 
 def refuse_elsewhere(job: TrainingJob) -> None:
@@ -52,7 +52,7 @@ def refuse_elsewhere(job: TrainingJob) -> None:
 
     """
     hardware = job.spec.hardware
-    accelerator = offered()[hardware.accelerator]
+    accelerator = accelerator_of(hardware)
     if accelerator.spec.platform == "cpu":
         return
     if num_hosts(hardware) > 1:
@@ -86,7 +86,7 @@ def look(job: TrainingJob) -> Found:
 
 def _environment(job: TrainingJob) -> dict[str, str]:
     environment = clean_environment()
-    platform = offered()[job.spec.hardware.accelerator].spec.platform
+    platform = accelerator_of(job.spec.hardware).spec.platform
     return (
         environment
         | trainer_environment(job, environment)

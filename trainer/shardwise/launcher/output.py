@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shardwise.launcher.system.lines import GrowingFile, size_of
-from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path
+from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path, trainer_logs
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunStatus
 
@@ -72,8 +72,7 @@ class Output:
         self._end_log()
 
     def _newest_log(self) -> Path | None:
-        logs = (self._directory / LOGS).glob(f"attempt-*/host-{self._host}.log")
-        return max(logs, key=lambda log: int(log.parent.name.rpartition("-")[2]), default=None)
+        return max(trainer_logs(self._directory, self._host), default=(-1, self._host, None))[2]
 
     def _show_log(self) -> None:
         for line in self._log.lines() if self._log else []:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.job.load import load
-from shardwise.job.resolve import resolve
+from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
 from shardwise.page.curves import HELD_OUT, Metrics, json_lines
 from shardwise.page.document import MemoryRow, PageDocument, Save
 from shardwise.page.log_tails import log_tails
 from shardwise.page.timeline import Timeline, notice
-from shardwise.protocol.contract import EVENTS, JOB_FILE, LIVE_STATUSES, LOGS, METRICS, SUMMARY, checkpoint_root
+from shardwise.protocol.contract import EVENTS, LIVE_STATUSES, LOGS, METRICS, SUMMARY, checkpoint_root
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import RunStatus
@@ -55,7 +54,7 @@ def gather(
     timeline = Timeline(json_lines(directory / LOGS / EVENTS))
     if live:
         timeline.live(live, now)
-    job = resolve(load(directory / JOB_FILE)) if (directory / JOB_FILE).exists() else None
+    job = resolved_in(directory)
     record = LeaderRecord.read(directory)
     starts = [event for event in metrics.events if event["event"] in _STARTS]
     root = checkpoint_root(job.spec.checkpoint_path if job else None, url or directory)

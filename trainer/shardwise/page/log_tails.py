@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.page.document import LogTail
-from shardwise.protocol.contract import LOGS
+from shardwise.protocol.contract import trainer_logs
 
 MOST_LOGS = 32
 TAIL_BYTES = 6000
-_LOG = re.compile(r"attempt-(\d+)/host-(\d+)\.log")
 _ESCAPE_SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -23,13 +22,7 @@ def log_tails(directory: Path, ended: Mapping[int, int | None]) -> dict[str, Any
         ended: by attempt, the rank whose end was its end; None if none was.
 
     """
-    paths = (directory / LOGS).glob("attempt-*/host-*.log")
-    found = [
-        (int(match[1]), int(match[2]), path)
-        for path in paths
-        if (match := _LOG.fullmatch(f"{path.parent.name}/{path.name}"))
-    ]
-    found.sort(key=lambda each: (-each[0], each[1] != ended.get(each[0]), each[1]))
+    found = sorted(trainer_logs(directory), key=lambda each: (-each[0], each[1] != ended.get(each[0]), each[1]))
     logs = [_tail(attempt, host, path) for attempt, host, path in found[:MOST_LOGS]]
     return {"logs": logs, "logs_left_out": len(found) - len(logs)}
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from shardwise.job.accelerators import offered, xla_flags
+from shardwise.job.accelerators import accelerator_of, xla_flags
 from shardwise.job.kernels import kernel_of
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import mesh_shape, num_devices
@@ -74,7 +74,7 @@ def _bubble(step: Step) -> Bubble | None:
 
 def _refused(job: TrainingJob, text: str) -> Plan:
     """Return what is still known of a program that XLA refuses for want of memory."""
-    platform = offered()[job.spec.hardware.accelerator].spec.platform
+    platform = accelerator_of(job.spec.hardware).spec.platform
     return Plan(
         **_about(job, kernel_of(job.spec.training, platform)),
         compiled_for="hardware",
@@ -110,7 +110,7 @@ def _about(job: TrainingJob, attention: str) -> dict[str, Any]:
 
 
 def _notes(step: Step) -> Iterable[str]:
-    spec = offered()[step.job.spec.hardware.accelerator].spec
+    spec = accelerator_of(step.job.spec.hardware).spec
     if step.stand_in:
         yield (
             f"the compiler for {step.stand_in.upper()}s is not installed, so this machine's own stood in: the "
@@ -139,7 +139,7 @@ def _needed(text: str) -> int:
 
 def _resident(step: Step, held: MemoryUse) -> int | None:
     """Return the most that a trainer of simulated devices holds: process, arrays, and what neither counts."""
-    if offered()[step.job.spec.hardware.accelerator].spec.platform != "cpu":
+    if accelerator_of(step.job.spec.hardware).spec.platform != "cpu":
         return None
     saved = _SAVED * (held.parameters + held.optimizer)
     return int(step.resident_bytes + _LOOP_BYTES + step.topology.devices_per_host * (_MALLOC * held.total + saved))

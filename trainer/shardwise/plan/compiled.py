@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import psutil
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.load import dump, loads
 from shardwise.job.presets import published_vocab_size
 from shardwise.job.spec import TrainingJob
@@ -131,7 +131,7 @@ def _devices(job: TrainingJob) -> tuple[list[jax.Device], str | None]:
     try:
         return devices_for(job), None
     except NoCompilerError:
-        platform = offered()[job.spec.hardware.accelerator].spec.platform
+        platform = accelerator_of(job.spec.hardware).spec.platform
         return jax.devices("cpu")[: num_devices(job.spec.hardware)], platform
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
-from shardwise.job.sizes import block_matrices, is_gated, keys_seen_twice
+from shardwise.job.sizes import block_matrices, flops_per_token, is_gated, keys_seen_twice, values_of_heads
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.topology import MeshShape, mesh_shape
@@ -51,7 +51,7 @@ class _Sizes(NamedTuple):
 def estimate(job: TrainingJob) -> Estimate:
     """Return the estimate of a resolved job; its class says how fast devices and their links are."""
     training, sizes = job.spec.training, _sizes(job)
-    spec = offered()[job.spec.hardware.accelerator].spec
+    spec = accelerator_of(job.spec.hardware).spec
     return Estimate(bytes=_bytes(training, sizes), seconds=_seconds(training, sizes, spec))
 
 
@@ -61,7 +61,7 @@ def _sizes(job: TrainingJob) -> _Sizes:
     layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
     vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
     block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
-    heads, kv_heads = ((number or 0) * (model.head_size or 0) for number in (model.heads, model.kv_heads))
+    heads, kv_heads = values_of_heads(model)
     seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)
     width = 2 if job.spec.training.precision.compute == "bfloat16" else 4
     return _Sizes(shape, layers, embed, mlp, length, heads, kv_heads, seen, vocab, block, table, width)
@@ -95,8 +95,9 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
     matrices = of.layers * of.block + of.vocab * of.embed
-    flops = total * (6 * matrices + 6 * of.heads * of.seen) * _AGAIN[model.remat]
-    peak = float(getattr(spec.peak_flops, training.precision.compute).value)
+    one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen)
+    flops = total * one * _AGAIN[model.remat]
+    peak = spec.peak_flops.per_second(training.precision.compute)
     weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
     sharing = shape.data * shape.context
     over_data = weights * (sharing - 1) / sharing if training.mesh.fsdp else 0.0
@@ -123,7 +124,7 @@ def _tokens_at_once(training: Training, of: _Sizes) -> int:
 def _kept_of_a_layer(model: Model, tensor: int) -> float:
     """Return the values of a token that the backward pass keeps of one layer."""
     embed, mlp = model.embed or 0, model.mlp or 0
-    heads, kv_heads = ((number or 0) * (model.head_size or 0) for number in (model.heads, model.kv_heads))
+    heads, kv_heads = values_of_heads(model)
     gates = 1 if is_gated(model) else 0
     match model.remat:
         case "full":

@@ -12,8 +12,8 @@ from typing import Any
 
 from jax.extend import core
 
-from shardwise.job.sizes import keys_seen_twice
 from shardwise.train.config import GptConfig
+from shardwise.train.flops import keys_seen_twice
 
 _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
 _KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper")
@@ -28,8 +28,9 @@ def kernel_flops(config: GptConfig, tokens: int) -> int:
     """Return the FLOPs of a step's fused attention: forward, again if a layer is recomputed, and backward."""
     if config.attention not in ("splash", "cudnn"):
         return 0
-    seen = keys_seen_twice(config.num_layers, config.seq_len, config.sliding_window, config.sliding_window_pattern)
-    one = seen * config.num_heads * config.head_size  # of a token and a product, in all layers: 2 x half of the keys
+    one = (
+        keys_seen_twice(config) * config.num_heads * config.head_size
+    )  # of a token and a product, in all layers: 2 x half of the keys
     forwards = _FORWARD_PRODUCTS * (1 if config.remat == "none" else 2)
     return tokens * one * (forwards + _BACKWARD_PRODUCTS)
 

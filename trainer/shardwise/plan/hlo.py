@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from shardwise.job.rounding import num_parts
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
@@ -134,7 +136,7 @@ class Module:
             if compared.op != "compare" or "direction=LT" not in compared.attributes:
                 continue
             if counter in places and bound in constants:
-                return -(-constants[bound] // self._step(body, places[counter], constants))
+                return num_parts(constants[bound], self._step(body, places[counter], constants))
         raise ValueError(f"{loop.name}: the program does not say how often this loop runs")
 
     def _step(self, body: list[Instruction], place: int, constants: dict[str, int]) -> int:

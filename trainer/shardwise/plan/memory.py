@@ -7,7 +7,7 @@ leaves.
 
 import math
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.plan.arithmetic import gradient_bytes
 from shardwise.plan.compiled import Step
@@ -44,7 +44,7 @@ def memory(step: Step) -> MemoryUse:
 
 def usable_bytes(job: TrainingJob) -> int | None:
     """Return the memory of one device that programs can use, or None if the class does not give it."""
-    spec = offered()[job.spec.hardware.accelerator].spec
+    spec = accelerator_of(job.spec.hardware).spec
     if spec.device_memory is None:
         return None
     share = 1.0

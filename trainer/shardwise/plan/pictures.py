@@ -8,10 +8,9 @@ import numpy as np
 
 from shardwise.plan.result import Plan
 from shardwise.plan.show import KINDS
-from shardwise.protocol.text import size
+from shardwise.protocol.text import GIB, size
 from shardwise.train.plot import picture
 
-_GIB = 1 << 30
 _MOST_DEVICES = 1024
 _MOST_LABELS = 32
 
@@ -41,12 +40,12 @@ def _memory(plan: Plan, axes: Any) -> None:
     assert plan.memory is not None
     left = 0.0
     for kind, (_, colour) in KINDS.items():
-        size = getattr(plan.memory, kind) / _GIB
-        axes.barh(0, size, left=left, color=colour, label=f"{kind} {size:,.2f}")
-        left += size
+        part = getattr(plan.memory, kind) / GIB
+        axes.barh(0, part, left=left, color=colour, label=f"{kind} {part:,.2f}")
+        left += part
     if plan.limit_bytes is not None:
-        axes.axvline(plan.limit_bytes / _GIB, color="black", linewidth=1.5)
-        axes.annotate("memory", (plan.limit_bytes / _GIB, 0.42), xytext=(-4, 0), textcoords="offset points", ha="right")
+        axes.axvline(plan.limit_bytes / GIB, color="black", linewidth=1.5)
+        axes.annotate("memory", (plan.limit_bytes / GIB, 0.42), xytext=(-4, 0), textcoords="offset points", ha="right")
     axes.set(yticks=[], xlabel="GiB on one device at the peak of a step", title=_title(plan), ylim=(-0.5, 0.55))
     axes.legend(ncol=4, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.35))
 
@@ -58,12 +57,12 @@ def _wire(plan: Plan, axes: Any) -> None:
         if row.axis in beside and row.count:
             beside[row.axis] += row.wire_bytes * row.asynchronous / row.count
     at = np.arange(len(names))
-    whole = np.array([plan.wire[name].bytes for name in names]) / _GIB
-    asynchronous = np.array([beside[name] for name in names]) / _GIB
+    whole = np.array([plan.wire[name].bytes for name in names]) / GIB
+    asynchronous = np.array([beside[name] for name in names]) / GIB
     axes.barh(at, asynchronous, color="#66ccee", label="beside computation")
     axes.barh(at, whole - asynchronous, left=asynchronous, color="#ee6677", label="computation waits")
     for place, name in zip(at, names, strict=True):
-        least = (plan.wire[name].least or 0.0) / _GIB
+        least = (plan.wire[name].least or 0.0) / GIB
         axes.plot(
             [least, least], [place - 0.42, place + 0.42], color="black", label="the least" if place == 0 else None
         )

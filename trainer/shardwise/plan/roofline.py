@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.plan.collectives import Collective
 from shardwise.plan.compiled import Step
@@ -44,12 +44,12 @@ def roofline(step: Step, rows: Iterable[Collective], memory: MemoryUse, flops: F
         memory: what it holds.
         flops: its arithmetic.
     """
-    spec = offered()[step.job.spec.hardware.accelerator].spec
+    spec = accelerator_of(step.job.spec.hardware).spec
     if spec.peak_flops is None or spec.memory_bandwidth is None or spec.interconnect is None:
         return None
     devices = step.program.layout.mesh.size
     dtype = step.job.spec.training.precision.compute
-    peak = devices * float(getattr(spec.peak_flops, dtype).value)
+    peak = devices * spec.peak_flops.per_second(dtype)
     times: dict[bool, dict[Link, float]] = {True: {}, False: {}}
     for row in rows:
         link = link_of(step, row.axes)

@@ -7,7 +7,7 @@ backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.load import dump, loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
@@ -123,7 +123,7 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
     What costs least comes first: the same devices with another layout, then more of them.
     """
     limit = usable_bytes(resolve(job))
-    spec = offered()[job.spec.hardware.accelerator].spec
+    spec = accelerator_of(job.spec.hardware).spec
     if limit is None or spec.peak_flops is None or spec.interconnect is None:
         return None
     for where, changes, candidate in _may_fit(job, limit):
@@ -145,7 +145,7 @@ def changes_to_write(job: TrainingJob, choice: Choice) -> dict[str, int | str]:
 
 
 def _refuse_unknown(job: TrainingJob) -> None:
-    accelerator = offered()[job.spec.hardware.accelerator]
+    accelerator = accelerator_of(job.spec.hardware)
     spec = accelerator.spec
     if not compiles_for(accelerator):
         raise UsageError(
@@ -211,7 +211,7 @@ def _other_steps(job: TrainingJob, choices: list[Choice]) -> Iterator[Choice]:
 
 def _larger(job: TrainingJob) -> Iterator[str]:
     """Return the topologies of the class with up to eight times the devices, smallest first."""
-    accelerator, hardware = offered()[job.spec.hardware.accelerator], job.spec.hardware
+    accelerator, hardware = accelerator_of(job.spec.hardware), job.spec.hardware
     if accelerator.spec.hosts is not None:
         hosts, devices = (int(side) for side in hardware.topology.split("x"))
         yield from (f"{hosts * times}x{devices}" for times in (2, 4, 8) if hosts * times <= accelerator.spec.hosts.max)

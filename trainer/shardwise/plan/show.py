@@ -9,11 +9,10 @@ from rich.text import Text
 
 from shardwise.plan.result import Bound, Moved, Plan
 from shardwise.plan.search import Found
-from shardwise.protocol.text import size
+from shardwise.protocol.text import GIB, size
 
 _BAR = 48
 _MOST_ROWS = 12
-_GIB = 1 << 30
 KINDS = {
     "parameters": ("cyan", "#4477aa"),
     "optimizer": ("blue", "#66ccee"),
@@ -53,7 +52,7 @@ def show_search(found: Sequence[Found], console: Console) -> None:
         table.add_row(
             one.choice.words + (" (the job's own)" if one.is_own else ""),
             "yes" if one.plan.fits else "no",
-            f"{one.plan.needed_bytes / _GIB:,.1f}",
+            f"{one.plan.needed_bytes / GIB:,.1f}",
             f"{bound.seconds * 1000:,.0f} ms" if bound else "",
             f"{bound.mfu:.1%}" if bound else "",
             bound.binds if bound else "",

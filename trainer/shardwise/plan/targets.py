@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, topology_of
@@ -49,7 +49,7 @@ def devices_for(job: TrainingJob) -> list[jax.Device]:
         NoCompilerError: the compiler for them is not installed.
         CompilerError: the class does not name a target, or names one that the compiler does not know.
     """
-    accelerator = offered()[job.spec.hardware.accelerator]
+    accelerator = accelerator_of(job.spec.hardware)
     if not compiles_for(accelerator):
         raise NoCompilerError(accelerator.spec.platform)
     match accelerator.spec.platform:

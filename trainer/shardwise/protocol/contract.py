@@ -5,6 +5,7 @@ It starts nothing, decides nothing, and reads no file but the progress record.
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from signal import SIGTERM
@@ -44,6 +45,7 @@ PROGRAMS = "programs"  # their folder in the run directory, or in the cache
 WORK_LIMIT_HANGS = 12
 """How many times `hangAfter` a trainer may work without progress before the first step, or wait for others to join."""
 
+_ATTEMPT_NAME = re.compile(r"attempt-(\d+)")
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,10})")
 
 
@@ -165,7 +167,26 @@ def progress_name(rank: int) -> str:
 
 def log_path(directory: Path, attempt: int, host: int) -> Path:
     """Return the log of a host's trainer."""
-    return directory / LOGS / f"attempt-{attempt}" / f"host-{host}.log"
+    return directory / LOGS / attempt_name(attempt) / f"host-{host}.log"
+
+
+def attempt_name(attempt: int) -> str:
+    """Return the name of the folder of one start of the run's processes, in the logs and in the profile."""
+    return f"attempt-{attempt}"
+
+
+def attempt_of(name: str) -> int | None:
+    """Return the attempt of a folder that `attempt_name` has named; None for any other."""
+    match = _ATTEMPT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def trainer_logs(directory: Path, of_host: int | None = None) -> Iterator[tuple[int, int, Path]]:
+    """Yield attempt, host and path of the trainers' logs in a run directory, of one host or of all, in no order."""
+    for path in (directory / LOGS).glob(f"*/host-{'*' if of_host is None else of_host}.log"):
+        attempt, host = attempt_of(path.parent.name), path.stem.removeprefix("host-")
+        if attempt is not None and host.isdecimal():
+            yield attempt, int(host), path
 
 
 def checkpoint_root(path: str | None, directory: Path | str) -> str:
@@ -182,6 +203,11 @@ def checkpoint_step(name: str) -> int | None:
     """Return the step of a folder that `checkpoint_name` has named; None for any other."""
     match = _CHECKPOINT_NAME.fullmatch(name)
     return int(match[1]) if match and checkpoint_name(int(match[1])) == name else None
+
+
+def checkpoint_steps(names: Iterable[str]) -> list[int]:
+    """Return the steps of the checkpoints' folders among these names, ascending."""
+    return sorted(step for name in names if (step := checkpoint_step(name)) is not None)
 
 
 def cache_directory() -> Path:

@@ -1,17 +1,40 @@
-"""How long a run still takes: one estimate for the trainer's line, `shardwise status`, `/status` and the operator."""
+"""How long something still takes: one estimate for a run, wherever it is shown, and the words for what is left."""
 
+import re
 from collections.abc import Collection
 from statistics import median
 
 RECENT_STEPS = 20
 """Speed is measured over so many steps: enough to even out a slow one, few enough to follow a change."""
+_WORDS = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
+_MB = 1_000_000
 
 
 def clock(seconds: float, *, hours: bool = True) -> str:
     """Return a time left or gone by as 1:02:03; without `hours` one that is shorter than an hour as 2:03."""
-    minutes, rest = divmod(int(seconds), 60)
-    whole, minutes = divmod(minutes, 60)
+    whole, minutes, rest = _split(seconds)
     return f"{whole}:{minutes:02}:{rest:02}" if hours or whole else f"{minutes}:{rest:02}"
+
+
+def words(seconds: float) -> str:
+    """Return a time left as a job's status has it: 1h5m, or 5m30s."""
+    hours, minutes, rest = _split(seconds)
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
+
+
+def seconds_in(written: str) -> float | None:
+    """Return the seconds of a time that `words` has written; None for another text."""
+    found = _WORDS.fullmatch(written)
+    if found is None:
+        return None
+    hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return 3600.0 * hours + 60.0 * minutes + rest
+
+
+def megabytes(done: float, of: float, a_second: float | None) -> str:
+    """Return how many bytes of all are done and, at a speed that is known, when the rest is."""
+    text = f"{done / _MB:,.1f} of {of / _MB:,.1f} MB"
+    return f"{text}, {a_second / _MB:,.1f} MB/s, {clock((of - done) / a_second)} left" if a_second else text
 
 
 def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[float]) -> float | None:
@@ -22,3 +45,8 @@ def eta_seconds(step: int | None, of: int | None, recent_seconds: Collection[flo
     if step is None or of is None or not recent_seconds:
         return None
     return median(recent_seconds) * max(0, of - step)
+
+
+def _split(seconds: float) -> tuple[int, int, int]:
+    minutes, rest = divmod(int(seconds), 60)
+    return (*divmod(minutes, 60), rest)

@@ -16,3 +16,12 @@ def replace_file(path: Path, text: str, *, durable: bool) -> None:
             file.flush()
             os.fsync(file.fileno())
     partial.replace(path)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable: what is in a file may survive a loss of power without the file's name."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.strict_model import StrictModel
 
 MAX_SLICES = 1024
@@ -15,8 +16,8 @@ MAX_SLICES = 1024
 MAX_HOSTS = 4096
 MAX_PLACED = MAX_HOSTS + MAX_SLICES  # what has a place: each host, and each slice as a whole
 
-_Step = Annotated[int, Field(ge=0, le=2**31 - 1)]
-_Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_Step = Annotated[int, Field(ge=0, le=MAX_INT32)]
+_Number = Annotated[int, Field(ge=0, le=MAX_INT32)]
 _Word = Annotated[str, Field(max_length=63)]
 _Figure = Annotated[str, Field(max_length=32)]
 _Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]

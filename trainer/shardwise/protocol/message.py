@@ -5,7 +5,9 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-Count = Annotated[int, Field(ge=0, le=2**31 - 1)]  # as in the CRD, which would refuse a status that passes it
+MAX_INT32 = 2**31 - 1  # of counts in the CRDs: the API server would refuse an object that passes it
+
+Count = Annotated[int, Field(ge=0, le=MAX_INT32)]
 ShortText = Annotated[str, Field(max_length=63)]
 Seconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
 

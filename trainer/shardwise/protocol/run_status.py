@@ -4,6 +4,7 @@ What the operator reads is bounded, for a job chooses what answers at its addres
 passes these bounds, and metrics have few labels.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -15,6 +16,8 @@ from shardwise.protocol.report import Report
 
 GOODPUT_CATEGORIES = ("start", "compile", "restore", "step", "lostSteps", "save", "wait", "recovery", "other")
 """Where the wall time of a run goes; `shardwise.launcher.leader.goodput` says what each is."""
+WELL_SPENT = "step"
+"""The category of the steps that count."""
 
 _MOST_TEXT = 4096
 
@@ -143,3 +146,12 @@ class RunStatus(RunSummary):
     hosts: tuple[HostStatus, ...]
     failed_saves: FailedSaves | None = None
     missing: tuple[int, ...] = ()
+
+
+def goodput_share(seconds: Mapping[str, float]) -> float | None:
+    """Return the share of the wall time, given in seconds by category, in which steps that count were taken.
+
+    It is None before there is any time.
+    """
+    total = sum(seconds.values())
+    return seconds.get(WELL_SPENT, 0.0) / total if total else None

@@ -69,6 +69,12 @@ def in_words(error: Exception, words: str, otherwise: type[ShardwiseError]) -> S
     return StorageError(words) if may_pass(error) else otherwise(words)
 
 
+def reason_of(error: Exception) -> str:
+    """Return why a file, a folder or a bucket failed, with the kind of error: each library has classes of its own."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{error}"
+    return f"{type(error).__name__}: {reason}"
+
+
 def with_retries(act: Callable[[], _Result], beat: Callable[[], None] = lambda: None) -> _Result:
     """Return what `act` returns; try it again while its error may pass. It must be safe to run twice.
 

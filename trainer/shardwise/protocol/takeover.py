@@ -35,7 +35,7 @@ def hold(path: Path) -> Iterator[None]:
     """
     try:
         (path / LOGS).mkdir(parents=True, exist_ok=True)
-        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = _open_or_make(path / LOCK)
     except OSError as error:
         words = (
             f"{path}: cannot be used as a run directory ({error.strerror}); "
@@ -59,7 +59,7 @@ def hold(path: Path) -> Iterator[None]:
 
 def next_attempt(path: Path) -> int:
     """Count one more start of the run's processes, from 0; from here on no older one can commit."""
-    handle = os.open(path / ATTEMPT_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = _open_or_make(path / ATTEMPT_FILE)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         number: int = max(_read(handle).get("attempt", -1), _counted_earlier(path)) + 1
@@ -101,6 +101,10 @@ def hold_newest_attempt(path: Path, attempt: int) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _open_or_make(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def _read(handle: int) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Phrases that messages share: lists of what would work, and the closest known word."""
+"""Phrases that messages share: lists of what would work, the closest known word, and bytes for people."""
 
 import difflib
 from collections.abc import Iterable
 
+GIB, MIB = 1 << 30, 1 << 20
 _MOST_LISTED = 12
 
 
@@ -23,5 +24,4 @@ def close_to(word: str, known: Iterable[str]) -> str:
 
 def size(number: float, digits: int = 1) -> str:
     """Return bytes for people: GiB from a tenth of one on, else MiB."""
-    gib, mib = 1 << 30, 1 << 20
-    return f"{number / gib:,.{digits}f} GiB" if number >= gib / 10 else f"{number / mib:,.{digits}f} MiB"
+    return f"{number / GIB:,.{digits}f} GiB" if number >= GIB / 10 else f"{number / MIB:,.{digits}f} MiB"

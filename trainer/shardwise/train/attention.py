@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.job.kernels import Kernel
-from shardwise.train.mesh import DATA, non_manual_axes
-from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, weighted_by
+from shardwise.train.mesh import DATA, on_each_device
+from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, step_of_softmax, weighted_by
 from shardwise.train.splash import BLOCK, splash_kernel
 
 Array = jax.Array
@@ -171,10 +171,7 @@ def _on_each_device(
         return local(scores._replace(in_window=in_window), *parts)
 
     specs = (None if scores.in_window is None else P(), heads, heads, heads, rows)
-    mapped: Callable[..., Array] = jax.shard_map(
-        part, in_specs=specs, out_specs=heads, axis_names=non_manual_axes(), check_vma=False
-    )
-    return mapped(scores.in_window, q, k, v, segments)
+    return on_each_device(part, specs, heads)(scores.in_window, q, k, v, segments)
 
 
 @partial(jax.checkpoint, static_argnums=(0, 1))
@@ -191,14 +188,9 @@ def _attend_row(
     batch, heads, block, size = q.shape
 
     def visit(carry: tuple[Array, Array, Array], key_start: Array) -> tuple[tuple[Array, Array, Array], None]:
-        top, total, out = carry
         keys, values = (jax.lax.dynamic_slice_in_dim(x, key_start, block, 2) for x in (k, v))
-        scores = scores_of(q, keys, softcap)
-        scores = jnp.where(mask_of(block, block, start, key_start, segments, window), scores, MASKED)
-        new_top = jnp.maximum(top, scores.max(-1, keepdims=True))
-        weights, shrink = jnp.exp(scores - new_top), jnp.exp(top - new_top)
-        out = out * shrink + mixed(weights, values, jnp.dtype(jnp.float32))
-        return (new_top, total * shrink + weights.sum(-1, keepdims=True), out), None
+        mask = mask_of(block, block, start, key_start, segments, window)
+        return step_of_softmax(carry, q, keys, values, mask, softcap), None
 
     # The diagonal block first: every query sees itself there, so it has a true maximum before a fully masked block.
     order = jnp.array([start, *range(0, start, block)])

@@ -61,7 +61,7 @@ class Attention(eqx.Module):
         else:
             qkv = Linear.init(config.Embed, (config.Qkv, *heads), std, bias=bias, key=in_key)
         q_norm, k_norm = (Norm.init(config, config.HeadSize) if config.qk_norm else None for _ in range(2))
-        small = std / math.sqrt(2 * config.num_layers)
+        small = config.residual_init_std
         out = Linear.init(heads, config.Embed, small, bias=config.attention_out_bias, key=out_key)
         return cls(config, qkv, q, kv, q_norm, k_norm, out)
 

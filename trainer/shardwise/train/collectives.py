@@ -1,7 +1,7 @@
 """Gathers and sums over mesh axes inside a shard_map; sums are made in a dtype of the caller's choice, the wire's.
 
 An axis of one device is skipped: XLA's CPU compiler would copy the array twice for such a collective. Over the two axes
-of `data` a gather and a scatter take two steps (see `train/gather.py`), and one more where `context` is used.
+of `data` a gather and a scatter take two steps (see `train/fsdp.py`), and one more where `context` is used.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,7 @@
 It knows nothing of meshes: `train/layout.py` maps its axes to them.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypeVar
 
@@ -117,6 +118,11 @@ class GptConfig:
             remat=model.remat,
             attention=kernel_of(training, platform),
         )
+
+    @property
+    def residual_init_std(self) -> float:
+        """The deviation of the weights at first of what adds to the residual stream: smaller by 1 / sqrt(2 layers)."""
+        return self.init_std / math.sqrt(2 * self.num_layers)
 
     @property
     def Layers(self) -> Axis:

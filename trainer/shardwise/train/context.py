@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.job.spec.training import ContextStrategy
 from shardwise.train.collectives import gather_over, scatter_over
-from shardwise.train.gather import fold
+from shardwise.train.fsdp import fold
 from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.products import GATHERED
 from shardwise.train.ring import attend_in_ring

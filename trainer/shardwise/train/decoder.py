@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
+from shardwise.job.rounding import padded
 from shardwise.train.decoding import (
     Batch,
     Rows,
@@ -54,7 +55,7 @@ class Decoder:
         """Cast and lay out the parameters, which are laid out as the program stores them; they may be dropped then."""
         assert program.layout.context == 1, "positions are in their own order"
         parts = num_parts(program)
-        num_rows = -(-num_sequences // parts) * parts  # every part of `data` has as many rows
+        num_rows = padded(num_sequences, parts)  # every part of `data` has as many rows
         layout = layout_of(program, num_rows)
         weights = tuple(lower_weights(program, layout).compile()(dict(params)))
         return cls(program=program, layout=layout, sampling=sampling, num_rows=num_rows, weights=weights)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.job.rounding import padded
 from shardwise.train.attention import CACHE_AXES, Cache, Ring
 from shardwise.train.layout import Layout
 from shardwise.train.mesh import DATA
@@ -196,7 +197,7 @@ def weights_of(program: Program) -> Gpt:
 
 def num_slots(program: Program) -> int:
     """Return how many positions a cache has: those of the model, up to a multiple of `BLOCK`."""
-    return -(-program.config.seq_len // BLOCK) * BLOCK
+    return padded(program.config.seq_len, BLOCK)
 
 
 def caches_of(program: Program, num_rows: int, num_positions: int | None = None) -> tuple[Cache, ...]:

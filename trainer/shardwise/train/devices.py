@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import jax
 
-from shardwise.job.accelerators import offered
-from shardwise.job.devices import devices_words, hardware_words
+from shardwise.job.accelerators import accelerator_of
+from shardwise.job.device_words import devices_words, hardware_words
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_devices
 from shardwise.protocol.errors import DeviceError
@@ -51,7 +51,7 @@ def devices_of(job: TrainingJob) -> list[jax.Device]:
         found = _visible()
     except RuntimeError as error:  # JAX cannot initialize the platform that its environment asks for
         raise DeviceError(f"the job asks for {asked}, and JAX finds none: {error}; {_WHAT_TO_DO}") from error
-    if (found.platform, len(found.devices)) != (offered()[hardware.accelerator].spec.platform, num_devices(hardware)):
+    if (found.platform, len(found.devices)) != (accelerator_of(hardware).spec.platform, num_devices(hardware)):
         raise DeviceError(f"the job asks for {asked}, and JAX finds {found.summary}; {_WHAT_TO_DO}")
     return found.devices
 

@@ -1,10 +1,6 @@
 """How much arithmetic a token costs, and how much this machine can do: the two sides of MFU.
 
-Model FLOPs per token = 6 x (parameters in matrices that a token is multiplied with) + 12 x heads x head size x (keys
-that a token sees on average, summed over the layers). The 6 is 2 for a multiply and add, times 3 for the forward and
-the backward pass, and attention has two products for each key. A causal token sees half of the positions on average,
-and within a sliding window the window less what it lacks at the start. Recomputation in the backward pass is not
-counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "PaLM" (2022), appendix B.
+The formula is in `job/sizes.py`; here it is counted for a configuration of the trainer.
 """
 
 import time
@@ -14,8 +10,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from shardwise.job.accelerators import offered
-from shardwise.job.sizes import block_matrix_parameters, keys_seen_twice
+from shardwise.job import sizes
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.train.config import GptConfig
 
@@ -33,7 +29,7 @@ class Peak:
 
 def num_matrix_parameters(config: GptConfig) -> int:
     """Count the parameters in the matrices of all blocks and of the head; no padding, biases, gains or lookups."""
-    block = block_matrix_parameters(
+    block = sizes.block_matrix_parameters(
         embed=config.embed_size,
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,
@@ -46,8 +42,18 @@ def num_matrix_parameters(config: GptConfig) -> int:
 
 def flops_per_token(config: GptConfig) -> int:
     """Return the model FLOPs of one trained token, forward and backward."""
-    seen = keys_seen_twice(config.num_layers, config.seq_len, config.sliding_window, config.sliding_window_pattern)
-    return 6 * num_matrix_parameters(config) + 6 * config.num_heads * config.head_size * seen
+    return sizes.flops_per_token(
+        matrix_parameters=num_matrix_parameters(config),
+        values=config.num_heads * config.head_size,
+        seen_twice=keys_seen_twice(config),
+    )
+
+
+def keys_seen_twice(config: GptConfig) -> int:
+    """Return twice the keys that a token sees on average, summed over the layers."""
+    return sizes.keys_seen_twice(
+        config.num_layers, config.seq_len, config.sliding_window, config.sliding_window_pattern
+    )
 
 
 def peak(job: TrainingJob, devices: int, machines: int, measured: Callable[[str], float]) -> Peak:
@@ -60,10 +66,10 @@ def peak(job: TrainingJob, devices: int, machines: int, measured: Callable[[str]
         measured: returns the FLOP/s of a product in a dtype, as `measured_flops` does on this host.
 
     """
-    spec = offered()[job.spec.hardware.accelerator].spec
+    spec = accelerator_of(job.spec.hardware).spec
     dtype = job.spec.training.precision.compute
     if spec.peak_flops is not None:
-        one = float(getattr(spec.peak_flops, dtype).value)
+        one = spec.peak_flops.per_second(dtype)
         source = f"{devices} x {one / 1e12:,.1f} TFLOP/s in {dtype}, the class's peak"
         return Peak(flops_per_second=devices * one, source=source)
     number = machines if spec.platform == "cpu" else devices

@@ -27,7 +27,7 @@ from jax.typing import DTypeLike
 
 from shardwise.job.spec import Training
 from shardwise.job.spec.training import ContextStrategy
-from shardwise.train.gather import Placement, whole
+from shardwise.train.fsdp import Placement, whole
 from shardwise.train.mesh import DATA, FSDP, MESH_AXES, device_grid
 from shardwise.train.stream import enter, leave
 

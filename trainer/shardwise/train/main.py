@@ -24,6 +24,7 @@ from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, check
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
 from shardwise.train.checkpoint import CheckpointWriter
+from shardwise.train.checkpoint.save import Fence
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.devices import simulated
 from shardwise.train.executables import code_digest, machine, versions
@@ -122,30 +123,10 @@ def _run(
         token_flops = flops_per_token(ready.program.config)
         hardware = _peak(job, directory, ready, peers)
         hosts = list(dict.fromkeys(peers.exchange("host", platform.node())))
-        report = Report()
-        mfu = 0.0
-        if summary:
-            directory.write_job(dump(with_absolute_paths(job)))
-            summary.running(ready)
-            memory = device_memory(ready.program, ready.step)
-            report = stack.enter_context(open_report(job, directory, console, first_step=ready.first_step))
-            if ready.set_aside:
-                report.event({"event": "setAside", "step": ready.first_step, "steps": ready.set_aside})
-            report.event(_first_event(ready, orders.attempt, memory, hosts))
-            console.print(memory_table(memory))
-            show(_mfu_text(token_flops, hardware))
-            mfu = token_flops / hardware.flops_per_second
+        report = _begin_report(ready, directory, summary, hosts, console, stack) if summary else Report()
+        show(_mfu_text(token_flops, hardware))
         phases.step = ready.first_step
-        writer = CheckpointWriter(
-            ready.root,
-            keep=job.spec.training.checkpoint.keep,
-            run=job.metadata.name,
-            attempt=orders.attempt,
-            fence=fence,
-            processes=peers,
-            listener=report,
-            restored=ready.own_step is not None,
-        )
+        writer = _checkpoint_writer(ready, directory, fence, peers, report)
         # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
         stack.callback(writer.close)
         loop = Loop(
@@ -156,20 +137,55 @@ def _run(
             report=report,
             writer=writer,
             peers=peers,
-            mfu_of_one_token_a_second=mfu,
+            mfu_of_one_token_a_second=token_flops / hardware.flops_per_second if summary else 0.0,
         )
         outcome = loop.run()
         report.event(
             {"event": "stopped" if outcome.stopped else "complete", "step": outcome.steps, "digest": outcome.digest}
         )
     if summary:
-        floors = ready.data.entropies()
-        drawn = steps(directory.metrics)
-        summary.ended(outcome, drawn, floors)
-        if drawn:
-            _plot(job, directory, drawn, floors)
+        _complete(ready, directory, summary, outcome)
     show(_end_text(ready, outcome))
     return outcome
+
+
+def _begin_report(
+    ready: Start, directory: RunDirectory, summary: Summary, hosts: list[str], console: Console, stack: ExitStack
+) -> Report:
+    """Write down what begins: the job, the head of the summary, the first events and what each device holds."""
+    directory.write_job(dump(with_absolute_paths(ready.job)))
+    summary.running(ready)
+    memory = device_memory(ready.program, ready.step)
+    report = stack.enter_context(open_report(ready.job, directory, console, first_step=ready.first_step))
+    if ready.set_aside:
+        report.event({"event": "setAside", "step": ready.first_step, "steps": ready.set_aside})
+    report.event(_first_event(ready, directory.attempt, memory, hosts))
+    console.print(memory_table(memory))
+    return report
+
+
+def _checkpoint_writer(
+    ready: Start, directory: RunDirectory, fence: Fence, peers: Peers, report: Report
+) -> CheckpointWriter:
+    return CheckpointWriter(
+        ready.root,
+        keep=ready.job.spec.training.checkpoint.keep,
+        run=ready.job.metadata.name,
+        attempt=directory.attempt,
+        fence=fence,
+        processes=peers,
+        listener=report,
+        restored=ready.own_step is not None,
+    )
+
+
+def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: Outcome) -> None:
+    """Complete the summary, and draw what was trained."""
+    floors = ready.data.entropies()
+    drawn = steps(directory.metrics)
+    summary.ended(outcome, drawn, floors)
+    if drawn:
+        _plot(ready.job, directory, drawn, floors)
 
 
 def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers) -> Peak:

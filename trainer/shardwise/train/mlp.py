@@ -1,6 +1,5 @@
 """The feed-forward layer of a block. Source of the gated forms: Shazeer, "GLU Variants Improve Transformer" (2020)."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Self
@@ -40,7 +39,7 @@ class Mlp(eqx.Module):
         if config.is_gated:
             gate_key, up_key = jax.random.split(up_key)
             gate = Linear.init(config.Embed, config.Mlp, std, bias=bias, key=gate_key)
-        small = std / math.sqrt(2 * config.num_layers)
+        small = config.residual_init_std
         return cls(
             config,
             gate,

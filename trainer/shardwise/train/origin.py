@@ -15,7 +15,7 @@ from shardwise.train.checkpoint import Manifest, Restored, steps
 from shardwise.train.peers import Peers
 
 _MODEL = "spec.training.model."
-_PARAMS = "params."
+PARAMS = "params."
 # What a model may be trained on with; the tokens are compared by the shape of the table.
 _MAY_DIFFER = (
     "seqLen",
@@ -49,7 +49,7 @@ class Origin:
 
     def takes(self, path: str) -> bool:
         """Return whether the array of a state comes from the checkpoint, if it has it."""
-        return not self.weights_only or path.startswith(_PARAMS)
+        return not self.weights_only or path.startswith(PARAMS)
 
 
 def origin_of(

@@ -14,7 +14,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
-from shardwise.train.gather import Placement, gather, scatter
+from shardwise.train.fsdp import Placement, gather, scatter
 from shardwise.train.mesh import on_each_device
 
 Array = jax.Array

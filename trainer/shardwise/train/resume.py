@@ -5,7 +5,7 @@ or still see a removed one.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -123,16 +123,23 @@ def first_state(
         return unflat(abstract, restored.arrays), restored
     with phases.entered(Phase.INIT):
         fresh = flat(_initial(program, kept))
-    # An optimizer with float32 weights of its own takes them from the restored parameters: fresh ones would undo those.
-    masters = {
-        master: restored.arrays[parameter].astype(jnp.float32)
-        for parameter, master in masters_paths(program.names).items()
-        if master in missing and parameter in restored.arrays
-    }
+    masters = _masters(program, restored, missing)
     num_fresh = len(missing) - len(masters)
     if origin.is_own:
         show(f"step {restored.step}: restored, but for {num_fresh} arrays that it lacks and that start anew")
     return unflat(abstract, fresh | restored.arrays | masters), restored
+
+
+def _masters(program: Program, restored: Restored, missing: Collection[str]) -> dict[str, jax.Array]:
+    """Return the float32 weights of an optimizer that a checkpoint lacks, from its parameters.
+
+    Fresh ones would undo those with the first step.
+    """
+    return {
+        master: restored.arrays[parameter].astype(jnp.float32)
+        for parameter, master in masters_paths(program.names).items()
+        if master in missing and parameter in restored.arrays
+    }
 
 
 def _initial(program: Program, kept: Executables) -> State:

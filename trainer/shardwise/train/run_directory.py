@@ -32,6 +32,7 @@ from shardwise.protocol.contract import (
     PROFILE,
     RUN_ID,
     SUMMARY,
+    attempt_name,
 )
 from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.files import replace_file
@@ -68,7 +69,7 @@ class RunDirectory:
 
     def profile(self, rank: int) -> Path:
         """Return the folder for the trace of one process."""
-        return self.path / PROFILE / f"attempt-{self.attempt}" / f"rank-{rank}"
+        return self.path / PROFILE / attempt_name(self.attempt) / f"rank-{rank}"
 
     def peak_flops(self, machine: str, measure: Callable[[], float]) -> float:
         """Return the machine's FLOP/s, measured once per run: a busy moment at a restart would make the MFU jump."""

@@ -120,12 +120,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
             kept = Executables(job, program.config, peers.rank)
             step, evaluation, digester = _compile(program, pool, kept)
         with phases.entered(Phase.DATA):
-            data = prepare(
-                training.data,
-                Reading(program.config.seq_len, training.batch.sequences, training.steps, training.seed),
-                cache_root=cache_directory(),
-                watch=Watch(hosts=peers, report=show, say=phases.say, beat=phases.beat),
-            )
+            data = _prepared(training, program.config.seq_len, peers, phases, show)
             evaluated = _evaluated(training, data, program.config.seq_len, show, phases)
         _same_data(data, evaluated, peers)
         own = identity(job, data_fingerprint=data.fingerprint)
@@ -170,6 +165,16 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         forked=forked,
         left_out=left_out_batches(run, goes_on, peers),
         refused=frozenset(step for step, _ in restored.refused) if restored and origin.is_own else frozenset(),
+    )
+
+
+def _prepared(training: Training, seq_len: int, peers: Peers, phases: Phases, show: Show) -> Dataset:
+    """Prepare what the run trains on."""
+    return prepare(
+        training.data,
+        Reading(seq_len, training.batch.sequences, training.steps, training.seed),
+        cache_root=cache_directory(),
+        watch=Watch(hosts=peers, report=show, say=phases.say, beat=phases.beat),
     )
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from shardwise.protocol.eta import RECENT_STEPS, clock, eta_seconds
 from shardwise.protocol.evaluated import HELD_OUT, results
+from shardwise.protocol.text import MIB
 from shardwise.train.memory import DeviceMemory
 
 _LOG_EVERY_SECONDS = 10.0
@@ -95,5 +96,5 @@ def memory_table(rows: list[DeviceMemory]) -> Table:
         table.add_column(column, justify="left" if column == "device" else "right")
     for row in rows:
         sizes = (row.params_bytes, row.optimizer_bytes, row.batch_bytes, row.temporary_bytes, row.total_bytes)
-        table.add_row(row.device, *(f"{size / 2**20:.2f}" for size in sizes))
+        table.add_row(row.device, *(f"{size / MIB:.2f}" for size in sizes))
     return table

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.config import Settings
-from shardwise_operator.decide.endings import all_ended
+from shardwise_operator.decide.endings import all_ended, is_over
 from shardwise_operator.decide.plan import Create, Plan
-from shardwise_operator.decide.stuck import past_grace
+from shardwise_operator.observe.hosts import numbers_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.children import children
 from shardwise_operator.render.gang import gang_hosts, gang_manifest
 from shardwise_operator.render.names import gang_name
-from shardwise_operator.render.plan import plan_manifest
 from shardwise_operator.render.pods import Place, pod_manifest
+from shardwise_operator.render.preflight import plan_manifest
 from shardwise_operator.render.secret import secret_manifest
 from shardwise_operator.runtime.kinds import GANGS, PODS, SECRETS
 
@@ -67,20 +67,20 @@ class Creation:
 
 def _free(seen: Observed, host: str, now: float) -> bool:
     """Return whether no earlier pod of the host can still do something."""
-    return all(pod.ended or seen.on_a_lost_node(pod) or past_grace(pod, now) for pod in seen.pods if pod.key == host)
+    return all(is_over(seen, pod, now) for pod in seen.pods if pod.key == host)
 
 
 def _has_gang(seen: Observed) -> bool:
     assert seen.state.round is not None
-    return f"{GANGS.kind}/{gang_name(seen.name, seen.state.round)}" in seen.children
+    return seen.has_child(GANGS, gang_name(seen.name, seen.state.round))
 
 
 def _place(seen: Observed, host: str, gang_of: Collection[str]) -> Place:
     assert seen.state.round is not None
-    slice_ = host.split("-", maxsplit=1)[0]
+    slice_, _ = numbers_of(host)
     gang = gang_name(seen.name, seen.state.round) if host in gang_of else None
     if seen.queueing and seen.queueing.admission and seen.queueing.admission.domains:
         # The queue has chosen the places, and chooses others for lost ones.
-        return Place(pool=seen.pools.get(int(slice_)), gang=gang)
+        return Place(pool=seen.pools.get(slice_), gang=gang)
     avoid = seen.state.avoid
-    return Place(pool=seen.pools.get(int(slice_)), avoid=avoid.get(host), avoid_pool=avoid.get(slice_), gang=gang)
+    return Place(pool=seen.pools.get(slice_), avoid=avoid.get(host), avoid_pool=avoid.get(str(slice_)), gang=gang)

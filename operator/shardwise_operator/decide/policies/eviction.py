@@ -9,7 +9,7 @@ from dataclasses import replace
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide.endings import ASK_AGAIN_SECONDS, all_ended, left_behind, stop_steps
 from shardwise_operator.decide.plan import Event, Plan, never
-from shardwise_operator.decide.policies import queueing, resume
+from shardwise_operator.decide.policies import new_round, queueing
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import EVICTED
@@ -24,7 +24,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     message = _why(seen, now)
     if all_ended(seen, now):
         left = left_behind(seen, now)
-        return resume.queued_again(seen, EVICTED, f"{message}; {left}" if left else message, now)
+        return new_round.queued_again(seen, EVICTED, f"{message}; {left}" if left else message, now)
     state, events = seen.state, tuple[Event, ...]()
     if state.phase != Phase.SUSPENDING:
         events = (Event("Normal", EVICTED, f"{message}: the job saves, then waits in its queue again"),)

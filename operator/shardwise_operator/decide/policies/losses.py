@@ -17,9 +17,9 @@ from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.relocation import avoid_after_losses, relocations
 from shardwise_operator.decide.stuck import stuck
+from shardwise_operator.observe.hosts import host_name, numbers_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
-from shardwise_operator.observe.snapshot import numbers_of
 from shardwise_operator.observe.state import Loss, Phase, State
 from shardwise_operator.reasons import NODE_AVOIDED, REPLACED, Lost
 
@@ -121,7 +121,7 @@ def _noted(seen: Observed, state: State, slice_: str, now: float, *, known: bool
     """Return the state with the hosts that the slice's last loss has taken by now, with those that were relocated."""
     before, last = seen.state.attempts, seen.state.last_loss
     numbers = range(seen.round_snapshot.topology.hosts)
-    taken = {each for each in numbers if state.attempts[f"{slice_}-{each}"] != before[f"{slice_}-{each}"]}
+    taken = {each for each in numbers if state.attempts[host_name(slice_, each)] != before[host_name(slice_, each)]}
     loss = Loss(last[slice_].at, last[slice_].hosts | taken) if known else Loss(now, frozenset(taken))
     recent = {each: other for each, other in state.last_loss.items() if now - other.at <= _TOGETHER_SECONDS}
     return replace(state, last_loss={**recent, slice_: loss})

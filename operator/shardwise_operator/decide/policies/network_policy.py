@@ -5,7 +5,8 @@ JAX's connections have no authentication. An object with another owner stays unt
 """
 
 from shardwise_operator.decide.plan import Patch, Plan, never
-from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.hosts import LEADER
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.render.names import owner, policy_name
 from shardwise_operator.runtime.kinds import NETWORK_POLICIES, PODS
 

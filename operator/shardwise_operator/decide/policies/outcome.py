@@ -10,9 +10,10 @@ from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.pods import TerminationRecord
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.plan import Event, Plan, never
-from shardwise_operator.decide.policies import deadline, resume, start_timeout
+from shardwise_operator.decide.policies import deadline, new_round, start_timeout
 from shardwise_operator.decide.relocation import avoid_after_timeout
-from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.hosts import LEADER
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import COMPLETE, DEADLINE, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRAINED, TRUE, Lost
 
@@ -58,9 +59,9 @@ def _next_round(seen: Observed, record: TerminationRecord, now: float) -> Plan:
         wait = start_timeout.retry_seconds(seen)
         message = f"{record.message}; all are given back, and tried again in {wait:.0f} s"
         seen = replace(seen, state=avoid_after_timeout(seen, seen.state))
-        return resume.next_round(seen, Lost.HOST_LOST, PODS_RELEASED, message, now, wait_seconds=wait)
+        return new_round.next_round(seen, Lost.HOST_LOST, PODS_RELEASED, message, now, wait_seconds=wait)
     message = f"the run was saved and stopped from inside, and goes on: {record.message}"
-    return resume.next_round(seen, Lost.UNKNOWN, SAVED_UNEXPECTEDLY, message, now)
+    return new_round.next_round(seen, Lost.UNKNOWN, SAVED_UNEXPECTEDLY, message, now)
 
 
 def failure_message(record: TerminationRecord) -> str:

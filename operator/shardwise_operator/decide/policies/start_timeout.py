@@ -18,7 +18,8 @@ from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.pending import waits_for_image
 from shardwise_operator.decide.plan import Plan, soonest
 from shardwise_operator.decide.relocation import avoid_after_timeout
-from shardwise_operator.observe.observed import LEADER, Observed
+from shardwise_operator.observe.hosts import LEADER
+from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import PODS_RELEASED, Lost
 

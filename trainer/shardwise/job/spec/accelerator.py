@@ -8,7 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Quantity
-from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, AbsolutePath, Grammar, Label, MarkKey, Unit, XlaFlag
+from shardwise.job.spec.base import (
+    DNS_LABEL,
+    DNS_LABEL_WORDS,
+    AbsolutePath,
+    Annotations,
+    Grammar,
+    Label,
+    MarkKey,
+    Unit,
+    XlaFlag,
+)
 from shardwise.job.spec.pod import EnvVariable, Image, LabelValue, Quantities, Toleration
 from shardwise.protocol.strict_model import StrictModel
 
@@ -33,9 +43,7 @@ class ClassMetadata(StrictModel):
     labels: dict[MarkKey, LabelValue] = Field(
         default_factory=dict, max_length=64, description="Marks, as Kubernetes has."
     )
-    annotations: dict[MarkKey, Annotated[str, Field(max_length=4096)]] = Field(
-        default_factory=dict, max_length=64, description="Notes, as Kubernetes has."
-    )
+    annotations: Annotations = Field(default_factory=dict, max_length=64, description="Notes, as Kubernetes has.")
 
 
 class Machine(StrictModel):
@@ -63,6 +71,10 @@ class PeakFlops(StrictModel):
 
     bfloat16: Quantity = Field(description="Of bfloat16 products, without sparsity.")
     float32: Quantity = Field(description="Of products in full float32.")
+
+    def per_second(self, dtype: Literal["bfloat16", "float32"]) -> float:
+        """Return the FLOP/s of products in this format."""
+        return float(getattr(self, dtype).value)
 
 
 class Interconnect(StrictModel):
@@ -195,7 +207,7 @@ class AcceleratorSpec(StrictModel):
     sidecars: tuple[Sidecar, ...] = Field(
         (), strict=False, max_length=4, description="Containers that run as long as the trainer; privileged only."
     )
-    annotations: dict[MarkKey, Annotated[str, Field(max_length=4096)]] = Field(
+    annotations: Annotations = Field(
         default_factory=dict, max_length=32, description="Annotations of its pods, such as their networks; a job's win."
     )
     shared_memory: Quantity | None = Field(

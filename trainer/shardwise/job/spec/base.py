@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-MAX_INT32 = 2**31 - 1
+from shardwise.protocol.message import MAX_INT32
+
 MAX_PATH_LENGTH = 1024
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 ABSOLUTE_PATH = r"^(/[^/:]+)+$"
@@ -43,6 +44,7 @@ SHARED_PLACE_WORDS = Grammar("folders that each follow a '/', without ':', after
 
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL), DNS_LABEL_WORDS]
 MarkKey = Annotated[str, Field(min_length=1, max_length=317)]
+Annotations = dict[MarkKey, Annotated[str, Field(max_length=4096)]]
 PathText = Annotated[str, Field(min_length=1, max_length=MAX_PATH_LENGTH)]
 AbsolutePath = Annotated[
     str, Field(min_length=1, max_length=MAX_PATH_LENGTH, pattern=ABSOLUTE_PATH), ABSOLUTE_PATH_WORDS

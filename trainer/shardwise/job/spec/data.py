@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Label, PathText, Unit
+from shardwise.job.spec.base import Count, FilledFrom, Label, PathText, Unit
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.strict_model import StrictModel
 
 _SourceName = Annotated[str, Field(min_length=1, max_length=63)]  # the key of a map has no pattern in a CRD

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Grammar, Label, MarkKey, Unit
+from shardwise.job.spec.base import DNS_LABEL, DNS_LABEL_WORDS, Annotations, Grammar, Label, MarkKey, Unit
 from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.program import Program
 from shardwise.job.spec.recovery import Recovery
@@ -29,7 +29,7 @@ class Metadata(StrictModel):
     labels: dict[MarkKey, Annotated[str, Field(max_length=63)]] = Field(
         default_factory=dict, max_length=64, description="Marks to select jobs by, as Kubernetes keeps them."
     )
-    annotations: dict[MarkKey, Annotated[str, Field(max_length=4096)]] = Field(
+    annotations: Annotations = Field(
         default_factory=dict, max_length=64, description="Notes for people and tools, as Kubernetes keeps them."
     )
 
@@ -114,3 +114,7 @@ class TrainingJob(StrictModel):
     kind: Literal["TrainingJob"] = Field(description="The kind of object.")
     metadata: Metadata = Field(description="The name and the marks of the job.")
     spec: JobSpec = Field(description="What the job is to do.")
+
+    def with_spec(self, **sections: Any) -> Self:
+        """Return the job with other sections, such as `training`."""
+        return self.model_copy(update={"spec": self.spec.model_copy(update=sections)})

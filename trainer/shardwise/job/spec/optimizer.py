@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Unit
+from shardwise.job.spec.base import Count, FilledFrom, Unit
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.strict_model import StrictModel
 
 OptimizerName = Literal["adamw", "adam", "lion", "muon"]

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from shardwise.job.quantity import Duration, Quantity
-from shardwise.job.spec.base import ABSOLUTE_PATH, MAX_INT32, MAX_PATH_LENGTH, Grammar, MarkKey, SharedPlace, Unit
+from shardwise.job.spec.base import ABSOLUTE_PATH, MAX_PATH_LENGTH, Grammar, MarkKey, SharedPlace, Unit
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.pods import AGENT
 from shardwise.protocol.strict_model import StrictModel
 

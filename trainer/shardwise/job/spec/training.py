@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardwise.job.quantity import Duration
-from shardwise.job.spec.base import MAX_INT32, Count, FilledFrom, Label, PathText, Unit, XlaFlag
+from shardwise.job.spec.base import Count, FilledFrom, Label, PathText, Unit, XlaFlag
 from shardwise.job.spec.data import ChatTemplate, Data, TextField
 from shardwise.job.spec.model import Model
 from shardwise.job.spec.optimizer import Optimizer
 from shardwise.protocol.job_status import MAX_HOSTS
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.strict_model import StrictModel
 
 _FloatType = Literal["float32", "bfloat16"]  # float16 would need loss scaling

@@ -22,7 +22,7 @@ import numpy as np
 
 from shardwise.train.checkpoint.layout import Cell
 from shardwise.train.checkpoint.manifest import ArrayEntry
-from shardwise.train.checkpoint.objects import Objects
+from shardwise.train.checkpoint.objects import Objects, checksummed
 from shardwise.train.checkpoint.store import Store
 
 _PLACE = struct.Struct("<QQ")
@@ -31,8 +31,6 @@ _REST_BYTES = _CHECKSUM_BYTES + _PLACE.size + _CHECKSUM_BYTES
 """What follows the chunk of a file with a single one."""
 _LARGEST_START = 1 << 62
 """No file is so long, and the system's offsets are: an index may say anything, and still have a good checksum."""
-_PIECE_BYTES = 256 << 10
-"""What is read of a local file at once: it is still in the core's cache when its checksum is made."""
 _DAMAGE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 """The system's errors for a file that is gone. All others, EIO too, mean that it cannot be read now."""
 
@@ -60,14 +58,9 @@ class _LocalFile:
     def read(self, start: int, memory: np.ndarray) -> tuple[int, bytes]:
         if start < 0:
             start = max(0, os.fstat(self._descriptor).st_size + start)
-        checksum = done = 0
-        while done < memory.size:
-            piece = memory[done : done + _PIECE_BYTES]
-            num_bytes = os.preadv(self._descriptor, [piece.data], start + done)
-            if num_bytes == 0:
-                break
-            checksum = google_crc32c.extend(checksum, piece[:num_bytes])
-            done += num_bytes
+        checksum, done = checksummed(
+            memory, lambda piece, done: os.preadv(self._descriptor, [piece.data], start + done)
+        )
         return checksum, os.pread(self._descriptor, _CHECKSUM_BYTES, start + done)
 
 

@@ -19,6 +19,8 @@ from typing import Protocol, cast
 
 from jax.sharding import Sharding
 
+from shardwise.job.rounding import num_parts
+
 MIN_REPLICA_PIECE_BYTES = 1 << 20
 JOIN_UP_TO_BYTES = 16 << 20
 CUT_ABOVE_BYTES = 32 << 20
@@ -117,7 +119,7 @@ def cells_over(box: Region, cell_shape: Shape) -> Iterator[Cell]:
     """Yield the cells of a regular grid that `box` touches, in row-major order."""
     return itertools.product(
         *(
-            range(start // cell, -(-(start + size) // cell))
+            range(start // cell, num_parts(start + size, cell))
             for start, size, cell in zip(box.start, box.size, cell_shape, strict=True)
         )
     )

@@ -18,6 +18,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from shardwise.protocol.contract import COMMITTED
 from shardwise.protocol.errors import CheckpointError
+from shardwise.protocol.message import MAX_INT32
 
 FORMAT_VERSION = 2
 """2: each weight has `embed` as its first dimension; 1 had it where the layer read it."""
@@ -76,7 +77,7 @@ class Manifest(_Model):
 
     format_version: Literal[2] = 2
     kind: Kind
-    step: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    step: Annotated[int, Field(ge=0, le=MAX_INT32)]
     run: _Text
     # The restart attempt that wrote it, under the name that this format has had from its first version.
     attempt: Annotated[int, Field(ge=0, alias="incarnation")]

@@ -114,12 +114,28 @@ def _is_proxied(url: SplitResult) -> bool:
 
 def _into(answer: http.client.HTTPResponse, memory: np.ndarray) -> int:
     """Read the first bytes of a body into `memory`, and return their crc32c."""
+    checksum, done = checksummed(memory, lambda piece, _: answer.readinto(piece.data))
+    if done < memory.size:
+        raise http.client.IncompleteRead(b"", memory.size - done)
+    return checksum
+
+
+def checksummed(memory: np.ndarray, read: Callable[[np.ndarray, int], int]) -> tuple[int, int]:
+    """Fill `memory`, and return the crc32c of what came and its number of bytes.
+
+    It is filled piece by piece: each is still in the core's cache when its checksum is made.
+
+    Args:
+        memory: uint8 [byte].
+        read: puts the bytes from a place on into a piece, and returns how many; none at the end of all there are.
+
+    """
     checksum = done = 0
     while done < memory.size:
         piece = memory[done : done + _PIECE_BYTES]
-        num_bytes = answer.readinto(piece.data)
+        num_bytes = read(piece, done)
         if num_bytes == 0:
-            raise http.client.IncompleteRead(b"", memory.size - done)
+            break
         checksum = google_crc32c.extend(checksum, piece[:num_bytes])
         done += num_bytes
-    return checksum
+    return checksum, done

@@ -6,7 +6,6 @@ fsspec lists a bucket's folders. Only the chunks of local checkpoints are read w
 mean is the manifest's business.
 """
 
-import os
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +17,8 @@ import fsspec
 import tensorstore as ts
 
 from shardwise.bucket.folder import BUCKET_DRIVERS, RETRIES, description, open_folder
-from shardwise.protocol.contract import COMMITTED, checkpoint_name, checkpoint_step
+from shardwise.protocol.contract import COMMITTED, checkpoint_name, checkpoint_steps
+from shardwise.protocol.files import sync_directory
 from shardwise.protocol.storage import may_pass
 from shardwise.train.checkpoint.manifest import SET_ASIDE
 from shardwise.train.checkpoint.objects import Objects
@@ -52,7 +52,7 @@ class Store:
     def steps(self) -> dict[int, bool]:
         """Return {step: whether it is committed}, ascending: one listing of folders, and a look for each marker."""
         names = self._list_folder() if self._folder else self._list_bucket()
-        found = sorted(step for name in names if (step := checkpoint_step(name)) is not None)
+        found = checkpoint_steps(names)
         looks = {step: self._open(step).read(COMMITTED) for step in found}
         return {step: look.result().state == "value" for step, look in looks.items()}
 
@@ -83,11 +83,7 @@ class Store:
             return
         checkpoint = self._folder / checkpoint_name(step)
         for folder in (*(checkpoint / name for name in directories), checkpoint, self._folder):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_directory(folder)
 
     def delete(self, step: int) -> None:
         """Remove a checkpoint, its marker first, so that a deletion cut short leaves an uncommitted one."""

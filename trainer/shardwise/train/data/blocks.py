@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.rounding import num_parts
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.folder import Folder
 
@@ -150,4 +151,4 @@ def damaged(path: str, found: int | None, expected: int) -> DataError:
 
 
 def _numbers(wanted: Range) -> range:
-    return range(wanted.start // BLOCK_BYTES, -(-wanted.stop // BLOCK_BYTES))
+    return range(wanted.start // BLOCK_BYTES, num_parts(wanted.stop, BLOCK_BYTES))

@@ -13,7 +13,6 @@ the tokens; file names are not part of it, so a corpus that moves keeps its cach
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +20,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardwise.protocol.errors import DataError
-from shardwise.protocol.files import replace_file
-from shardwise.train.data.files import has_changed
+from shardwise.protocol.files import replace_file, sync_directory
+from shardwise.protocol.text import size
+from shardwise.train.data.files import changed_meanwhile, has_changed
 from shardwise.train.data.locks import locked, try_locked
-from shardwise.train.data.store import StreamLayout, TokenStream
+from shardwise.train.data.token_stream import StreamLayout, TokenStream
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Corpus, write_streams
 from shardwise.train.data.tokenizer import Tokenizer
 
@@ -139,7 +138,7 @@ def _build(
     corpus: Corpus, tokenizer: Tokenizer, finished: Path, report: Callable[[str], None], beat: Callable[[], None]
 ) -> None:
     size_bytes = sum(file.size_bytes for file in corpus.files)
-    report(f"tokenising {corpus.name}: {len(corpus.files):,} files, {size_bytes / 2**20:,.1f} MiB")
+    report(f"tokenising {corpus.name}: {len(corpus.files):,} files, {size(size_bytes)}")
     building = _building(finished)
     building.mkdir()
     try:
@@ -159,24 +158,13 @@ def _refuse_changed(corpus: Corpus) -> None:
             file for file, is_new in zip(corpus.files, pool.map(has_changed, corpus.files), strict=True) if is_new
         ]
     if changed:
-        raise DataError(
-            f"{changed[0].url!r} changed while it was being tokenised; expected files that nobody writes to. "
-            "Wait until they are complete, and start again."
-        )
+        raise changed_meanwhile(changed[0])
 
 
 def _commit(layouts: list[StreamLayout], building: Path, finished: Path) -> None:
     index = json.dumps({"format": FORMAT_VERSION, "streams": [asdict(layout) for layout in layouts]}, indent=1)
     replace_file(building / _INDEX, index, durable=True)
     replace_file(building / _MARKER, hashlib.sha256(index.encode()).hexdigest(), durable=True)
-    _sync_directory(building)
+    sync_directory(building)
     building.rename(finished)
-    _sync_directory(finished.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(finished.parent)

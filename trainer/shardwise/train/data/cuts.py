@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.rounding import num_parts
 from shardwise.train.data.order import Int64Array
 
 
@@ -47,7 +48,7 @@ class Even:
     def count(self) -> int:
         """Return the number of sequences."""
         num_targets = max(0, self._num_tokens - 1)
-        return -(-num_targets // self._seq_len) if self._keeps_rest else num_targets // self._seq_len
+        return num_parts(num_targets, self._seq_len) if self._keeps_rest else num_targets // self._seq_len
 
     def bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return where these sequences begin and where they end [sequence]."""

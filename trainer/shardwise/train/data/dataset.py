@@ -22,7 +22,7 @@ from shardwise.train.data.mixture import mixture_of
 from shardwise.train.data.opening import Opened, SourceSummary, Watch, open_sources
 from shardwise.train.data.order import Order
 from shardwise.train.data.sequences import HeldOutSet, Sequences, TrainSet, cut_up
-from shardwise.train.data.tokenizer import Tokenizer, load_tokenizer
+from shardwise.train.data.tokenizer import Tokenizer, tokenizer_of
 
 _DATA_FOLDER = "data"
 _ENTROPY_TOKENS = 1 << 21
@@ -76,7 +76,7 @@ def prepare(data: Data, reading: Reading, *, cache_root: Path, watch: Watch) -> 
 
     Raise DataError for data that is missing, unreadable, malformed or too little, with what to change.
     """
-    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    tokenizer = tokenizer_of(data)
     opened = open_all(data, tokenizer, cache_root, watch)
     summaries = tuple(each.summary for each in opened)
     seq_len = reading.seq_len

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.rounding import num_parts
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import DataFile
 from shardwise.train.data.folder import Folder
@@ -75,7 +76,7 @@ class Removed(NamedTuple):
 
 def dedup_tasks(hashes: Sequence[Hashes], scans: str, folder: str) -> list[DedupTask]:
     """Return the tasks that search a corpus."""
-    num_buckets = max(1, -(-sum(each.num_rows for each in hashes) // BUCKET_DOCUMENTS))
+    num_buckets = max(1, num_parts(sum(each.num_rows for each in hashes), BUCKET_DOCUMENTS))
     return [
         DedupTask(number=number, num_buckets=num_buckets, hashes=tuple(hashes), scans=scans, folder=folder)
         for number in range(num_buckets)

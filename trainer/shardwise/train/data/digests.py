@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from shardwise.protocol.errors import DataError
+from shardwise.protocol.text import size
 from shardwise.train.data.files import DataFile, read_raw_blocks
 
 EMPTY_DIGEST = hashlib.sha256().hexdigest()
@@ -34,7 +35,7 @@ def file_digests(
     memo = _load(memo_path)
     unknown = [file for file in files if memo.get(file.url, ["", ""])[0] != file.stamp]
     if unknown:
-        report(f"reading {len(unknown):,} data files, {sum(file.size_bytes for file in unknown) / 2**20:,.1f} MiB")
+        report(f"reading {len(unknown):,} data files, {size(sum(file.size_bytes for file in unknown))}")
     started_seconds = time.time()
     with ThreadPoolExecutor(_THREADS) as pool:
         fresh = dict(zip((file.url for file in unknown), pool.map(partial(_digest, beat=beat), unknown), strict=True))

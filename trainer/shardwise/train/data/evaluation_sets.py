@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise.job.rounding import num_parts
 from shardwise.job.spec.data import Data, Source
 from shardwise.job.spec.training import EvaluationSet
 from shardwise.protocol.errors import DataError
@@ -12,7 +13,7 @@ from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.train.data.dataset import open_all
 from shardwise.train.data.opening import Opened, Watch
 from shardwise.train.data.sequences import HeldOutSet, cut_up
-from shardwise.train.data.tokenizer import load_tokenizer
+from shardwise.train.data.tokenizer import tokenizer_of
 
 Report = Callable[[str], None]
 Beat = Callable[[], None]
@@ -30,7 +31,7 @@ class Evaluated:
 
     def num_batches(self, size: int) -> int:
         """Return how many batches of so many sequences are evaluated; the last one may be partly empty."""
-        whole = -(-self.sequences.num_sequences // size)
+        whole = num_parts(self.sequences.num_sequences, size)
         return whole if self.batches is None else min(self.batches, whole)
 
 
@@ -81,5 +82,5 @@ def _source(one: EvaluationSet) -> Source:
 def _opened(data: Data, cache_root: Path, report: Report, beat: Beat) -> list[Opened]:
     if not data.train:
         return []
-    tokenizer = load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
+    tokenizer = tokenizer_of(data)
     return open_all(data, tokenizer, cache_root, Watch(report=report, beat=beat))

@@ -17,7 +17,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.protocol.errors import DataError, ShardwiseError
-from shardwise.protocol.storage import in_words, with_retries
+from shardwise.protocol.storage import in_words, reason_of, with_retries
 from shardwise.train.data.compression import BLOCK_BYTES, DECOMPRESSORS, CorruptZstdError, plain_blocks
 
 _SAVED_STATE = "state.json"
@@ -82,6 +82,14 @@ def read_range(file: DataFile, start: int, stop: int) -> Generator[bytes, None, 
         while start < stop and (block := raw.read(min(BLOCK_BYTES, stop - start))):
             start += len(block)
             yield block
+
+
+def changed_meanwhile(file: DataFile) -> DataError:
+    """Return the error of a file that somebody writes to."""
+    return DataError(
+        f"{file.url!r} changed while it was being tokenised; expected files that nobody writes to. Wait until they are "
+        "complete, and start again."
+    )
 
 
 def has_changed(file: DataFile) -> bool:
@@ -224,9 +232,8 @@ def reading(url: str) -> Iterator[None]:
     except CorruptZstdError as error:
         raise _damaged(url, "zstd", error) from error
     except Exception as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{error}"
         words = (
-            f"cannot read {url!r}: {type(error).__name__}: {reason}. Expected a readable file; check the address, "
+            f"cannot read {url!r}: {reason_of(error)}. Expected a readable file; check the address, "
             "the permissions and, for remote storage, the credentials."
         )
         raise in_words(error, words, DataError) from error

@@ -17,7 +17,8 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.protocol.errors import DataError, ShardwiseError
-from shardwise.protocol.storage import in_words, with_retries
+from shardwise.protocol.files import sync_directory
+from shardwise.protocol.storage import in_words, reason_of, with_retries
 
 _PARTIAL = ".partial"
 
@@ -115,9 +116,8 @@ class Folder:
         except (ShardwiseError, FileNotFoundError):
             raise
         except raised as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{error}"
             words = (
-                f"cannot {verb} {f'{self.url}/{name}' if name else self.url!r}: {type(error).__name__}: {reason}. "
+                f"cannot {verb} {f'{self.url}/{name}' if name else self.url!r}: {reason_of(error)}. "
                 "Expected a folder on a file system or in a bucket; check the address, the room, the permissions and, "
                 "for a bucket, the credentials."
             )
@@ -133,8 +133,4 @@ def _rename(made: Path, path: Path) -> None:
         # Another writer has found everything whole, with this file, and cleared up.
         if not path.exists():
             raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)

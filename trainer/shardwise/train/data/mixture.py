@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from shardwise.job.rounding import num_parts
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 
@@ -112,5 +113,5 @@ def _refuse_unfit(data: Data, num_sequences: Sequence[int], mixture: Mixture, se
     if not only_counted and needed >= given:
         raise DataError(
             f"{words}fewer than that, so that the sources with weights have some: raise steps above "
-            f"{-(-needed // sequences):,}, or lower the epochs."
+            f"{num_parts(needed, sequences):,}, or lower the epochs."
         )

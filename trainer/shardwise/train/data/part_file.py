@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.rounding import padded
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece
 from shardwise.train.data.tokenizer import TokenArray
 
@@ -136,4 +137,4 @@ def _assemble(path: Path, sections: list[IO[bytes]], tokens: dict[str, int], doc
 
 
 def _aligned(size_bytes: int) -> int:
-    return size_bytes + -size_bytes % _ALIGNMENT
+    return padded(size_bytes, _ALIGNMENT)

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from shardwise.train.data.columns import cuts as column_cuts
 from shardwise.train.data.files import DataFile, has_changed, read_range, read_raw_blocks
-from shardwise.train.data.sources import JSONL, TEXT, documents_within, file_kind, place_in_split
-from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces
-from shardwise.train.data.tokenizer import Tokenizer, cut
+from shardwise.train.data.pieces import cut
+from shardwise.train.data.sources import JSONL, TEXT, documents_within, file_kind, is_place_held_out, place_in_split
+from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces, one_by_one
+from shardwise.train.data.tokenizer import Tokenizer
 
 
 class Scan(NamedTuple):
@@ -108,7 +109,7 @@ def span_pieces(
     if left_out:
         return iter(())
     blocks = read_range(span.file, span.start, span.stop)
-    stream = HELD_OUT if span.place < held_out * 2**64 else TRAIN
+    stream = HELD_OUT if is_place_held_out(span.place, held_out) else TRAIN
     return _text_pieces(span, tokenizer.split(blocks, f"{span.file.url}, behind byte {span.start}"), stream)
 
 
@@ -121,10 +122,7 @@ def _text_pieces(span: Span, pieces: Iterator[bytes], stream: str) -> Iterator[P
     content = next(pieces)
     if span.start:
         content = bytes(content)  # not the document's beginning, which has a token of its own
-    for following in pieces:
-        yield Piece(stream=stream, content=content, ends_document=False)
-        content = following
-    yield Piece(stream=stream, content=content, ends_document=span.stop == span.file.size_bytes)
+    yield from one_by_one(stream, content, pieces, ends_document=span.stop == span.file.size_bytes)
 
 
 def _seen(file: DataFile, look: Callable[[bytes], None]) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.job.spec.data import Data, Source
-from shardwise.train.data.cuts import Cut, Even, Packed
+from shardwise.train.data.cuts import Cut, Documents, Even, Packed
 from shardwise.train.data.mixture import Mixture
 from shardwise.train.data.order import Int64Array, Order
 
@@ -22,16 +22,8 @@ _HELD_OUT_SEED = 0
 _WITHOUT_MARK = np.int32(0x7FFFFFFF)
 
 
-class Stream(Protocol):
+class Stream(Documents, Protocol):
     """The tokens of a source, from the job's own cache or from a token store."""
-
-    num_tokens: int
-
-    def read(self, start: int, stop: int) -> NDArray[np.int32]:
-        """Return the tokens [token] from position `start` up to `stop`."""
-
-    def ends_within(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Return the ends of documents [document] from position `first` up to `stop`."""
 
     def prefetch(self, wanted: Iterable[tuple[int, int]]) -> None:
         """Get ranges of tokens that are soon read, all at once."""

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
-from shardwise.protocol.eta import clock
+from shardwise.protocol.eta import megabytes
 
 Result = TypeVar("Result")
 
 _TASKS_AT_ONCE = 2  # one reads while the threads of the tokenizer have another's text
 _LOOKS_AT_ONCE = 16
-_MB = 1_000_000
 
 
 class Hosts(Protocol):
@@ -83,11 +82,9 @@ class SharedProgress:
         of_all = self._hosts.add(f"bytes/{doing}", done_bytes - self._own_bytes)
         self._own_bytes = done_bytes
         now_bytes = min(of_bytes, before_bytes + of_all)
-        line = f"{doing}: {now_bytes / _MB:,.1f} of {of_bytes / _MB:,.1f} MB"
         seconds = time.monotonic() - self._began
-        if of_all and seconds > 0 and now_bytes < of_bytes:
-            rate = of_all / seconds
-            line += f", {rate / _MB:,.1f} MB/s, {clock((of_bytes - now_bytes) / rate)} left"
+        a_second = of_all / seconds if seconds > 0 and now_bytes < of_bytes else None
+        line = f"{doing}: {megabytes(now_bytes, of_bytes, a_second)}"
         self._say(line)
         if is_first or done_bytes == of_bytes:
             self._report(line)

@@ -87,7 +87,12 @@ def field_of(source: Source) -> str:
 
 def is_held_out(document: Document, fraction: float) -> bool:
     """Return whether the document is held out: its own content decides, so no other document matters."""
-    return fraction > 0 and place_in_split(document.parts()) < fraction * 2**64
+    return fraction > 0 and is_place_held_out(place_in_split(document.parts()), fraction)
+
+
+def is_place_held_out(place: int, fraction: float) -> bool:
+    """Return whether a document of this place in the split is held out."""
+    return place < fraction * 2**64
 
 
 def place_in_split(parts: Iterable[bytes]) -> int:

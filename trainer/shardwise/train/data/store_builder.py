@@ -18,6 +18,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
+from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.spec.data import Data, Source
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import TokenizerName
@@ -39,7 +40,6 @@ from shardwise.train.data.store_tasks import (
 )
 from shardwise.train.data.token_store import INDEX, Index, is_store
 from shardwise.train.data.tokenise import Corpus
-from shardwise.train.data.tokenizer import BYTE
 
 PART_BYTES = 64 << 20
 """Of the corpus: what a kill loses of each process at most."""
@@ -91,7 +91,7 @@ def build(
                 "take the source out."
             )
     # Tasks run in other folders and on other hosts, so the path is absolute.
-    path = data.tokenizer if data.tokenizer == BYTE else find_files([data.tokenizer])[0].url
+    path = data.tokenizer if data.tokenizer == BYTE_TOKENIZER else find_files([data.tokenizer])[0].url
     name = TokenizerName(path, data.begin_token, data.end_token)
     builder = _Builder(
         name=name, data=data, to=Folder(to).absolute(), run=run, progress=progress, part_bytes=part_bytes, beat=beat

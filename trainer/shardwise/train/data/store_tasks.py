@@ -16,7 +16,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import TokenizerName
 from shardwise.train.data.dedup import Hashes, Removed, write_hashes
 from shardwise.train.data.digests import SETTLED_SECONDS
-from shardwise.train.data.files import DataFile, has_changed
+from shardwise.train.data.files import DataFile, changed_meanwhile, has_changed
 from shardwise.train.data.folder import Folder
 from shardwise.train.data.part_file import HEADER_BYTES, PartCounts, read_header, write_part
 from shardwise.train.data.scan import Scan, Span, changed, scan, span_pieces
@@ -128,7 +128,7 @@ def make_part(task: PartTask, beat: Callable[[], None]) -> tuple[int, PartCounts
         batches = _beating(encoded(_pieces(task, tokenizer), tokenizer), beat)
         made = write_part(path, batches, dtype=dtype, end_of_text=tokenizer.end_of_text)
         if (file := changed(task.spans)) is not None:
-            raise _has_changed(file)
+            raise changed_meanwhile(file)
     return task.number, made, True
 
 
@@ -147,7 +147,7 @@ def _with_hashes(
     with folder.creating(hashes_of(task, scans).name) as path:
         counts = write_hashes(path, task.files, text_field, beat)
         if (file := next(filter(has_changed, task.files), None)) is not None:
-            raise _has_changed(file)
+            raise changed_meanwhile(file)
     return [found._replace(num_rows=count) for found, count in zip(scans, counts, strict=True)]
 
 
@@ -161,13 +161,6 @@ def _beating(batches: Iterator[Batch], beat: Callable[[], None]) -> Iterator[Bat
     for batch in batches:
         beat()
         yield batch
-
-
-def _has_changed(file: DataFile) -> DataError:
-    return DataError(
-        f"{file.url!r} changed while it was being tokenised; expected files that nobody writes to. Wait until they are "
-        "complete, and start again."
-    )
 
 
 def _groups(files: Sequence[DataFile], part_bytes: int) -> Iterator[tuple[DataFile, ...]]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shardwise.train.data.files import DataFile
 from shardwise.train.data.sources import TEXT, Document, documents, file_kind, is_held_out
-from shardwise.train.data.store import StreamLayout, StreamWriter
+from shardwise.train.data.token_stream import StreamLayout, StreamWriter
 from shardwise.train.data.tokenizer import TokenArray, Tokenizer
 
 TRAIN, HELD_OUT = "train", "held-out"
@@ -109,11 +109,15 @@ def document_pieces(
             continue
         stream = HELD_OUT if is_held_out(document, held_out) else TRAIN
         pieces = tokenizer.split(document.parts(), document.where)
-        content = next(pieces, b"")
-        for following in pieces:
-            yield Piece(stream=stream, content=content, ends_document=False)
-            content = following
-        yield Piece(stream=stream, content=content, ends_document=True)
+        yield from one_by_one(stream, next(pieces, b""), pieces, ends_document=True)
+
+
+def one_by_one(stream: str, content: bytes, further: Iterator[bytes], *, ends_document: bool) -> Iterator[Piece]:
+    """Yield the pieces of a document from `content` on; the last one may end it."""
+    for following in further:
+        yield Piece(stream=stream, content=content, ends_document=False)
+        content = following
+    yield Piece(stream=stream, content=content, ends_document=ends_document)
 
 
 def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[list[tuple[Piece, TokenArray]]]:

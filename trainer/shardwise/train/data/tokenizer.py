@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
+from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.files import find_files, read_blocks
+from shardwise.train.data.pieces import check_utf8, cut
 
-BYTE = "byte"
-PIECE_BYTES = 1 << 20
 _END_OF_TEXT_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>")
 _MAX_UINT16_VOCAB = 1 << 16
 
@@ -73,11 +74,16 @@ def load_tokenizer(spec: str, *, begin: str | None = None, end: str | None = Non
 
     `begin` and `end` are tokens of a tokenizer.json, before and after each document. Raises DataError.
     """
-    if spec != BYTE:
+    if spec != BYTE_TOKENIZER:
         return HfTokenizer(spec, begin=begin, end=end)
     if begin or end:
         raise DataError(f"given the token {begin or end!r} with tokenizer: byte, which has none that can be named")
     return ByteTokenizer()
+
+
+def tokenizer_of(data: Data) -> Tokenizer:
+    """Return the tokenizer of a data section, with the tokens that it names. Raises DataError."""
+    return load_tokenizer(data.tokenizer, begin=data.begin_token, end=data.end_token)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -88,9 +94,9 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
 class ByteTokenizer:
     """Tokens 0-255 are the bytes, 256 is end-of-text. Any file can be encoded; UTF-8 is not asked for."""
 
-    vocab_size = 257
+    vocab_size = BYTE_VOCAB_SIZE
     begin_of_text = None
-    end_of_text = 256
+    end_of_text = BYTE_VOCAB_SIZE - 1
     stored_dtype = np.dtype("<u2")
     fingerprint = "byte-257"
 
@@ -157,7 +163,7 @@ class HfTokenizer:
         """Yield pieces of valid UTF-8 of at most about PIECE_BYTES. Raise DataError at the first byte that is not."""
         offset = 0
         for piece in cut(parts):
-            _check_utf8(piece, offset, where)
+            check_utf8(piece, offset, where)
             yield piece if offset or self.begin_of_text is None else Beginning(piece)
             offset += len(piece)
 
@@ -213,38 +219,3 @@ def _token(vocabulary: dict[str, int], path: str, token: str, field: str) -> int
             + (f"; near it are {', '.join(near)}" if near else "")
         )
     return vocabulary[token]
-
-
-def cut(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut a document as `HfTokenizer` does. What begins at a cut is cut as it is within the whole document."""
-    pending = b""
-    for part in parts:
-        pending += part
-        start = 0
-        while len(pending) - start > PIECE_BYTES:
-            end = _cut_point(pending, start)
-            yield pending[start:end]
-            start = end
-        pending = pending[start:]
-    if pending:
-        yield pending
-
-
-def _cut_point(content: bytes, start: int) -> int:
-    limit = start + PIECE_BYTES
-    newline = content.rfind(b"\n", start, limit)
-    if newline >= 0:
-        return newline + 1
-    while limit > start + 1 and content[limit] & 0xC0 == 0x80:  # inside a UTF-8 character
-        limit -= 1
-    return limit
-
-
-def _check_utf8(piece: bytes, offset: int, where: str) -> None:
-    try:
-        piece.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: byte {offset + error.start} is not UTF-8 ({error.reason}); expected UTF-8 text, which a "
-            "tokenizer.json needs. Convert the file, leave it out of the paths, or use tokenizer: byte."
-        ) from error

@@ -1,6 +1,6 @@
 """The devices of a job in text, for messages that they are missing."""
 
-from shardwise.job.accelerators import offered
+from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import Hardware
 from shardwise.job.spec.accelerator import AcceleratorClass
 from shardwise.job.topology import num_devices, parse_topology, topologies
@@ -14,9 +14,15 @@ def devices_words(number: int, platform: str) -> str:
 
 def hardware_words(hardware: Hardware) -> str:
     """Return the devices of valid hardware as text: `16 GPU devices (gpu-h100 1x8, 2 slices)`."""
-    platform = offered()[hardware.accelerator].spec.platform
+    platform = accelerator_of(hardware).spec.platform
     slices = f", {hardware.slices} slices" if hardware.slices > 1 else ""
     return f"{devices_words(num_devices(hardware), platform)} ({hardware.accelerator} {hardware.topology}{slices})"
+
+
+def slices_words(hardware: Hardware) -> str:
+    """Return what a job asks for as text: `2 slices of gpu-h100 1x8`."""
+    several = f"{hardware.slices} slices of " if hardware.slices > 1 else ""
+    return f"{several}{hardware.accelerator} {hardware.topology}"
 
 
 def one_host_words(accelerator: AcceleratorClass) -> str:

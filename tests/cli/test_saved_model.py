@@ -1,4 +1,4 @@
-"""shardwise.cli.model: the weights of a run, for what reads them."""
+"""shardwise.cli.saved_model: the weights of a run, for what reads them."""
 
 from functools import partial
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 
-from shardwise.cli.model import load_model
+from shardwise.cli.saved_model import load_model
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from tests.operator.building import NOW, begun, manifest, pod, seen, snapshot
 
-from shardwise_operator.decide.policies import resume
+from shardwise_operator.decide.policies import new_round
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, INVALID, READY, TRUE
 
 
 def test_the_first_round() -> None:
     """The status says that it has begun before anything is made."""
-    plan = resume.decide(seen(), NOW)
+    plan = new_round.decide(seen(), NOW)
 
     assert plan is not None
     assert plan.state.round == 0
@@ -22,7 +22,7 @@ def test_the_first_round() -> None:
 
 def test_a_round_that_runs_goes_on() -> None:
     """It is not begun again."""
-    assert resume.decide(seen(begun(), pod(), pod("0-1")), NOW) is None
+    assert new_round.decide(seen(begun(), pod(), pod("0-1")), NOW) is None
 
 
 def test_a_resume_is_a_new_round() -> None:
@@ -30,7 +30,7 @@ def test_a_resume_is_a_new_round() -> None:
     state = begun(Phase.SUSPENDED, pods={}, charged={"eviction": 3})
     made_of = snapshot(manifest(hardware={"accelerator": "cpu-sim", "topology": "4x2"}))
 
-    plan = resume.decide(seen(state, made_of=made_of), NOW)
+    plan = new_round.decide(seen(state, made_of=made_of), NOW)
 
     assert plan is not None
     assert plan.state.round == 1
@@ -41,7 +41,7 @@ def test_a_resume_is_a_new_round() -> None:
 
 def test_suspended_before_its_first_round() -> None:
     """Nothing begins."""
-    plan = resume.decide(seen(suspend=True), NOW)
+    plan = new_round.decide(seen(suspend=True), NOW)
 
     assert plan is not None
     assert plan.state.phase == Phase.SUSPENDED
@@ -55,7 +55,7 @@ def test_a_job_that_does_not_go_with_its_class_waits() -> None:
     """It says why, once, and begins when the class is there."""
     wrong = replace(seen(), desired=None, problem="expected an AcceleratorClass of this cluster")
 
-    plan = resume.decide(wrong, NOW)
+    plan = new_round.decide(wrong, NOW)
 
     assert plan is not None
     assert plan.state.round is None
@@ -64,9 +64,9 @@ def test_a_job_that_does_not_go_with_its_class_waits() -> None:
     assert condition is not None
     assert (condition.status, condition.reason) == (FALSE, INVALID)
     assert len(plan.events) == 1
-    again = resume.decide(replace(wrong, state=plan.state), NOW)
+    again = new_round.decide(replace(wrong, state=plan.state), NOW)
     assert again is not None
     assert again.events == ()
-    healed = resume.decide(seen(State()), NOW)
+    healed = new_round.decide(seen(State()), NOW)
     assert healed is not None
     assert healed.state.round == 0

@@ -3,26 +3,25 @@
 A status is written by the operator alone, but maybe by one of another release: what cannot be read is not known.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.protocol import eta
 from shardwise_operator import reasons
+from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.state import FINISHED, Phase
-from shardwise_operator.page.document import JobRow, JobsDocument
+from shardwise_operator.observe.workload import QUEUE_LABEL
+from shardwise_operator.page.jobs_document import JobRow, JobsDocument
 from shardwise_operator.render.names import pod_name
-from shardwise_operator.runtime.kinds import Object, condition_of, seconds_of
+from shardwise_operator.runtime.kinds import Object, condition_of, field_of, seconds_of
 
 MOST_JOBS = 2000
 _MOST_TEXT = 500  # of a message; `kubectl describe` has the rest
-_FIRST_HOST = "0-0"
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _AT_REST = (*FINISHED, Phase.SUSPENDED)
-_DURATION = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
 
 
-def gather(jobs: Iterable[Object], *, namespace: str, now: float) -> JobsDocument:
+def read_jobs(jobs: Iterable[Object], *, namespace: str, now: float) -> JobsDocument:
     """Return the document of these jobs; of too many the newest, and those that are not at rest before others."""
     rows = sorted((_row(job) for job in jobs), key=lambda row: (row.phase in _AT_REST, -row.created))
     kept = sorted(rows[:MOST_JOBS], key=lambda row: (row.namespace, row.name))
@@ -36,11 +35,11 @@ class _Fields:
     content: Any
 
     def number(self, *path: str) -> int | None:
-        value = self._at(*path)
+        value = field_of(self.content, *path)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, *path: str) -> str:
-        value = self._at(*path)
+        value = field_of(self.content, *path)
         return value[:_MOST_TEXT] if isinstance(value, str) else ""
 
     def time(self, *path: str) -> float | None:
@@ -59,14 +58,8 @@ class _Fields:
         return value if abs(value) < float("inf") else None
 
     def counts(self, *path: str) -> dict[str, int]:
-        value = self._at(*path)
+        value = field_of(self.content, *path)
         return {str(name): count for name, count in value.items() if count} if isinstance(value, dict) else {}
-
-    def _at(self, *path: str) -> object:
-        value = self.content
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
 
 
 def _row(job: Object) -> JobRow:
@@ -91,7 +84,7 @@ def _row(job: Object) -> JobRow:
         loss=status.text("progress", "loss"),
         tokens_per_second=status.figure("progress", "tokensPerSecond") if steps else None,
         mfu=status.figure("progress", "mfu") if steps else None,
-        eta_seconds=_duration(status.text("progress", "eta")) if steps else None,
+        eta_seconds=eta.seconds_in(status.text("progress", "eta")) if steps else None,
         observed_at=status.time("progress", "observedAt"),
         slowest_host=status.text("progress", "slowestHost") if steps else "",
         checkpoint_step=status.number("checkpoint", "step"),
@@ -116,8 +109,8 @@ def _since(job: Object, phase: str) -> float | None:
 
 
 def _queue(read: _Fields) -> str:
-    own = read.text("metadata", "labels", _QUEUE_LABEL)
-    return own or read.text("spec", "pod", "template", "metadata", "labels", _QUEUE_LABEL)
+    own = read.text("metadata", "labels", QUEUE_LABEL)
+    return own or read.text("spec", "pod", "template", "metadata", "labels", QUEUE_LABEL)
 
 
 def _notice(job: Object) -> str:
@@ -127,15 +120,6 @@ def _notice(job: Object) -> str:
 
 def _first_pod(job: Object, status: _Fields) -> str:
     """Return the name of host 0's pod, if there is one."""
-    attempt = status.number("attempts", _FIRST_HOST)
-    there = attempt is not None and status.text("pods", _FIRST_HOST)
-    return pod_name(job["metadata"]["name"], _FIRST_HOST, attempt) if there and attempt is not None else ""
-
-
-def _duration(written: str) -> float | None:
-    """Return the seconds of a time as a status has it, 1h5m or 5m30s."""
-    found = _DURATION.fullmatch(written)
-    if found is None:
-        return None
-    hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return 3600.0 * hours + 60.0 * minutes + rest
+    attempt = status.number("attempts", LEADER)
+    there = attempt is not None and status.text("pods", LEADER)
+    return pod_name(job["metadata"]["name"], LEADER, attempt) if there and attempt is not None else ""

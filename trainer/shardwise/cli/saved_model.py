@@ -21,11 +21,11 @@ from shardwise.train.config import GptConfig
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester
 from shardwise.train.layout import Layout
+from shardwise.train.origin import PARAMS
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import build
 from shardwise.train.state import Abstract, Program, flat
 
-PARAMS = "params."
 _MODEL = "spec.training.model"
 
 
@@ -57,8 +57,7 @@ def _for_generation(job: TrainingJob) -> TrainingJob:
     """Return the job on the same devices with whole sequences and layers; `data` has those of context and pipeline."""
     training = job.spec.training
     mesh = training.mesh.model_copy(update={"context": 1, "pipeline": 1, "pipeline_rounds": 1})
-    spec = job.spec.model_copy(update={"training": training.model_copy(update={"mesh": mesh})})
-    return job.model_copy(update={"spec": spec})
+    return job.with_spec(training=training.model_copy(update={"mesh": mesh}))
 
 
 def nothing_saved(root: str) -> CheckpointError:

@@ -1,4 +1,4 @@
-"""shardwise_operator.page.gather: what the page says of a job follows from its object alone."""
+"""shardwise_operator.page.read_jobs: what the page says of a job follows from its object alone."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from tests.operator.building import NOW
 from tests.operator.page.rows import condition, job, running
 
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.page.document import JobRow
-from shardwise_operator.page.gather import MOST_JOBS, gather
+from shardwise_operator.page.jobs_document import JobRow
+from shardwise_operator.page.read_jobs import MOST_JOBS, read_jobs
 from shardwise_operator.runtime.kinds import timestamp
 
 
 def row(made: dict[str, Any]) -> JobRow:
     """Return what the page says of one job."""
-    (told,) = gather([made], namespace="", now=NOW).jobs
+    (told,) = read_jobs([made], namespace="", now=NOW).jobs
     return told
 
 
@@ -154,7 +154,7 @@ def test_too_many_jobs() -> None:
     for age, made in enumerate(jobs):
         made["metadata"]["creationTimestamp"] = timestamp(NOW - age)
     jobs[-1]["status"]["phase"] = "Pending"
-    document = gather(jobs, namespace="", now=NOW)
+    document = read_jobs(jobs, namespace="", now=NOW)
 
     assert (len(document.jobs), document.left_out) == (MOST_JOBS, over)
     assert [told.name for told in document.jobs] == [*(f"job-{n:05}" for n in range(MOST_JOBS - 1)), "job-02002"]

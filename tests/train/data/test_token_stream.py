@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.train.data.store import StreamLayout, StreamWriter, TokenStream
+from shardwise.train.data.token_stream import StreamLayout, StreamWriter, TokenStream
 
 END = 9
 
