@@ -23,3 +23,9 @@ from shardwise.train.checkpoint.retention import expired
 def test_expired(committed: list[int], saved: int, keep: Keep, gone: list[int]) -> None:
     """The newest and the permanent ones stay, and the one just saved stays whatever lies beside it."""
     assert expired(committed, saved, keep) == gone
+
+
+def test_the_origin_stays() -> None:
+    """What the job names as its beginning is not deleted, and takes no place among the newest."""
+    assert expired([0, 10, 20, 30], 30, Keep(last=2), origin=0) == [10]
+    assert expired([10, 20, 30], 30, Keep(last=2), origin=0) == [10]

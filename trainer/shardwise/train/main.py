@@ -34,6 +34,7 @@ from shardwise.train.git_state import git_state
 from shardwise.train.loop import Loop, Outcome
 from shardwise.train.memory import DeviceMemory, device_memory
 from shardwise.train.metrics import records, steps
+from shardwise.train.origin import origin_below
 from shardwise.train.peers import WRITER, Peers
 from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
@@ -176,6 +177,7 @@ def _checkpoint_writer(
         processes=peers,
         listener=report,
         restored=ready.own_step is not None,
+        origin=origin_below(ready.job, ready.root),
     )
 
 

@@ -10,18 +10,18 @@ from shardwise.protocol.storage import first_line, in_words, with_retries
 from shardwise.train.checkpoint.store import Store
 
 
-def expired(committed: Collection[int], saved: int, keep: Keep) -> list[int]:
+def expired(committed: Collection[int], saved: int, keep: Keep, origin: int | None = None) -> list[int]:
     """Return the steps to delete, oldest first, given all committed steps and the one that was just `saved`.
 
-    Kept are the `keep.last` newest, the multiples of `keep.every_steps`, and always `saved`: it is the one
-    that is known to be good, even if a damaged one of a later step lies beside it.
+    Kept are the `keep.last` newest, the multiples of `keep.every_steps`, the `origin`, which is imported weights, and
+    always `saved`: it is the one that is known to be good, even if a damaged one of a later step lies beside it.
     """
     newest = sorted(committed)[-keep.last :]
     permanent = [step for step in committed if keep.every_steps and step % keep.every_steps == 0]
-    return sorted(set(committed) - {saved, *newest, *permanent})
+    return sorted(set(committed) - {saved, origin, *newest, *permanent})
 
 
-def retain(store: Store, saved: int, keep: Keep) -> str:
+def retain(store: Store, saved: int, keep: Keep, origin: int | None = None) -> str:
     """Delete what `expired` lets go and what interrupted saves left; return why something stayed, or "".
 
     The next call deletes what stays. What was set aside stays until the run has come so far again.
@@ -32,7 +32,7 @@ def retain(store: Store, saved: int, keep: Keep) -> str:
         not_committed = [step for step, committed in steps.items() if not committed]
         cut_short = [step for step in not_committed if step <= saved or not store.is_set_aside(step)]
         committed = [step for step, is_committed in steps.items() if is_committed]
-        for step in [*cut_short, *expired(committed, saved, keep)]:
+        for step in [*cut_short, *expired(committed, saved, keep, origin)]:
             try:
                 store.delete(step)
             except (ValueError, OSError) as error:

@@ -64,13 +64,15 @@ class CheckpointWriter:
         processes: Peers = ALONE,
         listener: Listener | None = None,
         restored: bool = False,
+        origin: int | None = None,
     ) -> None:
         """`fence` surrounds each commit: it raises if a newer attempt of the run exists, and else keeps it waiting.
 
         `listener` is called right after a commit, and after failures. `processes` all have such a writer, and save the
-        same steps. `restored`: the run began from a checkpoint.
+        same steps. `restored`: the run began from a checkpoint. `origin`: the step below `root` that the job names as
+        its beginning, which is never deleted.
         """
-        self._store, self._keep = Store(root), keep
+        self._store, self._keep, self._origin = Store(root), keep, origin
         self._processes, self._listener = processes, listener
         self._manifest = partial(Manifest, run=run, attempt=attempt)
         self._save = partial(Save, store=self._store, processes=processes, fence=fence, moved=self._moved)
@@ -157,7 +159,7 @@ class CheckpointWriter:
         if self._listener:
             self._listener.saved(save.ticket)
         if written and self._processes.writes:
-            reason = retain(self._store, save.step, self._keep)
+            reason = retain(self._store, save.step, self._keep, self._origin)
             if reason and self._listener:
                 self._listener.event({"event": "retentionFailed", "step": save.step, "reason": reason})
 
