@@ -20,7 +20,7 @@ from shardwise_operator.runtime.tracing import Span
 # The exporter tries again for so long where nobody answers, or where it is asked to: a collector that restarts.
 _SECONDS = 60.0
 _MOST_LETTERS = 200  # of what a collector says, which is logged
-_NANOSECONDS = 1_000_000_000
+_MICROSECONDS = 1_000_000
 _SERVICE = "shardwise-operator"
 
 
@@ -55,8 +55,8 @@ class Exporter:
             attributes=dict(span.attributes),
             kind=SpanKind.INTERNAL,
             status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
-            start_time=round(span.start * _NANOSECONDS),
-            end_time=round(span.end * _NANOSECONDS),
+            start_time=_nanoseconds(span.start),
+            end_time=_nanoseconds(span.end),
             instrumentation_scope=self._scope,
         )
 
@@ -80,6 +80,11 @@ class _BoundedSession(requests.Session):
 
 def _context(trace_id: int, span_id: int) -> SpanContext:
     return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def _nanoseconds(seconds: float) -> int:
+    """Return a time since the epoch in nanoseconds, to the microsecond: a float has no more."""
+    return round(seconds * _MICROSECONDS) * 1000
 
 
 def _without_header(record: logging.LogRecord) -> bool:
