@@ -125,4 +125,5 @@ def _each(attributes: Any) -> list[KeyValue]:
 
 
 def _value(value: AnyValue) -> Any:
-    return getattr(value, value.WhichOneof("value"))
+    kind = value.WhichOneof("value")
+    return None if kind is None else getattr(value, kind)
