@@ -66,7 +66,7 @@ def test_a_job_is_a_trace(place: Place, api_server: ApiServer, agents: StandInAg
         place.until_phase("Running")
         status = _complete(place, "job-0-0-1", "job-0-1-0")
         place.until("the root", lambda: collector.spans and not collector.spans[-1].parent)
-        counted = [one.spans(result) for result in ("sent", "failed", "dropped")]
+    counted = [one.spans(result) for result in ("sent", "failed", "dropped")]
     *parts, root = collector.spans
 
     assert _sent(collector.spans) == _recorded(status)
