@@ -1,4 +1,4 @@
-"""One pass over one job: observe, decide, apply, one status write, and the events after it.
+"""One pass over one job: observe, decide, apply, one status write, and the events and spans after it.
 
 Level-triggered: a pass reads all that it needs, and nothing in memory is needed after a restart. Here is also what the
 operator watches, and to which job each object belongs. The catalogue of classes has a key of its own.
@@ -6,7 +6,7 @@ operator watches, and to which job each object belongs. The catalogue of classes
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from shardwise.protocol.pods import JOB_LABEL
 from shardwise_operator.config import Settings
@@ -38,6 +38,7 @@ from shardwise_operator.runtime.transport import Api
 from shardwise_operator.write.apply import Applier
 from shardwise_operator.write.catalog import CATALOG_KEY, Catalog
 from shardwise_operator.write.milestones import milestones
+from shardwise_operator.write.spans import Traces
 from shardwise_operator.write.status import compose
 from shardwise_operator.write.status_writes import StatusWrites
 
@@ -58,6 +59,7 @@ class JobController:
     poller: Poller
     recorder: Recorder
     catalog: Catalog
+    traces: Traces = field(default_factory=Traces)
 
     def __post_init__(self) -> None:
         self._statuses = StatusWrites(self.cache, self.api, self._written)
@@ -81,9 +83,10 @@ class JobController:
             return None
         job = self._statuses.newest(key)
         if job is None or not self._looks_after(job):
-            for part in (self.poller, self._statuses, self.applier, self.observer):
+            for part in (self.poller, self._statuses, self.applier, self.observer, self.traces):
                 part.forget(key)
             return None
+        self._tell_what_is_written(key)
         now = time.time()
         seen = self.observer.observe(job, self.poller.published(key), now)
         plan = decide(seen, self.settings, now)
@@ -114,8 +117,14 @@ class JobController:
     def _looks_after(self, job: Object) -> bool:
         return str(job["spec"].get("managedBy", "")) == self.settings.managed_by
 
+    def _tell_what_is_written(self, key: Key) -> None:
+        """Send the spans of what another operator has written, or this one without having heard of it."""
+        if cached := self.cache.get(TRAINING_JOBS, *key):
+            self.traces.tell(key, cached, cached.get("status", {}))
+
     def _written(self, job: Object, before: Object, after: Object) -> None:
         self._record(job, milestones(before, after))
+        self.traces.tell(_key(job), job, after)
 
     def _record(self, job: Object, events: Iterable[Event]) -> None:
         for event in events:

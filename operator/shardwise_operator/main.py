@@ -32,11 +32,13 @@ from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.queue import WorkQueue
 from shardwise_operator.runtime.recorder import Recorder
+from shardwise_operator.runtime.tracing import Tracing, checked_endpoint
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.runtime.web import WebServer, health_pages, metrics_pages
 from shardwise_operator.write.apply import Applier
 from shardwise_operator.write.catalog import Catalog
 from shardwise_operator.write.requests import Requests
+from shardwise_operator.write.spans import Traces
 
 _LEASE_QPS, _LEASE_SECONDS = 5.0, 5.0
 _LIST_QPS = 20.0
@@ -82,6 +84,7 @@ def run(  # noqa: PLR0913  the options of the command
     page_address: Annotated[str, typer.Option(help="Where /jobs and /jobs.json are served.")] = ":8082",
     page_token: Annotated[Path | None, typer.Option(help="The token for both; left out, neither.")] = None,
     tls: Annotated[Path | None, typer.Option(help="Folder of tls.crt and tls.key, for /metrics and /jobs.")] = None,
+    tracing_endpoint: Annotated[str, typer.Option(help="The URL of a collector of spans, OTLP by HTTP.")] = "",
     health_address: Annotated[str, typer.Option(help="Where /healthz and /readyz are served.")] = ":8081",
     lease_namespace: Annotated[str, typer.Option(help="The operator's own namespace.")] = "shardwise-system",
     lease_name: Annotated[str, typer.Option(help="The lease of which one operator is the holder.")] = "shardwise",
@@ -107,8 +110,10 @@ def run(  # noqa: PLR0913  the options of the command
     certificate = Certificate(tls) if tls else None
     token_of_metrics = TokenFile(metrics_token) if metrics_token else None
     token_of_page = TokenFile(page_token) if page_token else None
+    checked = _checked(tracing_endpoint)
     connection, metrics = connect(kubeconfig), Metrics()
     elector = _elector(connection, metrics, lease_namespace, lease_name)
+    tracing = Tracing(checked, metrics, version=__version__, instance=elector.identity) if checked else None
     api = Api(connection, metrics, limiter=Limiter(qps, burst), may_write=elector.leads)
     lists = Api(connection, metrics, limiter=Limiter(_LIST_QPS, int(_LIST_QPS)))
     if gang_scheduling:
@@ -125,9 +130,12 @@ def run(  # noqa: PLR0913  the options of the command
         poller=poller,
         recorder=Recorder(api, metrics, component="shardwise"),
         catalog=Catalog(cache, api, NodeWatch(cache, manager.watch)),
+        traces=Traces(tracing.send) if tracing else Traces(),
     )
     metrics.registry.register(JobMetrics(controller.jobs, poller.latest, leads=elector.leads))
     with ExitStack() as stack:
+        if tracing:
+            stack.enter_context(tracing)  # first, to end last: the last passes have spans too
         stack.enter_context(WebServer(health_address, health_pages(manager, poller.stuck)))
         pages = metrics_pages(metrics.registry, token_of_metrics)
         stack.enter_context(WebServer(metrics_address, pages, certificate=certificate))
@@ -139,6 +147,14 @@ def run(  # noqa: PLR0913  the options of the command
         stack.enter_context(poller)
         stack.enter_context(requests)
         manager.run(controller, stop)
+
+
+def _checked(tracing_endpoint: str) -> str:
+    """Return the endpoint, "" without one; end the process if it is none."""
+    try:
+        return checked_endpoint(tracing_endpoint) if tracing_endpoint else ""
+    except ValueError as error:
+        raise SystemExit(f"--tracing-endpoint (tracing.endpoint in the chart): {error}") from error
 
 
 def _check_gangs(api: Api, namespace: str) -> None:

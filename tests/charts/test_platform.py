@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from shardwise.job.accelerators import class_of
 from shardwise_operator.main import app
 from shardwise_operator.observe.pod_defaults import read_pod_defaults
+from shardwise_operator.runtime.tracing import checked_endpoint
 
 JSON = "--set-json"
 
@@ -75,6 +76,19 @@ def test_variables_and_arguments(helm: Helm) -> None:
     known = CliRunner().invoke(app, [*container["command"][1:], *container["args"], "--help"])
     assert known.exit_code == 0, known.output
     assert CliRunner().invoke(app, [*container["command"][1:], *container["args"], "--none", "--help"]).exit_code == 2
+
+
+def test_a_collector_of_spans(helm: Helm) -> None:
+    """The operator is told where it is, by a URL that it takes; without one there is no such argument."""
+    url = "https://collector.monitoring:4318/v1/traces?a=b&c={d}"
+    (container,) = operator_of(helm.render("shardwise", JSON, f"tracing.endpoint={json.dumps(url)}"))["containers"]
+    (argument,) = [word for word in container["args"] if word.startswith("--tracing-endpoint=")]
+
+    assert checked_endpoint(argument.removeprefix("--tracing-endpoint=")) == url
+    assert "--tracing-endpoint" not in str(operator_of(helm.render("shardwise")))
+    for given in ("collector:4318", "grpc://collector:4317", "http://me:secret@collector"):
+        said = helm.refused("template", "x", CHARTS / "shardwise", "--set-string", f"tracing.endpoint={given}")
+        assert "/tracing/endpoint" in said
 
 
 def test_defaults_of_training_pods(helm: Helm) -> None:

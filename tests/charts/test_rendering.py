@@ -21,6 +21,7 @@ EVERYTHING = (
     *("--set", "page.enabled=true"),
     *("--set", "metrics.tokenSecret=scrape"),
     *("--set", "tls.existingSecret=certificate"),
+    *("--set", "tracing.endpoint=http://collector.monitoring:4318"),
 )
 ONE_NAMESPACE = ("--set", "watchNamespace=ml", "--set", "managedBy=ours")
 

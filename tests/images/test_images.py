@@ -112,7 +112,8 @@ def test_the_operator_starts_and_holds_no_more_than_it_needs(cluster: Cluster, r
     started = ("shardwise-operator", "run", "--help")
     imports = "from shardwise.page.render import composed; from shardwise_operator.page.serve import *"
     commands = [started, ("python", "-c", f"{imports}; print(composed(PACKAGE, TEMPLATE)[0])")]
-    found = look(cluster, restricted, image, commands=commands, absent=("jax", "ray", "kubernetes.aio"))
+    modules, absent = ("shardwise_operator.runtime.otlp",), ("jax", "ray", "kubernetes.aio")
+    found = look(cluster, restricted, image, commands=commands, modules=modules, absent=absent)
 
     assert "--trainer-image" in found["printed"][0]
     assert found["printed"][1].startswith("<!doctype html>")

@@ -31,10 +31,12 @@ from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.queue import WorkQueue
 from shardwise_operator.runtime.recorder import Recorder
+from shardwise_operator.runtime.tracing import Tracing, checked_endpoint
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.write.apply import Applier
 from shardwise_operator.write.catalog import Catalog
 from shardwise_operator.write.requests import Requests
+from shardwise_operator.write.spans import Traces
 
 _SECONDS = 300.0  # before a test gives up; nothing is measured with it
 MERGE = "application/merge-patch+json"
@@ -84,8 +86,10 @@ def told(phase: str = "running", *, step: int = 10, **fields: Any) -> RunSummary
 class Operator:
     """The operator of one namespace, for the length of a `with` statement."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, agents: Agents, **settings: Any) -> None:
-        """It has an identity of its own."""
+    def __init__(
+        self, kubeconfig: Path, namespace: str, agents: Agents, *, collector: str = "", **settings: Any
+    ) -> None:
+        """It has an identity of its own, and sends spans to a collector if one is named by its URL."""
         filled: dict[str, Any] = {
             "trainer_image": "localhost/trainer:dev",
             "operator_namespace": namespace,
@@ -105,6 +109,10 @@ class Operator:
             identity=uuid.uuid4().hex,
             lost=lambda reason: print(f"the lease is lost: {reason}"),  # noqa: T201  pytest shows it with a failure
         )
+        self._tracing: Tracing | None = None
+        if collector:
+            endpoint = checked_endpoint(collector)
+            self._tracing = Tracing(endpoint, self.metrics, version="dev", instance=elector.identity)
         cache, queue = Cache(), WorkQueue(self.metrics)
         self._poller = Poller(agents, self.settings.poll_seconds, queue.add)
         self._requests = Requests(agents, queue.add)
@@ -118,6 +126,7 @@ class Operator:
             poller=self._poller,
             recorder=Recorder(api, self.metrics, component="shardwise"),
             catalog=Catalog(cache, api, NodeWatch(cache, self._manager.watch)),
+            traces=Traces(self._tracing.send) if self._tracing else Traces(),
         )
         self.metrics.registry.register(JobMetrics(self._controller.jobs, self._poller.latest, leads=elector.leads))
         self._thread = threading.Thread(target=self._manager.run, args=(self._controller, self._stop), name="operator")
@@ -130,7 +139,13 @@ class Operator:
             sum(each.value for each in counted if each.labels["verb"] == verb and each.labels["kind"] not in but)
         )
 
+    def spans(self, result: str) -> float:
+        """How many spans had this result."""
+        return self.metrics.registry.get_sample_value("shardwise_operator_spans_total", {"result": result}) or 0.0
+
     def __enter__(self) -> Self:
+        if self._tracing:
+            self._tracing.__enter__()
         self._poller.__enter__()
         self._thread.start()
         return self
@@ -140,6 +155,8 @@ class Operator:
         self._thread.join()
         self._poller.__exit__()
         self._requests.__exit__()
+        if self._tracing:
+            self._tracing.__exit__()
 
 
 class Place:

@@ -164,7 +164,8 @@ def test_the_tables_of_the_docs_are_what_is_served(what: str) -> None:
 def _operator() -> CollectorRegistry:
     metrics = Metrics()
     metrics.request("get", "pods", "200", 0.1)
-    for family, label in ((metrics.passes, "done"), (metrics.relists, "pods"), (metrics.events, "sent")):
+    counted = ((metrics.passes, "done"), (metrics.relists, "pods"), (metrics.events, "sent"), (metrics.spans, "sent"))
+    for family, label in counted:
         family.labels(label).inc()
     metrics.cached.labels("pods").set(1)
     return metrics.registry

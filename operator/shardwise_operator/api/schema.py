@@ -18,7 +18,7 @@ INT_OR_STRING = "x-kubernetes-int-or-string"
 
 # What a list's items are told apart by; the API server refuses two of one key. Other lists are replaced as a whole.
 _LIST_KEYS = ("name", "mountPath", "type", "topology")
-_ATOMIC = ("envFrom", "machines", "tolerations")
+_ATOMIC = ("envFrom", "machines", "phases", "tolerations")
 
 _COPIED = (
     *("type", "description", "required", "enum", "format", "pattern"),

@@ -72,6 +72,12 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def exact_timestamp(seconds: float) -> str:
+    """Return a time since the epoch as the API server takes it too, to the millisecond."""
+    written = datetime.fromtimestamp(seconds, tz=UTC).isoformat(timespec="milliseconds")
+    return written.replace("+00:00", "Z")
+
+
 def seconds_of(written: str) -> float:
     """Return the time since the epoch that a text has; fractions of a second are read too."""
     return datetime.fromisoformat(written).timestamp()

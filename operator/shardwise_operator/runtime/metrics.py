@@ -26,6 +26,7 @@ class Metrics:
         leader: 1 while this process leads.
         answered_at: by thread, when its last request to the API server was over, in monotonic seconds.
         events: Kubernetes events by what became of them: sent, dropped (too many), failed.
+        spans: spans of traces by what became of them: sent, dropped (too many wait), failed.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Metrics:
         self.cached = gauge("shardwise_operator_cached_objects", "Objects held by kind.", ["kind"])
         self.leader = gauge("shardwise_operator_leader", "1 while this process leads.")
         self.events = counter("shardwise_operator_events", "Kubernetes events by what became of them.", ["result"])
+        self.spans = counter("shardwise_operator_spans", "Spans of traces by what became of them.", ["result"])
         self.answered_at: dict[int, float] = {}
         self._requests = counter(
             "shardwise_operator_api_requests", "Requests to the API server.", ["verb", "kind", "status"]

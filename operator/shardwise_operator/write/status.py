@@ -24,6 +24,7 @@ from shardwise_operator.observe.state_fields import write_state
 from shardwise_operator.reasons import FALSE, NAME_CONFLICT, READY, SCHEDULED
 from shardwise_operator.runtime.kinds import timestamp
 from shardwise_operator.write.apply import Outcome
+from shardwise_operator.write.phases import recorded
 from shardwise_operator.write.standard_conditions import with_standard_conditions
 
 _MAX_MESSAGE = 4096
@@ -45,11 +46,14 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
         "restartCount": min(MAX_INT32, sum(restarts.values())),
         "hosts": _hosts(seen, state, old),
     }
-    written = {
+    written: dict[str, Any] = {
         name: value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
         for name, value in run.items()
         if value is not None
     }
+    step = written.get("progress", old.get("progress", {})).get("step")
+    if phases := recorded(old, state.phase, restarts, step, now):
+        written["phases"] = [*phases]
     return {**_kept(old), **write_state(state, seen.generation), **written}
 
 

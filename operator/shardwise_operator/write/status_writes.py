@@ -18,7 +18,7 @@ from shardwise_operator.runtime.queue import Key
 # Fields that are only for readers, or can be observed again. Decisions go by all other fields, so those are written at
 # once: a loss must be charged in the API server before anything follows from the charge.
 _CAN_WAIT = (
-    *("phase", "reason", "message", "conditions", "hosts", "observedGeneration"),
+    *("phase", "phases", "reason", "message", "conditions", "hosts", "observedGeneration"),
     *("progress", "checkpoint", "goodput", "image", "pods", "runTime"),
 )
 _CALM_SECONDS = 2.0

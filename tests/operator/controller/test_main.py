@@ -113,6 +113,23 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "given 5 bytes, expected a key of at least 32 random bytes" in ended.stderr
 
 
+def test_an_endpoint_of_spans_that_is_none_is_refused(tmp_path: Path) -> None:
+    """In words, before anything is asked of a cluster, and without a secret that is in it."""
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image=none", f"--key-file={tmp_path}/key"]
+
+    for given, words in (("grpc://collector:4317", "given 'grpc://"), ("http://me:secret@x", "OTEL_EXPORTER_OTLP_")):
+        ended = subprocess.run(
+            [*command, f"--tracing-endpoint={given}"], check=False, capture_output=True, text=True, timeout=60
+        )
+
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("--tracing-endpoint (tracing.endpoint in the chart): given ")
+        assert words in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert "secret@" not in ended.stderr
+
+
 def test_gangs_need_a_cluster_that_knows_them(api_server: ApiServer, tmp_path: Path) -> None:
     """In words: jobs would wait for ever for what nobody serves."""
     (tmp_path / "key").write_bytes(b"k" * 32)

@@ -190,3 +190,12 @@ def test_what_is_written_is_told(server: _Server) -> None:
     _keep(writes, RUNNING)
 
     assert told == [({}, BEGUN), (BEGUN, RUNNING)]
+
+
+def test_the_record_of_a_phase_waits_with_it(server: _Server, writes: StatusWrites) -> None:
+    """What a status keeps of a job's past costs no write of its own."""
+    _keep(writes, BEGUN)
+    server.now += 0.5
+
+    assert _keep(writes, {**MADE, "phase": "Starting", "phases": [{"name": "Starting", "number": 1}]}) > 0.0
+    assert len(server.told) == 1

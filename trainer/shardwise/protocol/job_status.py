@@ -15,6 +15,7 @@ MAX_SLICES = 1024
 # The status of a job holds some 250 bytes of each host in the worst case, and etcd refuses objects of 1.5 MB.
 MAX_HOSTS = 4096
 MAX_PLACED = MAX_HOSTS + MAX_SLICES  # what has a place: each host, and each slice as a whole
+MAX_PHASES = 10  # that a status keeps of a job's past
 
 _Step = Annotated[int, Field(ge=0, le=MAX_INT32)]
 _Number = Annotated[int, Field(ge=0, le=MAX_INT32)]
@@ -23,6 +24,7 @@ _Figure = Annotated[str, Field(max_length=32)]
 _Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 _HostName = Annotated[str, Field(max_length=16)]
 _Node = Annotated[str, Field(max_length=253)]
+_Phase = Literal["Pending", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Complete", "Failed"]
 
 
 def _map(most: int, description: str) -> Any:
@@ -87,12 +89,21 @@ class HostCount(StrictModel):
     summary: _Figure | None = Field(None, description="Both, as the HOSTS column shows them.")
 
 
+class PhaseRecord(StrictModel):
+    """One phase that the job went through. The next one begins when it ends."""
+
+    name: _Phase = Field(description="The phase.")
+    number: _Number = Field(description="Which of the job's phases it is, from 0.")
+    start: _Time = Field(description="When it began, to the millisecond.")
+    end: _Time | None = Field(None, description="When it ended; left out while it lasts, and of the end.")
+    cause: _Word | None = Field(None, description="The cause of the last restart that was counted in it.")
+    step: _Step | None = Field(None, description="The last completed step when it ended.")
+
+
 class JobStatus(StrictModel):
     """How a job stands; measured, never guessed."""
 
-    phase: (
-        Literal["Pending", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Complete", "Failed"] | None
-    ) = Field(None, description="What the job is doing.")
+    phase: _Phase | None = Field(None, description="What the job is doing.")
     reason: str | None = Field(None, max_length=63, description="Why, in one word.")
     message: str | None = Field(None, max_length=32768, description="Why, for people.")
     conditions: tuple[Condition, ...] = Field(
@@ -100,6 +111,9 @@ class JobStatus(StrictModel):
     )
     observed_generation: int | None = Field(
         None, ge=0, le=2**53, description="The generation that the operator has looked at."
+    )
+    phases: tuple[PhaseRecord, ...] = Field(
+        (), strict=False, max_length=MAX_PHASES, description="The last phases that the job went through, and this one."
     )
     progress: JobProgress | None = Field(None, description="How far the training is.")
     checkpoint: SavedCheckpoint | None = Field(None, description="The newest checkpoint.")

@@ -130,6 +130,7 @@ def _run(
         writer = _checkpoint_writer(ready, directory, fence, peers, report)
         # The stack unwinds backwards: the writer ends its last save, then the report closes, then the lease is freed.
         stack.callback(writer.close)
+        writer.keep_origin(origin_below(ready.job, ready.root))
         loop = Loop(
             ready,
             directory=directory,
@@ -177,7 +178,6 @@ def _checkpoint_writer(
         processes=peers,
         listener=report,
         restored=ready.own_step is not None,
-        origin=origin_below(ready.job, ready.root),
     )
 
 

@@ -64,15 +64,14 @@ class CheckpointWriter:
         processes: Peers = ALONE,
         listener: Listener | None = None,
         restored: bool = False,
-        origin: int | None = None,
     ) -> None:
         """`fence` surrounds each commit: it raises if a newer attempt of the run exists, and else keeps it waiting.
 
         `listener` is called right after a commit, and after failures. `processes` all have such a writer, and save the
-        same steps. `restored`: the run began from a checkpoint. `origin`: the step below `root` that the job names as
-        its beginning, which is never deleted.
+        same steps. `restored`: the run began from a checkpoint.
         """
-        self._store, self._keep, self._origin = Store(root), keep, origin
+        self._store, self._keep = Store(root), keep
+        self._origin: int | None = None
         self._processes, self._listener = processes, listener
         self._manifest = partial(Manifest, run=run, attempt=attempt)
         self._save = partial(Save, store=self._store, processes=processes, fence=fence, moved=self._moved)
@@ -82,6 +81,10 @@ class CheckpointWriter:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-write")
         self._pending: Future[None] | None = None
         self._moves = 0
+
+    def keep_origin(self, step: int | None) -> None:
+        """Never delete this step, which the job names as its beginning; None for a job that begins elsewhere."""
+        self._origin = step
 
     def save(
         self,
