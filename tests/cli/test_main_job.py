@@ -183,7 +183,10 @@ def test_generate_from_a_step_that_is_not_there(process: Command, folder: Path) 
 
 @pytest.mark.usefixtures("finished")
 def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, process: Command, folder: Path) -> None:
-    """An exported model comes back as a run that says what is left to fill in, then trains on from those weights."""
+    """An exported model comes back as a run that says what is left to fill in, then trains on from those weights.
+
+    However few checkpoints stay, the weights are one of them, and go out again as they came.
+    """
     assert command("export", "runs/x", "out/model.safetensors").code == 0
     words = ["import", "out/model.safetensors", "runs/tuned", "--set=hardware.topology=1x8"]
     made = command(*words)
@@ -196,12 +199,16 @@ def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, process: Com
     again = command(*words)
     assert (again.code, "holds a run already" in again.error) == (ExitCode.BAD_INPUT, True)
     filled_in = ["--set=training.data.train.0.paths=[README.md]", "--set=training.optimizer.schedule.warmupSteps=0"]
-    words = ["run", "runs/tuned/job.yaml", "--dir", "runs/tuned", *filled_in, "--set=training.steps=1"]
+    few = ["--set=training.steps=3", "--set=training.checkpoint={everySteps: 1, keep: {last: 1}}"]
+    words = ["run", "runs/tuned/job.yaml", "--dir", "runs/tuned", *filled_in, *few]
     ended = process(*words, folder=folder)
     assert ended.code == 0
     assert "step 0: restored" in ended.out
     assert _first_loss(tuned) < _first_loss(folder / "runs" / "x") - 0.5
     assert len(str(status_of(tuned, command)["initialDigest"])) == 32
+    assert status_of(tuned, command)["checkpoints"] == [0, 3]
+    assert command("export", "runs/tuned", "out/again.safetensors", "--step=0").code == 0
+    assert (folder / "out" / "again.safetensors").read_bytes() == (folder / "out" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.usefixtures("finished")
