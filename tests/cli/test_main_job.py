@@ -14,7 +14,9 @@ import jax
 import pytest
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.cli.shell import Shell
+from tests.train.s3_server import serving
 
+from shardwise.job.document import read_document
 from shardwise.protocol.contract import ExitCode, Phase
 
 SMALL = [
@@ -209,6 +211,33 @@ def test_weights_go_out_and_in_and_are_fine_tuned(command: Command, process: Com
     assert status_of(tuned, command)["checkpoints"] == [0, 3]
     assert command("export", "runs/tuned", "out/again.safetensors", "--step=0").code == 0
     assert (folder / "out" / "again.safetensors").read_bytes() == (folder / "out" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("finished")
+def test_weights_imported_into_a_bucket(command: Command, folder: Path) -> None:
+    """The job names them there, and they are the same; a URL for the run directory is refused with how it is done.
+
+    A short run warms up for a tenth of its steps.
+    """
+    assert command("export", "runs/x", "out/model.safetensors").code == 0
+    refused = command("import", "out/model.safetensors", "s3://bucket/weights")
+    assert (refused.code, "--set training.checkpoint.path=s3://bucket/weights" in refused.error) == (
+        ExitCode.USAGE,
+        True,
+    )
+    assert not list(folder.glob("s3*"))
+    changes = ["hardware.topology=1x8", "training.data.train.0.paths=[README.md]", "training.steps=3"]
+    with serving() as bucket:
+        path = f"training.checkpoint.path={bucket.url}/weights"
+        words = [f"--set={change}" for change in (*changes, path)]
+        made = command("import", "out/model.safetensors", "runs/there", *words)
+        assert made.code == 0, made.error
+        assert "checkpoint 0 of s3://bucket/weights" in made.out
+        assert command("export", "runs/there", "out/back.safetensors").code == 0
+    assert (folder / "out" / "back.safetensors").read_bytes() == (folder / "out" / "model.safetensors").read_bytes()
+    job = read_document(folder / "runs" / "there" / "job.yaml").data["spec"]["training"]
+    assert job["startFrom"] == {"path": "s3://bucket/weights", "step": 0}
+    assert job["optimizer"]["schedule"]["warmupSteps"] == 0
 
 
 @pytest.mark.usefixtures("finished")

@@ -17,15 +17,15 @@ RESTRICTED = "restricted"
 
 def pod_security(snapshot: Snapshot, level: str) -> dict[str, Any]:
     """The security context of a pod of the job that keeps to this level."""
-    own = snapshot.pod.spec.get("securityContext", {})
+    of_namespace = level == RESTRICTED and snapshot.user_of_namespace
     context: dict[str, Any] = {
+        **({} if of_namespace else {"fsGroup": USER}),
         "fsGroupChangePolicy": "OnRootMismatch",
-        **own,
+        **snapshot.pod.spec.get("securityContext", {}),
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    if level == RESTRICTED and snapshot.user_of_namespace:
+    if of_namespace:
         return {**context, "runAsNonRoot": True}
-    context.setdefault("fsGroup", USER)
     if level != RESTRICTED:
         return {**context, "runAsUser": 0, "runAsGroup": 0}
     return {**context, "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}

@@ -3,7 +3,7 @@
 Writes the checkpoint first and the job file last, so that an import cut short is no run and can be given again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ from shardwise.job.sizes import num_parameters
 from shardwise.job.spec import TrainingJob
 from shardwise.job.spec.data import Data
 from shardwise.protocol.contract import JOB_FILE, SUMMARY
-from shardwise.protocol.errors import DataError, RunDirectoryError
+from shardwise.protocol.errors import DataError, RunDirectoryError, UsageError
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.text import size
 
@@ -36,7 +36,6 @@ Weights = Annotated[
         help="A safetensors file, its index, or the folder of one; config.json is read too.", metavar="MODEL"
     ),
 ]
-NewDir = Annotated[Path, typer.Argument(help="The run directory to make.", metavar="DIR")]
 TokenizerFile = Annotated[
     Path | None,
     typer.Option("--tokenizer", help="Its tokenizer.json; without it the one beside the weights.", metavar="FILE"),
@@ -45,6 +44,23 @@ Heads = Annotated[
     int | None,
     typer.Option("--heads", min=1, help="Attention heads, where config.json does not say how many.", metavar="N"),
 ]
+
+
+def _new_directory(given: str) -> Path:
+    """Return where the run directory goes; UsageError for a URL, RunDirectoryError if a run is there already."""
+    if "://" in given:
+        raise UsageError(
+            f"{given}: give a folder of this machine, which gets the job; its weights go to a bucket with "
+            f"--set training.checkpoint.path={given}"
+        )
+    directory = Path(given)
+    for name in (JOB_FILE, SUMMARY):
+        if (directory / name).exists():
+            raise RunDirectoryError(f"{directory}: holds a run already ({name} is in it); give a new directory")
+    return directory
+
+
+NewDir = Annotated[Path, typer.Argument(help="The run directory to make.", metavar="DIR", parser=_new_directory)]
 
 
 def command(
@@ -59,7 +75,6 @@ def command(
 
     It gets the weights as the checkpoint of step 0 and a job file to train on from there.
     """
-    _refuse_run(directory)
     console = Console(highlight=False, soft_wrap=True)
     environment.apply(check(_document({"preset": "tiny"}, BYTE_TOKENIZER)))  # one device is enough to copy weights
     with trainer_imports():
@@ -70,6 +85,7 @@ def command(
     config, parameters = weights.read(model_file, heads=heads)
     document = _document(weights.model_section(config), _tokenizer(model_file, tokenizer, config.vocab_size))
     document = apply_overrides(document, overrides or [])
+    _shorten_warmup(document.data["spec"]["training"], overrides or [])
     check(document)  # before its values are used
     _name_special_tokens(document.data["spec"]["training"]["data"])
     job = resolve(check(document))
@@ -86,12 +102,6 @@ def command(
     for note in notes:
         console.print(note, markup=False)
     _say_what_next(console, job, directory)
-
-
-def _refuse_run(directory: Path) -> None:
-    for name in (JOB_FILE, SUMMARY):
-        if (directory / name).exists():
-            raise RunDirectoryError(f"{directory}: holds a run already ({name} is in it); give a new directory")
 
 
 def _tokenizer(model_file: Path, given: Path | None, vocab_size: int) -> str:
@@ -151,6 +161,13 @@ def _document(model: dict[str, Any], tokenizer: str) -> Document:
         "spec": {"hardware": hardware, "training": training},
     }
     return Document(data=job, places={})
+
+
+def _shorten_warmup(training: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Have a short run warm up for a tenth of its steps, unless the command line says for how long."""
+    schedule, steps = training["optimizer"].get("schedule"), training.get("steps")
+    if isinstance(schedule, dict) and isinstance(steps, int) and not any("warmupSteps" in each for each in overrides):
+        schedule["warmupSteps"] = min(schedule.get("warmupSteps", 0), steps // 10)
 
 
 def _say_what_next(console: Console, job: TrainingJob, directory: Path) -> None:

@@ -71,7 +71,7 @@ class Data(StrictModel):
         description="Folder or URL of token stores, which the hosts of the run make together; left out, each its own.",
     )
     tokenizer: PathText = Field(
-        "byte", description="byte (256 bytes and end-of-text), or the path of a tokenizer.json."
+        "byte", description="byte (256 bytes and end-of-text), or the path or URL of a tokenizer.json."
     )
     begin_token: TokenText | None = Field(
         None, description="A token of tokenizer.json that begins each document; left out, none."

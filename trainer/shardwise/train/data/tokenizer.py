@@ -70,7 +70,7 @@ class Beginning(bytes):
 
 
 def load_tokenizer(spec: str, *, begin: str | None = None, end: str | None = None) -> Tokenizer:
-    """Return the tokenizer that the job names: "byte", or the path of a tokenizer.json.
+    """Return the tokenizer that the job names: "byte", or the path or URL of a tokenizer.json.
 
     `begin` and `end` are tokens of a tokenizer.json, before and after each document. Raises DataError.
     """
