@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from shardwise.cli.app import app
 from shardwise.job.identity import identity
 from shardwise.job.load import dump, load
+from shardwise.job.paths import is_url
 from shardwise.job.resolve import resolve
 
 Golden = Callable[[str, str], None]
@@ -28,11 +29,14 @@ def test_checked(job: Path, golden: Golden) -> None:
 
 @each
 def test_runs_where_the_volume_is(job: Path) -> None:
-    """The run directory is named after the job, below the volume `runs` that all hosts mount."""
+    """The run directory is named after the job, below the volume `runs` that all hosts mount, or in the bucket."""
     loaded = load(job)
     pod = loaded.spec.pod
 
     assert pod is not None
+    if is_url(pod.directory):
+        assert pod.directory == f"gs://YOUR-BUCKET/{loaded.metadata.name}"
+        return
     assert pod.directory == f"/runs/{loaded.metadata.name}"
     assert ("runs", "/runs") in {(mount["name"], mount["mountPath"]) for mount in pod.agent["volumeMounts"]}
 
@@ -64,6 +68,7 @@ def test_every_kind_is_there() -> None:
         "own-text-from-a-volume",
         "resume-elsewhere",
         "suspend-resume",
+        "tpu-v5e-finetune-llama",
         "tpu-v5e-single-host",
         "tpu-v5p-long-sequences",
         "tpu-v5p-multi-host",

@@ -140,6 +140,30 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "failed saves 2 since then: [Errno 5]" in lines
 
 
+def test_the_last_restart(tmp_path: Path, command: Command) -> None:
+    """Why the newest one was needed, and how it went on, is said as the run itself said it; earlier ones are not."""
+    directory = make_run(tmp_path / "run")
+    summary = json.loads((directory / "summary.json").read_text())
+    (directory / "summary.json").write_text(json.dumps(summary | {"restarts": {"failure": 1, "hang": 1}}))
+    again = {"event": "restarting", "waitSeconds": 0.0}
+    events = [
+        {**again, "cause": "hang", "message": "rank 0 stands still"},
+        {"event": "running", "attempt": 1, "fromStep": 4, "sinceEndSeconds": 9.0},
+        {**again, "cause": "failure", "message": "rank 1 ended with signal SIGKILL"},
+        {"event": "running", "attempt": 2, "fromStep": 8, "sinceEndSeconds": 4.649},
+    ]
+    logs = directory / "logs"
+    logs.mkdir(exist_ok=True)
+    (logs / "launcher.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    words = " ".join(command("status", str(directory)).out.split())
+    assert "restarts failure 1, hang 1" in words
+    assert (
+        "last restart rank 1 ended with signal SIGKILL (failure); starting again; "
+        "recovered: training goes on from step 8, 4.6 s later"
+    ) in words
+    assert "stands still" not in words
+
+
 @pytest.mark.parametrize(("phase", "status"), [("starting", "starting"), ("running", "running")])
 def test_a_program_that_reports_nothing(
     phase: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

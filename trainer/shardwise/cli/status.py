@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,9 @@ from shardwise.cli.command import Json, trainer_imports
 from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, print_status
 from shardwise.cli.run_directory import RunOrJob, shown
 from shardwise.cli.run_files import RunOverview, read_overview
+from shardwise.launcher.output import describe
+from shardwise.page.curves import json_lines
+from shardwise.protocol.contract import EVENTS, LOGS
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.eta import clock
 from shardwise.protocol.evaluated import HELD_OUT
@@ -95,6 +99,7 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     yield from _hosts(run.live)
     if any(known["restarts"].values()):
         yield "restarts", ", ".join(f"{cause} {count}" for cause, count in known["restarts"].items() if count)
+        yield from _last_restart(run.directory)
     yield "step", f"{run.step:,}" + (f" of {run.num_steps:,}" if run.num_steps else "")
     if known["loss"] is not None:
         yield "loss", f"{known['loss']:.4f}"
@@ -126,6 +131,18 @@ def _hosts(live: RunStatus | None) -> Iterator[tuple[str, str]]:
     yield "phase", escape(": ".join(part for part in (live.phase, live.reason) if part))
     for host in live.hosts:
         yield f"host {host.host}", _host(host, slowest=live.slowest_host)
+
+
+def _last_restart(directory: Path) -> Iterator[tuple[str, str]]:
+    """Yield why the processes were last started again, and how it went on, in the words of `shardwise run`."""
+    newest: list[str] = []
+    for event in json_lines(directory / LOGS / EVENTS):
+        if event["event"] == "restarting":
+            newest = []
+        if event["event"] in ("restarting", "running") and (text := describe(event)):
+            newest.append(text)
+    if newest:
+        yield "last restart", escape("; ".join(newest))
 
 
 def _saves(live: RunStatus | None) -> Iterator[tuple[str, str]]:

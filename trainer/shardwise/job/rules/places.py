@@ -59,8 +59,15 @@ def _on_shared_volume(pod: Pod, path: str, folder: str, *, other: str = "") -> I
     place = PurePosixPath(folder)
     if ".." in place.parts or not any(place.is_relative_to(mount) for mount in shared):
         expected = f"a folder below a mount of a volume that all hosts share ({' or '.join(SHARED_SOURCES)})"
-        hint = "" if shared else f"the container {AGENT} of {_PATH}.template mounts none that may be written to"
+        hint = "" if shared else _without_mount(pod)
         yield wrong(path, folder, f"{other}{expected}" + (f": {any_of(shared)}" if shared else ""), hint)
+
+
+def _without_mount(pod: Pod) -> str:
+    names = [each["name"] for each in pod.spec.get("containers", [])]
+    if AGENT in names or not names:
+        return f"the container {AGENT} of {_PATH}.template mounts none that may be written to"
+    return f"no container of {_PATH}.template is named {AGENT}, as that of the trainer is, but {any_of(names)}"
 
 
 def _is_shared(volume: dict[str, Any]) -> bool:
