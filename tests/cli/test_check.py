@@ -41,7 +41,7 @@ def test_slices_are_told(command: Command, quickstart: str) -> None:
     """All devices are counted, and the topology is said to be that of one slice."""
     ended = command("check", quickstart, "--set", "hardware={accelerator: cpu-sim, topology: 2x2, slices: 2}")
     assert ended.code == 0, ended.error
-    assert "devices  8 (2 slices of cpu-sim 2x2)" in ended.out
+    assert "devices  8 on 4 hosts (2 slices of cpu-sim 2x2)" in ended.out
 
 
 def test_wrong_job_names_every_mistake(command: Command, quickstart: str) -> None:

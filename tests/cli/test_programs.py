@@ -17,7 +17,7 @@ def test_check_shows_it(command: Command) -> None:
     assert [line.rstrip() for line in ended.out.splitlines()] == [
         "ok",
         "job      own-program",
-        "devices  4 (cpu-sim 2x2)",
+        "devices  4 on 2 hosts (cpu-sim 2x2)",
         "program  python equinox_sine.py 2000",
     ]
 

@@ -21,7 +21,7 @@ from shardwise.job.resolve import resolve
 from shardwise.job.sizes import num_parameters
 from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.spec.program import command_of
-from shardwise.job.topology import mesh_shape, num_devices
+from shardwise.job.topology import mesh_shape, num_devices, num_hosts
 from shardwise.protocol.errors import UsageError
 
 JobFile = Annotated[
@@ -60,7 +60,8 @@ def _summary(job: TrainingJob) -> Table:
     hardware = job.spec.hardware
     table = Table.grid(padding=(0, 2))
     table.add_row("job", escape(job.metadata.name))
-    table.add_row("devices", f"{num_devices(hardware)} ({slices_words(hardware)})")
+    hosts = f" on {count} hosts" if (count := num_hosts(hardware)) > 1 else ""
+    table.add_row("devices", f"{num_devices(hardware)}{hosts} ({slices_words(hardware)})")
     if job.spec.program:
         table.add_row("program", escape(shlex.join(command_of(job.spec.program))))
     else:
