@@ -65,7 +65,7 @@ demo: $(READY) ## train on real text on 2 simulated hosts, kill a trainer, stop,
 	$(BIN)/python examples/demo.py
 
 .PHONY: tour
-tour: $(READY) ## run the tours, which build every kind of parallelism by hand, and write docs/tour (ARGS="03" for one)
+tour: $(READY) ## run the tours, which build every kind of parallelism by hand, and write docs/tour (ARGS="03" for one, into runs/tour)
 	cd examples/tour && $(CURDIR)/$(BIN)/python -m book $(ARGS)
 
 ##@ Judge a change

@@ -2,8 +2,8 @@
 # # Memory you can see
 #
 # What each device holds, read from the runtime's own profile of living buffers, beside what a program needs only while
-# it runs. Then three questions that the tables answer: where weights should be born, what a gradient really adds, and
-# which line of code made the bytes that are still here.
+# it runs. Then three questions that the tables answer: where weights should be born, how much memory a gradient adds,
+# and which line allocated what is still alive.
 #
 # There are two accounts of memory, and they count different things:
 #
@@ -124,11 +124,10 @@ del y
 # %% [markdown]
 # ## What a gradient adds
 #
-# A common claim is that taking gradients doubles the memory, "with respect to both the input and the weights". The
-# table beside it (192 MB a device: 32 of input, 128 of weights, 32 of gradient) says otherwise: `value_and_grad`
-# differentiates its *first* argument unless it is told more, so only the input got a gradient. Here are both. A
-# gradient has the shape, the type and the sharding of what it belongs to, which predicts the results to the byte.
-# (Nor do the gradients lie on one device, as a comment there has it: the tables are the same on all eight.)
+# A common claim is that taking gradients doubles the memory. It does so only if there is one for every argument:
+# `value_and_grad` differentiates its *first* argument unless it is told more, here the input and not the weights. Here
+# are both. A gradient has the shape, the type and the sharding of what it belongs to, which predicts the results to the
+# byte. The gradients do not lie on one device either: the tables are the same on all eight.
 
 
 # %%

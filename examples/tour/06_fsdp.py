@@ -141,9 +141,9 @@ def gradients(specs: Any, again: Any, params: Any, batch: Any) -> Any:
 # %% [markdown]
 # ## The same gradient
 #
-# Data parallel is this very program with a smallest size that nothing reaches: every parameter stays whole and every
-# gradient is averaged. So three programs can be compared: data parallel, FSDP, and FSDP that gathers again. The device
-# memory profile is read before and after the state is made, and with the gradients in hand.
+# Set the minimum size for splitting to infinity and this program is data parallel: every parameter stays whole and
+# every gradient is averaged. So three programs can be compared: data parallel, FSDP, and FSDP that gathers again. The
+# device memory profile is read before and after the state is made, and with the gradients in hand.
 
 
 # %%

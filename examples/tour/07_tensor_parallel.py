@@ -104,10 +104,10 @@ assert off(rows_first, y) > 0.1, "rows first is another function"
 #
 # In JAX one switch of [`shard_map`](https://docs.jax.dev/en/latest/notebooks/shard_map.html) decides whether a plain
 # `psum` is enough. With `check_vma=True`, the default, types say which values vary over which mesh axis. A replicated
-# `x` that meets a split matrix is made varying by a `pvary`, and the gradient of that is a sum: f, put in unasked. The
-# gradient of `psum` is `pvary`, which does nothing: g. With `check_vma=False` there are no such types. The gradient of
-# a `psum` is then a `psum`, which adds up eight equal gradients of `y`, and nobody adds the shares of `x`. There, write
-# f and g yourself.
+# `x` that meets a split matrix is made varying by a `pvary`, JAX's own `pcast(..., to="varying")` of tour 05, and the
+# gradient of that is a sum: f, put in unasked. The gradient of `psum` is `pvary`, which does nothing: g. With
+# `check_vma=False` there are no such types. The gradient of a `psum` is then a `psum`, which adds up eight equal
+# gradients of `y`, and nobody adds the shares of `x`. There, write f and g yourself.
 
 
 # %%
@@ -198,8 +198,8 @@ assert max(off(out, plain) for out in outs.values()) < 1e-5, "every way gives th
 # %% [markdown]
 # ## Why `allclose` says False
 #
-# The notebook stops at this False, and then finds True for one column, and for 128 elements of a row. Nothing is wrong
-# with the split: `jit` on one device gets a False too. `allclose` allows each element an error of 1e-5 of *itself*
+# The table above has False in its last column. Nothing is wrong with the
+# split: `jit` on one device gets a False too. `allclose` allows each element an error of 1e-5 of *itself*
 # (and 1e-8). But a float32 error is in proportion to the numbers that were added up, and an element that came out near
 # zero is small beside those. The picture shows it: errors hardly depend on the value, the tolerance does, and what
 # fails lies on the left. A short slice says True when it happens to hold none of these.

@@ -340,9 +340,8 @@ assert by_hand < by_itself / 8, "autodiff keeps what it has computed of every pa
 # than a chunk, and on TPUs a Pallas kernel computes them. Packed documents and sliding windows are masks by position,
 # so they change nothing here; the host brings tokens into the order of both ends, and rotary positions are computed
 # from it. A device's gradients of its own keys stay where they are, and the first transfer is the same for both ways:
-# two parts less. Here it sends fewer yet. On simulated devices its turns are written out, and XLA sees that keys and
-# values come by twice, so that it keeps what came the first time; on accelerators they are a loop. Which of gather
-# and ring suits a job, `shardwise plan` says of real hardware.
+# it sends two parts less. On simulated devices the loop is unrolled, so XLA also reuses parts that come twice; on
+# accelerators it stays a loop. Which of gather and ring suits a job, `shardwise plan` says of real hardware.
 
 # %%
 from shardwise.train.context import attend_over_context

@@ -28,6 +28,16 @@ def crowd(count: int) -> RunStatus:
     return RunStatus.model_validate({**LIVE, "slowestHost": count - 1, "hosts": hosts})
 
 
+def test_own_work_of_a_small_model(tmp_path: Path) -> None:
+    """A host's own work of some microseconds is not shown as 0.0."""
+    one: dict[str, Any] = LIVE["hosts"][0]
+    hosts = [{**one, "host": host, "ownSeconds": seconds} for host, seconds in enumerate((4.2e-05, 0.0123))]
+    live = RunStatus.model_validate({**LIVE, "hosts": hosts})
+    lines = drawn(gather(make_run(tmp_path / "run"), live=live), live, Size(120, 50))
+    at = next(number for number, line in enumerate(lines) if "own work, ms" in line)
+    assert [line.split()[-2] for line in lines[at + 1 : at + 3]] == ["0.042", "12.3"]
+
+
 def test_what_is_shown(tmp_path: Path) -> None:
     """A screen has the run's status, figures, curve, goodput with shares, and what happened last."""
     lines = drawn(gather(make_run(tmp_path / "run")), None, Size(120, 50))

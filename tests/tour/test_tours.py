@@ -3,10 +3,12 @@
 import ast
 import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tests.tour.breaking import TOURS
 
+from book import __main__ as book
 from book.cells import parse
 
 PAGES = TOURS.parents[1] / "docs" / "tour"
@@ -56,3 +58,22 @@ def test_the_index_lists_them_in_order() -> None:
     rows = re.findall(r"^\| (\d\d) \|", (PAGES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert rows == [name[:2] for name in NAMES]
+
+
+@pytest.mark.parametrize(("which", "folder"), [(["3"], "tried"), (["03"], "tried"), (None, "docs")])
+def test_a_tour_by_itself_leaves_the_pages_alone(
+    which: list[str] | None, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tours that are named, with a leading zero or without, write beside docs/tour; all of them write there."""
+    ran: list[tuple[str, Path]] = []
+
+    def run(tour: Path, into: Path) -> bool:
+        ran.append((tour.stem, into))
+        return True
+
+    monkeypatch.setattr(book, "_run", run)
+    monkeypatch.setattr(book, "TRIED", tmp_path / "tried")
+    monkeypatch.setattr(book, "DOCS", tmp_path / "docs")
+    book.make(which, into=None, one=False)
+
+    assert ran == [(name, tmp_path / folder) for name in NAMES if which is None or name == "03_moving_data"]

@@ -2,6 +2,7 @@
 
 A tour is a script in the percent format (`# %%` begins a cell, `# %% [markdown]` a cell of prose), which editors
 open as a notebook. Each runs in a process of its own; a failed assertion fails the run, and its page stays as it was.
+All of them write docs/tour, which git keeps. Tours that are named write runs/tour, so that trying one changes no file.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from book.page import Done, index, page
 
 TOURS = Path(__file__).parents[1]
 DOCS = TOURS.parents[1] / "docs" / "tour"
+TRIED = TOURS.parents[1] / "runs" / "tour"
 FIGURES = "FIGURES.json"
 _CONSOLE = Console(highlight=False)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -32,12 +34,14 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def make(
     which: Annotated[list[str] | None, typer.Argument(help="Numbers of tours, such as 03; all if left out.")] = None,
-    into: Annotated[Path, typer.Option(help="The folder of the pages.")] = DOCS,
+    into: Annotated[Path | None, typer.Option(help="Of the pages; left out, docs/tour or runs/tour.")] = None,
     one: Annotated[bool, typer.Option("--one", hidden=True)] = False,  # noqa: FBT002 # typer's way of a flag
 ) -> None:
     """Run the tours and write their pages. Example: make tour ARGS="03 06"."""
+    which = [number.zfill(2) for number in which or ()]
+    into = into or (TRIED if which else DOCS)
     tours = [tour for tour in sorted(TOURS.glob("[0-9][0-9]_*.py")) if not which or tour.name[:2] in which]
-    if unknown := sorted(set(which or ()) - {tour.name[:2] for tour in tours}):
+    if unknown := sorted(set(which) - {tour.name[:2] for tour in tours}):
         there = ", ".join(sorted(tour.name[:2] for tour in TOURS.glob("[0-9][0-9]_*.py")))
         raise SystemExit(f"no tour {', '.join(unknown)}; expected numbers of: {there}")
     if one:

@@ -129,8 +129,14 @@ def _hosts(live: RunStatus, lines: int) -> Table:
 def _cells(host: HostStatus) -> Sequence[str]:
     if host.trainer_pid is None:
         return str(host.host), "no trainer", "", "", "", ""
-    own = "" if host.own_seconds is None else f"{1000 * host.own_seconds:.1f}"
+    own = "" if host.own_seconds is None else _milliseconds(host.own_seconds)
     return str(host.host), str(host.phase), f"{host.step:,}", f"{host.step_seconds:.2f}", own, f"{host.age_seconds:.1f}"
+
+
+def _milliseconds(seconds: float) -> str:
+    """Return a short time with as many digits as tell two hosts apart: a small model's own work takes microseconds."""
+    milliseconds = 1000 * seconds
+    return f"{milliseconds:.1f}" if milliseconds >= 1 else f"{milliseconds:.3f}"
 
 
 def _notice(notice: Notice) -> Text:
