@@ -5,6 +5,7 @@ lowered and compiled as the trainer does.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import psutil
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.load import dump, loads
+from shardwise.job.paths import is_url
 from shardwise.job.presets import published_vocab_size
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import Topology, num_devices, num_hosts, topology_of
@@ -149,13 +151,16 @@ def _peak(memory: Any, platform: str) -> int:
 
 
 def _vocabulary(job: TrainingJob) -> tuple[int, int | None]:
-    """Return the tokenizer's size; if its file is not here, the job's vocabSize or a published model's."""
+    """Return the tokenizer's size; if its file is not here, the job's vocabSize or a published model's.
+
+    A file at a URL counts as not here: a plan is made without a cloud's key, and without waiting for its network.
+    """
     training = job.spec.training
-    try:
-        return load_tokenizer(training.data.tokenizer).vocab_size, None
-    except DataError:
-        size = training.model.vocab_size or published_vocab_size(training.model.preset)
-        return size, None if training.model.vocab_size else size
+    if not is_url(training.data.tokenizer):
+        with suppress(DataError):
+            return load_tokenizer(training.data.tokenizer).vocab_size, None
+    size = training.model.vocab_size or published_vocab_size(training.model.preset)
+    return size, None if training.model.vocab_size else size
 
 
 def _in_words(error: jax.errors.JaxRuntimeError) -> CompilerError | OutOfMemoryError:
