@@ -94,6 +94,7 @@ def test_a_collector_of_spans(helm: Helm) -> None:
 def test_defaults_of_training_pods(helm: Helm) -> None:
     """The operator reads what the chart writes; without values there is no such argument."""
     given = {"labels": {"team": "ml"}, "imagePullSecrets": [{"name": "registry"}], "serviceAccountName": "trainer"}
+    given |= {"userOfNamespace": True}
     (container,) = operator_of(helm.render("shardwise", JSON, f"trainingPods={json.dumps(given)}"))["containers"]
     (argument,) = [word for word in container["args"] if word.startswith("--pod-defaults=")]
     defaults = read_pod_defaults(argument.removeprefix("--pod-defaults="))
@@ -102,6 +103,7 @@ def test_defaults_of_training_pods(helm: Helm) -> None:
         "metadata": {"labels": {"team": "ml"}},
         "spec": {"imagePullSecrets": [{"name": "registry"}], "serviceAccountName": "trainer"},
     }
+    assert defaults.user_of_namespace
     assert "--pod-defaults" not in str(operator_of(helm.render("shardwise")))
 
 
@@ -117,6 +119,22 @@ def test_classes_are_changed_by_values(helm: Helm) -> None:
     class_of(changed)
     said = helm.refused("template", "x", CHARTS / "shardwise", "--set", "classes.overrides.tpu-5.image=x")
     assert "classes.overrides.tpu-5: no built-in class has that name; they are cpu-sim" in said
+
+
+def test_how_classes_are_merged(helm: Helm) -> None:
+    """Maps merge key by key, a list replaces the built-in one, and null takes a key out; it is still a class."""
+    given = {"nodeSelector": {"nvidia.com/gpu.product": None, "pool": "h100"}, "tolerations": [{"key": "mine"}]}
+    plain = named(helm.render("shardwise"), "AcceleratorClass", "gpu-h100")
+    options = (JSON, f"classes.overrides.gpu-h100={json.dumps(given)}")
+    changed = named(helm.render("shardwise", *options), "AcceleratorClass", "gpu-h100")
+
+    assert "nvidia.com/gpu.product" in plain["spec"]["nodeSelector"]
+    labels = {key: value for key, value in plain["spec"]["nodeSelector"].items() if key != "nvidia.com/gpu.product"}
+    assert changed["spec"] == plain["spec"] | {
+        "nodeSelector": {**labels, "pool": "h100"},
+        "tolerations": [{"key": "mine"}],
+    }
+    class_of(changed)
 
 
 def test_a_label_that_is_no_text_is_refused(helm: Helm) -> None:

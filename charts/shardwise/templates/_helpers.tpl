@@ -90,3 +90,18 @@ securityContext: {{- include "shardwise.containerSecurity" . | nindent 2 }}
 {{- end }}
 {{- toJson $given }}
 {{- end }}
+
+{{/* A map with another one over it: maps are merged, anything else replaces, null takes a key out. Call with (list $map $over). */}}
+{{- define "shardwise.overlaid" -}}
+{{- $made := deepCopy (index . 0) }}
+{{- range $key, $value := index . 1 }}
+{{- if kindIs "invalid" $value }}
+{{- $_ := unset $made $key }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $made $key)) }}
+{{- $_ := set $made $key (include "shardwise.overlaid" (list (get $made $key) $value) | fromJson) }}
+{{- else }}
+{{- $_ := set $made $key $value }}
+{{- end }}
+{{- end }}
+{{- toJson $made }}
+{{- end }}
