@@ -1,6 +1,7 @@
 """The values by which a platform team fits the chart to its cluster, each against what it changes."""
 
 import json
+from typing import Any
 
 import pytest
 import yaml
@@ -93,8 +94,8 @@ def test_a_collector_of_spans(helm: Helm) -> None:
 
 def test_defaults_of_training_pods(helm: Helm) -> None:
     """The operator reads what the chart writes; without values there is no such argument."""
-    given = {"labels": {"team": "ml"}, "imagePullSecrets": [{"name": "registry"}], "serviceAccountName": "trainer"}
-    given |= {"userOfNamespace": True}
+    given: dict[str, Any] = {"labels": {"team": "ml"}, "serviceAccountName": "trainer", "userOfNamespace": True}
+    given["imagePullSecrets"] = [{"name": "registry"}]
     (container,) = operator_of(helm.render("shardwise", JSON, f"trainingPods={json.dumps(given)}"))["containers"]
     (argument,) = [word for word in container["args"] if word.startswith("--pod-defaults=")]
     defaults = read_pod_defaults(argument.removeprefix("--pod-defaults="))
