@@ -1,8 +1,9 @@
 """Makes a chart's values.schema.json, and the table of values in its README, from the comments of its values.yaml.
 
-`# -- words` documents the key below it, and `# schema: {...}` adds to what the key's default says of its type.  The
-schema is closed: Helm refuses a value that the chart does not have.  `python charts/generate.py` writes the files of
-every chart; tests/charts call the functions and compare.
+`# -- words` documents the key below it, and `# schema: {...}` adds to what the key's default says of its type.  There,
+`{$spec: NAME}` is any part of the spec of the chart's CRD of that name.  The schema is closed: Helm refuses a value
+that the chart does not have.  `python charts/generate.py` writes the files of every chart; tests/charts call the
+functions and compare.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import yaml
 CHARTS = tuple(path.parent for path in sorted(Path(__file__).parent.glob("*/values.yaml")))
 TABLE = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end of values -->)", re.DOTALL)
 
+_SPEC = "$spec"
 _KEY = re.compile(r"^( *)([A-Za-z]+):")
 _TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
 
@@ -78,13 +80,41 @@ def table(text: str) -> str:
 
 def schema_text(chart: Path) -> str:
     """What the chart's values.schema.json must hold."""
-    return json.dumps(schema((chart / "values.yaml").read_text(encoding="utf-8")), indent=2) + "\n"
+    made = schema((chart / "values.yaml").read_text(encoding="utf-8"))
+    return json.dumps(_with_specs(made, chart / "crds"), indent=2) + "\n"
 
 
 def readme_text(chart: Path) -> str:
     """The chart's README with the table as it must be."""
     rows = table((chart / "values.yaml").read_text(encoding="utf-8"))
     return TABLE.sub(lambda _: rows, (chart / "README.md").read_text(encoding="utf-8"))
+
+
+def _with_specs(made: Any, crds: Path) -> Any:
+    """The same with the parts of a CRD's spec in the place of what names them."""
+    if not isinstance(made, dict):
+        return made
+    if _SPEC in made:
+        crd = yaml.safe_load((crds / f"{made[_SPEC]}.yaml").read_text(encoding="utf-8"))
+        return _part_of(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    return {key: _with_specs(inner, crds) for key, inner in made.items()}
+
+
+def _part_of(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of any part of what a CRD describes: nothing is required, and null takes a key out."""
+    if described.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string", "null"]}
+    part: dict[str, Any] = {"type": [described["type"], "null"]} if "type" in described else {}
+    if "enum" in described:
+        part["enum"] = [*described["enum"], None]
+    if "items" in described:
+        part["items"] = _part_of(described["items"])
+    if "properties" in described:
+        part["properties"] = {key: _part_of(inner) for key, inner in described["properties"].items()}
+        part["additionalProperties"] = bool(described.get("x-kubernetes-preserve-unknown-fields"))
+    elif isinstance(described.get("additionalProperties"), dict):
+        part["additionalProperties"] = _part_of(described["additionalProperties"])
+    return part
 
 
 def _documented(text: str, defaults: Any) -> Iterator[Value]:

@@ -138,6 +138,22 @@ def test_how_classes_are_merged(helm: Helm) -> None:
     class_of(changed)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nodeSelectr": {"a": "b"}}, "'nodeSelectr' not allowed"),
+        ({"nodeSelector": "pool=h100"}, "got string, want"),
+        ({"hosts": {"maximum": 2}}, "'maximum' not allowed"),
+        ({"podSecurity": "strict"}, "podSecurity"),
+    ],
+    ids=str,
+)
+def test_what_no_class_has_is_refused(helm: Helm, given: dict[str, Any], said: str) -> None:
+    """Helm knows what an override may hold, before the API server would leave it out."""
+    options = (JSON, f"classes.overrides.gpu-h100={json.dumps(given)}")
+    assert said in helm.refused("template", "x", CHARTS / "shardwise", *options)
+
+
 def test_a_label_that_is_no_text_is_refused(helm: Helm) -> None:
     """The schema says so, before Kubernetes would."""
     assert "got number" in helm.refused("template", "x", CHARTS / "shardwise", "--set", "commonLabels.a=1")
