@@ -135,8 +135,9 @@ def _end(result: RunResult, used: Mapping[str, int]) -> str | None:
         return f"{result.message}; the same command goes on"
     if result.code == ExitCode.HOSTS_MISSING:
         return f"{result.message}; the others are given back until all can be had"
-    if result.cause == Cause.BAD_INPUT and result.rank == 0:
-        return None  # the trainer's own error has been shown, and says what to do
+    # The trainer's own error has been shown, and says what to do; one of a program, which python ends so, may not.
+    if result.cause == Cause.BAD_INPUT and result.rank == 0 and result.code != ExitCode.USAGE:
+        return None
     restarts = ", ".join(f"{cause} {count}" for cause, count in used.items()) or "none"
     lines = [f"the run has failed: {result.message} (restarts: {restarts})"]
     if result.rank and result.log_tail:

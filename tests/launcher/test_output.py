@@ -1,0 +1,29 @@
+"""shardwise.launcher.output: how a run's end reads."""
+
+from typing import Any
+
+import pytest
+
+from shardwise.launcher.output import describe
+from shardwise.protocol.contract import Cause, ExitCode
+
+
+def done(code: int, rank: int) -> dict[str, Any]:
+    """The event of a run that ends with wrong input."""
+    message = f"rank {rank} ended with exit code {code}"
+    return {"event": "done", "code": code, "message": message, "cause": Cause.BAD_INPUT, "rank": rank, "used": {}}
+
+
+@pytest.mark.parametrize(
+    ("code", "rank", "is_told"),
+    [(ExitCode.BAD_INPUT, 0, False), (ExitCode.BAD_INPUT, 1, True), (ExitCode.USAGE, 0, True)],
+    ids=("shown already", "of a rank whose log is not shown", "of a program that python did not find"),
+)
+def test_the_end_is_told(code: int, rank: int, *, is_told: bool) -> None:
+    """Unless the trainer whose output is shown has said what to do; python's own exit code of a wrong script has not."""
+    said = describe(done(code, rank))
+
+    assert (said is not None) == is_told
+    assert said is None or said.startswith(
+        f"the run has failed: rank {rank} ended with exit code {code} (restarts: none)"
+    )
