@@ -20,7 +20,7 @@ def done(code: int, rank: int) -> dict[str, Any]:
     ids=("shown already", "of a rank whose log is not shown", "of a program that python did not find"),
 )
 def test_the_end_is_told(code: int, rank: int, *, is_told: bool) -> None:
-    """Unless the trainer whose output is shown has said what to do; python's own exit code of a wrong script has not."""
+    """Unless the trainer whose output is shown has said what to do; python's exit code of a wrong script does not."""
     said = describe(done(code, rank))
 
     assert (said is not None) == is_told
