@@ -79,6 +79,7 @@ class Elector:
         self._lease: Object = {}
         self._seen: tuple[str, str] = ("", "")
         self._seen_at = 0.0
+        self._followed = ""
         self._until = float("-inf")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -136,6 +137,8 @@ class Elector:
         # By our own clock since the last change that we saw: `renewTime` is by the leader's clock, which may differ.
         if seen != self._seen:
             self._seen, self._seen_at = seen, self.clock()
+        if holder != self._followed:
+            self._followed = holder
             _log.info("following %s", holder)
         return self.clock() - self._seen_at > max(self.timing.lease, spec.get("leaseDurationSeconds") or 0)
 

@@ -80,6 +80,9 @@ def test_sigterm_hands_over_at_once(
     eventually(lambda: "one" in counts)
     start("two")
     eventually(lambda: "following one" in (tmp_path / "two.log").read_text())
+    renewals: set[str] = set()
+    eventually(lambda: renewals.add(lease(api, namespace)["renewTime"]) is None and len(renewals) > 3)
+    assert (tmp_path / "two.log").read_text().count("following") == 1  # once for each leader, not for each renewal
 
     first.send_signal(signal.SIGTERM)
 
