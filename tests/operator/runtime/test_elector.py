@@ -81,7 +81,12 @@ def test_sigterm_hands_over_at_once(
     start("two")
     eventually(lambda: "following one" in (tmp_path / "two.log").read_text())
     renewals: set[str] = set()
-    eventually(lambda: renewals.add(lease(api, namespace)["renewTime"]) is None and len(renewals) > 3)
+
+    def several_are_seen() -> bool:
+        renewals.add(lease(api, namespace)["renewTime"])
+        return len(renewals) > 3
+
+    eventually(several_are_seen)
     assert (tmp_path / "two.log").read_text().count("following") == 1  # once for each leader, not for each renewal
 
     first.send_signal(signal.SIGTERM)
