@@ -137,6 +137,11 @@ def test_how_classes_are_merged(helm: Helm) -> None:
     }
     class_of(changed)
 
+    new = {"annotations": {"a": None, "b": "c"}}
+    options = (JSON, f"classes.overrides.gpu-h100={json.dumps(new)}")
+    changed = named(helm.render("shardwise", *options), "AcceleratorClass", "gpu-h100")
+    assert changed["spec"] == plain["spec"] | {"annotations": {"b": "c"}}
+
 
 @pytest.mark.parametrize(
     ("given", "said"),
@@ -152,6 +157,13 @@ def test_what_no_class_has_is_refused(helm: Helm, given: dict[str, Any], said: s
     """Helm knows what an override may hold, before the API server would leave it out."""
     options = (JSON, f"classes.overrides.gpu-h100={json.dumps(given)}")
     assert said in helm.refused("template", "x", CHARTS / "shardwise", *options)
+
+
+def test_a_namespace_that_cannot_be_is_refused(helm: Helm) -> None:
+    """By its name, before a Role is made for it."""
+    said = helm.refused("template", "x", CHARTS / "shardwise", "--set", "watchNamespace=Team_A")
+    assert "/watchNamespace" in said
+    assert "Team_A" in said
 
 
 def test_a_label_that_is_no_text_is_refused(helm: Helm) -> None:

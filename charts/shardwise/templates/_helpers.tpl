@@ -97,8 +97,9 @@ securityContext: {{- include "shardwise.containerSecurity" . | nindent 2 }}
 {{- range $key, $value := index . 1 }}
 {{- if kindIs "invalid" $value }}
 {{- $_ := unset $made $key }}
-{{- else if and (kindIs "map" $value) (kindIs "map" (get $made $key)) }}
-{{- $_ := set $made $key (include "shardwise.overlaid" (list (get $made $key) $value) | fromJson) }}
+{{- else if kindIs "map" $value }}
+{{- $below := ternary (get $made $key) dict (kindIs "map" (get $made $key)) }}
+{{- $_ := set $made $key (include "shardwise.overlaid" (list $below $value) | fromJson) }}
 {{- else }}
 {{- $_ := set $made $key $value }}
 {{- end }}
