@@ -29,6 +29,11 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path("~/.cache/shardwise/
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+# What comes from there must not stand still: see shardwise.train.kept_order. (JAX reads the variables above.)
+from shardwise.train.jax_private import load_in_order  # noqa: E402
+
+load_in_order()
+
 # A failure must come back on the next run, and a slow machine must not be one.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 # For a person who looks for more: other examples each time, and many; a failure prints how to have it again.

@@ -22,6 +22,7 @@ from shardwise.protocol.contract import progress_name
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.program import Place
 from shardwise.protocol.takeover import hold, next_attempt
+from shardwise.train.jax_private import load_in_order
 
 SAVE_EVERY_SECONDS = 600.0
 KEPT = 3
@@ -62,6 +63,7 @@ def init(
     sys.excepthook = _failed
     # XLA reads them when the first device is asked for; what is there already wins.
     os.environ["XLA_FLAGS"] = " ".join((*COLLECTIVE_TIMEOUT_FLAGS, os.environ.get("XLA_FLAGS", ""))).strip()
+    load_in_order()
     stack = ExitStack()
     place = Place.of(os.environ)
     _run = Run(

@@ -40,6 +40,7 @@ from shardwise.protocol.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAM
 from shardwise.train.bad_steps import Judge
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import simulated
+from shardwise.train.jax_private import load_in_order
 from shardwise.train.optimizer import falls_to_the_last_step
 
 _CHANGES_NO_PROGRAM = {"data", "start_from", "checkpoint", "evaluation", "tracking", "bad_steps", "profile"}
@@ -63,6 +64,7 @@ class Executables:
 
     def __init__(self, job: TrainingJob, config: GptConfig, rank: int) -> None:
         """Make the folder if needed, and remove old ones."""
+        load_in_order()
         self._shares = simulated()
         owner = None if self._shares else rank
         root, self._key = _root_and_key(owner)
@@ -87,8 +89,8 @@ class Executables:
             if kept := _load(path, self._key, devices):
                 return kept
             compiled = self._compile(path, lower)
-            # Load it as the other processes do: XLA may order the collectives of the program in memory differently from
-            # those of the kept one, and then each process waits forever for a sum that the others have not reached.
+            # Load it as the other processes do: as compiled its collectives begin in their order, loaded in order each
+            # of them ends before the next one begins, and processes must not differ in that.
             return _load(path, self._key, devices) or compiled
 
     def _compile(self, path: Path, lower: Callable[[], Lowered]) -> Compiled:
