@@ -19,6 +19,8 @@ from typing import Any
 
 from book.cells import Cell, parse
 
+from shardwise.train.jax_private import load_in_order
+
 HELD = ""
 """The outcome of a version in which no assertion failed."""
 
@@ -94,6 +96,7 @@ def _configure(before: dict[str, Any]) -> None:
 
 def main(path: Path, results: Path, versions: list[tuple[str, str]]) -> None:
     """Run the tour and its broken versions; each outcome is written as soon as it is known."""
+    load_in_order()  # what other tests have compiled comes from JAX's own cache
     cells = parse(path.read_text(encoding="utf-8"))
     outcomes: dict[str, tuple[str, str]] = {}
     waiting = [(idea, source, parse(source)) for idea, source in versions]

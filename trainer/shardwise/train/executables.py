@@ -40,7 +40,6 @@ from shardwise.protocol.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAM
 from shardwise.train.bad_steps import Judge
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import simulated
-from shardwise.train.jax_private import load_in_order
 from shardwise.train.optimizer import falls_to_the_last_step
 
 _CHANGES_NO_PROGRAM = {"data", "start_from", "checkpoint", "evaluation", "tracking", "bad_steps", "profile"}
@@ -64,7 +63,6 @@ class Executables:
 
     def __init__(self, job: TrainingJob, config: GptConfig, rank: int) -> None:
         """Make the folder if needed, and remove old ones."""
-        load_in_order()
         self._shares = simulated()
         owner = None if self._shares else rank
         root, self._key = _root_and_key(owner)

@@ -31,6 +31,7 @@ from shardwise.train.data.tokenizer import load_tokenizer
 from shardwise.train.devices import devices_of
 from shardwise.train.digest import Digester, combine, to_hex
 from shardwise.train.executables import Executables
+from shardwise.train.jax_private import load_in_order
 from shardwise.train.layout import Layout
 from shardwise.train.origin import origin_of
 from shardwise.train.peers import Peers
@@ -75,10 +76,13 @@ class Start:
 def build(job: TrainingJob, devices: list[jax.Device], *, tokenizer_size: int | None = None) -> Program:
     """Return the program of a resolved job on these devices. Read no data, and the tokenizer only if no size is given.
 
+    From here on this process loads kept programs with their collectives in order.
+
     Raises:
         DataError: the vocabulary fits neither the tokenizer nor the mesh.
 
     """
+    load_in_order()
     training = job.spec.training
     size = load_tokenizer(training.data.tokenizer).vocab_size if tokenizer_size is None else tokenizer_size
     config = GptConfig.of(training, tokenizer_size=size, platform=devices[0].platform)
