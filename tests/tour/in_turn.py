@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from book.cells import Cell, parse
-
 from shardwise.train.jax_private import load_in_order
 
 HELD = ""
