@@ -1,4 +1,4 @@
-"""Metrics sent to TensorBoard, Weights & Biases and MLflow, if the job file asks for it. The packages are extras."""
+"""Metrics for TensorBoard, Weights & Biases, MLflow and trackio, if the job asks for it. The packages are extras."""
 
 import importlib.util
 import os
@@ -14,6 +14,7 @@ from shardwise.train.background import ANSWER_SECONDS, Background, Point, Servic
 from shardwise.train.metrics import Tracker
 from shardwise.train.mlflow_run import URI, Mlflow
 from shardwise.train.run_directory import RunDirectory
+from shardwise.train.trackio_run import Trackio
 
 REFUSED = re.compile(r"returned error 4\d\d")
 """What wandb reports for a wrong key or someone else's project. It retries by itself if that may help."""
@@ -35,6 +36,10 @@ def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *
     if tracking.mlflow_experiment is not None:
         _check_mlflow(tracking.mlflow_experiment)
         wanted["MLflow"] = partial(Mlflow, tracking.mlflow_experiment, name, run.run_id())
+    if (project := tracking.trackio_project) is not None:
+        if importlib.util.find_spec("trackio") is None:
+            raise UsageError(_missing("trackioProject", "trackio"))
+        wanted["trackio"] = partial(Trackio, project, name, run.run_id(), run.logs, run.attempt)
     return [Background(name, begin, show) for name, begin in wanted.items()]
 
 
