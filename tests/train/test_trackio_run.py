@@ -3,12 +3,16 @@
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.train.answers import answers
 from tests.train.conftest import SMALL
 
 from shardwise.job.load import loads
@@ -16,10 +20,10 @@ from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.train import background
-from shardwise.train.background import Point
+from shardwise.train.background import Point, Service
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.trackers import trackers
-from shardwise.train.trackio_run import Trackio
+from shardwise.train.trackio_run import SERVER, SPACE, WRITE_TOKEN, begin
 
 # Takes some steps as one start of a run, an evaluation at each second one; prints what touched a socket or a process.
 TRAIN = """
@@ -60,6 +64,22 @@ print(json.dumps([[id, name, SQLiteStorage.get_logs("mine", name, run_id=id)] fo
 """
 
 
+# A server as `trackio show` starts it, until its input ends.
+SERVE = """
+import sys, trackio
+trackio.show(open_browser=False, block_thread=False, host="127.0.0.1", server_port=int(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what the tests' own environment may say."""
+    for name in (SPACE, SERVER, WRITE_TOKEN):
+        monkeypatch.delenv(name, raising=False)
+
+
 def python(program: str, *arguments: object, **environment: str) -> Any:
     """Run a program; return what it prints last, as JSON."""
     done = subprocess.run(
@@ -75,7 +95,12 @@ def python(program: str, *arguments: object, **environment: str) -> Any:
 
 def shown(folder: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Return what a dashboard that is pointed at the run's logs has: each run's id, name and records."""
-    return [tuple(run) for run in python(SHOW, TRACKIO_DIR=str(folder / "logs" / "trackio"))]
+    return in_store(folder / "logs" / "trackio")
+
+
+def in_store(store: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Return each run's id, name and records, after the inbox is taken in."""
+    return [tuple(run) for run in python(SHOW, TRACKIO_DIR=str(store))]
 
 
 def test_a_restart_goes_on_with_the_run(tmp_path: Path) -> None:
@@ -97,16 +122,7 @@ def test_a_restart_goes_on_with_the_run(tmp_path: Path) -> None:
 
 def test_nothing_listens_connects_or_starts(tmp_path: Path) -> None:
     """A pod's numbers are nobody else's: no socket, no process, no browser, even where a token would tell a name."""
-    touched = python(
-        TRAIN,
-        tmp_path,
-        0,
-        1,
-        3,
-        HF_TOKEN="hf_" + "x" * 34,
-        TRACKIO_SPACE_ID="me/mine",
-        TRACKIO_SERVER_URL="http://127.0.0.1:9",
-    )
+    touched = python(TRAIN, tmp_path, 0, 1, 3, HF_TOKEN="hf_" + "x" * 34)
 
     assert touched == {"touched": [], "threads": []}
     assert [path.name for path in (tmp_path / "logs").rglob("*") if path.is_file()] == ["attempt-000000.jsonl"]
@@ -120,9 +136,9 @@ def run(tmp_path: Path) -> RunDirectory:
     return made
 
 
-def begun(run: RunDirectory) -> Trackio:
+def begun(run: RunDirectory) -> Service:
     """Return the service of one start of a run."""
-    return Trackio("mine", "small", run.run_id(), run.logs, run.attempt)
+    return begin("mine", "small", run)
 
 
 def points(*steps: int) -> list[Point]:
@@ -208,3 +224,94 @@ def test_a_name_that_trackio_keeps_for_itself_is_said(run: RunDirectory) -> None
     """Its dashboard would take none of the numbers in, and say so nowhere: the run ends before it trains."""
     with pytest.raises(UsageError, match=r"tracking\.trackioProject: .*'model_configs' is not allowed"):
         trackers(asked("model_configs"), run, pytest.fail, after=0)
+
+
+@contextmanager
+def server(store: Path, **environment: str) -> Iterator[str]:
+    """Start a trackio server that takes the token `secret`; yield its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(port)],
+        env=os.environ | {"TRACKIO_DIR": str(store), WRITE_TOKEN: "secret"} | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert any(line == "ready\n" for line in process.stdout)
+        yield f"http://127.0.0.1:{port}"
+        process.communicate("")
+
+
+def test_a_server_has_each_step_once(run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the environment names a server, it gets the numbers, and the logs do not; a restart goes on with the run."""
+    with server(tmp_path / "store") as address:
+        monkeypatch.setenv(SERVER, address)
+        monkeypatch.setenv(WRITE_TOKEN, "secret")
+        for steps in (range(1, 5), range(3, 7)):
+            (tracker,) = trackers(asked("mine"), run, pytest.fail, after=steps[0] - 1)
+            for step in steps:
+                tracker.step(step, {"loss": 1 / step, "gradNorm": float("nan")})
+            tracker.close(complete=True)
+
+    ((run_id, name, records),) = in_store(tmp_path / "store")
+    assert (run_id, name) == (run.run_id(), "small")
+    assert {record["step"]: record["loss"] for record in records} == {step: 1 / step for step in range(1, 7)}
+    assert len(records) == 6
+    assert not list(run.logs.iterdir())
+
+
+def test_a_space_gets_the_token_of_hugging_face(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server as it runs in a Space, at an address of this machine, takes the numbers with HF_TOKEN."""
+    environment = {"SYSTEM": "spaces", "HF_TOKEN": "hf_mine", "TRACKIO_SQLITE_LOCKING_MODE": "normal"}
+    with server(tmp_path / "store", **environment) as address:
+        monkeypatch.setattr("trackio.remote_client._space_id_to_url", lambda _: f"{address}/")
+        monkeypatch.setenv(SPACE, "me/mine")
+        monkeypatch.setenv("HF_TOKEN", "hf_mine")
+        (tracker,) = trackers(asked("mine"), run, pytest.fail, after=0)
+        tracker.step(1, {"loss": 2.5})
+        tracker.close(complete=True)
+
+    ((run_id, _, records),) = in_store(tmp_path / "store")
+    assert (run_id, [record["loss"] for record in records]) == (run.run_id(), [2.5])
+
+
+def test_a_space_without_its_user_is_said(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose it is would have to be asked: the run ends before it trains."""
+    monkeypatch.setenv(SPACE, "mine")
+    with pytest.raises(UsageError, match=r"trackioProject 'mine': TRACKIO_SPACE_ID names none.* USER/NAME of a Space"):
+        trackers(asked("mine"), run, pytest.fail, after=0)
+
+
+@pytest.mark.parametrize("words", ["{}", "{}/?write_token=wrong-one", "no-address"])
+def test_a_server_that_refuses_is_said(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """No token, or a wrong one: the run ends before it trains, and its log does not tell the token."""
+    with server(tmp_path / "store") as address:
+        monkeypatch.setenv(SERVER, words.format(address))
+        with pytest.raises(UsageError, match=r"trackioProject 'mine': .* Expected in TRACKIO_SERVER_URL") as refused:
+            trackers(asked("mine"), run, pytest.fail, after=0)
+    assert "wrong-one" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_server_that_is_down_ends_no_run(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    """Nobody listens, or a proxy says that nobody does: it is said once, without the token, and what is missing."""
+    monkeypatch.setattr(background, "ANSWER_SECONDS", 3.0)
+    said: list[str] = []
+    with answers(status or 200) as address:
+        monkeypatch.setenv(SERVER, f"{address if status else 'http://127.0.0.1:9'}/?write_token=not-told")
+        (tracker,) = trackers(asked("mine"), run, said.append, after=0)
+        tracker.step(1, {"loss": 2.5})
+        tracker.close(complete=True)
+
+    assert len(said) == 2
+    assert said[0].startswith("trackio does not take the numbers")
+    assert "not-told" not in said[0]
+    assert said[1] == "trackio lacks 1 records of this start; metrics.jsonl has them"

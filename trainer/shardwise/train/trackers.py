@@ -10,11 +10,11 @@ from pathlib import Path
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
+from shardwise.train import trackio_run
 from shardwise.train.background import ANSWER_SECONDS, Background, Point, Service
 from shardwise.train.metrics import Tracker
 from shardwise.train.mlflow_run import URI, Mlflow
 from shardwise.train.run_directory import RunDirectory
-from shardwise.train.trackio_run import Trackio
 
 REFUSED = re.compile(r"returned error 4\d\d")
 """What wandb reports for a wrong key or someone else's project. It retries by itself if that may help."""
@@ -39,7 +39,7 @@ def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *
     if (project := tracking.trackio_project) is not None:
         if importlib.util.find_spec("trackio") is None:
             raise UsageError(_missing("trackioProject", "trackio"))
-        wanted["trackio"] = partial(Trackio, project, name, run.run_id(), run.logs, run.attempt)
+        wanted["trackio"] = partial(trackio_run.begin, project, name, run)
     return [Background(name, begin, show) for name, begin in wanted.items()]
 
 
