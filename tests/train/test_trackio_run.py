@@ -109,7 +109,10 @@ def test_a_restart_goes_on_with_the_run(tmp_path: Path) -> None:
     ((_, _, before),) = shown(tmp_path)
     python(TRAIN, tmp_path, 1, 3, 7)  # as from the checkpoint of step 2
     python(TRAIN, tmp_path, 2, 5, 9)
+    # A file for each start: in a bucket, a host that takes over has not those of the others, and overwrites none.
+    files = [path.name for path in inbox(RunDirectory(tmp_path, attempt=2))]
 
+    assert files == ["attempt-000001.jsonl", "attempt-000002.jsonl"]
     ((run_id, name, records),) = shown(tmp_path)
     assert (run_id, name) == (RunDirectory(tmp_path, attempt=0).run_id(), "small")
     losses = {record["step"]: record["loss"] for record in records if "loss" in record}
