@@ -20,7 +20,7 @@ TRAINER = ROOT / "trainer" / "pyproject.toml"
 OPERATOR = ROOT / "operator" / "pyproject.toml"
 LOCKS = sorted(path.name for path in REQUIREMENTS.glob("*.txt"))
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[^\s;]+)(?P<rest>.*)$")
-EXTRAS = ["train", "tensorboard", "wandb", "mlflow"]
+EXTRAS = ["train", "tensorboard", "wandb", "mlflow", "trackio"]
 # What each lock is compiled from: files of requirements, and distributions with their extras.
 SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "base.txt": ([], {TRAINER: []}),

@@ -136,7 +136,7 @@ FIELDS = [
     (
         "training.tracking.wandb=x",
         "spec.training.tracking.wandb",
-        ["one of tensorboard, wandbProject, mlflowExperiment"],
+        ["one of tensorboard, wandbProject, mlflowExperiment, trackioProject"],
     ),
 ]
 

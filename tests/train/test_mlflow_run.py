@@ -1,14 +1,11 @@
 """Runs of MLflow, with the real package: over files without a server, and with servers that refuse or are not there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from tests.train.answers import answers
 from tests.train.conftest import SMALL
 
 from shardwise.job.load import loads
@@ -127,31 +124,12 @@ def test_no_address_is_said(run: RunDirectory, job: TrainingJob, monkeypatch: py
         trackers(job, run, pytest.fail, after=0)
 
 
-@contextmanager
-def server(status: int) -> Iterator[str]:
-    """Answer every request with a status; yield the address."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
-        Thread(target=listening.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}"
-        listening.shutdown()
-
-
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_server_that_refuses_is_said(
     run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """A wrong password, or an address that is no MLflow: the run ends before it trains."""
-    with server(status) as address:
+    with answers(status) as address:
         monkeypatch.setenv(URI, address)
         with pytest.raises(UsageError, match=rf"mlflowExperiment 'mine': .*{status}.* Expected in MLFLOW_TRACKING_URI"):
             trackers(job, run, pytest.fail, after=0)
@@ -165,7 +143,7 @@ def test_a_server_that_is_down_ends_no_run(
     monkeypatch.setattr(background, "ANSWER_SECONDS", 0.5)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     said: list[str] = []
-    with server(status or 200) as address:
+    with answers(status or 200) as address:
         monkeypatch.setenv(URI, address if status else "http://127.0.0.1:9")
         (tracker,) = trackers(job, run, said.append, after=0)
         tracker.step(1, {"loss": 2.5})

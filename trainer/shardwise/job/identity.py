@@ -87,7 +87,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.evaluation.sets.*": ("", "name paths textField chatTemplate batches"),
     "spec.training.badSteps": ("", "nonFinite lossSpike sigmas window maxSkips"),
     "spec.training.profile": ("", "steps ranks"),
-    "spec.training.tracking": ("", "tensorboard wandbProject mlflowExperiment"),
+    "spec.training.tracking": ("", "tensorboard wandbProject mlflowExperiment trackioProject"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Metrics sent to TensorBoard, Weights & Biases and MLflow, if the job file asks for it. The packages are extras."""
+"""Metrics for TensorBoard, Weights & Biases, MLflow and trackio, if the job asks for it. The packages are extras."""
 
 import importlib.util
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
+from shardwise.train import trackio_run
 from shardwise.train.background import ANSWER_SECONDS, Background, Point, Service
 from shardwise.train.metrics import Tracker
 from shardwise.train.mlflow_run import URI, Mlflow
@@ -35,6 +36,10 @@ def trackers(job: TrainingJob, run: RunDirectory, show: Callable[[str], None], *
     if tracking.mlflow_experiment is not None:
         _check_mlflow(tracking.mlflow_experiment)
         wanted["MLflow"] = partial(Mlflow, tracking.mlflow_experiment, name, run.run_id())
+    if (project := tracking.trackio_project) is not None:
+        if importlib.util.find_spec("trackio") is None:
+            raise UsageError(_missing("trackioProject", "trackio"))
+        wanted["trackio"] = partial(trackio_run.begin, project, name, run)
     return [Background(name, begin, show) for name, begin in wanted.items()]
 
 

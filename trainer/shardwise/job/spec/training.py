@@ -169,6 +169,12 @@ class Tracking(StrictModel):
     mlflow_experiment: str | None = Field(
         None, min_length=1, max_length=128, description="MLflow experiment to log to; MLFLOW_TRACKING_URI says where."
     )
+    trackio_project: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="trackio project to log to: in the run's logs, or where TRACKIO_SERVER_URL or _SPACE_ID says.",
+    )
 
 
 class Profile(StrictModel):
