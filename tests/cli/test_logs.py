@@ -7,6 +7,8 @@ import pytest
 from tests.cli.conftest import COMMAND, Command, person
 from tests.cli.test_status import Held
 
+from shardwise.launcher.agent.log_bound import cut
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -73,6 +75,50 @@ def test_follow(directory: Path, tmp_path: Path) -> None:
         ]
     assert followed.communicate()[0] == ""
     assert followed.returncode == 0
+
+
+def test_logs_that_were_cut(directory: Path, command: Command) -> None:
+    """All that is left of a log is printed in its order, with the lines that say what is not."""
+    log = directory / "logs" / "attempt-10" / "host-0.log"
+    for number in range(2):
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"step {number}\n")
+        cut(log)
+    with log.open("a", encoding="utf-8") as file:
+        file.write("step 2\n")
+    ended = command("logs", str(directory))
+    assert (ended.code, ended.error) == (0, "")
+    lines = ended.out.splitlines()
+    assert [line for line in lines if not line.startswith("[shardwise: ")] == [
+        "être 10 0",
+        "step 0",
+        "step 1",
+        "step 2",
+    ]
+    assert command("logs", str(directory), "--host", "1").code == 2
+
+
+def test_follow_over_a_cut(directory: Path, tmp_path: Path) -> None:
+    """No line is missing where a log is cut under who follows it."""
+    log = directory / "logs" / "attempt-10" / "host-0.log"
+    with Held(directory):
+        followed = subprocess.Popen(
+            [*COMMAND, "logs", str(directory), "-f"], env=person(tmp_path), stdout=subprocess.PIPE, text=True
+        )
+        assert followed.stdout is not None
+        assert followed.stdout.readline() == "être 10 0\n"
+        with log.open("a", encoding="utf-8") as file:
+            file.write("step 0\n")
+        assert followed.stdout.readline() == "step 0\n"
+        with log.open("a", encoding="utf-8") as file:
+            file.write("step 1\n")
+            file.flush()
+            cut(log)
+            file.write("step 2\n")
+        assert followed.stdout.readline() == "step 1\n"
+        assert followed.stdout.readline().startswith("[shardwise: the log was cut here")
+        assert followed.stdout.readline() == "step 2\n"
+    assert followed.communicate()[0] == ""
 
 
 def test_follow_a_run_that_has_ended(directory: Path, command: Command) -> None:

@@ -12,7 +12,7 @@ from tests.page.building import make_run
 from tests.train.s3_server import Bucket, serving
 
 from shardwise.cli.run_directory import Fetched, fetch
-from shardwise.protocol.contract import BUCKET_LEASE, LOGS, METRICS
+from shardwise.protocol.contract import BUCKET_LEASE, LOGS, METRICS, ExitCode
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,32 @@ def test_status_of_a_run_that_goes_on(
     bucket.put(f"{run}/summary.json", json.dumps(summary).encode())
     say(bucket, run, **lease)
     assert json.loads(command("status", f"{bucket.url}/{run}", "--json").out)["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"<html>no</html>", "<html>no</html>"),
+        (b"[1]", "dictionary"),
+        (b"{}", "start: Field required"),
+        (b'{"run": "a", "name": "b", "directory": "c", "start": "d", "renewed_at": null}', "renewed_at: "),
+        (b"\xff\xfe", "utf-8"),
+    ],
+    ids=("no JSON", "no object", "no fields", "of another type", "no text"),
+)
+def test_a_lease_that_is_none(bucket: Bucket, run: str, command: Command, content: bytes, found: str) -> None:
+    """It is said in words: the file, what was found in it, and what to do."""
+    bucket.put(f"{run}/{BUCKET_LEASE}", content)
+    ended = command("status", f"{bucket.url}/{run}")
+    assert (ended.code, ended.out) == (ExitCode.BAD_INPUT, "")
+    for said in (f"{bucket.url}/{run}/{BUCKET_LEASE}: expected", found, "remove the file"):
+        assert said in " ".join(ended.error.split())
+
+
+def test_an_empty_lease(bucket: Bucket, run: str, command: Command) -> None:
+    """Nobody holds it, as for the job that starts there next."""
+    bucket.put(f"{run}/{BUCKET_LEASE}", b"")
+    assert json.loads(command("status", f"{bucket.url}/{run}", "--json").out)["status"] == "complete"
 
 
 def test_only_what_has_changed(bucket: Bucket, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

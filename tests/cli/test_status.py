@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from tests.cli.conftest import QUICKSTART, Command
 
 from shardwise.cli import run_files
+from shardwise.cli.recovery import Recovery
 from shardwise.cli.run_files import read_overview
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
@@ -60,6 +63,7 @@ def test_live_run(tmp_path: Path, command: Command) -> None:
         "name": "quickstart",
         "status": "running",
         "phase": None,
+        "recovery": None,
         "reason": None,
         "attempt": None,
         "hosts": [],
@@ -138,6 +142,71 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "restarts failure 1" in lines
     assert "newest saved 0:21:40 ago" in lines
     assert "failed saves 2 since then: [Errno 5]" in lines
+
+
+@pytest.mark.parametrize("reason", ["rank 1 ended with signal SIGKILL", ""], ids=("before the new start", "after it"))
+def test_a_run_that_recovers(reason: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so while it does, since when and why, also when its next processes have got their orders."""
+    live = RunStatus.model_validate(LIVE | {"reason": reason})
+    monkeypatch.setattr(run_files, "live_status", lambda _: live)
+    directory, since = make_run(tmp_path / "run"), time.time() - 65.0
+    events = [
+        {"event": "restarting", "time": since - 100, "waitSeconds": 0.0, "cause": "hang", "message": "stands still"},
+        {"event": "running", "time": since - 90, "attempt": 1, "fromStep": 4, "sinceEndSeconds": 9.0},
+        {
+            "event": "restarting",
+            "time": since,
+            "waitSeconds": 2.0,
+            "cause": "failure",
+            "message": "rank 1 was [killed]",
+        },
+        {"event": "attempt", "time": since + 2, "attempt": 2},
+    ]
+    (directory / "logs" / "launcher.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    with Held(directory):
+        known = json.loads(command("status", str(directory), "--json").out)
+        words = " ".join(command("status", str(directory)).out.split())
+    assert known["status"] == "recovering"
+    assert known["recovery"] == {"since": since, "cause": "failure", "message": "rank 1 was [killed]"}
+    assert re.search(r"status recovering \(for 0:01:[01]\d: rank 1 was \[killed\] \(failure\)\)", words)
+
+
+def test_a_run_that_recovers_from_the_loss_of_its_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has noted when that was: an older restart, which is over, is not taken for it."""
+    monkeypatch.setattr(run_files, "live_status", lambda _: RunStatus.model_validate(LIVE))
+    directory = make_run(tmp_path / "run")
+    events = [
+        {"event": "restarting", "time": 1.0, "waitSeconds": 0.0, "cause": "hang", "message": "stands still"},
+        {"event": "running", "time": 2.0, "attempt": 1, "fromStep": 4, "sinceEndSeconds": 9.0},
+    ]
+    (directory / "logs" / "launcher.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    with Held(directory):
+        recovery = read_overview(directory).recovery
+    assert recovery == Recovery(since=None, cause=None, message=LIVE["reason"])
+
+
+@pytest.mark.parametrize(
+    ("phase", "status"),
+    [
+        ("waiting", "starting"),
+        ("starting", "starting"),
+        ("running", "running"),
+        ("stalled", "running"),
+        ("stopping", "failed"),
+        ("done", "failed"),
+    ],
+)
+def test_a_live_run_after_one_that_failed(
+    phase: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the summary says is of the command before this one, until this one has ended."""
+    monkeypatch.setattr(run_files, "live_status", lambda _: RunStatus.model_validate(LIVE | {"phase": phase}))
+    directory = make_run(tmp_path / "run")
+    (directory / "summary.json").write_text(json.dumps({"status": "failed", "error": "no such file"}))
+    with Held(directory):
+        found = read_overview(directory)
+    assert found.status == status
+    assert found.as_json()["error"] == ("no such file" if status == "failed" else None)
 
 
 def test_the_last_restart(tmp_path: Path, command: Command) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.page.building import BEGAN, HOSTILE, SUMMARY, make_run
 
+from shardwise.launcher.agent import log_bound
 from shardwise.page.gather import gather
 from shardwise.page.log_tails import MOST_LOGS, TAIL_BYTES, log_tails
 
@@ -51,7 +52,7 @@ def test_a_run_that_was_killed_has_the_goodput_of_its_leader(tmp_path: Path) -> 
     assert (known.goodput, "sudden end" in known.goodput_of) == ({"step": 5.0}, True)
 
 
-def test_logs_are_the_newest_ends(tmp_path: Path) -> None:
+def test_logs_are_the_newest_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rank that ended an attempt comes first; of long logs whole lines at the end stay, and of many the newest."""
     directory = make_run(tmp_path / "run")
     long = directory / "logs" / "attempt-1" / "host-0.log"
@@ -62,6 +63,11 @@ def test_logs_are_the_newest_ends(tmp_path: Path) -> None:
     assert logs[0].text.endswith("line 9999\n")
     assert logs[0].text.startswith("line ")
     assert logs[1].text == f"log 1 1 {HOSTILE}\n"
+    monkeypatch.setattr(log_bound, "KEPT_BYTES", 1000)
+    log_bound.cut(long)
+    now = log_tails(directory, {0: 1, 1: None})["logs"][0]
+    assert "line 9999\n[shardwise: the log was cut here" in now.text
+    assert now.size >= logs[0].size
     for rank in range(2, MOST_LOGS + 1):
         (long.parent / f"host-{rank}.log").touch()
     told = log_tails(directory, {})

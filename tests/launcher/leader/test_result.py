@@ -43,3 +43,24 @@ def test_status(tmp_path: Path, word: RunResult, now: str | None, before: str | 
     if status == "failed":
         assert (summary["cause"], summary["rank"], summary["exit"]) == ("failure", 1, "signal SIGKILL")
         assert summary["logTail"] == "the end"
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "error"),
+    [
+        (RunResult(code=0, message=""), "complete", None),
+        (saved("asked to stop"), "stopped", None),
+        (FAILED, "failed", FAILED.message),
+    ],
+    ids=("well", "stopped", "in another way"),
+)
+def test_a_program_that_was_mended(tmp_path: Path, word: RunResult, status: str, error: str | None) -> None:
+    """It writes no summary, and how the command before this one ended is not said of this one."""
+    earlier = {"name": "name", "status": "failed", "error": "no such file", "cause": "badInput", "rank": 0, "exit": "2"}
+    before = {**earlier, "logTail": "can't open file", "initialDigest": "ab"}
+    (tmp_path / SUMMARY).write_text(json.dumps(before))
+    complete_summary(tmp_path, before, "name", word, {})
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+
+    assert (summary["status"], summary.get("error"), summary["initialDigest"]) == (status, error, "ab")
+    assert summary.get("cause") == (word.cause or None)

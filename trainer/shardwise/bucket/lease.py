@@ -11,41 +11,22 @@ it replaces, if the store supports that; a lease that is gone is not renewed.
 """
 
 import errno
-import json
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Self
 
 from shardwise.bucket.folder import description, open_folder
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
+from shardwise.protocol.lease import STALE_SECONDS, Holder
 from shardwise.protocol.storage import first_line, in_words, with_retries
 
 LEASE = "LEASE"
 RENEW_SECONDS = 15.0
-STALE_SECONDS = 60.0  # a holder that has not renewed it for so long is gone, or has to give way
 LOOK_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """Who holds a lease: `run` identifies the run directory, `start` is new with each start."""
-
-    run: str
-    name: str
-    directory: str
-    start: str
-    live: bool = True
-    renewed_at: float = 0.0  # seconds since the epoch, for people
-
-    @property
-    def words(self) -> str:
-        """Return the holder for messages."""
-        return f"the run {self.name!r} in {self.directory}"
 
 
 class Lease:
@@ -141,7 +122,8 @@ class Lease:
                 raise OSError(
                     errno.ESTALE, f"{self._root}/{self._file} is gone, so this is not the folder that was held"
                 )
-            if not (holder.start == self._own.start and self._write(replace(self._own, live=live), generation)):
+            own = self._own.model_copy(update={"live": live})
+            if not (holder.start == self._own.start and self._write(own, generation)):
                 raise RunDirectoryError(f"{self._root}: {holder.words} has taken over; nothing was committed")
 
     def _keep(self) -> None:
@@ -160,19 +142,14 @@ class Lease:
 
     def _write(self, holder: Holder, generation: bytes) -> bool:
         """Write `holder` if the content is still that of `generation`; return whether it was."""
-        text = json.dumps(asdict(replace(holder, renewed_at=round(time.time(), 3)))).encode()
-        written = self._folder.write(self._file, text, if_equal=generation).result()
+        renewed = holder.model_copy(update={"renewed_at": round(time.time(), 3)})
+        written = self._folder.write(self._file, renewed.model_dump_json().encode(), if_equal=generation).result()
         return bool(written.generation)
 
     def _parsed(self, value: bytes) -> Holder | None:
-        if not value:
-            return None
         try:
-            # A process that was killed while it wrote leaves TensorStore's file beside ours. The next write goes over
-            # it without cutting it, so what was longer shows behind the content.
-            content, _ = json.JSONDecoder().raw_decode(value.decode())
-            return Holder(**content)
-        except (ValueError, TypeError, RecursionError) as error:
+            return Holder.read(value)
+        except ValueError as error:
             raise CheckpointError(
                 f"{self._root}/{self._file} says not whose files these are ({error}); if no run uses them, remove it"
             ) from error

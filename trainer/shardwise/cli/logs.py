@@ -11,7 +11,8 @@ import typer
 from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster
 from shardwise.cli.run_directory import Fetched, RunOrJob, shown
 from shardwise.cli.run_files import is_live, refuse_other_directory
-from shardwise.launcher.system.lines import GrowingFile
+from shardwise.launcher.system.lines import GrowingLog
+from shardwise.protocol.bounded_log import whole_log
 from shardwise.protocol.contract import LOGS, log_path
 from shardwise.protocol.errors import UsageError
 
@@ -70,12 +71,12 @@ def command(
         for text in _followed(directory, wanted, host):
             typer.echo(text, nl=False)
     else:
-        typer.echo(path.read_text(encoding="utf-8", errors="replace"), nl=False)
+        typer.echo(whole_log(path).decode("utf-8", "replace"), nl=False)
 
 
 def _followed(directory: Path, attempt: int, host: int) -> Iterator[str]:
     """Yield a host's log from this attempt on as it grows, with a line before each later attempt."""
-    file = GrowingFile(log_path(directory, attempt, host))
+    file = GrowingLog(log_path(directory, attempt, host))
     while True:
         # In this order: an attempt's last lines are read after it is known that another one, or the end, has come.
         live, later = is_live(directory), [number for number in _attempts(directory) if number > attempt]
@@ -83,7 +84,7 @@ def _followed(directory: Path, attempt: int, host: int) -> Iterator[str]:
         if later:
             yield from _rest(file)
             attempt = min(later)
-            file = GrowingFile(log_path(directory, attempt, host))
+            file = GrowingLog(log_path(directory, attempt, host))
             yield f"==> attempt {attempt} <==\n"
         elif live:
             time.sleep(_LOOK_SECONDS)
@@ -92,7 +93,7 @@ def _followed(directory: Path, attempt: int, host: int) -> Iterator[str]:
             return
 
 
-def _rest(file: GrowingFile) -> Iterator[str]:
+def _rest(file: GrowingLog) -> Iterator[str]:
     """Yield the line that a killed process did not complete."""
     if rest := file.rest():
         yield f"{rest}\n"

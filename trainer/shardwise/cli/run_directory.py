@@ -4,7 +4,6 @@ Checkpoints stay where they are. What was fetched before and is the same in the 
 """
 
 import hashlib
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -17,14 +16,15 @@ from rich.console import Console
 
 from shardwise.cli.command import trainer_imports
 from shardwise.protocol.contract import BUCKET_LEASE, LOGS, cache_directory
-from shardwise.protocol.errors import UsageError
+from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.files import replace_file
+from shardwise.protocol.lease import STALE_SECONDS, Holder
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _INDEX = ".fetched.json"
-_RENEWED_WITHIN_SECONDS = 60.0  # as a lease counts as given up after (`bucket/lease.py`)
+_SHOWN_BYTES = 60  # of a file that is not what was expected
 
 
 class Fetched(BaseModel):
@@ -48,6 +48,7 @@ def run_directory(given: str) -> Path:
 
     Raises:
         UsageError: the bucket cannot be read, holds no run directory there, or the libraries for it are missing.
+        RunDirectoryError: its lease is no lease.
 
     """
     return fetch(given.rstrip("/")) if "://" in given else Path(given)
@@ -90,10 +91,21 @@ def fetch(url: str) -> Path:
         raise UsageError(
             f"{url} is no run directory ({BUCKET_LEASE} is not in it); expected a job's spec.pod.directory"
         )
-    lease = json.loads((directory / BUCKET_LEASE).read_text(encoding="utf-8"))
-    live = lease["live"] and time.time() - lease["renewed_at"] < _RENEWED_WITHIN_SECONDS
+    live = _is_held(url, (directory / BUCKET_LEASE).read_bytes())
     replace_file(directory / _INDEX, Fetched(url=url, live=live, files=there).model_dump_json(), durable=False)
     return directory
+
+
+def _is_held(url: str, lease: bytes) -> bool:
+    """Return whether the lease says that a run lives there; RunDirectoryError for a file that is no lease."""
+    try:
+        holder = Holder.read(lease)
+    except ValueError as error:
+        raise RunDirectoryError(
+            f"{url}/{BUCKET_LEASE}: expected the lease of a job's host 0, found {lease[:_SHOWN_BYTES]!r} ({error}); "
+            "if no job uses this directory, remove the file: the next start of its job writes it anew"
+        ) from error
+    return holder is not None and holder.live and time.time() - holder.renewed_at < STALE_SECONDS
 
 
 def _listed(store: "AbstractFileSystem", root: str) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from shardwise.cli.command import of_trainer
 from shardwise.cli.live import live_status
+from shardwise.cli.recovery import Recovery
 from shardwise.cli.run_directory import Fetched, shown
 from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
@@ -38,15 +39,17 @@ from shardwise.protocol.evaluated import results
 from shardwise.protocol.run_status import RunPhase, RunStatus
 from shardwise.train.metrics import newest_evaluation, steps
 
+_UNDER_WAY = ("running", "recovering")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOverview:
     """One run.
 
-    `status` is starting, running, stopped (saved, can go on), complete, failed, nonfinite, dead (its process ended
-    without a summary; can go on) or ready (never started). `live` is its leader's status, None if no leader answers.
-    `records` are its metrics, one a step, `evaluated` its newest evaluation with its step. `checkpoints` are the
-    committed steps, ascending; None if `root` could not be listed, and then `unlisted` says why.
+    `status` is starting, running, recovering (its processes are started again), stopped (saved, can go on), complete,
+    failed, nonfinite, dead (its process ended without a summary; can go on) or ready (never started). `live` is its
+    leader's status, None if no leader answers. `records` are its metrics, one a step, `evaluated` its newest evaluation
+    with its step. `checkpoints` are the committed steps, ascending; None if `root` cannot be listed (`unlisted`: why).
     """
 
     directory: Path
@@ -71,6 +74,11 @@ class RunOverview:
         """Return the steps of the whole run; None before its first start has read the job."""
         return (self.job and self.job.spec.num_steps) or self.summary.get("of")
 
+    @property
+    def recovery(self) -> Recovery | None:
+        """Return what it recovers from; None unless it does."""
+        return Recovery.of(self.directory, self.live) if self.live and self.status == "recovering" else None
+
     def recent(self, key: str) -> float | None:
         """Return the median of a metric over the last steps; None before the first."""
         values = self._recent(key)
@@ -79,7 +87,7 @@ class RunOverview:
     @property
     def eta_seconds(self) -> float | None:
         """Return the time left, by the leader's status if it is known; None unless the run is going."""
-        if self.status != "running":
+        if self.status not in _UNDER_WAY:
             return None
         if self.live and self.live.progress.eta_seconds is not None:
             return self.live.progress.eta_seconds
@@ -94,6 +102,7 @@ class RunOverview:
             "status": self.status,
             "phase": live.get("phase"),
             "reason": live.get("reason"),
+            "recovery": self.recovery.as_json() if self.recovery else None,
             "attempt": live.get("attempt"),
             "hosts": live.get("hosts", []),
             "slowestHost": live.get("slowestHost"),
@@ -113,7 +122,8 @@ class RunOverview:
             "phases": self.summary.get("phases", {}),
             "initialDigest": self.summary.get("initialDigest"),
             "digest": self.summary.get("digest"),
-            "error": self.summary.get("error"),
+            # Of a live run it would be how the command before this one ended.
+            "error": None if self.status in (*LIVE_STATUSES, *_UNDER_WAY) else self.summary.get("error"),
         }
 
     def _recent(self, key: str) -> list[float]:
@@ -193,9 +203,18 @@ def is_live(directory: Path) -> bool:
 
 def _status(summary: Mapping[str, Any], *, alive: bool, live: RunStatus | None = None) -> str:
     status: str = summary.get("status", "starting" if alive else "ready")
-    if status == "starting" and live and live.phase == RunPhase.RUNNING:  # a silent program writes no summary
-        return "running"
-    return "dead" if status in LIVE_STATUSES and not alive else status
+    if not alive:
+        return "dead" if status in LIVE_STATUSES else status
+    match live.phase if live else None:
+        case RunPhase.RECOVERING:
+            return "recovering"
+        case RunPhase.RUNNING | RunPhase.STALLED:  # a silent program writes no summary
+            return "running"
+        case RunPhase.WAITING | RunPhase.STARTING if (
+            status not in LIVE_STATUSES
+        ):  # the command before this one wrote it
+            return "starting"
+    return status
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

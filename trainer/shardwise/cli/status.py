@@ -1,6 +1,7 @@
 """`shardwise status`: a run as its directory and its leader show it. No JAX, and nothing is changed."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,7 @@ Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
 _STATUSES = {
     "starting": ("yellow", "on its way to the first step"),
     "running": ("green", "training"),
+    "recovering": ("yellow", "its processes are started again"),
     "stopped": ("yellow", "saved on request; the same command goes on"),
     "complete": ("green", ""),
     "failed": ("red", "the same command {goes_on}, once the cause is gone"),
@@ -91,9 +93,8 @@ def _table(run: RunOverview) -> Table:
 def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     """Return what a person wants to know, the first things first; text is rich markup."""
     known = run.as_json()
-    colour, meaning = meaning_of(run.status, has_saved=run.checkpoints != [])
     yield "run", f"{escape(str(known['name'] or ''))} in {escape(shown(run.directory))}"
-    yield "status", f"[{colour}]{escape(run.status)}[/]{f' ({meaning})' if meaning else ''}"
+    yield "status", _status(run)
     if known["error"]:
         yield "error", escape(known["error"])
     yield from _hosts(run.live)
@@ -116,6 +117,13 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     for label, key in (("initial digest", "initialDigest"), ("digest", "digest")):
         if known[key]:
             yield label, known[key]
+
+
+def _status(run: RunOverview) -> str:
+    colour, meaning = meaning_of(run.status, has_saved=run.checkpoints != [])
+    if run.recovery:
+        meaning = run.recovery.words(time.time())
+    return f"[{colour}]{escape(run.status)}[/]{f' ({escape(meaning)})' if meaning else ''}"
 
 
 def _evaluated(step: int, sets: Mapping[str, Mapping[str, float | None]]) -> str:

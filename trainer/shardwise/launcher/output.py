@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from shardwise.launcher.system.lines import GrowingFile, size_of
+from shardwise.launcher.system.lines import GrowingFile, GrowingLog, size_of
 from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path, trainer_logs
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunStatus
@@ -47,7 +47,7 @@ class Output:
         self._host, self._sees_events = host, sees_events
         self._path = None if sees_events else self._newest_log()
         self._events = GrowingFile(events, size_of(events))
-        self._log: GrowingFile | None = None
+        self._log: GrowingLog | None = None
         self._failing = False
 
     def show(self) -> None:
@@ -57,13 +57,13 @@ class Output:
             self._show_log()
             if event["event"] == "attempt":
                 self._end_log()
-                self._log = GrowingFile(log_path(self._directory, event["attempt"], self._host))
+                self._log = GrowingLog(log_path(self._directory, event["attempt"], self._host))
             if text := describe(event):
                 self._print(text, self._errors if event.get("code", ExitCode.OK) not in _WELL else self._console)
         if not self._sees_events and (newest := self._newest_log()) != self._path:
             self._show_log()
             self._end_log()
-            self._path, self._log = newest, GrowingFile(newest) if newest else None
+            self._path, self._log = newest, GrowingLog(newest) if newest else None
         self._show_log()
 
     def end(self) -> None:

@@ -1,12 +1,12 @@
 """The ends of the trainers' logs, as many as a page has room for."""
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shardwise.page.document import LogTail
+from shardwise.protocol.bounded_log import tail_of
 from shardwise.protocol.contract import trainer_logs
 
 MOST_LOGS = 32
@@ -28,10 +28,7 @@ def log_tails(directory: Path, ended: Mapping[int, int | None]) -> dict[str, Any
 
 
 def _tail(attempt: int, host: int, path: Path) -> LogTail:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        content = file.read(TAIL_BYTES)
+    content, size = tail_of(path, TAIL_BYTES)
     if size > TAIL_BYTES:
         content = content[content.find(b"\n") + 1 :]  # not half a line
     text = _ESCAPE_SEQUENCES.sub("", content.decode("utf-8", "replace"))

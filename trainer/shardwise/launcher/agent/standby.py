@@ -6,6 +6,7 @@ logs, which is renamed when the orders are given: a file cannot be moved to anot
 """
 
 import asyncio
+import fcntl
 import os
 import secrets
 import signal
@@ -42,6 +43,8 @@ class Standby:
         """Make the socket and the log, and no process yet."""
         log, name = tempfile.mkstemp(prefix=f".standby-{host}-{_AGENT}-", suffix=".log", dir=directory / LOGS)
         os.fchmod(log, 0o644)
+        # For all that inherit it: the file is cut under them when it has grown too large (`log_bound.py`).
+        fcntl.fcntl(log, fcntl.F_SETFL, fcntl.fcntl(log, fcntl.F_GETFL) | os.O_APPEND)
         self._log = Path(name)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)

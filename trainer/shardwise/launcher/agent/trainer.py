@@ -9,10 +9,12 @@ from pathlib import Path
 
 import psutil
 
+from shardwise.launcher.agent.log_bound import bound
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.lines import size_of
 from shardwise.launcher.system.memory_events import oom_kills
 from shardwise.launcher.system.processes import Process, readable, send_signal
+from shardwise.protocol.bounded_log import tail_of
 from shardwise.protocol.orders import SAVE_SIGNAL, STACKS_SIGNAL, STOP_SIGNAL, Orders
 from shardwise.protocol.program import ATTEMPT
 from shardwise.protocol.report import Exit
@@ -113,8 +115,12 @@ class Trainer:
         processes.end_carrying(marks | {ATTEMPT: str(self.orders.attempt)})
 
     async def wait(self) -> Exit:
-        """Wait for its end, and return how it ended."""
+        """Wait for its end, and return how it ended; keep its log within bounds meanwhile."""
+        ended = asyncio.Event()
+        bounding = asyncio.create_task(bound(self._log, ended))
         status = await self._process.wait()
+        ended.set()
+        await bounding  # the last lines are read of a log that nobody cuts
         return Exit(
             attempt=self.orders.attempt,
             code=status if status >= 0 else None,
@@ -150,12 +156,10 @@ def _cpu_seconds(pid: int) -> float:
 def tail(log: Path) -> str:
     """Return the last lines of a log."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
+        content, _ = tail_of(log, TAIL_BYTES)
     except FileNotFoundError:
         return ""
-    return "\n".join(text.splitlines()[-TAIL_LINES:])
+    return "\n".join(content.decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
 
 
 def _waiting_in(pid: int) -> str:

@@ -13,6 +13,7 @@ from shardwise.protocol.leader_record import RunResult
 _UNFINISHED = (None, "starting", "running", "failed")
 _ENDED_WELL = ("complete", "stopped")
 _OF_AN_ENDING = {"cause", "rank", "exit", "log_tail"}
+_SAID_OF_AN_END = ("status", "error", "cause", "rank", "exit", "logTail")
 
 
 def saved(message: str) -> RunResult:
@@ -60,6 +61,9 @@ def complete_summary(
     earlier one reached.
     """
     now = read_summary(directory) or {"name": name}
+    if now == before and now.get("status") not in _ENDED_WELL:
+        # A program need not write one, and then this is how the command before this one ended.
+        now = {key: value for key, value in now.items() if key not in _SAID_OF_AN_END}
     if result.code == ExitCode.SAVED and now.get("status") in (None, "starting"):
         now = dict(before) if before.get("status") in _ENDED_WELL else {**now, "status": "stopped"}
     # A trainer says itself how it ended, a program need not.

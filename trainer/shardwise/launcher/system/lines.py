@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from shardwise.protocol.bounded_log import OlderPart, content_of
+
 
 class GrowingFile:
     """What is appended to a file after its first `offset` bytes. The file need not exist yet."""
@@ -14,21 +16,45 @@ class GrowingFile:
         """Return every line that was completed since the last call, without its newline."""
         # Read again from the end of the last complete line: a trainer that restarts cuts off the half line of the one
         # that was killed (`train/metrics.py`), so bytes after that point must not be kept from one call to the next.
-        *whole, self._rest = self._read().split(b"\n")
-        self._offset += sum(len(line) + 1 for line in whole)
+        content, end = self._read()
+        *whole, self._rest = content.split(b"\n")
+        self._offset = end - len(self._rest)
         return [line.decode("utf-8", "replace") for line in whole]
 
     def rest(self) -> str:
         """Return what followed the last complete line when `lines` was last called."""
         return self._rest.decode("utf-8", "replace")
 
-    def _read(self) -> bytes:
+    def _read(self) -> tuple[bytes, int]:
+        """Return what follows, and the byte of the file at which it ends."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                return file.read()
+            content = content_of(self._path, self._offset)
         except FileNotFoundError:
-            return b""
+            content = b""
+        return content, self._offset + len(content)
+
+
+class GrowingLog(GrowingFile):
+    """A trainer's log, also while it is cut (`protocol/bounded_log.py`).
+
+    Of a log that is cut more than once between two calls, a line says where some are left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._cuts = 0
+
+    def _read(self) -> tuple[bytes, int]:
+        older = OlderPart.of(self._path)
+        if older is None or older.number == self._cuts:
+            return super()._read()
+        newest = content_of(self._path, older.kept)
+        if self._offset <= older.kept:
+            before = content_of(self._path, self._offset, older.kept - self._offset) + older.read()
+        else:
+            before = older.read(self._offset - older.kept if older.number == self._cuts + 1 else 0)
+        self._cuts = older.number
+        return before + newest, older.kept + len(newest)
 
 
 def size_of(path: Path) -> int:
