@@ -34,6 +34,7 @@ _TOPOLOGIES = {
     "eks-gpu-h200": "2x8",
     "gke-gpu-a100": "2x8",
     "gke-gpu-b200": "2x8",
+    "gke-gpu-gb200": "2x4",
     "gke-gpu-h100": "2x8",
     "gke-gpu-h100-mega": "2x8",
     "gke-gpu-h200": "2x8",
