@@ -1,8 +1,9 @@
 """Types of conditions, reasons and causes of loss, as statuses and events have them.
 
-They are part of the API: people, alerts and `kubectl wait` read them.
+They are part of the API: people, alerts and `kubectl wait` read them. docs/events.md has each of them, with what to do.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -17,6 +18,8 @@ SCHEDULED = "Scheduled"
 NOTICE_TOO_SHORT = "NoticeTooShort"
 FITS = "Fits"
 ADMITTED = "Admitted"  # its queue has; of a job with a queue
+
+CONDITIONS = (COMPLETE, FAILED, SUSPENDED, READY, STALLED, RECONCILING, SCHEDULED, NOTICE_TOO_SHORT, FITS, ADMITTED)
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 TRUE: Final = "True"
@@ -63,6 +66,42 @@ DEADLINE = "DeadlineExceeded"
 SAVED_UNEXPECTEDLY = "SavedUnexpectedly"  # the run was saved and stopped, though the operator has not asked for it
 TRAINED = "Trained"
 EXPIRED = "Expired"
+NOTICE_LONG_ENOUGH = "NoticeLongEnough"
+
+# Reasons of a run that has failed, by its exit code or its cause.
+BAD_INPUT = "BadInput"
+NON_FINITE = "NonFinite"
+OUT_OF_MEMORY = "OutOfMemory"
+STORAGE = "Storage"
+DEVICE = "Device"
+FAILURE = "Failure"
+HANG = "Hang"
+HOST_LOST = "HostLost"
+
+# What host 0 reports of a run, beside Running and Stalled.
+WAITING = "Waiting"  # for hosts
+STARTING = "Starting"
+RECOVERING = "Recovering"
+STOPPING = "Stopping"
+DONE = "Done"
+
+EventType = Literal["Normal", "Warning"]
+_NORMAL = (
+    *(QUEUED, ADMITTED, WAITING_FOR_SLICE, PLACED, STARTED, RUNNING, RECOVERED, SAVED),
+    *(EVICTED, SUSPEND_ASKED, SUSPENDED, RESUMED, COMPLETE, EXPIRED),
+)
+_WARNINGS = (
+    *(INVALID, NOT_FITTING, PREFLIGHT_FAILED, QUOTA, REFUSED, NOT_STARTED, UNSCHEDULABLE, IMAGE, CONTAINER),
+    *(STALLED, NOTICE_TOO_SHORT, LEAVING, REPLACED, RESTARTED, NODE_AVOIDED, RELOCATED, PODS_RELEASED),
+    *(SAVED_UNEXPECTEDLY, DEADLINE, BAD_INPUT, NON_FINITE, OUT_OF_MEMORY, STORAGE, DEVICE, FAILURE, HANG, HOST_LOST),
+)
+EVENTS: Mapping[str, EventType] = {**dict.fromkeys(_NORMAL, "Normal"), **dict.fromkeys(_WARNINGS, "Warning")}
+"""The type of each Event, by its reason. All others are reasons of conditions alone."""
+
+
+def event_type(reason: str) -> EventType:
+    """Return the type of an Event; of a cause of failure that only a run's own image knows, a warning."""
+    return EVENTS.get(reason, "Warning")
 
 
 class Lost(StrEnum):

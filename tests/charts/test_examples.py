@@ -69,6 +69,7 @@ def test_every_kind_is_there() -> None:
         "resume-elsewhere",
         "suspend-resume",
         "tpu-v5e-finetune-llama",
+        "tpu-v5e-queued",
         "tpu-v5e-single-host",
         "tpu-v5p-long-sequences",
         "tpu-v5p-multi-host",

@@ -1,11 +1,13 @@
 """The values by which a platform team fits the chart to its cluster, each against what it changes."""
 
 import json
+import os
 from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, Helm, named, operator_of
+from tests.charts.helm import CHARTS, ROOT, Helm, named, operator_of
+from tests.cluster.programs import programs
 from typer.testing import CliRunner
 
 from shardwise.job.accelerators import class_of
@@ -14,6 +16,7 @@ from shardwise_operator.observe.pod_defaults import read_pod_defaults
 from shardwise_operator.runtime.tracing import checked_endpoint
 
 JSON = "--set-json"
+KUSTOMIZE = ROOT / "examples" / "kustomize"
 
 
 @pytest.mark.parametrize(
@@ -182,3 +185,30 @@ def test_everything_at_once_is_yaml(helm: Helm) -> None:
     assert deployment["metadata"]["labels"]["team"] == "1"
     (argument,) = [w for w in operator_of(objects)["containers"][0]["args"] if w.startswith("--pod-defaults=")]
     assert yaml.safe_load(argument.removeprefix("--pod-defaults=")) == {"annotations": json.loads(odd)}
+
+
+def test_the_example_of_a_post_renderer(helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It adds to the ServiceMonitor what the chart has no value for, and changes nothing else."""
+    monkeypatch.setenv("HELM_PLUGINS", str(KUSTOMIZE.parent))
+    monkeypatch.setenv("PATH", f"{programs()}{os.pathsep}{os.environ['PATH']}")  # it calls kubectl
+    # The chart makes another key each time, so it is named one.
+    words = ("--set", "metrics.serviceMonitor.create=true", "--set", "key.existingSecret=key")
+    plain = helm.render("shardwise", *words)
+    changed = helm.render("shardwise", *words, "--post-renderer", "kustomize")
+
+    (endpoint,) = named(plain, "ServiceMonitor", "shardwise")["spec"]["endpoints"]
+    endpoint["relabelings"] = [{"targetLabel": "cluster", "replacement": "training-eu"}]
+    endpoint["metricRelabelings"] = [{"sourceLabels": ["__name__"], "regex": "process_.*", "action": "drop"}]
+    assert _sorted(changed) == _sorted(plain)
+
+
+def test_the_page_shows_the_kustomization() -> None:
+    """docs/kubernetes.md has it as it stands, without the comment above it."""
+    text = (KUSTOMIZE / "kustomization.yaml").read_text(encoding="utf-8")
+    shown = text[text.index("apiVersion") :]
+
+    assert f"```yaml\n{shown}```" in (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+
+
+def _sorted(objects: list[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(each, sort_keys=True) for each in objects)

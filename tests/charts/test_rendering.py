@@ -9,6 +9,8 @@ import yaml
 from tests.charts.helm import CHARTS, Helm, Object, named
 from tests.operator.test_job_metrics import SERVED
 
+from shardwise.protocol.pods import CONTRACT
+
 Golden = Callable[[str, str], None]
 
 CHART = CHARTS / "shardwise"
@@ -262,3 +264,11 @@ def _rules(objects: list[Object]) -> list[dict[str, Any]]:
     found = [rule for item in objects if item["kind"] in {"ClusterRole", "Role"} for rule in item["rules"]]
     assert found
     return found
+
+
+def test_the_notes_name_the_contract_of_the_pods(helm: Helm) -> None:
+    """By it one knows before an upgrade whether jobs have to be suspended; the command in the notes prints it."""
+    notes = helm("install", "other", CHART, "-n", "elsewhere", "--dry-run=client").partition("NOTES:")[2]
+
+    assert f"made by contract {CONTRACT}." in notes
+    assert "helm install other CHART -n elsewhere --dry-run=client | grep 'by contract'" in notes

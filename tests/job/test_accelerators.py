@@ -51,6 +51,7 @@ spec:
         ("eks-gpu-h100", "4x8", 4, 8),
         ("eks-gpu-h200", "4x8", 4, 8),
         ("gke-gpu-b200", "4x8", 4, 8),
+        ("gke-gpu-gb200", "4x4", 4, 4),
         ("gke-gpu-h100", "4x8", 4, 8),
         ("gke-gpu-h100-mega", "4x8", 4, 8),
         ("gke-gpu-h200", "2x8", 2, 8),

@@ -94,6 +94,8 @@ ROWS = (
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),
     Row("gke-gpu-b200", "1x8", 1, ("mesh.tensor=2",)),
     Row("gke-gpu-b200", "1x8", 2),
+    Row("gke-gpu-gb200", "1x4", 1, ("mesh.tensor=2",)),
+    Row("gke-gpu-gb200", "1x4", 2),
     Row("gke-gpu-h100", "1x8"),
     Row("gke-gpu-h100", "1x8", 2, ("mesh.tensor=4", "model.remat=none")),
     Row("gke-gpu-h100-mega", "1x8"),

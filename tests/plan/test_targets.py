@@ -28,7 +28,7 @@ HOSTS = "hosts: {max: 2, maxDevices: 8}"
         ("tpu", CHIPS, "the class own does not say what to compile for: it has no compiler.target"),
         ("tpu", f"{CHIPS}\n  compiler: {{target: v6e}}", "a plan knows hosts of 1, 4, 8 chips, and own has 2"),
         ("gpu", HOSTS, "the class own does not say what to compile for: it has no compiler.target"),
-        ("gpu", f"{HOSTS}\n  compiler: {{target: b300}}", "given b300, expected a100, b200, h100, h200, l4"),
+        ("gpu", f"{HOSTS}\n  compiler: {{target: b300}}", "given b300, expected a100, b200, gb200, h100, h200, l4"),
     ],
 )
 def test_a_class_that_cannot_be_compiled_for_is_told(

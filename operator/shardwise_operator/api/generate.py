@@ -1,7 +1,7 @@
 """Write the generated parts of the chart: `python -m shardwise_operator.api.generate` in the root of the tree.
 
-The CRDs go to `charts/shardwise/crds`, the built-in classes and the admission policy to `charts/shardwise/files`. A
-test holds that what is checked in is what this writes.
+The CRDs go to `charts/shardwise/crds`, the built-in classes, the admission policy and the number of the pods' contract
+to `charts/shardwise/files`. A test holds that what is checked in is what this writes.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import yaml
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.load import as_data
+from shardwise.protocol.pods import CONTRACT
 from shardwise_operator.api.crds import crds
 from shardwise_operator.api.policy import policy
 
@@ -29,6 +30,7 @@ def files() -> Iterator[tuple[str, str]]:
         yield f"files/classes/{name}.yaml", _text(as_data(accelerator))
     for name, manifest in policy().items():
         yield f"files/policy/{name}.yaml", _text(manifest)
+    yield "files/contract.yaml", _text({"contract": CONTRACT})
 
 
 def main() -> None:

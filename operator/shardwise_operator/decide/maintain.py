@@ -58,4 +58,4 @@ def _events(before: State, after: State) -> Iterator[Event]:
     for kind in (STALLED, NOTICE_TOO_SHORT):
         known, latest = before.condition(kind), after.condition(kind)
         if latest and latest.status == TRUE and not (known and known.status == TRUE):
-            yield Event("Warning", kind, latest.message)
+            yield Event(kind, latest.message)

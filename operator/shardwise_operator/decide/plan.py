@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
+from shardwise_operator.reasons import EventType, event_type
 from shardwise_operator.runtime.kinds import Kind
 
 
@@ -51,11 +52,15 @@ class Delete:
 
 @dataclass(frozen=True)
 class Event:
-    """An Event about the job, sent once its status is written. `type` is Normal or Warning."""
+    """An Event about the job, sent once its status is written."""
 
-    type: str
     reason: str
     message: str
+
+    @property
+    def type(self) -> EventType:
+        """Return Normal or Warning, by the reason."""
+        return event_type(self.reason)
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Plan:
     def warning(cls, state: State, reason: str, message: str) -> "Plan":
         """Return the plan of a state with this reason and message, which are a warning too."""
         state = replace(state, reason=reason, message=message)
-        return cls(state=state, events=(Event("Warning", reason, message),))
+        return cls(state=state, events=(Event(reason, message),))
 
 
 class Policy(Protocol):

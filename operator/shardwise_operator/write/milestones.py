@@ -14,7 +14,7 @@ from shardwise_operator.reasons import FALSE, TRUE, Lost
 from shardwise_operator.runtime.kinds import Object, condition_of
 
 _FAULTS = (reasons.UNSCHEDULABLE, reasons.IMAGE, reasons.CONTAINER, reasons.QUOTA, reasons.REFUSED)
-_WAITS = {reasons.WAITING_FOR_SLICE: "Normal", **dict.fromkeys(_FAULTS, "Warning")}
+_WAITS = (reasons.WAITING_FOR_SLICE, *_FAULTS)
 
 
 def milestones(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
@@ -26,22 +26,22 @@ def milestones(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
     saved = after.get("checkpoint", {})
     if saved.get("step", -1) > before.get("checkpoint", {}).get("step", -1):
         seconds = f" in {saved['seconds']} s" if "seconds" in saved else ""
-        yield Event("Normal", reasons.SAVED, f"a checkpoint of step {saved['step']}{seconds}")
+        yield Event(reasons.SAVED, f"a checkpoint of step {saved['step']}{seconds}")
 
 
 def _waits(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
     known, latest = _scheduled(before), _scheduled(after)
     reason = latest.get("reason", "")
     if reason != known.get("reason") and reason in _WAITS:
-        yield Event(_WAITS[reason], reason, latest.get("message", ""))
+        yield Event(reason, latest.get("message", ""))
 
 
 def _queue(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
     known, latest = (condition_of({"status": status}, reasons.ADMITTED) for status in (before, after))
     if latest.get("status") == TRUE != known.get("status"):
-        yield Event("Normal", reasons.ADMITTED, latest["message"])
+        yield Event(reasons.ADMITTED, latest["message"])
     elif latest.get("status") == FALSE and latest.get("reason") == reasons.QUEUED and not known:
-        yield Event("Normal", reasons.QUEUED, latest["message"])
+        yield Event(reasons.QUEUED, latest["message"])
 
 
 def _progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
@@ -50,11 +50,11 @@ def _progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[E
     progress, hosts = after.get("progress", {}), after.get("hosts", {}).get("of", 0)
     if phase == Phase.RUNNING and was != phase:
         step = f"step {progress['step']} of {progress['of']}" if {"step", "of"} <= progress.keys() else "the first step"
-        yield Event("Normal", reasons.RECOVERED if was == Phase.RECOVERING else reasons.RUNNING, f"training: {step}")
+        yield Event(reasons.RECOVERED if was == Phase.RECOVERING else reasons.RUNNING, f"training: {step}")
     elif phase == Phase.STARTING and was != phase:
-        yield Event("Normal", reasons.STARTED, f"all {hosts} hosts run")
+        yield Event(reasons.STARTED, f"all {hosts} hosts run")
     elif _scheduled(after).get("status") == TRUE != _scheduled(before).get("status"):
-        yield Event("Normal", reasons.PLACED, f"each of the {hosts} hosts has a node")
+        yield Event(reasons.PLACED, f"each of the {hosts} hosts has a node")
 
 
 def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
@@ -64,7 +64,7 @@ def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
             after.get(name, {}).get(cause, 0) - before.get(name, {}).get(cause, 0) for name in ("restarts", "losses")
         )
         if more > lost and cause != Lost.HOST_LOST:
-            yield Event("Warning", reasons.RESTARTED, f"the trainers ended and start again: {cause} ({count} so far)")
+            yield Event(reasons.RESTARTED, f"the trainers ended and start again: {cause} ({count} so far)")
 
 
 def _scheduled(status: Mapping[str, Any]) -> Object:

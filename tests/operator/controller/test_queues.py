@@ -2,19 +2,26 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.cluster.commands import wait
 from tests.operator.living import EVICTED
 from tests.operator.operating import MERGE, Place
 from tests.operator.queues import ManyAgents, Queues, queued_job
+
+from shardwise_operator.runtime.kinds import condition_of
 
 PODS = ("job-0-0-0", "job-0-1-0")
 AGAIN = ("job-0-0-1", "job-0-1-1")
 _MANY_SECONDS = 180.0  # twenty jobs on a busy machine
 _COLLECTED_SECONDS = 120.0  # the garbage collector seeks new kinds rarely
 Make = Callable[..., Queues]
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "kueue" / "queue.yaml"
+JOB = ROOT / "examples" / "kubernetes" / "tpu-v5e-queued.yaml"
 
 
 def _reason(place: Place, name: str = "job") -> str:
@@ -166,3 +173,31 @@ def _age(place: Place, name: str) -> None:
     """Have a job look as if it had run, and saved nothing, for two hours."""
     path = place.path("trainingjobs", f"{name}/status", "apis/shardwise.dev/v1alpha1")
     place.client.request("PATCH", path, {"status": {"runTime": "2020-01-01T00:00:00Z"}}, MERGE)
+
+
+@pytest.mark.usefixtures("queues")
+def test_the_example_of_a_queue_admits_the_example_of_a_job(place: Place) -> None:
+    """queue.yaml of the examples, in this namespace, has quota for tpu-v5e-queued.yaml, whose pod gets its flavor."""
+    text = EXAMPLE.read_text(encoding="utf-8").replace("namespace: training", f"namespace: {place.namespace}")
+    place.client.kubectl("apply", "--server-side", "--filename=-", stdin=text)
+    place.client.kubectl("create", "serviceaccount", "trainer", "--namespace", place.namespace)
+    place.client.kubectl("apply", "--namespace", place.namespace, "--filename", JOB)
+    place.until("its admission", lambda: condition_of(place.job("tpu-v5e-queued"), "Admitted").get("status") == "True")
+    place.until("its pod", lambda: place.pods("tpu-v5e-queued"))
+    (pod,) = place.pods("tpu-v5e-queued").values()
+
+    admitted = condition_of(place.job("tpu-v5e-queued"), "Admitted")["message"]
+    assert admitted.startswith("by ClusterQueue research")
+    (flavor, *_) = yaml.safe_load_all(text)
+    assert flavor["spec"]["nodeLabels"].items() <= pod["spec"]["nodeSelector"].items()
+    place.delete("tpu-v5e-queued")
+    place.client.kubectl("delete", "--wait=false", "--filename=-", stdin=text)
+
+
+def test_the_page_shows_the_example_of_a_queue() -> None:
+    """docs/queues.md has the objects of queue.yaml as they stand there, and the job's label names its queue."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+
+    assert f"```yaml\n{text[text.index('apiVersion') :]}```" in (ROOT / "docs" / "queues.md").read_text(
+        encoding="utf-8"
+    )

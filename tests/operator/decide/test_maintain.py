@@ -211,7 +211,7 @@ def test_a_notice_is_told_when_it_is_heard() -> None:
 
     plan = _maintain(_settled(pod(), pod("0-1"), poll=poll, nodes=nodes))
 
-    told = Event("Warning", LEAVING, "about to be taken down, so a save is asked for: node-0-1 (host 0-1)")
+    told = Event(LEAVING, "about to be taken down, so a save is asked for: node-0-1 (host 0-1)")
     assert plan.steps == (RequestSave("10.0.0.1", {"0-1": "node-0-1"}, told),)
     assert plan.events == ()
     assert plan.state.leaving == {}

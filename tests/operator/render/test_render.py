@@ -34,6 +34,7 @@ _TOPOLOGIES = {
     "eks-gpu-h200": "2x8",
     "gke-gpu-a100": "2x8",
     "gke-gpu-b200": "2x8",
+    "gke-gpu-gb200": "2x4",
     "gke-gpu-h100": "2x8",
     "gke-gpu-h100-mega": "2x8",
     "gke-gpu-h200": "2x8",
@@ -457,3 +458,22 @@ def test_a_short_key_is_refused(tmp_path: Path) -> None:
 def _env(observed: Observed, host: str) -> list[dict[str, Any]]:
     env: list[dict[str, Any]] = pod_manifest(observed, host, Place())["spec"]["containers"][0]["env"]
     return env
+
+
+def test_a_claim_of_devices_goes_to_the_trainer() -> None:
+    """A template may name a claim, as of a ComputeDomain, beside the class's devices; its variable is the job's."""
+    claims = [{"name": "channel", "resourceClaimTemplateName": "domain-channel"}]
+    variable = {"name": "NCCL_MNNVL_ENABLE", "value": "1"}
+    job = asking(
+        manifest(hardware={"accelerator": "gke-gpu-gb200", "topology": "2x4"}),
+        agent={"resources": {"claims": [{"name": "channel"}]}, "env": [variable]},
+        resourceClaims=claims,
+    )
+    made_of = snapshot(job)
+    pod = pod_manifest(seen(begun(hosts=made_of.hosts), made_of=made_of), "0-0", Place())
+    (agent,) = [each for each in pod["spec"]["containers"] if each["name"] == "agent"]
+
+    assert pod["spec"]["resourceClaims"] == claims
+    assert agent["resources"]["claims"] == [{"name": "channel"}]
+    assert agent["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    assert [each for each in agent["env"] if each["name"] == variable["name"]] == [variable]

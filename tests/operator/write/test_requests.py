@@ -12,7 +12,7 @@ from shardwise_operator.write.requests import Requests
 
 KEY = ("default", "job")
 TARGET = Target(pod="", address="192.0.2.1", tokens=("secret",))
-SAVE = RequestSave("192.0.2.1", {"0-0": "node-a"}, Event("Warning", "NodeLeaving", "going"))
+SAVE = RequestSave("192.0.2.1", {"0-0": "node-a"}, Event("NodeLeaving", "going"))
 SECONDS = 300.0  # before a test gives up; nothing is measured with it
 
 

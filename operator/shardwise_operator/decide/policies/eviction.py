@@ -27,7 +27,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return new_round.queued_again(seen, EVICTED, f"{message}; {left}" if left else message, now)
     state, events = seen.state, tuple[Event, ...]()
     if state.phase != Phase.SUSPENDING:
-        events = (Event("Normal", EVICTED, f"{message}: the job saves, then waits in its queue again"),)
+        events = (Event(EVICTED, f"{message}: the job saves, then waits in its queue again"),)
         state = replace(state, phase=Phase.SUSPENDING, not_before=None, stop_asked_at=now)
     assert state.stop_asked_at is not None
     steps = stop_steps(seen, state.stop_asked_at, now)

@@ -26,7 +26,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     assert completed_at is not None
     expires_at = None if seen.ttl_seconds is None else completed_at + seen.ttl_seconds
     if expires_at is not None and now >= expires_at:
-        gone = Event("Normal", EXPIRED, f"deleted {seen.ttl_seconds:g} s after it finished, as ttlAfterFinished asks")
+        gone = Event(EXPIRED, f"deleted {seen.ttl_seconds:g} s after it finished, as ttlAfterFinished asks")
         return Plan(state=seen.state, steps=(Delete(TRAINING_JOBS, seen.name, seen.uid),), events=(gone,))
     lingering = [pod for pod in seen.pods if (pod.lingers or not pod.ended) and pod.deleting_at is None]
     waits = [expires_at - now] if expires_at is not None else []

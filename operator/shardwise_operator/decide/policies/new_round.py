@@ -40,7 +40,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     state = preflight.begin(seen, state, now)
     if state.planning:
         state = state.renewed((PLAN,))
-    events = (Event("Normal", RESUMED, f"round {number}"),) if resumed else ()
+    events = (Event(RESUMED, f"round {number}"),) if resumed else ()
     return Plan(state=state.with_condition(READY, FALSE, reason, "", now=now), events=events)
 
 
@@ -83,4 +83,4 @@ def _anew(state: State, number: int, hosts: Iterable[str], reason: str, now: flo
 def _invalid(seen: Observed, now: float) -> Plan:
     state = seen.state.at(seen.state.phase, FALSE, INVALID, seen.problem, now=now)
     known = seen.state.reason == INVALID and seen.state.message == seen.problem
-    return Plan(state=state, events=() if known else (Event("Warning", INVALID, seen.problem),))
+    return Plan(state=state, events=() if known else (Event(INVALID, seen.problem),))

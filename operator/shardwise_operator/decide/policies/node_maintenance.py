@@ -35,7 +35,7 @@ def save_request(seen: Observed, now: float) -> RequestSave | None:
         return None
     if status is None or status.phase != _STEPPING:
         return None
-    return RequestSave(leader.address, wanted, Event("Warning", LEAVING, _message(wanted)))
+    return RequestSave(leader.address, wanted, Event(LEAVING, _message(wanted)))
 
 
 def leaving(seen: Observed) -> Mapping[str, str]:

@@ -56,4 +56,4 @@ def _give_back(seen: Observed, now: float) -> Plan:
     )
     message = f"{ran}; hosts and quota are given back, and the job queues again in {wait:.0f} s"
     state = state.at(Phase.PENDING, FALSE, NOT_STARTED, message, now=now)
-    return Plan(state=state, events=(Event("Warning", NOT_STARTED, message),))
+    return Plan(state=state, events=(Event(NOT_STARTED, message),))

@@ -6,9 +6,7 @@ sooner.
 
 from shardwise_operator.decide.plan import Plan, never
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.reasons import FALSE, NOTICE_TOO_SHORT, TRUE
-
-_LONG_ENOUGH = "NoticeLongEnough"
+from shardwise_operator.reasons import FALSE, NOTICE_LONG_ENOUGH, NOTICE_TOO_SHORT, TRUE
 
 wake = never
 
@@ -23,7 +21,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     if save_seconds <= notice_seconds:
         if state.condition(NOTICE_TOO_SHORT) is None:
             return None
-        return Plan(state=state.with_condition(NOTICE_TOO_SHORT, FALSE, _LONG_ENOUGH, "", now=now))
+        return Plan(state=state.with_condition(NOTICE_TOO_SHORT, FALSE, NOTICE_LONG_ENOUGH, "", now=now))
     message = (
         f"the last save took {save_seconds:.1f} s, and {giver} gives {notice_seconds:.0f} s: "
         "a pod that is told to go loses the steps since the last checkpoint"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.pods import TerminationRecord
+from shardwise_operator import reasons
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.policies import deadline, new_round, start_timeout
@@ -18,12 +19,12 @@ from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import COMPLETE, DEADLINE, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRAINED, TRUE, Lost
 
 OUTCOMES = {
-    ExitCode.USAGE: "BadInput",
-    ExitCode.BAD_INPUT: "BadInput",
-    ExitCode.NONFINITE: "NonFinite",
-    ExitCode.OUT_OF_MEMORY: "OutOfMemory",
-    ExitCode.STORAGE: "Storage",
-    ExitCode.DEVICE: "Device",
+    ExitCode.USAGE: reasons.BAD_INPUT,
+    ExitCode.BAD_INPUT: reasons.BAD_INPUT,
+    ExitCode.NONFINITE: reasons.NON_FINITE,
+    ExitCode.OUT_OF_MEMORY: reasons.OUT_OF_MEMORY,
+    ExitCode.STORAGE: reasons.STORAGE,
+    ExitCode.DEVICE: reasons.DEVICE,
 }
 """The reason of a job that failed, by the exit code of its run."""
 
@@ -76,7 +77,7 @@ def _complete(seen: Observed, record: TerminationRecord, now: float) -> Plan:
     message = f"{record.steps} steps"
     state = replace(seen.state, phase=Phase.COMPLETE, reason=TRAINED, message="", completed_at=now, not_before=None)
     state = state.with_condition(COMPLETE, TRUE, TRAINED, message, now=now).at_rest(TRAINED, now=now)
-    return Plan(state=state, events=(Event("Normal", COMPLETE, message),))
+    return Plan(state=state, events=(Event(COMPLETE, message),))
 
 
 def _reason(record: TerminationRecord) -> str:

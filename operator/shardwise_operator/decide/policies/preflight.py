@@ -94,7 +94,7 @@ def _judged(seen: Observed, verdict: Verdict, now: float) -> Plan:
     finding, status, reason = _FINDINGS[verdict.fits]
     state = replace(_without_pod(seen.state, now), preflight=replace(seen.state.preflight, finding=finding))
     state = state.with_condition(reasons.FITS, status, reason, verdict.words, now=now)
-    events = (Event("Warning", reasons.NOT_FITTING, verdict.words),) if finding == Finding.NOT_FITTING else ()
+    events = (Event(reasons.NOT_FITTING, verdict.words),) if finding == Finding.NOT_FITTING else ()
     return Plan(state=replace(state, reason=reason, message=verdict.words), events=events)
 
 

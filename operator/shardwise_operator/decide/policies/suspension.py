@@ -27,7 +27,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return _suspended(seen, now)
     state, events = seen.state, tuple[Event, ...]()
     if phase != Phase.SUSPENDING:
-        events = (Event("Normal", SUSPEND_ASKED, "the job saves, then its pods go"),)
+        events = (Event(SUSPEND_ASKED, "the job saves, then its pods go"),)
         state = replace(state, phase=Phase.SUSPENDING, reason=SAVING, message="", not_before=None, stop_asked_at=now)
         state = state.with_condition(SUSPENDED, FALSE, SAVING, "", now=now)
     assert state.stop_asked_at is not None
@@ -40,4 +40,4 @@ def _suspended(seen: Observed, now: float) -> Plan:
     state = replace(seen.state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED, message=left, pods={}, stop_asked_at=None)
     state = state.with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, left, now=now).at_rest(SUSPENDED, now=now)
     steps = tuple(Delete(PODS, pod.name, pod.uid) for pod in seen.pods if pod.deleting_at is None)
-    return Plan(state=state, steps=steps, events=(Event("Normal", SUSPENDED, "spec.suspend is true"),))
+    return Plan(state=state, steps=steps, events=(Event(SUSPENDED, "spec.suspend is true"),))
