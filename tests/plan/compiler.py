@@ -45,7 +45,9 @@ _OTHERS: Mapping[str, Lower] = {
         program, program.layout.whole_over_data(), 2 * num_parts(program), Sampling(temperature=0.8, top_p=0.9)
     ),
 }
-_COMPILERS = Path(__file__).parents[2] / "requirements" / "plan.txt"
+_LOCK = Path(__file__).parents[2] / "requirements" / "plan.txt"
+_COMPILERS = ("jax==", "jaxlib==", "jax-cuda", "libtpu", "nvidia-")
+"""Distributions whose release decides what comes of a program: their names begin so."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,9 @@ def _key(program: Program, lowered: jax.stages.Lowered, *more: str | None) -> st
     options = [program.compiler_options(), program.compiler_options(runs_once=True), program.config.attention, more]
     flags = os.environ.get("LIBTPU_INIT_ARGS")  # XLA_FLAGS has how many devices stand in, and the options have the rest
     sources = [Path(module.__file__ or "") for module in (collectives, hlo, scores)]
-    texts = [path.read_text(encoding="utf-8") for path in (*sources, _COMPILERS)]
-    parts = [lowered.as_text(), repr(devices), repr(options), repr(flags), *texts]
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    releases = [line.split()[0] for line in _LOCK.read_text("utf-8").splitlines() if line.startswith(_COMPILERS)]
+    parts = [lowered.as_text(), repr(devices), repr(options), repr(flags), *texts, *releases]
     return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
