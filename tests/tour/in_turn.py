@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from book.cells import Cell, parse
-from shardwise.train.jax_private import load_in_order
 
 HELD = ""
 """The outcome of a version in which no assertion failed."""
@@ -41,6 +40,7 @@ class Tour:
         """
         printed = io.StringIO()
         for cell in cells:
+            _load_in_order()
             code = compile("\n" * (cell.line - 1) + cell.text, self._module.__file__ or "", "exec")
             try:
                 with contextlib.redirect_stdout(printed):
@@ -75,6 +75,14 @@ class Tour:
         return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves)
 
 
+def _load_in_order() -> None:
+    """Once the tour has imported JAX: what other tests have compiled comes from JAX's own cache."""
+    if "jax" in sys.modules:
+        from shardwise.train.jax_private import load_in_order  # noqa: PLC0415  it would import JAX before the tour does
+
+        load_in_order()
+
+
 def _forget_peak() -> None:
     """Begin the peak of the resident set anew, which would be that of the versions before (Linux alone can)."""
     if sys.platform == "linux":
@@ -95,7 +103,6 @@ def _configure(before: dict[str, Any]) -> None:
 
 def main(path: Path, results: Path, versions: list[tuple[str, str]]) -> None:
     """Run the tour and its broken versions; each outcome is written as soon as it is known."""
-    load_in_order()  # what other tests have compiled comes from JAX's own cache
     cells = parse(path.read_text(encoding="utf-8"))
     outcomes: dict[str, tuple[str, str]] = {}
     waiting = [(idea, source, parse(source)) for idea, source in versions]
