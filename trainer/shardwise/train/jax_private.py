@@ -16,7 +16,7 @@ which the kernel's own gradient would take. The public alternative calls the ker
 nothing promises. The order of its collectives is put back there (docs/decisions/0049-order-of-kept-programs.md). The
 public alternative is to compile at each start: 22 s instead of 0.6 s for the tiny preset on two hosts.
 
-When an upgrade breaks something here, `tests/train/test_jax_private.py` says what.
+When an upgrade breaks something here, `tests/train/test_jax_private.py` and `test_kept_order.py` say what.
 """
 
 import re
