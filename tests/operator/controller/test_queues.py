@@ -132,7 +132,7 @@ def test_a_workload_that_a_person_takes_away_stops_the_job(
             made.change("job", {"spec": {"active": False}})
             place.until("it to wait", lambda: place.status()["round"] == 1 and _reason(place) == "Evicted")
             place.until("its quota to be free", lambda: made.condition("job", "QuotaReserved")["status"] == "False")
-            assert place.pods() == {}
+            place.until("its pods, which have ended, to be gone", lambda: place.pods() == {})
             made.change("job", {"spec": {"active": True}})
         else:
             made.delete("job")
