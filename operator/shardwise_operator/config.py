@@ -22,6 +22,7 @@ class Settings:
         poll_seconds: the shortest time between two polls of a job's host 0.
         tokens: makes the tokens of every job.
         pod_defaults: what the pods of every job have, unless its template says otherwise.
+        ttl_after_finished: how long a finished job is kept that does not say so itself; None, for good.
         job_network_policies: whether each job gets a NetworkPolicy of its own; if not, its namespace has one for all.
         kueue: whether jobs may wait in the queues of Kueue, which must be there.
         kueue_priority_boost: whether a job's priority there rises with the age of its newest checkpoint.
@@ -35,6 +36,7 @@ class Settings:
     poll_seconds: float
     tokens: Tokens
     pod_defaults: PodDefaults = NO_DEFAULTS
+    ttl_after_finished: str | None = None
     job_network_policies: bool = True
     kueue: bool = False
     kueue_priority_boost: bool = False

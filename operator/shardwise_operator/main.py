@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from shardwise.job.quantity import Duration
 from shardwise_operator import __version__
 from shardwise_operator.config import Settings, read_key
 from shardwise_operator.controller import JobController
@@ -77,6 +78,9 @@ def run(  # noqa: PLR0913  the options of the command
         bool, typer.Option(help="Have the scheduler place a job's pods all at once or not at all.")
     ] = False,
     pod_defaults: Annotated[str, typer.Option(help="JSON: what the pods of every job have unless it says so.")] = "{}",
+    ttl_after_finished: Annotated[
+        str, typer.Option(help="How long a finished job is kept that does not say so, such as 7d; empty, for good.")
+    ] = "",
     qps: Annotated[float, typer.Option(min=1, help="Requests to the API server a second, over time.")] = 300,
     burst: Annotated[int, typer.Option(min=1, help="Requests to the API server at once.")] = 600,
     metrics_address: Annotated[str, typer.Option(help="Where /metrics is served, as host:port.")] = ":8080",
@@ -102,6 +106,7 @@ def run(  # noqa: PLR0913  the options of the command
         poll_seconds=poll_seconds,
         tokens=read_key(key_file),
         pod_defaults=read_pod_defaults(pod_defaults),
+        ttl_after_finished=_duration(ttl_after_finished),
         job_network_policies=job_network_policies,
         kueue=kueue,
         kueue_priority_boost=kueue_priority_boost,
@@ -155,6 +160,14 @@ def _checked(tracing_endpoint: str) -> str:
         return checked_endpoint(tracing_endpoint) if tracing_endpoint else ""
     except ValueError as error:
         raise SystemExit(f"--tracing-endpoint (tracing.endpoint in the chart): {error}") from error
+
+
+def _duration(ttl_after_finished: str) -> str | None:
+    """Return the duration, None without one; end the process if it is none."""
+    try:
+        return str(Duration(ttl_after_finished)) if ttl_after_finished else None
+    except ValueError as error:
+        raise SystemExit(f"--ttl-after-finished (ttlAfterFinished in the chart): {error}") from error
 
 
 def _check_gangs(api: Api, namespace: str) -> None:

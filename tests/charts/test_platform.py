@@ -98,14 +98,21 @@ def test_a_collector_of_spans(helm: Helm) -> None:
 def test_defaults_of_training_pods(helm: Helm) -> None:
     """The operator reads what the chart writes; without values there is no such argument."""
     given: dict[str, Any] = {"labels": {"team": "ml"}, "serviceAccountName": "trainer", "userOfNamespace": True}
-    given["imagePullSecrets"] = [{"name": "registry"}]
+    given |= {"imagePullSecrets": [{"name": "registry"}], "tolerations": [{"key": "ml", "operator": "Exists"}]}
+    given |= {"env": {"A": "b"}, "nodeSelector": {"pool": "ml"}}
     (container,) = operator_of(helm.render("shardwise", JSON, f"trainingPods={json.dumps(given)}"))["containers"]
     (argument,) = [word for word in container["args"] if word.startswith("--pod-defaults=")]
     defaults = read_pod_defaults(argument.removeprefix("--pod-defaults="))
 
     assert defaults.below({}) == {
         "metadata": {"labels": {"team": "ml"}},
-        "spec": {"imagePullSecrets": [{"name": "registry"}], "serviceAccountName": "trainer"},
+        "spec": {
+            "nodeSelector": {"pool": "ml"},
+            "containers": [{"name": "agent", "env": [{"name": "A", "value": "b"}]}],
+            "tolerations": [{"key": "ml", "operator": "Exists"}],
+            "imagePullSecrets": [{"name": "registry"}],
+            "serviceAccountName": "trainer",
+        },
     }
     assert defaults.user_of_namespace
     assert "--pod-defaults" not in str(operator_of(helm.render("shardwise")))

@@ -89,7 +89,7 @@ class Observer:
 
     def observe(self, job: Object, poll: Poll | None, now: float) -> Observed:
         """Observe a job, given as it is in the cache."""
-        known = _without_children(job)
+        known = _without_children(job, self._settings.ttl_after_finished)
         if known.state.finished:
             # Nothing but its pods in the cache and its time to live decide what follows. There may be thousands of such
             # jobs, and after a failover all are looked at.
@@ -217,7 +217,7 @@ class _Results(Generic[T]):
         self._known.pop(key, None)
 
 
-def _without_children(job: Object) -> Observed:
+def _without_children(job: Object, default_ttl: str | None) -> Observed:
     metadata, status = job["metadata"], job.get("status", {})
     saved = status.get("checkpoint", {})
     return Observed(
@@ -226,7 +226,7 @@ def _without_children(job: Object) -> Observed:
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
         deleting="deletionTimestamp" in metadata,
-        ttl_seconds=_seconds(job["spec"].get("ttlAfterFinished")),
+        ttl_seconds=_seconds(job["spec"].get("ttlAfterFinished") or default_ttl),
         state=read_state(status),
         saved_step=saved.get("step"),
         saved_at=seconds_of(saved["time"]) if "time" in saved else None,

@@ -3,18 +3,30 @@
 It becomes a part of the round's snapshot, as the job and its class do: a change of it changes no pod of a running job.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from shardwise.job.document import parse_document
+from shardwise.job.load import as_data
 from shardwise.job.spec.base import Annotations, MarkKey
-from shardwise.job.spec.pod import LabelValue
+from shardwise.job.spec.pod import LabelValue, Toleration, VariableName
 from shardwise.job.validate import validate_as
+from shardwise.protocol.pods import AGENT, OWN_VARIABLE_PREFIXES
 from shardwise.protocol.strict_model import StrictModel
+from shardwise.protocol.text import any_of
 
 _Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+def _free(name: str) -> str:
+    if name.startswith(OWN_VARIABLE_PREFIXES):
+        raise ValueError(f"expected a name that does not begin with {any_of(OWN_VARIABLE_PREFIXES)}")
+    return name
+
+
+_Variable = Annotated[VariableName, AfterValidator(_free)]
 
 
 class SecretReference(StrictModel):
@@ -28,6 +40,15 @@ class PodDefaults(StrictModel):
 
     labels: dict[MarkKey, LabelValue] = Field(default_factory=dict, max_length=64, description="Labels.")
     annotations: Annotations = Field(default_factory=dict, max_length=64, description="Annotations.")
+    env: dict[_Variable, Annotated[str, Field(max_length=32768)]] = Field(
+        default_factory=dict, max_length=64, description="Variables of the trainers, over those of the class."
+    )
+    node_selector: dict[MarkKey, LabelValue] = Field(
+        default_factory=dict, max_length=64, description="Labels of the nodes, beside those that the class asks for."
+    )
+    tolerations: tuple[Toleration, ...] = Field(
+        (), strict=False, max_length=16, description="Taints that the pods may ignore, beside the job's own."
+    )
     image_pull_secrets: tuple[SecretReference, ...] = Field(
         (), strict=False, max_length=16, description="Secrets that open registries, beside the job's own."
     )
@@ -39,9 +60,14 @@ class PodDefaults(StrictModel):
     def below(self, template: Mapping[str, Any]) -> dict[str, Any]:
         """Return a job's PodTemplateSpec with these defaults below it."""
         metadata, spec = dict(template.get("metadata", {})), dict(template.get("spec", {}))
-        for field, marks in (("labels", self.labels), ("annotations", self.annotations)):
-            if marks:
-                metadata[field] = {**marks, **metadata.get(field, {})}
+        maps = ((metadata, "labels", self.labels), (metadata, "annotations", self.annotations))
+        for group, field, given in (*maps, (spec, "nodeSelector", self.node_selector)):
+            if given:
+                group[field] = {**given, **group.get(field, {})}
+        if self.env:
+            spec["containers"] = self._with_env(spec.get("containers", []))
+        if self.tolerations:
+            spec["tolerations"] = [*spec.get("tolerations", []), *map(as_data, self.tolerations)]
         if self.image_pull_secrets:
             own = [secret.get("name") for secret in spec.get("imagePullSecrets", [])]
             further = [{"name": each.name} for each in self.image_pull_secrets if each.name not in own]
@@ -49,6 +75,14 @@ class PodDefaults(StrictModel):
         if self.service_account_name:
             spec.setdefault("serviceAccountName", self.service_account_name)
         return {**template, **({"metadata": metadata} if metadata else {}), **({"spec": spec} if spec else {})}
+
+    def _with_env(self, containers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the containers with the variables in the agent's, which a template need not have."""
+        agent: Mapping[str, Any] = next((each for each in containers if each["name"] == AGENT), {"name": AGENT})
+        own = agent.get("env", [])
+        named = {each["name"] for each in own}
+        further = [{"name": name, "value": value} for name, value in self.env.items() if name not in named]
+        return [{**agent, "env": [*further, *own]}, *(each for each in containers if each["name"] != AGENT)]
 
 
 def read_pod_defaults(text: str) -> PodDefaults:

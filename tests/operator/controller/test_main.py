@@ -113,6 +113,20 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "given 5 bytes, expected a key of at least 32 random bytes" in ended.stderr
 
 
+def test_a_time_to_live_that_is_none_is_refused(tmp_path: Path) -> None:
+    """In words that name the option and the chart's value, before anything is asked of a cluster."""
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image=none", f"--key-file={tmp_path}/key"]
+
+    ended = subprocess.run(
+        [*command, "--ttl-after-finished=soon"], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("--ttl-after-finished (ttlAfterFinished in the chart): ")
+    assert "a duration such as 90s" in ended.stderr
+
+
 def test_an_endpoint_of_spans_that_is_none_is_refused(tmp_path: Path) -> None:
     """In words, before anything is asked of a cluster, and without a secret that is in it."""
     (tmp_path / "key").write_bytes(b"k" * 32)

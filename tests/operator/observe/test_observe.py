@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.operator.building import NOW, SETTINGS, UID, begun, classes, manifest, seen, snapshot
@@ -62,6 +63,18 @@ def test_of_a_job_that_has_ended_nothing_is_kept() -> None:
     observer.observe(_job(phase="Complete"), None, NOW)
 
     assert kept() is None
+
+
+def test_how_long_a_finished_job_is_kept() -> None:
+    """What the job says counts; the operator's own words count for jobs that say nothing; without either, for good."""
+    cluster, silent, told = _Cluster(), _job(phase="Complete"), _job(phase="Complete")
+    told["spec"] = {**told["spec"], "ttlAfterFinished": "1m"}
+
+    def kept(job: Object, default: str | None) -> float | None:
+        observer = Observer(cluster, cluster, replace(SETTINGS, ttl_after_finished=default))
+        return observer.observe(job, None, NOW).ttl_seconds
+
+    assert (kept(silent, None), kept(silent, "7d"), kept(told, "7d")) == (None, 604800.0, 60.0)
 
 
 def test_what_two_passes_made_is_remembered() -> None:

@@ -48,6 +48,33 @@ def test_the_job_s_own_words_win() -> None:
     assert made["spec"]["serviceAccountName"] == "mine"
 
 
+def test_where_pods_run_and_with_what_variables() -> None:
+    """Defaults come below the job's own words, and below what the class asks for; ours are not to be had."""
+    defaults = """{
+        "env": {"HTTPS_PROXY": "http://proxy:3128", "HF_HUB_OFFLINE": "1"},
+        "nodeSelector": {"team": "ml", "pool": "spare", "cloud.google.com/gke-tpu-accelerator": "none"},
+        "tolerations": [{"key": "ml", "operator": "Exists", "effect": "NoSchedule"}]
+    }"""
+    own, side = {"env": [{"name": "HF_HUB_OFFLINE", "value": "0"}]}, {"name": "side", "image": "side"}
+    toleration = {"key": "spot", "operator": "Exists"}
+    job = asking(manifest(), nodeSelector={"pool": "mine"}, tolerations=[toleration])
+    template = job["spec"]["pod"]["template"]["spec"]
+    template["containers"] = [side, template["containers"][0] | own]
+    job["spec"]["hardware"] = {"accelerator": "tpu-v5e", "topology": "2x4"}
+    plain, made = pod(job, "{}")["spec"], pod(job, defaults)["spec"]
+
+    assert made["nodeSelector"] == plain["nodeSelector"] | {"team": "ml"}
+    assert [each for each in made["tolerations"] if each not in plain["tolerations"]] == [
+        {"key": "ml", "operator": "Exists", "effect": "NoSchedule"}
+    ]
+    agent, beside = made["containers"]
+    variables = {each["name"]: each.get("value") for each in agent["env"]}
+    assert variables.items() >= {"HTTPS_PROXY": "http://proxy:3128", "HF_HUB_OFFLINE": "0"}.items()
+    assert {**agent, "env": 0} == {**plain["containers"][0], "env": 0}
+    assert "env" not in beside
+    assert {each["name"] for each in pod(manifest(), defaults)["spec"]["containers"][0]["env"]} >= {"HTTPS_PROXY"}
+
+
 def test_the_user_of_a_namespace() -> None:
     """Then the pod names no user or group, which admission fills in; it is still held to the restricted level.
 
@@ -77,6 +104,8 @@ def test_without_defaults_nothing_is_added() -> None:
         ('{"label": {}}', 'given the unknown key "label"'),
         ('{"labels": {"a": 1}}', "labels.a"),
         ('{"imagePullSecrets": ["x"]}', "imagePullSecrets.0"),
+        ('{"env": {"SHARDWISE_TOKEN": "x"}}', "env"),
+        ('{"tolerations": [{"keys": "x"}]}', "tolerations.0.keys"),
         ("[]", "pod-defaults"),
     ],
 )
