@@ -20,7 +20,7 @@ from shardwise.protocol.errors import PeerError
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.program import Place
 from shardwise.protocol.storage import first_line
-from shardwise.train.jax_private import key_value_store
+from shardwise.train.jax_private import key_value_store, receive_with_low_priority
 
 Settle = Callable[[list[str]], str]
 """A function from the texts of all processes, by rank, to the result they share."""
@@ -67,6 +67,7 @@ class Peers:
         until = time.monotonic() + limit_seconds
         if orders.rank != WRITER:
             _wait_until_served(host, int(port), until)
+        receive_with_low_priority()
         try:
             jax.distributed.initialize(
                 coordinator_address=orders.coordinator,
