@@ -46,6 +46,7 @@ def test_requests(run: Run) -> None:
     assert [host["host"] for host in hosts] == [0, 1]
     assert len({host["agentPid"] for host in hosts} | {host["trainerPid"] for host in hosts}) == 4
     assert {host["phase"] for host in hosts} == {"step"}
+    assert run.ask("GET", "/status")["joined"] == 2
 
     run.ask("POST", "/save")
     run.go_on(heard=Control.SAVE)

@@ -167,8 +167,16 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:
+    """Count the hosts that have joined, as host 0 reports them, and of which there still are pods that run.
+
+    An image of an older release tells nothing of it: then all pods that run count.
+    """
+    before = old.get("hosts", {})
     alive = [pod for pod in seen.pods if pod.key != PLAN and not pod.ended]
-    ready = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
+    running = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
+    reported = seen.poll.status if seen.poll else None
+    joined = before.get("ready", 0) if reported is None else reported.joined
+    ready = running if joined is None else min(joined, running)
     # Of a finished job nothing is observed that would tell its number of hosts.
-    of = len(seen.hosts) if seen.made_of else old.get("hosts", {}).get("of", 0)
+    of = len(seen.hosts) if seen.made_of else before.get("of", 0)
     return HostCount(ready=ready, of=of, summary=f"{ready}/{of}")

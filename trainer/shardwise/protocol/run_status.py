@@ -124,13 +124,15 @@ class RunSummary(Message):
     """The run as a whole: what the operator reads of a status, which leaves out the hosts.
 
     `phase` is a `RunPhase`, or one that a newer release has added; `attempt` counts the starts of the trainers, from 0.
-    `restarts` counts by cause, `goodput` is the wall time in seconds by category.
+    `restarts` counts by cause, `goodput` is the wall time in seconds by category. `joined` counts the hosts whose
+    trainer has joined the others, or whose program runs; a leader of an older release does not tell it.
     """
 
     phase: Annotated[str, Field(pattern=r"^[A-Za-z]{1,32}$")]
     reason: _Text = ""
     attempt: Count | None = None
     restarts: Annotated[dict[ShortText, Count], Field(max_length=16)] = Field(default_factory=dict)
+    joined: Count | None = None
     slowest_host: Count | None = None
     progress: RunProgress = RunProgress()
     checkpoint: CheckpointStatus | None = None
