@@ -27,6 +27,7 @@ from shardwise.launcher.leader.wait_for_hosts import hosts_are_there
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode, Progress
+from shardwise.protocol.errors import StorageError
 from shardwise.protocol.leader_address import LeaderAddress
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunPhase
@@ -98,8 +99,11 @@ class Leader:
         state = self._state
         if state.host.leaving.is_set():
             return None
-        running = Attempt(await asyncio.to_thread(next_attempt, state.directory), state)
-        state.begin(running)
+        try:
+            number = await asyncio.to_thread(next_attempt, state.directory, state.say)
+        except StorageError as error:
+            return self._noted(Ending(cause=Cause.STORAGE, rank=None, exit=None, message=str(error)))
+        state.begin(running := Attempt(number, state))
         await state.keep(must=True)  # from here on a leader that was taken over starts no attempt
         await asyncio.to_thread(old_logs.remove, state.directory, running.number)
         if state.copy:

@@ -111,6 +111,10 @@ class LeaderState:
         self.running, self.ended_at = None, self._now()
         self.note(running=False)
 
+    def say(self, reason: str) -> None:
+        """Tell people what is waited for; from any thread."""
+        self.reason = reason
+
     def note(self, **changes: Any) -> None:
         """Change the record, and write it."""
         total = self._ledger.total(self._now(), self._seconds())
