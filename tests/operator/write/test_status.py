@@ -67,6 +67,20 @@ def test_the_hosts_that_have_joined(reported: dict[str, int] | None, before: int
     assert status["hosts"] == {"ready": ready, "of": 2, "summary": f"{ready}/2"}
 
 
+def test_saves_that_fail_are_told_until_one_succeeds() -> None:
+    """With when the last one was heard of. They stay while host 0 is silent; the end of the run has its own words."""
+    failed = {"inARow": 2, "reason": "503"}
+    first = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(failedSaves=failed)))
+    assert first["failedSaves"] == {**failed, "time": "2027-01-15T07:59:59Z"}
+
+    later = Poll(heard_at=NOW + 60, fresh_seconds=8.0, status=told(failedSaves=failed))
+    ended = pod(phase="Failed", record=record(84)), pod("0-1")
+    for poll, kept in ((later, True), (None, True), (_told(), False)):
+        status = _compose(seen(begun(), pod(), pod("0-1"), poll=poll), first)
+        assert status.get("failedSaves") == (first["failedSaves"] if kept else None)
+    assert "failedSaves" not in _compose(seen(begun(), *ended, poll=later), first)
+
+
 def test_time_alone_is_no_news() -> None:
     """A pass for another reason does not write the same figures with another time."""
     first = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(step=10)))

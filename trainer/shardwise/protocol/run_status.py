@@ -66,8 +66,8 @@ class CheckpointStatus(Message):
 class FailedSaves(Message):
     """The saves that have failed since the newest checkpoint, and why the last one did."""
 
-    in_a_row: int
-    reason: str
+    in_a_row: Count
+    reason: _Text
 
 
 class StuckHost(Message):
@@ -136,6 +136,7 @@ class RunSummary(Message):
     slowest_host: Count | None = None
     progress: RunProgress = RunProgress()
     checkpoint: CheckpointStatus | None = None
+    failed_saves: FailedSaves | None = None
     goodput: Annotated[dict[ShortText, Seconds], Field(max_length=32)] = Field(default_factory=dict)
     stuck: tuple[StuckHost, ...] = ()
 
@@ -146,7 +147,6 @@ class RunStatus(RunSummary):
     name: str
     ray_session: int
     hosts: tuple[HostStatus, ...]
-    failed_saves: FailedSaves | None = None
     missing: tuple[int, ...] = ()
 
 
