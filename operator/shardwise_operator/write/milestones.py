@@ -75,13 +75,18 @@ def _progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[E
 
 
 def _restarted(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield restarts other than by lost pods, which have events already; the run counts those as lost hosts."""
+    """Yield restarts other than by lost pods, which have events already; the run counts those as lost hosts.
+
+    While the run recovers, host 0 says why, and what is left of the budget.
+    """
+    said = after.get("message", "") if after.get("phase") == Phase.RECOVERING else ""
     for cause, count in after.get("restarts", {}).items():
         more, lost = (
             after.get(name, {}).get(cause, 0) - before.get(name, {}).get(cause, 0) for name in ("restarts", "losses")
         )
         if more > lost and cause != Lost.HOST_LOST:
-            yield Event(reasons.RESTARTED, f"the trainers ended and start again: {cause} ({count} so far)")
+            why = f"; {said}" if said else ""
+            yield Event(reasons.RESTARTED, f"the trainers ended and start again: {cause} ({count} so far){why}")
 
 
 def _scheduled(status: Mapping[str, Any]) -> Object:

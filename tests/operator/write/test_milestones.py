@@ -67,6 +67,17 @@ def _told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str,
             {**RUNNING, "restarts": {"failure": 2, "eviction": 1, "hostLost": 1}, "losses": {"eviction": 1}},
             [("Warning", "Restarted", "the trainers ended and start again: failure (2 so far)")],
         ),
+        (
+            RUNNING,
+            {**RUNNING, "phase": "Recovering", "message": "rank 1 hangs; 2 of 3 are left", "restarts": {"hang": 1}},
+            [
+                (
+                    "Warning",
+                    "Restarted",
+                    "the trainers ended and start again: hang (1 so far); rank 1 hangs; 2 of 3 are left",
+                )
+            ],
+        ),
     ],
 )
 def test_what_a_status_says_anew(

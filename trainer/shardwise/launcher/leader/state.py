@@ -115,6 +115,10 @@ class LeaderState:
         """Tell people what is waited for; from any thread."""
         self.reason = reason
 
+    def recovers(self, why: str, left: str) -> None:
+        """Tell people that the trainers start again, why, and what is left of the budget."""
+        self.phase, self.reason = RunPhase.RECOVERING, f"{why}; {left}"
+
     def note(self, **changes: Any) -> None:
         """Change the record, and write it."""
         total = self._ledger.total(self._now(), self._seconds())
