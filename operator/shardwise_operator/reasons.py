@@ -57,6 +57,7 @@ RUNNING = "Running"  # the first step of a start is taken
 RECOVERED = "Recovered"  # the first step after a restart
 RESTARTED = "Restarted"  # the leader has started the trainers again
 SAVED = "Saved"
+SAVE_FAILED = "SaveFailed"  # the run goes on without, as long as there is an older checkpoint
 REPLACED = "PodReplaced"
 NODE_AVOIDED = "NodeAvoided"  # a host or a slice has lost two pods in one place, and goes to another
 RELOCATED = "Relocated"  # its place is gone, or no other place took it and it may go back
@@ -92,7 +93,7 @@ _NORMAL = (
 )
 _WARNINGS = (
     *(INVALID, NOT_FITTING, PREFLIGHT_FAILED, QUOTA, REFUSED, NOT_STARTED, UNSCHEDULABLE, IMAGE, CONTAINER),
-    *(STALLED, NOTICE_TOO_SHORT, LEAVING, REPLACED, RESTARTED, NODE_AVOIDED, RELOCATED, PODS_RELEASED),
+    *(STALLED, SAVE_FAILED, NOTICE_TOO_SHORT, LEAVING, REPLACED, RESTARTED, NODE_AVOIDED, RELOCATED, PODS_RELEASED),
     *(SAVED_UNEXPECTEDLY, DEADLINE, BAD_INPUT, NON_FINITE, OUT_OF_MEMORY, STORAGE, DEVICE, FAILURE, HANG, HOST_LOST),
 )
 EVENTS: Mapping[str, EventType] = {**dict.fromkeys(_NORMAL, "Normal"), **dict.fromkeys(_WARNINGS, "Warning")}

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import COMMAND, Command, person
 from tests.cli.test_status import Held
 
-from shardwise.launcher.agent.log_bound import cut
+from shardwise.launcher.system.log_bound import cut
 
 
 @pytest.fixture

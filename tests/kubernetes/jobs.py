@@ -182,6 +182,14 @@ class Job:
         items: list[dict[str, Any]] = self._client.request("GET", path)["items"]
         return items
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the cluster has warned of about the job and its pods, oldest first."""
+        path = f"/api/v1/namespaces/{self._namespace}/events?fieldSelector=type=Warning"
+        told = self._client.request("GET", path)["items"]
+        mine = [event for event in told if event["involvedObject"]["name"].startswith(self.name)]
+        return [f"{event['involvedObject']['name']}: {event['reason']}: {event['message']}" for event in mine]
+
     def inside(self, pod: str, script: str, *words: str) -> str:
         """Run a Python script in a pod."""
         return self.kubectl("exec", pod, "--", "python", "-c", script, *words)

@@ -25,7 +25,7 @@ MORE_STEPS = 10
 def test_a_job_by_hand(apply: Apply, here: Here) -> None:
     """Two pods on two nodes train as `shardwise run` does; kubectl shows the truth, and the page of the run from a pod.
 
-    Another job evaluates what was trained.
+    The cluster warns of nothing. Another job evaluates what was trained.
     """
     example = manifest("cpu-two-hosts")
     job = apply(example)
@@ -42,6 +42,7 @@ def test_a_job_by_hand(apply: Apply, here: Here) -> None:
     assert page.rstrip().endswith("</html>")
 
     job.kubectl("wait", "--for=condition=Complete", f"tj/{job.name}", "--timeout=600s")
+    assert job.warnings == []
     finished = job.status
     assert Ended(finished["digest"], job.losses) == here(example)
     assert finished["checkpoint"]["step"] == finished["progress"]["step"] == example["spec"]["training"]["steps"]

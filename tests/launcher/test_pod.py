@@ -199,6 +199,20 @@ def test_host_missing(pods: Pods) -> None:
     assert pods.record(0).restarts == {"hostLost": 1}
 
 
+@pytest.mark.parametrize("began", [True, False], ids=["lost", "never there"])
+def test_no_leader_comes_back(pods: Pods, *, began: bool) -> None:
+    """A host whose run nobody leads and nobody mends ends by itself, and the run goes on when all can be had."""
+    pods.start(recovery="replaceWithin: 2s, startWithin: 3s", faults=[HELD])
+    if began:
+        pods.until_step(7)
+    pods.kill(0)
+
+    assert pods.wait(1) == ExitCode.HOSTS_MISSING
+    record = pods.record(1)
+    assert (record.code, record.cause) == (ExitCode.HOSTS_MISSING, None)
+    assert record.message.startswith(f"host 0 was not heard for {4 if began else 6} s")
+
+
 def test_ray_does_not_start(pods: Pods) -> None:
     """Hosts on which Ray does not start are given back: on others it may."""
     pods.options = {"refusesRay": True}

@@ -4,6 +4,8 @@ import pytest
 from tests.launcher.conftest import Run
 
 from shardwise.launcher.agent.client import NoLeaderError
+from shardwise.launcher.system.log_bound import KEPT_BYTES, LOG_BYTES
+from shardwise.protocol.bounded_log import OlderPart
 from shardwise.protocol.contract import LOGS, Control, ExitCode
 
 HELD = {"step": 3, "wait": "go"}
@@ -46,6 +48,7 @@ def test_requests(run: Run) -> None:
     assert [host["host"] for host in hosts] == [0, 1]
     assert len({host["agentPid"] for host in hosts} | {host["trainerPid"] for host in hosts}) == 4
     assert {host["phase"] for host in hosts} == {"step"}
+    assert run.ask("GET", "/status")["joined"] == 2
 
     run.ask("POST", "/save")
     run.go_on(heard=Control.SAVE)
@@ -67,3 +70,16 @@ def test_second_command(run: Run) -> None:
     assert "a live run" in run.output
     run.go_on()
     assert first.wait() == ExitCode.OK
+
+
+def test_the_log_of_an_agent_is_bounded(run: Run) -> None:
+    """What an agent prints for weeks does not fill the run directory."""
+    run.start(hosts=2, faults=[HELD])
+    run.until_step(3)
+    log = run.directory / LOGS / "agent-1.log"
+    with log.open("ab") as file:
+        file.write(b"a line\n" * (LOG_BYTES // 7 + 1))
+
+    run.until(lambda _: OlderPart.of(log) is not None and log.stat().st_size < 2 * KEPT_BYTES)
+    run.go_on()
+    assert run.end() == ExitCode.OK

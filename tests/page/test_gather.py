@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.page.building import BEGAN, HOSTILE, SUMMARY, make_run
 
-from shardwise.launcher.agent import log_bound
+from shardwise.launcher.system import log_bound
 from shardwise.page.gather import gather
 from shardwise.page.log_tails import MOST_LOGS, TAIL_BYTES, log_tails
 

@@ -98,6 +98,7 @@ def test_every_error_has_the_exit_code_of_its_tree() -> None:
         "DeviceError": ExitCode.DEVICE,
         "RunDirectoryError": ExitCode.BAD_INPUT,
         "PeerError": ExitCode.PEER,
+        "LeaderlessError": ExitCode.HOSTS_MISSING,
         "NonFiniteError": ExitCode.NONFINITE,
         "OutOfMemoryError": ExitCode.OUT_OF_MEMORY,
     }

@@ -7,12 +7,12 @@ from shardwise.protocol.run_status import HostStatus
 DOING = "tokenising web: 1.0 of 9.0 MB, 0:01:20 left"
 
 
-def report(trainer_pid: int | None) -> Report:
-    """A host whose trainer prepares data, or was ended meanwhile."""
+def report(trainer_pid: int | None, phase: Phase = Phase.DATA) -> Report:
+    """A host whose trainer prepares data, or another phase, or was ended meanwhile."""
     progress = Progress(
         attempt=0,
         rank=0,
-        phase=Phase.DATA,
+        phase=phase,
         step=0,
         dispatched=0,
         step_seconds=0.0,
@@ -42,3 +42,11 @@ def test_what_a_long_phase_is_at_is_told_while_there_is_a_trainer() -> None:
     """The last words of a trainer that is gone are no news."""
     assert (report(7).doing, report(None).doing) == (DOING, "")
     assert HostStatus.of(report(7)).doing == DOING
+
+
+def test_a_trainer_has_joined_once_it_no_longer_waits_for_the_others() -> None:
+    """One that was ended has not, wherever it was."""
+    joined = {phase for phase in Phase if report(7, phase).joined}
+
+    assert joined == {*Phase} - {Phase.START, Phase.JOIN}
+    assert not report(None).joined

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.protocol import takeover
 from shardwise.protocol.contract import LOCK
-from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.errors import RunDirectoryError, StorageError
 from shardwise.protocol.takeover import ATTEMPT_FILE, hold, hold_newest_attempt, next_attempt
 
 HOLD = """
@@ -54,6 +55,19 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
 def test_attempts_are_counted_from_zero(tmp_path: Path) -> None:
     """Each start has a number of its own."""
     assert [next_attempt(tmp_path) for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_commit_that_hangs_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits says for what, and counts no start; once the commit has ended the next one counts."""
+    monkeypatch.setattr(takeover, "COMMIT_WITHIN_SECONDS", 0.3)
+    monkeypatch.setattr(takeover, "_TELL_SECONDS", 0.0)
+    told: list[str] = []
+    with hold_newest_attempt(tmp_path, next_attempt(tmp_path)):
+        with pytest.raises(StorageError, match=r"\.attempt: a process of an earlier start has held its lock for"):
+            next_attempt(tmp_path, told.append)
+        assert ["earlier start" in words for words in told] == [True]
+
+    assert next_attempt(tmp_path) == 1
 
 
 def test_only_the_newest_attempt_commits(tmp_path: Path) -> None:

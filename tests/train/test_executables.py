@@ -1,5 +1,6 @@
 """Programs that are kept: a new process finds them and computes the same, and finds none where anything differs."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -161,3 +162,24 @@ def test_a_program_in_anothers_place_is_not_read(kept: tuple[Path, float]) -> No
     mine.write_bytes(other.read_bytes())
 
     assert (_start(folder, *changed), _start(folder, *changed)) == ((True, total), (False, total))
+
+
+def test_a_process_that_hangs_with_the_lock_keeps_nobody_from_compiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said what is waited for, and the lock stays its own."""
+    monkeypatch.setattr(executables, "_LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(executables, "_TELL_SECONDS", 0.0)
+    lock = tmp_path / "program.lock"
+    with lock.open("w") as hanging:
+        fcntl.flock(hanging, fcntl.LOCK_EX)
+        with executables._locked(lock):
+            pass
+        assert lock.exists()
+    with executables._locked(lock):
+        pass
+
+    assert not lock.exists()
+    waiting, without = capsys.readouterr().err.splitlines()
+    assert waiting == f"{lock}: waiting for the process that compiles this program"
+    assert without.startswith(f"{lock}: held for 0 s; compiling without it")

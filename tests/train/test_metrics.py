@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.train import metrics
-from shardwise.train.metrics import MetricsLog, newest_evaluation, records, steps
+from shardwise.train.metrics import MetricsLog, newest_evaluation, records, steps, steps_and_evaluation
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
@@ -22,6 +22,18 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
     log.close()
 
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+@pytest.mark.parametrize("whole", [0, 1, 40])
+def test_only_the_end_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
+    """Whole lines stay, whether or not what is cut off is longer than what is read at first."""
+    monkeypatch.setattr(metrics, "_END_BYTES", 16)
+    path, lines = tmp_path / "metrics.jsonl", '{"step": 1}\n' * whole
+    for partial in ("", '{"step": 2', '{"step": 2, "note": "' + 1000 * "x"):
+        path.write_text(lines + partial)
+        MetricsLog(path).close()
+
+        assert path.read_text() == lines
 
 
 def test_lines_wait_for_a_disk_that_is_full(tmp_path: Path) -> None:
@@ -99,6 +111,7 @@ def test_the_newest_evaluation_is_one_that_counts(tmp_path: Path) -> None:
     log.close()
 
     assert newest_evaluation(path) == {"step": 2, "sets": {"books": {"loss": None, "tokens": 9.0}}}
+    assert steps_and_evaluation(path) == (steps(path), newest_evaluation(path))
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ A newer checkpoint resets both: a run that makes progress may lose any number of
 
 from dataclasses import replace
 
-from shardwise.job.spec.recovery import backoff_seconds, charged
+from shardwise.job.spec.recovery import backoff_seconds, charged, left_of
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import State
 from shardwise_operator.reasons import Lost
@@ -14,6 +14,11 @@ from shardwise_operator.reasons import Lost
 def budget(seen: Observed, cause: Lost) -> int:
     """Return how many losses for `cause` a job may have without a newer checkpoint in between."""
     return seen.round_snapshot.job.spec.recovery.restarts.of(cause)
+
+
+def left(seen: Observed, state: State, cause: Lost) -> str:
+    """Return for people how many losses for `cause` a job may still have, after those that the state has charged."""
+    return left_of(state.charged, cause, budget(seen, cause))
 
 
 def charge(seen: Observed, state: State, cause: Lost, now: float) -> State | None:

@@ -33,7 +33,7 @@ class Pod:
         started_at: when its container began to run; None while it does not.
         others_run: whether containers run in it that are not ours. The phase does not tell: the kubelet reports the end
             of the last container some time before that of the pod.
-        ready: whether its host's trainer has joined the run.
+        ready: whether its containers run; made by an older operator, whether its host's trainer has joined the run too.
         gates: the scheduling gates that keep it from a node, those of others too.
         deleting_at: when it is to be gone, if it is being deleted.
         disruption: the reason of its DisruptionTarget condition; "" without one.

@@ -14,13 +14,16 @@ from shardwise_operator.render.security import container_security, sidecar_secur
 from shardwise_operator.render.volumes import host_mounts, volume_mounts
 
 _COMMAND = ["python", "-m", "shardwise.launcher.pod"]
-_READY_PERIOD_SECONDS = 5
 # Of a sidecar: GKE's take half a minute. One that does not start is started again until the job's startWithin is over.
 _STARTS_WITHIN = {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 60}
 
 
 def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
-    """The agent of a host, "<slice>-<host>"."""
+    """The agent of a host, "<slice>-<host>".
+
+    It has no probe: host 0 tells how many trainers have joined, and a probe that waited for that would make the kubelet
+    warn of every start.
+    """
     return {
         "name": pods.AGENT,
         "image": seen.state.image or snapshot.pod.image,
@@ -28,12 +31,6 @@ def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
         "env": _env(seen, snapshot, host),
         "resources": _resources(snapshot),
         "ports": [{"name": "agent", "containerPort": pods.AGENT_PORT, "protocol": "TCP"}],
-        "readinessProbe": {
-            "httpGet": {"path": "/ready", "port": "agent"},
-            "periodSeconds": _READY_PERIOD_SECONDS,
-            "timeoutSeconds": 3,
-            "failureThreshold": 2,
-        },
         "securityContext": container_security(snapshot.machine.spec.pod_security),
         "terminationMessagePath": pods.TERMINATION_LOG,
         "terminationMessagePolicy": "File",

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from shardwise.protocol import eta
 from shardwise.protocol.contract import Cause
-from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint
+from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint, SavesFailed
 from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.pods import PLAN, TerminationRecord
 from shardwise.protocol.run_status import RunSummary, goodput_share
@@ -29,7 +29,7 @@ from shardwise_operator.write.standard_conditions import with_standard_condition
 
 _MAX_MESSAGE = 4096
 _MAX_FIGURE = 32
-_OF_THE_RUN = ("progress", "checkpoint", "goodput", "digest")
+_OF_THE_RUN = ("progress", "checkpoint", "failedSaves", "goodput", "digest")
 # Fields of a status by their names there; one that is None has nothing new, and keeps its value.
 _Fields = Mapping[str, BaseModel | Mapping[str, int] | int | str | None]
 _KNOWN = frozenset(field.alias or name for name, field in JobStatus.model_fields.items())
@@ -54,7 +54,7 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
     step = written.get("progress", old.get("progress", {})).get("step")
     if phases := recorded(old, state.phase, restarts, step, now):
         written["phases"] = [*phases]
-    return {**_kept(old), **write_state(state, seen.generation), **written}
+    return {**_kept(seen, old), **write_state(state, seen.generation), **written}
 
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
@@ -83,9 +83,13 @@ def _with_outcome(state: State, outcome: Outcome, now: float) -> State:
     return state.with_condition(kind, FALSE, outcome.reason, outcome.message[:_MAX_MESSAGE], now=now)
 
 
-def _kept(old: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(seen: Observed, old: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the old status has of the run, and fields of a newer release, which a rollback must not lose."""
-    return {name: old[name] for name in old if name in _OF_THE_RUN or name not in _KNOWN}
+    kept = {name: old[name] for name in old if name in _OF_THE_RUN or name not in _KNOWN}
+    reported = seen.poll.status if seen.poll else None
+    if termination_record(seen) or (reported and reported.failed_saves is None):
+        kept.pop("failedSaves", None)  # a save has succeeded since, or the trainers begin anew
+    return kept
 
 
 def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> _Fields:
@@ -124,8 +128,17 @@ def _reported(seen: Observed, status: RunSummary, old: Mapping[str, Any], heard_
     return {
         "progress": None if _only_later(progress, old.get("progress", {})) else progress,
         "checkpoint": _checkpoint(status, old, heard_at),
+        "failedSaves": _failed_saves(status, old, heard_at),
         "goodput": _goodput(status.goodput),
     }
+
+
+def _failed_saves(status: RunSummary, old: Mapping[str, Any], heard_at: float) -> SavesFailed | None:
+    """Return the saves that have failed, and when that was first heard; None if the old status has them."""
+    failed, known = status.failed_saves, old.get("failedSaves", {})
+    if failed is None or (failed.in_a_row, failed.reason) == (known.get("inARow"), known.get("reason")):
+        return None
+    return SavesFailed(in_a_row=failed.in_a_row, reason=failed.reason, time=timestamp(heard_at))
 
 
 def _only_later(progress: JobProgress, before: Mapping[str, Any]) -> bool:
@@ -167,8 +180,16 @@ def _restarts(seen: Observed, state: State, old: Mapping[str, Any]) -> dict[str,
 
 
 def _hosts(seen: Observed, state: State, old: Mapping[str, Any]) -> HostCount:
+    """Count the hosts that have joined, as host 0 reports them, and of which there still are pods that run.
+
+    An image of an older release tells nothing of it: then all pods that run count.
+    """
+    before = old.get("hosts", {})
     alive = [pod for pod in seen.pods if pod.key != PLAN and not pod.ended]
-    ready = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
+    running = sum(pod.ready for pod in alive if state.pods.get(pod.key) == pod.uid)
+    reported = seen.poll.status if seen.poll else None
+    joined = before.get("ready", 0) if reported is None else reported.joined
+    ready = running if joined is None else min(joined, running)
     # Of a finished job nothing is observed that would tell its number of hosts.
-    of = len(seen.hosts) if seen.made_of else old.get("hosts", {}).get("of", 0)
+    of = len(seen.hosts) if seen.made_of else before.get("of", 0)
     return HostCount(ready=ready, of=of, summary=f"{ready}/{of}")

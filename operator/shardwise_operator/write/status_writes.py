@@ -19,7 +19,7 @@ from shardwise_operator.runtime.queue import Key
 # once: a loss must be charged in the API server before anything follows from the charge.
 _CAN_WAIT = (
     *("phase", "phases", "reason", "message", "conditions", "hosts", "observedGeneration"),
-    *("progress", "checkpoint", "goodput", "image", "pods", "runTime"),
+    *("progress", "checkpoint", "failedSaves", "goodput", "image", "pods", "runTime"),
 )
 _CALM_SECONDS = 2.0
 # If many jobs start together, each is written less often while its pods come up. Starting counts as such a detail:

@@ -4,7 +4,7 @@ import pytest
 
 from shardwise.job.spec import Restarts
 from shardwise.job.spec.recovery import MAX_BACKOFF_SECONDS
-from shardwise.launcher.leader.budgets import STORAGE_BACKOFF_SECONDS, charge, wait_seconds
+from shardwise.launcher.leader.budgets import STORAGE_BACKOFF_SECONDS, charge, left, wait_seconds
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.leader_record import Used
 
@@ -64,6 +64,14 @@ def test_a_new_checkpoint_fills_every_budget() -> None:
     used = charge(used, Cause.FAILURE, restarts=LIMITS, committed=20)
     assert used == Used(counts={Cause.FAILURE: 1}, in_a_row=1, committed=20)
     assert charge(used, Cause.HANG, restarts=LIMITS, committed=20) is not None
+
+
+def test_what_is_left_is_said() -> None:
+    """Of the cause's own budget, after the restart that was charged last."""
+    used = charge(Used(), Cause.STORAGE, restarts=LIMITS, committed=10)
+    assert used is not None
+
+    assert left(used, Cause.STORAGE, LIMITS) == "3 of 4 restarts for storage are left before a newer checkpoint"
 
 
 def test_storage_gets_time() -> None:

@@ -1,10 +1,15 @@
 """What the leader learns from metrics as they are written."""
 
+import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
+from shardwise.launcher.leader import metrics_tail
 from shardwise.launcher.leader.metrics_tail import MetricsTail
 from shardwise.protocol.contract import METRICS
+from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import CheckpointStatus, FailedSaves
 
 
@@ -78,3 +83,59 @@ def test_a_line_that_a_kill_cut_short(tmp_path: Path) -> None:
         file.write(json.dumps(step(2, 1.0)) + "\n")
     tail.read()
     assert tail.last["step"] == 2
+
+
+def test_a_successor_reads_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    """It knows what the lines before have said, and reads none of them again."""
+    path = tmp_path / METRICS
+    records = [
+        {"event": "started", "step": 0, "attempt": 0, "of": 90},
+        *(step(number, 1.5) for number in range(1, 8)),
+        {"event": "saved", "step": 5, "savedAt": 200.0, "durableSeconds": 0.5},
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    tail = MetricsTail(tmp_path, 0)
+    assert tail.known is None
+    assert not tail.read()
+    written = LeaderRecord(
+        run="r", scratch="/sw", leader_pid=1, port=1, started_at=1.0, metrics=tail.known
+    ).model_dump_json()
+    known = LeaderRecord.model_validate_json(written).metrics
+    assert known is not None
+    assert known.offset == path.stat().st_size
+
+    with path.open("r+") as file:  # what comes before is not looked at
+        file.write("x" * 20)
+    with path.open("a") as file:
+        file.write(json.dumps({"event": "restored", "step": 5, "attempt": 1}) + "\n")
+    successor = MetricsTail(tmp_path, 0, known)
+    assert successor.last == step(7, 1.5)
+    successor.read()
+
+    assert (successor.committed, successor.of, successor.lost_seconds) == (5, None, 3.0)
+    assert successor.checkpoint == tail.checkpoint == CheckpointStatus(step=5, saved_at=200.0, seconds=0.5)
+
+
+def test_lines_of_weeks_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two pieces the leader's loop serves others; a line that is longer than a piece is a whole line too."""
+    monkeypatch.setattr(metrics_tail, "_PIECE_BYTES", 500)
+    long = {"event": "evaluated", "step": 3, "note": "x" * 3000}
+    records = [*(step(number, 1.0) for number in range(1, 200)), long, step(200, 1.0)]
+    (tmp_path / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    tail, others = MetricsTail(tmp_path, 0), 0
+
+    async def serve() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        serving = asyncio.create_task(serve())
+        await tail.read_all()
+        serving.cancel()
+
+    assert tail.read()
+    asyncio.run(both())
+    assert tail.last == step(200, 1.0)
+    assert others >= 5

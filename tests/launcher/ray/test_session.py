@@ -20,7 +20,9 @@ import pytest
 from shardwise.launcher.ray.node import RAY_VARIABLE, RayNode, RayPlace
 from shardwise.launcher.ray.rpc import CallError, serve
 from shardwise.launcher.ray.session import RaySession, RaySessionError
-from shardwise.launcher.system import processes
+from shardwise.launcher.system import log_bound, processes
+from shardwise.launcher.system.lines import size_of
+from shardwise.protocol.bounded_log import OlderPart
 from shardwise.protocol.requests import EndTrainer, ReadStacks, Request, Stacks, Watch
 
 ECHO, NEVER = ReadStacks().model_dump_json(), EndTrainer().model_dump_json()
@@ -288,3 +290,32 @@ def test_the_agent_side_does_not_import_ray() -> None:
 def _assert_nothing_remains(hosts: Hosts) -> None:
     assert hosts.left() == []
     assert not [path.name for path in hosts.scratch.iterdir() if path.name.startswith(("head-", "node-"))]
+
+
+def test_the_driver_s_log_is_bounded(
+    scratch: Path, run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Ray prints for weeks does not fill the scratch folder: the driver writes on at the end of the cut file."""
+    monkeypatch.setattr(log_bound, "LOG_BYTES", 10_000)
+    monkeypatch.setattr(log_bound, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(log_bound, "_LOOK_SECONDS", 0.01)
+
+    async def story() -> None:
+        hosts = Hosts(scratch, 1)
+        session = await RaySession.open(hosts.places[0], number=1, num_hosts=1)
+        try:
+            log = session._driver_log
+            print_for_weeks(hosts.process("head-1", "ray.driver"), log)
+            while OlderPart.of(log) is None or size_of(log) > 10_000:  # noqa: ASYNC110  the condition is on the disk
+                await asyncio.sleep(0.01)
+        finally:
+            await session.close()
+
+    def print_for_weeks(driver: int, log: Path) -> None:
+        assert Path(f"/proc/{driver}/fd/2").resolve() == log.resolve()
+        (flags,) = re.findall(r"flags:\s+(\d+)", Path(f"/proc/{driver}/fdinfo/2").read_text())
+        assert int(flags, 8) & os.O_APPEND
+        with log.open("a") as file:
+            file.write("a line\n" * 5000)
+
+    run(story())

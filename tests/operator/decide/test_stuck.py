@@ -17,6 +17,7 @@ from shardwise_operator.reasons import Lost
 from shardwise_operator.runtime.kinds import PODS
 
 WORDS = "process 7 has survived SIGKILL for 30 s (state D, waiting in nfs_wait)"
+LEFT = "99 of 100 restarts for nodeLost are left before a newer checkpoint"
 STUCK = {"host": 1, "address": "10.0.0.2", "message": WORDS}
 
 
@@ -34,7 +35,7 @@ def test_a_stuck_pod_is_lost() -> None:
     assert plan.state.charged == {Lost.NODE_LOST: 1}
     assert plan.state.attempts == {"0-0": 0, "0-1": 1}
     assert plan.state.avoid == {"0-1": "node-0-1"}
-    assert plan.events[0].message == f"host 0-1 lost its pod: nodeLost; it is stuck: {WORDS}"
+    assert plan.events[0].message == f"host 0-1 lost its pod: nodeLost; it is stuck: {WORDS}; {LEFT}"
 
 
 @pytest.mark.parametrize(

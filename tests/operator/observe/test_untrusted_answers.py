@@ -66,6 +66,8 @@ _TOLD = st.builds(
         slowestHost=st.integers(0, 2**31 - 1),
         progress=_PROGRESS,
         checkpoint=_object(step=st.integers(0, 2**31 - 1), seconds=st.floats(0, 1e12)),
+        failedSaves=_object(inARow=st.integers(0, 2**31 - 1), reason=st.text(max_size=5000)),
+        joined=st.integers(0, 2**31 - 1),
         goodput=_SECONDS,
         stuck=st.lists(_object(host=st.just(1), address=_WORDS, message=_WORDS), max_size=2),
     ),

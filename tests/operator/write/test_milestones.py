@@ -9,6 +9,10 @@ from shardwise_operator.write.milestones import milestones
 PENDING: dict[str, Any] = {"phase": "Pending", "hosts": {"ready": 0, "of": 4, "summary": "0/4"}}
 RUNNING = {**PENDING, "phase": "Running", "progress": {"step": 3, "of": 100}}
 
+SAVED = {"checkpoint": {"step": 50, "time": "2027-01-15T08:00:00Z"}}
+OLD = "the newest checkpoint is that of step 50, 1h30m old"
+FAILED = {"failedSaves": {"inARow": 1, "reason": "503", "time": "2027-01-15T09:00:00Z"}}
+
 
 def _scheduled(reason: str, message: str = "", status: str = "False") -> dict[str, Any]:
     condition = {"type": "Scheduled", "status": status, "reason": reason, "message": message}
@@ -48,9 +52,31 @@ def _told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str,
         ),
         ({**RUNNING, "checkpoint": {"step": 50}}, {**RUNNING, "checkpoint": {"step": 50, "time": "later"}}, []),
         (
+            RUNNING,
+            {**RUNNING, **FAILED},
+            [("Warning", "SaveFailed", "a save has failed: 503; there is no checkpoint yet")],
+        ),
+        (
+            {**RUNNING, **SAVED, **FAILED},
+            {**RUNNING, **SAVED, "failedSaves": {**FAILED["failedSaves"], "inARow": 2, "time": "2027-01-15T09:30:00Z"}},
+            [("Warning", "SaveFailed", f"2 saves in a row have failed, the last one: 503; {OLD}")],
+        ),
+        ({**RUNNING, **SAVED, **FAILED}, {**RUNNING, **SAVED}, []),
+        (
             {**RUNNING, "restarts": {"failure": 1}},
             {**RUNNING, "restarts": {"failure": 2, "eviction": 1, "hostLost": 1}, "losses": {"eviction": 1}},
             [("Warning", "Restarted", "the trainers ended and start again: failure (2 so far)")],
+        ),
+        (
+            RUNNING,
+            {**RUNNING, "phase": "Recovering", "message": "rank 1 hangs; 2 of 3 are left", "restarts": {"hang": 1}},
+            [
+                (
+                    "Warning",
+                    "Restarted",
+                    "the trainers ended and start again: hang (1 so far); rank 1 hangs; 2 of 3 are left",
+                )
+            ],
         ),
     ],
 )

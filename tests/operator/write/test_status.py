@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from tests.operator.building import NOW, UID, begun, plan_pod, pod, record, seen
 from tests.operator.operating import told
 
@@ -29,7 +30,7 @@ def _told(**fields: Any) -> Poll:
 
 def test_progress_is_the_run_s_word() -> None:
     """With figures that may not be numbers as text, and the time that is left at the last step's pace."""
-    status = _compose(seen(begun(), pod(), pod("0-1", ready=False), poll=_told(step=10)))
+    status = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(step=10, joined=1)))
 
     assert status["progress"] == {
         "step": 10,
@@ -42,6 +43,42 @@ def test_progress_is_the_run_s_word() -> None:
     }
     assert status["goodput"] == "50%"
     assert status["hosts"] == {"ready": 1, "of": 2, "summary": "1/2"}
+
+
+@pytest.mark.parametrize(
+    ("reported", "before", "pods", "ready"),
+    [
+        pytest.param({"joined": 2}, 0, ["Running", "Running"], 2, id="all"),
+        pytest.param({"joined": 0}, 2, ["Running", "Running"], 0, id="starting"),
+        pytest.param({"joined": 2}, 2, ["Running", "Failed"], 1, id="lost since"),
+        pytest.param({}, 0, ["Running", "Running"], 2, id="of an older release"),
+        pytest.param(None, 0, ["Running", "Running"], 0, id="not asked yet"),
+        pytest.param(None, 2, ["Running", "Running"], 2, id="silent"),
+        pytest.param(None, 2, ["Running", "Pending"], 1, id="silent, and one is made anew"),
+    ],
+)
+def test_the_hosts_that_have_joined(reported: dict[str, int] | None, before: int, pods: list[str], ready: int) -> None:
+    """Host 0 counts them: a pod that runs says nothing of its trainer, and one that has ended has none."""
+    poll = None if reported is None else _told(**reported)
+    there = [pod(f"0-{host}", phase=phase) for host, phase in enumerate(pods)]
+
+    status = _compose(seen(begun(), *there, poll=poll), {"hosts": {"ready": before, "of": 2}})
+
+    assert status["hosts"] == {"ready": ready, "of": 2, "summary": f"{ready}/2"}
+
+
+def test_saves_that_fail_are_told_until_one_succeeds() -> None:
+    """With when the last one was heard of. They stay while host 0 is silent; the end of the run has its own words."""
+    failed = {"inARow": 2, "reason": "503"}
+    first = _compose(seen(begun(), pod(), pod("0-1"), poll=_told(failedSaves=failed)))
+    assert first["failedSaves"] == {**failed, "time": "2027-01-15T07:59:59Z"}
+
+    later = Poll(heard_at=NOW + 60, fresh_seconds=8.0, status=told(failedSaves=failed))
+    ended = pod(phase="Failed", record=record(84)), pod("0-1")
+    for poll, kept in ((later, True), (None, True), (_told(), False)):
+        status = _compose(seen(begun(), pod(), pod("0-1"), poll=poll), first)
+        assert status.get("failedSaves") == (first["failedSaves"] if kept else None)
+    assert "failedSaves" not in _compose(seen(begun(), *ended, poll=later), first)
 
 
 def test_time_alone_is_no_news() -> None:

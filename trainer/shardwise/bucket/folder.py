@@ -4,20 +4,25 @@ They write a local file beside its name, flush it and rename it, and an object i
 content it replaces.
 """
 
+import errno
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import tensorstore as ts
 
 from shardwise.protocol.errors import CheckpointError
 
+_Answer = TypeVar("_Answer")
+
 Found = ts.KvStore.ReadResult
 BUCKET_DRIVERS = {"gs": "gcs", "s3": "s3"}
 _TRIES = {"max_retries": 5}
 RETRIES = {"gcs_request_retries": _TRIES, "s3_request_retries": _TRIES}
 """Of one request; its own 32 last for a quarter of an hour, without a word."""
+ANSWER_SECONDS = 60.0
+"""Of a small request, with its retries. The wait for a store that is not there any more would have no end."""
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """What AWS's own clients look at for an S3 that is not Amazon's, in this order. TensorStore looks at neither."""
 _S3_KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -39,6 +44,14 @@ def description(root: str) -> dict[str, Any]:
 def open_folder(place: dict[str, Any], context: ts.Context | None = None) -> ts.KvStore:
     """Return the files in a folder of this description; each new context looks for the bucket's credentials again."""
     return ts.KvStore.open(place, context=context or ts.Context(RETRIES)).result()
+
+
+def answer_of(future: ts.Future[_Answer], seconds: float = ANSWER_SECONDS) -> _Answer:
+    """Return the result of a request; TimeoutError, which may pass, if the store has not answered within that time."""
+    try:
+        return future.result(timeout=seconds)
+    except TimeoutError:
+        raise TimeoutError(errno.ETIMEDOUT, f"the store has not answered within {seconds:g} s") from None
 
 
 def remove_below(folder: ts.KvStore, prefix: str) -> None:

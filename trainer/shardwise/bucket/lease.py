@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Self
 
-from shardwise.bucket.folder import description, open_folder
+from shardwise.bucket.folder import ANSWER_SECONDS, answer_of, description, open_folder
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError
 from shardwise.protocol.lease import STALE_SECONDS, Holder
 from shardwise.protocol.storage import first_line, in_words, with_retries
@@ -27,6 +27,8 @@ from shardwise.protocol.storage import first_line, in_words, with_retries
 LEASE = "LEASE"
 RENEW_SECONDS = 15.0
 LOOK_SECONDS = 1.0
+END_SECONDS = 15.0
+"""How long the end of a holder waits for a store, for each of three things; the next holder waits longer, then."""
 
 
 class Lease:
@@ -46,6 +48,7 @@ class Lease:
         self._root, self._file, self._field = root, file, field
         self._own = Holder(run=run, name=name, directory=directory, start=secrets.token_hex(8))
         self._folder = open_folder(description(root))
+        self._answer_seconds = ANSWER_SECONDS
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -59,7 +62,7 @@ class Lease:
 
         Raises:
             RunDirectoryError: another live run holds it.
-            StorageError, CheckpointError: the folder cannot be read or written.
+            StorageError, CheckpointError: the folder cannot be read or written, or does not answer.
         """
         try:
             with_retries(partial(self._take, tell, beat), beat)
@@ -70,8 +73,14 @@ class Lease:
         try:
             yield self
         finally:
-            self._over.set()
-            keeping.join()
+            self._give_back(keeping)
+
+    def _give_back(self, keeping: threading.Thread) -> None:
+        """Say that the folder is free; if the store does not answer soon, leave the lease to get stale."""
+        self._over.set()
+        self._answer_seconds = END_SECONDS
+        keeping.join(END_SECONDS)
+        if not keeping.is_alive():
             with suppress(ValueError, OSError, RunDirectoryError):  # then the next run waits until it is stale
                 self._say(live=False)
 
@@ -137,14 +146,15 @@ class Lease:
 
     def _read(self) -> tuple[bytes, bytes]:
         """Return the content, empty if there is no lease, and the store's generation of this very content."""
-        found = self._folder.read(self._file).result()
+        found = answer_of(self._folder.read(self._file), self._answer_seconds)
         return bytes(found.value), found.stamp.generation
 
     def _write(self, holder: Holder, generation: bytes) -> bool:
         """Write `holder` if the content is still that of `generation`; return whether it was."""
         renewed = holder.model_copy(update={"renewed_at": round(time.time(), 3)})
-        written = self._folder.write(self._file, renewed.model_dump_json().encode(), if_equal=generation).result()
-        return bool(written.generation)
+        content = renewed.model_dump_json().encode()
+        writing = self._folder.write(self._file, content, if_equal=generation)
+        return bool(answer_of(writing, self._answer_seconds).generation)
 
     def _parsed(self, value: bytes) -> Holder | None:
         try:

@@ -79,11 +79,17 @@ def _lines(name: str, status: JobStatus) -> Iterator[tuple[str, str]]:
                 yield label, escape(text)
         if progress.eta:
             yield "time left", escape(progress.eta)
-    if status.checkpoint:
-        yield "checkpoint", f"step {status.checkpoint.step:,}"
+    yield from _saves(status)
     for label, text in (("goodput", status.goodput), ("digest", status.digest)):
         if text:
             yield label, escape(text)
+
+
+def _saves(status: JobStatus) -> Iterator[tuple[str, str]]:
+    if status.checkpoint:
+        yield "checkpoint", f"step {status.checkpoint.step:,}"
+    if status.failed_saves:
+        yield "failed saves", escape(f"{status.failed_saves.in_a_row} since then: {status.failed_saves.reason}")
 
 
 def _step(status: JobStatus) -> str:

@@ -37,7 +37,7 @@ from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
 from shardwise.protocol.evaluated import results
 from shardwise.protocol.run_status import RunPhase, RunStatus
-from shardwise.train.metrics import newest_evaluation, steps
+from shardwise.train.metrics import steps_and_evaluation
 
 _UNDER_WAY = ("running", "recovering")
 
@@ -81,8 +81,7 @@ class RunOverview:
 
     def recent(self, key: str) -> float | None:
         """Return the median of a metric over the last steps; None before the first."""
-        values = self._recent(key)
-        return float(median(values)) if values else None
+        return float(median(values)) if (values := self._recent(key)) else None
 
     @property
     def eta_seconds(self) -> float | None:
@@ -159,14 +158,15 @@ def read_overview(directory: Path) -> RunOverview:
     root = checkpoint_root(job.spec.checkpoint_path if job else None, shown(directory))
     checkpoints, unlisted = committed_steps(root)
     live = live_status(directory) if alive else None
+    records, evaluated = steps_and_evaluation(directory / METRICS)
     return RunOverview(
         directory=directory,
         job=job,
         status=_status(summary, alive=alive, live=live),
         summary=summary,
         live=live,
-        records=steps(directory / METRICS),
-        evaluated=newest_evaluation(directory / METRICS),
+        records=records,
+        evaluated=evaluated,
         root=root,
         checkpoints=checkpoints,
         unlisted=unlisted,

@@ -71,6 +71,9 @@ async def serve(
     Returns:
         The exit code of the run, or `HOST_LEFT`.
 
+    Raises:
+        LeaderlessError: this host has heard nothing of host 0 for too long.
+
     """
     processes.become_subreaper()
     processes.end_marked(config.directory, config.host)
@@ -87,7 +90,8 @@ async def serve(
         stack.callback(opened.close)
         looking = asyncio.create_task(host.run())
         stack.push_async_callback(cancel, looking)
-        part: Leader | Follower = Leader(config, job, host, copy) if config.host == 0 else Follower(config, host, copy)
+        leads = config.host == 0
+        part = Leader(config, job, host, copy) if leads else Follower(config, job.spec.recovery, host, copy)
         publisher = part.publisher if isinstance(part, Leader) else None
         stack.enter_context(Server(config.listen, config.tokens, lambda: host.ready, publisher))
         working = asyncio.create_task(part.run())

@@ -30,6 +30,7 @@ from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, status_line
 from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
 from shardwise.launcher.system import processes
+from shardwise.launcher.system.log_bound import bounded
 from shardwise.launcher.system.ports import free_port
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import LOGS, STATUS, ExitCode
@@ -139,7 +140,8 @@ class _Command:
         while True:
             began = time.monotonic()
             agent = await self._start_agent(host)
-            await _end_of(agent)
+            async with bounded(self._agent_log(host)):
+                await _end_of(agent)
             if self._code() is not None:
                 return
             short_lives = short_lives + 1 if time.monotonic() - began < _SHORT_LIFE_SECONDS else 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.launcher.leader.result import read_summary
 from shardwise.launcher.system.lines import GrowingFile, size_of
-from shardwise.protocol.contract import METRICS, Cause
+from shardwise.protocol.contract import METRICS, Cause, ExitCode
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.pods import TerminationRecord
@@ -39,9 +39,10 @@ def termination_record(directory: Path, host: int, code: int | None, message: st
 
 
 def refused(host: int, error: ShardwiseError) -> TerminationRecord:
-    """Return the record of an agent that could not begin; nothing of the run directory is known."""
+    """Return the record of an agent that could not begin or has no leader; nothing is said of the run directory."""
     code = error.exit_code
-    return TerminationRecord(code=code, host=host, cause=Cause.of_exit(code), message=str(error))
+    cause = None if code == ExitCode.HOSTS_MISSING else Cause.of_exit(code)  # that is no failure of the run
+    return TerminationRecord(code=code, host=host, cause=cause, message=str(error))
 
 
 def _end_of(metrics: Path) -> tuple[dict[str, Any], int | None]:

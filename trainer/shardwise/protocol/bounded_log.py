@@ -3,7 +3,7 @@
     host-N.log      its beginning, a line that says it was cut, and what was written since
     host-N.log.1    what stood between the two when it was last cut, after a header; earlier parts are left out
 
-The trainer writes to the first file itself, and to no other (`launcher/agent/log_bound.py` cuts it). The header is
+The trainer writes to the first file itself, and to no other (`launcher/system/log_bound.py` cuts it). The header is
 there only once the first file is cut, so a reader that sees a new one finds both files as they belong together.
 """
 

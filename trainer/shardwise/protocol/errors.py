@@ -11,6 +11,7 @@
     |   `-- TakenOverError        84   another host 0 keeps the run directory by now
     |-- DeviceError               85   devices that are not those that the job asks for, or that have failed
     |-- PeerError                 86   another process of the run is gone, or did not answer in time
+    |-- LeaderlessError           87   a host of a cluster whose run has no leader any more
     |-- CompilerError             81   a program that cannot be compiled as the job asks
     |-- NonFiniteError            82   a loss or gradient that is not a number, or a spike of the loss
     `-- OutOfMemoryError          83   a device or the host has no memory left
@@ -113,6 +114,10 @@ class CompilerError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):
 
 class PeerError(ShardwiseError, exit_code=ExitCode.PEER):
     """Another process of the run is gone, or did not answer in time."""
+
+
+class LeaderlessError(ShardwiseError, exit_code=ExitCode.HOSTS_MISSING):
+    """A host of a run in a cluster has heard nothing of host 0 for longer than a successor may take."""
 
 
 class NonFiniteError(ShardwiseError, exit_code=ExitCode.NONFINITE):

@@ -71,6 +71,14 @@ class SavedCheckpoint(StrictModel):
     seconds: _Figure | None = Field(None, description="How long the save took.")
 
 
+class SavesFailed(StrictModel):
+    """The saves that have failed since the newest checkpoint."""
+
+    in_a_row: _Number = Field(description="How many.")
+    reason: str = Field(max_length=4096, description="Why the last one failed.")
+    time: _Time = Field(description="When that was heard.")
+
+
 class Preflight(StrictModel):
     """The plan that comes before the pods, where the job asks for one."""
 
@@ -117,6 +125,9 @@ class JobStatus(StrictModel):
     )
     progress: JobProgress | None = Field(None, description="How far the training is.")
     checkpoint: SavedCheckpoint | None = Field(None, description="The newest checkpoint.")
+    failed_saves: SavesFailed | None = Field(
+        None, description="The saves that have failed since the newest checkpoint; left out while none has."
+    )
     restarts: dict[_Word, _Number] = _map(32, "Restarts by cause.")
     restart_count: _Number | None = Field(None, description="Restarts of all causes.")
     hosts: HostCount | None = Field(None, description="How many hosts are there.")

@@ -7,13 +7,14 @@ remove, and whether the run has a result.
 import json
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field
 
 from shardwise.protocol.contract import LEADER_RECORD, LOGS
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.message import Message
+from shardwise.protocol.run_status import CheckpointStatus
 from shardwise.protocol.storage import passing_over
 
 
@@ -44,6 +45,31 @@ class Used(Message):
     committed: int = -1
 
 
+class StepsTime(NamedTuple):
+    """The seconds of the steps after `after`, up to `last`."""
+
+    after: int
+    last: int
+    seconds: float
+
+
+class MetricsRead(Message):
+    """What the metrics of the command say up to their byte `offset`, where a line begins.
+
+    `committed` is the newest step that was saved, `last` the record of the last step, `lost_seconds` the time of steps
+    that a later attempt repeated; `steps_time` that of the others, in one sum up to the checkpoint and one since. `of`
+    is how many steps a program says it has.
+    """
+
+    offset: int
+    committed: int
+    checkpoint: CheckpointStatus | None
+    last: dict[str, Any]
+    lost_seconds: float
+    steps_time: tuple[StepsTime, ...]
+    of: int | None
+
+
 class LeaderRecord(Message):
     """The state of a run's leader.
 
@@ -52,7 +78,8 @@ class LeaderRecord(Message):
     command line asked of the start (--fork, --step) still applies. `began_at` is the time of its first attempt, in
     seconds since the epoch. `led` is false once the leader has left in good order. `goodput` is the wall time up to
     `written_at` in seconds by category, with lost steps not yet told apart; `metrics_offset` is where the metrics of
-    this command begin. `session` counts Ray sessions. `result` is None until the run has ended.
+    this command begin, and `metrics` what they said at the newest checkpoint. `session` counts Ray sessions. `result`
+    is None until the run has ended.
     """
 
     run: str
@@ -70,6 +97,7 @@ class LeaderRecord(Message):
     used: Used = Used()
     goodput: dict[str, float] = Field(default_factory=dict)
     metrics_offset: int = 0
+    metrics: MetricsRead | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     led: bool = True
     result: RunResult | None = None

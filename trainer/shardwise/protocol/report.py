@@ -69,6 +69,11 @@ class Report(Message):
         return self.progress.phase if self.progress else Phase.START
 
     @property
+    def joined(self) -> bool:
+        """Return whether the trainer runs and has joined the others."""
+        return self.trainer_pid is not None and self.phase not in (Phase.START, Phase.JOIN)
+
+    @property
     def doing(self) -> str:
         """Return what a long phase of the trainer is at, for people; "" without a trainer."""
         return self.progress.doing if self.progress and self.trainer_pid else ""

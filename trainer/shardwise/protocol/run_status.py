@@ -66,8 +66,8 @@ class CheckpointStatus(Message):
 class FailedSaves(Message):
     """The saves that have failed since the newest checkpoint, and why the last one did."""
 
-    in_a_row: int
-    reason: str
+    in_a_row: Count
+    reason: _Text
 
 
 class StuckHost(Message):
@@ -124,16 +124,19 @@ class RunSummary(Message):
     """The run as a whole: what the operator reads of a status, which leaves out the hosts.
 
     `phase` is a `RunPhase`, or one that a newer release has added; `attempt` counts the starts of the trainers, from 0.
-    `restarts` counts by cause, `goodput` is the wall time in seconds by category.
+    `restarts` counts by cause, `goodput` is the wall time in seconds by category. `joined` counts the hosts whose
+    trainer has joined the others, or whose program runs; a leader of an older release does not tell it.
     """
 
     phase: Annotated[str, Field(pattern=r"^[A-Za-z]{1,32}$")]
     reason: _Text = ""
     attempt: Count | None = None
     restarts: Annotated[dict[ShortText, Count], Field(max_length=16)] = Field(default_factory=dict)
+    joined: Count | None = None
     slowest_host: Count | None = None
     progress: RunProgress = RunProgress()
     checkpoint: CheckpointStatus | None = None
+    failed_saves: FailedSaves | None = None
     goodput: Annotated[dict[ShortText, Seconds], Field(max_length=32)] = Field(default_factory=dict)
     stuck: tuple[StuckHost, ...] = ()
 
@@ -144,7 +147,6 @@ class RunStatus(RunSummary):
     name: str
     ray_session: int
     hosts: tuple[HostStatus, ...]
-    failed_saves: FailedSaves | None = None
     missing: tuple[int, ...] = ()
 
 

@@ -10,18 +10,23 @@ later commit of an older attempt is refused.
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from shardwise.protocol.contract import LOCK, LOGS
-from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.errors import RunDirectoryError, StorageError
 from shardwise.protocol.storage import in_words
 
 ATTEMPT_FILE = ".attempt"
 _EARLIER_FILE, _EARLIER_KEY = ".incarnation", "incarnation"  # what both were called at first
 _LENGTH = 64  # bytes, more than any content
+COMMIT_WITHIN_SECONDS = 180.0
+"""A commit takes one small write; NFS keeps the lock of a machine that died for 90 s."""
+_TELL_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
 
 
 @contextmanager
@@ -57,11 +62,20 @@ def hold(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def next_attempt(path: Path) -> int:
-    """Count one more start of the run's processes, from 0; from here on no older one can commit."""
+def next_attempt(path: Path, tell: Callable[[str], None] = lambda _: None) -> int:
+    """Count one more start of the run's processes, from 0; from here on no older one can commit.
+
+    Args:
+        path: the run directory.
+        tell: gets a line for a person if an older start's commit is waited for, at most `COMMIT_WITHIN_SECONDS` long.
+
+    Raises:
+        StorageError: that commit has not ended by then: its process hangs in the storage.
+
+    """
     handle = _open_or_make(path / ATTEMPT_FILE)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        _wait_for_commit(handle, path, tell)
         number: int = max(_read(handle).get("attempt", -1), _counted_earlier(path)) + 1
         _write(handle, {"attempt": number})
         # Without its file no process of a release that counted there can commit any more.
@@ -69,6 +83,27 @@ def next_attempt(path: Path) -> int:
     finally:
         os.close(handle)
     return number
+
+
+def _wait_for_commit(handle: int, path: Path, tell: Callable[[str], None]) -> None:
+    """Lock the file of the attempts alone."""
+    since, told = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = time.monotonic() - since
+        else:
+            return
+        if waited > COMMIT_WITHIN_SECONDS:
+            raise StorageError(
+                f"{path / ATTEMPT_FILE}: a process of an earlier start has held its lock for {waited:.0f} s: its "
+                "commit hangs in the storage, and no start may count before it has ended"
+            )
+        if waited > _TELL_SECONDS and not told:
+            tell(f"waiting for a process of an earlier start, which is at its commit and holds {path / ATTEMPT_FILE}")
+            told = True
+        time.sleep(_LOOK_SECONDS)
 
 
 def _counted_earlier(path: Path) -> int:

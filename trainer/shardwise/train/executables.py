@@ -23,12 +23,13 @@ import secrets
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 from jax.experimental import serialize_executable
@@ -47,6 +48,10 @@ _TRACING = {"equinox", "jmp", "marin-haliax", "numpy", "optax"}
 _COMPILING = ("jax", "libtpu", "nvidia-")
 _KEEP = 64
 """How many folders of programs are kept, one for each job and rank; the least recently used are removed."""
+_LOCK_SECONDS = 1800.0
+"""More than simulated hosts ever compile for: whoever holds the lock so long hangs, as in a file system."""
+_TELL_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
 _SEAL = "sha256"
 _SEAL_BYTES = 32
 
@@ -104,10 +109,31 @@ class Executables:
 def _locked(lock: Path) -> Iterator[None]:
     """Keep other processes from compiling the same program; the kernel frees the lock of one that is killed."""
     with lock.open("w") as file:
-        with suppress(OSError):  # a volume without locks: every process compiles its own
-            fcntl.flock(file, fcntl.LOCK_EX)
+        alone = _lock(file, lock)
         yield
-        lock.unlink(missing_ok=True)  # later processes find the program and need no lock
+        if alone:
+            lock.unlink(missing_ok=True)  # later processes find the program and need no lock
+
+
+def _lock(file: IO[str], lock: Path) -> bool:
+    """Wait for the lock; return False if who has it does not end its work: then every process compiles its own."""
+    since, told = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = time.monotonic() - since
+        except OSError:  # a volume without locks
+            return True
+        else:
+            return True
+        if waited > _LOCK_SECONDS:
+            print(f"{lock}: held for {waited:.0f} s; compiling without it", file=sys.stderr)  # noqa: T201  the process's log
+            return False
+        if waited > _TELL_SECONDS and not told:
+            print(f"{lock}: waiting for the process that compiles this program", file=sys.stderr)  # noqa: T201
+            told = True
+        time.sleep(_LOOK_SECONDS)
 
 
 def _root_and_key(rank: int | None) -> tuple[Path, bytes]:

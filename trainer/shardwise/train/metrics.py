@@ -6,7 +6,9 @@ A run that resumes writes the steps that it repeats again: `steps` keeps the las
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from os import SEEK_END
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +17,7 @@ from shardwise.protocol.storage import may_pass
 Record = Mapping[str, Any]
 
 _MAX_WAITING_BYTES = 16 << 20
+_END_BYTES = 1 << 20  # far more than a line has
 
 
 class Tracker(Protocol):
@@ -65,17 +68,29 @@ class MetricsLog:
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield every whole record of the file, oldest first."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return
-    yield from (json.loads(line) for line in lines[:-1])
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        yield from (json.loads(line) for line in file if line.endswith(b"\n"))
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
     """Return one record per step, in order; for a step that was repeated after a restart, the last one."""
+    return _steps(records(path))
+
+
+def newest_evaluation(path: Path) -> dict[str, Any] | None:
+    """Return the step and the results of the last evaluation that counts (`shardwise.protocol.evaluated`)."""
+    return _newest_evaluation(records(path))
+
+
+def steps_and_evaluation(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Return what `steps` and `newest_evaluation` do; the file, which may be of weeks, is read once."""
+    known = [*records(path)]
+    return _steps(known), _newest_evaluation(known)
+
+
+def _steps(known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     newest: dict[int, dict[str, Any]] = {}
-    for record in records(path):
+    for record in known:
         if "event" not in record:
             newest[record["step"]] = record
         elif record["event"] == "restored":
@@ -83,10 +98,9 @@ def steps(path: Path) -> list[dict[str, Any]]:
     return [newest[step] for step in sorted(newest)]
 
 
-def newest_evaluation(path: Path) -> dict[str, Any] | None:
-    """Return the step and the results of the last evaluation that counts (`shardwise.protocol.evaluated`)."""
+def _newest_evaluation(known: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     found: list[dict[str, Any]] = []
-    for record in records(path):
+    for record in known:
         if record.get("event") in ("started", "restored"):
             found = [kept for kept in found if kept["step"] <= record["step"]]
         elif record.get("event") == "evaluated":
@@ -95,9 +109,16 @@ def newest_evaluation(path: Path) -> dict[str, Any] | None:
 
 
 def _drop_partial_line(path: Path) -> None:
+    """Cut off what follows the last whole line; of the file, which may be of weeks, only its end is read."""
     with path.open("r+b") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+        size, length = file.seek(0, SEEK_END), _END_BYTES
+        while True:
+            start = file.seek(max(0, size - length))
+            found = file.read().rfind(b"\n")
+            if found >= 0 or start == 0:
+                break
+            length *= 2
+        file.truncate(start + found + 1)
 
 
 def _finite(value: object) -> object:

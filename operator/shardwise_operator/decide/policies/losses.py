@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby, islice
 
-from shardwise_operator.decide.budgets import budget, charge
+from shardwise_operator.decide.budgets import budget, charge, left
 from shardwise_operator.decide.endings import failed
 from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.relocation import avoid_after_losses, relocations
@@ -73,7 +73,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
             if charged is None:
                 used_up = f"{message}, and the budget of {budget(seen, cause)} for {cause} is used up"
                 return failed(seen, REPLACED, used_up, now)
-            state = charged
+            state, message = charged, f"{message}; {left(seen, charged, cause)}"
         state = _without(state, causes, message, now)
         events.append(Event(REPLACED, message))
         if known and seen.place_of(slice_):  # the charge has counted this loss against the slice's place already

@@ -15,6 +15,7 @@ from shardwise_operator.decide.policies import deadline, new_round, start_timeou
 from shardwise_operator.decide.relocation import avoid_after_timeout
 from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.reasons import COMPLETE, DEADLINE, PODS_RELEASED, SAVED_UNEXPECTEDLY, TRAINED, TRUE, Lost
 
@@ -33,9 +34,19 @@ wake = never
 
 def termination_record(seen: Observed) -> TerminationRecord | None:
     """Return the record with the run's outcome; None while there is none."""
-    ended = [pod for pod in seen.round_pods() if pod.ended and pod.record and pod.record.code is not None]
+    ended = [
+        pod
+        for pod in seen.round_pods()
+        if pod.ended and pod.record and pod.record.code is not None and not _gave_up(seen, pod)
+    ]
     ended.sort(key=lambda pod: (pod.key != LEADER, -pod.attempt))
     return ended[0].record if ended else None
+
+
+def _gave_up(seen: Observed, pod: Pod) -> bool:
+    """Return whether a pod that was replaced missed the others: on a node that nobody reaches, so they may be well."""
+    replaced = pod.attempt != seen.state.attempts.get(pod.key)
+    return replaced and pod.record is not None and pod.record.code == ExitCode.HOSTS_MISSING
 
 
 def decide(seen: Observed, now: float) -> Plan | None:

@@ -13,6 +13,7 @@ from shardwise_operator.observe.state import Loss, Phase
 from shardwise_operator.reasons import Lost
 
 OTHER = pod("0-1")
+LEFT = "99 of 100 restarts for nodeLost are left before a newer checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_pods_of_one_slice_at_once_are_one_loss() -> None:
     assert plan.state.attempts == {"0-0": 1, "0-1": 1}
     assert plan.state.pods == {}
     assert plan.state.not_before == NOW
-    assert [event.message for event in plan.events] == ["2 hosts lost their pods (0-0, 0-1): nodeLost"]
+    assert [event.message for event in plan.events] == [f"2 hosts lost their pods (0-0, 0-1): nodeLost; {LEFT}"]
 
 
 def test_a_big_slice_is_one_loss() -> None:

@@ -95,6 +95,17 @@ def test_a_replaced_pod_may_have_the_last_word() -> None:
     assert plan.state.phase == Phase.COMPLETE
 
 
+def test_a_replaced_pod_that_missed_the_others_says_nothing_of_the_run() -> None:
+    """Its node was out of reach, and the run goes on with its successor; one that was not replaced is believed."""
+    alone = pod("0-1", phase="Failed", record=record(ExitCode.HOSTS_MISSING, message="host 0 was not heard for 1200 s"))
+    replaced = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0", "0-1": "uid-0-1-1"})
+
+    assert outcome.decide(seen(replaced, pod(), alone, pod("0-1", 1)), NOW) is None
+    plan = outcome.decide(seen(begun(), pod(), alone), NOW)
+    assert plan is not None
+    assert plan.state.reason == "PodsReleased"
+
+
 def test_a_record_of_an_earlier_round_is_over() -> None:
     """What ended then is not the end of this round."""
     state = begun(round=1, attempts={"0-0": 1, "0-1": 1})

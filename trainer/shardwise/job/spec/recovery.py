@@ -69,6 +69,11 @@ def charged(counts: Mapping[_Cause, int], cause: _Cause, limit: int, *, newer: b
     return None if count >= limit else {**left, cause: count + 1}
 
 
+def left_of(counts: Mapping[_Cause, int], cause: _Cause, limit: int) -> str:
+    """Return for people what is left of the budget of `limit` for `cause`, of which `counts` are used."""
+    return f"{limit - counts.get(cause, 0)} of {limit} restarts for {cause} are left before a newer checkpoint"
+
+
 def backoff_seconds(first_seconds: float, count: int) -> float:
     """Return the wait before the `count`th restart, or the next pod, without a newer checkpoint in between.
 

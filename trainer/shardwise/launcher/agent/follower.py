@@ -1,7 +1,8 @@
 """The agent of any host but host 0: polls the leader, joins its Ray session, and ends with the run.
 
 The trainer is started and ended by requests that come over Ray. A follower ends it by itself only if the leader says
-that the trainer's attempt is over, or if there is another leader than before.
+that the trainer's attempt is over, or if there is another leader than before. In a cluster it gives its host back if
+nothing is heard of a leader for much longer than one may take to come: then the operator is gone too.
 """
 
 import asyncio
@@ -9,13 +10,14 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from shardwise.job.spec.recovery import Recovery
 from shardwise.launcher.agent.client import LeaderClient, NoLeaderError, poll_seconds
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.ray.node import RayNode
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import HOST_LEFT
-from shardwise.protocol.errors import StorageError
+from shardwise.protocol.errors import LeaderlessError, StorageError
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.poll import Poll, PollAnswer
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
     from shardwise.launcher.agent.run_copy import RunCopy
 
 _LEADERLESS_SECONDS = 10.0  # how long a host that leaves waits for a leader that saves the run
+_PATIENCE = 2.0  # times the time in which the operator, or the leader, gives the hosts back
 _LOOK_SECONDS = 2.0  # between two looks into a bucket
 _MOST_LOOKS_PER_SECOND = 50.0  # of all hosts together
 
@@ -30,9 +33,9 @@ _MOST_LOOKS_PER_SECOND = 50.0  # of all hosts together
 class Follower:
     """One host's connection to the leader."""
 
-    def __init__(self, config: AgentConfig, host: Host, copy: "RunCopy | None") -> None:
+    def __init__(self, config: AgentConfig, recovery: Recovery, host: Host, copy: "RunCopy | None") -> None:
         """Know no leader yet; `copy` is that of a run directory in a bucket."""
-        self._config, self._host, self._copy = config, host, copy
+        self._config, self._recovery, self._host, self._copy = config, recovery, host, copy
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = 0.0
         self._client = LeaderClient(config.directory, config.run, config.tokens.gang)
@@ -42,7 +45,12 @@ class Follower:
         self._node: RayNode | None = None
 
     async def run(self) -> int:
-        """Poll until the run has ended, or this host may leave; return the exit code of the run, or `HOST_LEFT`."""
+        """Poll until the run has ended, or this host may leave; return the exit code of the run, or `HOST_LEFT`.
+
+        Raises:
+            LeaderlessError: nothing was heard of a leader for too long.
+
+        """
         try:
             return await self._follow()
         finally:
@@ -59,7 +67,10 @@ class Follower:
             except NoLeaderError:  # it is being replaced, has not started yet, or has ended with the run
                 self._look()
                 code = await asyncio.to_thread(LeaderRecord.code_of, self._config.directory, self._config.run)
-                may_go = time.monotonic() - self._answered_at > _LEADERLESS_SECONDS
+                silent_seconds = time.monotonic() - self._answered_at
+                may_go = silent_seconds > _LEADERLESS_SECONDS
+                if code is None:
+                    self._give_up_after(silent_seconds)
             else:
                 self._answered_at, code, may_go = time.monotonic(), answer.done, answer.may_go
             if code is not None:
@@ -71,6 +82,15 @@ class Follower:
             if answer:
                 await self._take(answer)
             await asyncio.sleep(poll_seconds(self._config.num_hosts))
+
+    def _give_up_after(self, silent_seconds: float) -> None:
+        known = self._leader_id is not None
+        bound = _PATIENCE * (self._recovery.replace_within if known else self._recovery.start_within).seconds
+        if silent_seconds > bound and not self._config.one_machine:  # there the command replaces host 0, or ends
+            raise LeaderlessError(
+                f"host 0 was not heard for {bound:g} s, so nothing else gives this host back: "
+                "is the operator still there?"
+            )
 
     async def _take(self, answer: PollAnswer) -> None:
         if answer.leader_id != self._leader_id:

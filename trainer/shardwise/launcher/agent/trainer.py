@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from shardwise.launcher.agent.log_bound import bound
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.lines import size_of
+from shardwise.launcher.system.log_bound import bounded
 from shardwise.launcher.system.memory_events import oom_kills
 from shardwise.launcher.system.processes import Process, readable, send_signal
 from shardwise.protocol.bounded_log import tail_of
@@ -116,11 +116,8 @@ class Trainer:
 
     async def wait(self) -> Exit:
         """Wait for its end, and return how it ended; keep its log within bounds meanwhile."""
-        ended = asyncio.Event()
-        bounding = asyncio.create_task(bound(self._log, ended))
-        status = await self._process.wait()
-        ended.set()
-        await bounding  # the last lines are read of a log that nobody cuts
+        async with bounded(self._log):
+            status = await self._process.wait()
         return Exit(
             attempt=self.orders.attempt,
             code=status if status >= 0 else None,

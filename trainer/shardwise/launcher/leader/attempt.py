@@ -83,7 +83,7 @@ class Attempt:
         state = self._state
         state.baseline.restarted()
         state.stragglers.restarted()
-        state.metrics.read()  # what the last attempt wrote while it ended
+        await state.metrics.read_all()  # what the last attempt wrote while it ended
         orders = orders_of(self.number, state)
 
         async def start(rank: int) -> None:

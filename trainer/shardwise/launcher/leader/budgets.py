@@ -4,7 +4,7 @@ A pure decision on counts. The limits are in the job's `recovery` section.
 """
 
 from shardwise.job.spec import Restarts
-from shardwise.job.spec.recovery import backoff_seconds, charged
+from shardwise.job.spec.recovery import backoff_seconds, charged, left_of
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.leader_record import Used
 
@@ -22,6 +22,11 @@ def charge(used: Used, cause: Cause, *, restarts: Restarts, committed: int) -> U
     if counts is None:
         return None
     return Used(counts=counts, in_a_row=1 if newer else used.in_a_row + 1, committed=max(committed, used.committed))
+
+
+def left(used: Used, cause: Cause, restarts: Restarts) -> str:
+    """Return for people how many restarts for `cause` are left."""
+    return left_of(used.counts, cause, restarts.of(cause))
 
 
 def wait_seconds(used: Used, cause: Cause, first_seconds: float) -> float:

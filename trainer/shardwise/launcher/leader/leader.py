@@ -15,7 +15,7 @@ from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.launcher.leader import old_logs
 from shardwise.launcher.leader.attempt import Attempt
-from shardwise.launcher.leader.budgets import charge, wait_seconds
+from shardwise.launcher.leader.budgets import charge, left, wait_seconds
 from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
 from shardwise.launcher.leader.channel import ChannelError
 from shardwise.launcher.leader.decision import Action
@@ -27,9 +27,9 @@ from shardwise.launcher.leader.wait_for_hosts import hosts_are_there
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode, Progress
+from shardwise.protocol.errors import StorageError
 from shardwise.protocol.leader_address import LeaderAddress
 from shardwise.protocol.leader_record import RunResult
-from shardwise.protocol.run_status import RunPhase
 from shardwise.protocol.takeover import next_attempt
 
 if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
@@ -98,8 +98,11 @@ class Leader:
         state = self._state
         if state.host.leaving.is_set():
             return None
-        running = Attempt(await asyncio.to_thread(next_attempt, state.directory), state)
-        state.begin(running)
+        try:
+            number = await asyncio.to_thread(next_attempt, state.directory, state.say)
+        except StorageError as error:
+            return self._noted(Ending(cause=Cause.STORAGE, rank=None, exit=None, message=str(error)))
+        state.begin(running := Attempt(number, state))
         await state.keep(must=True)  # from here on a leader that was taken over starts no attempt
         await asyncio.to_thread(old_logs.remove, state.directory, running.number)
         if state.copy:
@@ -149,12 +152,12 @@ class Leader:
     async def _restart(self, ending: Ending) -> RunResult | None:
         """Charge a bad end to its budget, and wait for the backoff; return a result if the budget is used up."""
         state, recovery = self._state, self._state.job.spec.recovery
-        state.phase, state.reason = RunPhase.RECOVERING, ending.message
         before, restarts = state.record.used, state.record.restarts
         committed = max(before.committed, state.metrics.committed)
         used = charge(before, ending.cause, restarts=recovery.restarts, committed=committed)
         if used is None:
             return failed(ending)
+        state.recovers(ending.message, left(used, ending.cause, recovery.restarts))
         state.note(used=used, restarts={**restarts, ending.cause: restarts.get(ending.cause, 0) + 1})
         await state.keep()
         wait = wait_seconds(used, ending.cause, recovery.backoff.seconds)

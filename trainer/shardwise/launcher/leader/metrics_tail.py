@@ -1,17 +1,24 @@
 """What the leader learns from the trainers' metrics.jsonl: the last step, the newest checkpoint, steps that were lost.
 
-Only lines that are appended while the command runs are read.
+Only lines that are appended while the command runs are read. What they add up to at a checkpoint is for the next
+leader, which need not read them again.
 """
 
+import asyncio
 import json
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from shardwise.launcher.leader.step_times import StepTimes
 from shardwise.launcher.system.lines import GrowingFile
 from shardwise.protocol.contract import METRICS
 from shardwise.protocol.eta import RECENT_STEPS
+from shardwise.protocol.leader_record import MetricsRead
 from shardwise.protocol.run_status import CheckpointStatus, FailedSaves
+
+_PIECE_BYTES = 1 << 18
+"""What is read at once, in some milliseconds: the leader's loop has followers to answer meanwhile."""
 
 
 class MetricsTail:
@@ -22,27 +29,38 @@ class MetricsTail:
     seconds that took; `failed_saves` is about the saves that failed since. `attempt` is the last one that began its
     steps, -1 before, and `stepped` whether it has completed one. `lost_seconds` is the time of steps that a later
     attempt repeated. `recent_seconds` are those of the last steps. `of` is how many steps a program says it has.
+    `known` is what all lines up to the last one that told of a checkpoint have said; None before the first.
     """
 
-    def __init__(self, directory: Path, offset: int) -> None:
-        """Follow the file from `offset` on, the bytes it had when the command started."""
-        self._file = GrowingFile(directory / METRICS, offset)
-        self._seconds: dict[int, float] = {}
-        self.last: dict[str, Any] = {}
-        self.committed = -1
-        self.checkpoint: CheckpointStatus | None = None
+    def __init__(self, directory: Path, offset: int, known: MetricsRead | None = None) -> None:
+        """Follow the file from `offset` on, the bytes it had when the command started, or from where `known` ends."""
+        self._file = GrowingFile(directory / METRICS, known.offset if known else offset, most_bytes=_PIECE_BYTES)
+        self._times = StepTimes(known.steps_time if known else ())
+        self.known = known
+        self.last: dict[str, Any] = known.last if known else {}
+        self.committed = known.committed if known else -1
+        self.checkpoint = known.checkpoint if known else None
         self.failed_saves: FailedSaves | None = None
         self.recent_seconds = deque[float](maxlen=RECENT_STEPS)
         self.attempt = -1
         self.first_step = 0
         self.stepped = False
-        self.lost_seconds = 0.0
-        self.of: int | None = None
+        self.lost_seconds = known.lost_seconds if known else 0.0
+        self.of = known.of if known else None
 
-    def read(self) -> None:
-        """Take in the lines that were appended since the last call."""
+    def read(self) -> bool:
+        """Take in lines that were appended since the last call; return whether more of them are to be read."""
+        before = self.checkpoint
         for line in self._file.lines():
             self._take(json.loads(line))
+        if self.checkpoint != before and self.committed >= 0:
+            self.known = self._sum()
+        return self._file.behind
+
+    async def read_all(self) -> None:
+        """Take in all lines that were appended, however many: they may be those of weeks."""
+        while self.read():  # noqa: ASYNC110  nothing is waited for: the loop has its turn between two pieces
+            await asyncio.sleep(0)
 
     def _take(self, record: dict[str, Any]) -> None:
         event = record.get("event")
@@ -50,7 +68,7 @@ class MetricsTail:
             self.last = record
             self.stepped = True
             seconds = record.get("stepSeconds")
-            self._seconds[record["step"]] = seconds or 0.0
+            self._times.took(record["step"], seconds or 0.0)
             if seconds is not None:
                 self.recent_seconds.append(seconds)
         elif event in ("started", "restored"):
@@ -62,6 +80,7 @@ class MetricsTail:
             self._begun(record["step"], record.get("attempt", -1))
         elif event == "saved":
             self.committed = max(self.committed, record["step"])
+            self._times.saved(record["step"])
             self.failed_saves = None
             self.checkpoint = CheckpointStatus(
                 step=record["step"], saved_at=record.get("savedAt"), seconds=record["durableSeconds"]
@@ -72,5 +91,15 @@ class MetricsTail:
     def _begun(self, step: int, attempt: int) -> None:
         self.attempt, self.first_step, self.stepped = attempt, step, False
         # The attempt continues from `step`: what was trained beyond it is in no checkpoint, and will be done again.
-        again = [done for done in self._seconds if done > step]
-        self.lost_seconds += sum(self._seconds.pop(done) for done in again)
+        self.lost_seconds += self._times.lost_after(step)
+
+    def _sum(self) -> MetricsRead:
+        return MetricsRead(
+            offset=self._file.offset,
+            committed=self.committed,
+            checkpoint=self.checkpoint,
+            last=self.last,
+            lost_seconds=self.lost_seconds,
+            steps_time=self._times.in_short,
+            of=self.of,
+        )

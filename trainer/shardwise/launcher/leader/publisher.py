@@ -5,6 +5,7 @@ The server calls it from its threads. The leader's loop has it look around, and 
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 from shardwise.launcher.leader import prometheus
 from shardwise.launcher.leader.page import PageMaker
@@ -12,6 +13,7 @@ from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.stragglers import Slow
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.poll import Poll, PollAnswer
+from shardwise.protocol.report import Report
 from shardwise.protocol.requests import SignalTrainer
 from shardwise.protocol.run_status import CheckpointStatus, HostStatus, RunPhase, RunProgress, RunStatus, StuckHost
 
@@ -146,6 +148,7 @@ class StatusPublisher:
             attempt=state.record.attempt,
             restarts=state.record.restarts,
             ray_session=state.channel.session,
+            joined=_joined(reports.values(), is_program=state.job.spec.program is not None),
             hosts=tuple(HostStatus.of(reports[host]) for host in sorted(reports)),
             slowest_host=self._slow.host if self._slow else None,
             progress=RunProgress.model_validate({**metrics.last, "of": of, "eta_seconds": eta}),
@@ -155,6 +158,11 @@ class StatusPublisher:
             missing=tuple(state.members.missing(time.monotonic())),
             stuck=tuple(state.stuck),
         )
+
+
+def _joined(reports: Iterable[Report], *, is_program: bool) -> int:
+    """Count the hosts whose trainer has joined; whether a program joins others, and when, is its own affair."""
+    return sum(report.trainer_pid is not None if is_program else report.joined for report in reports)
 
 
 def _with_age(checkpoint: CheckpointStatus | None, now: float) -> CheckpointStatus | None:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise.job.spec import TrainingJob
@@ -47,7 +48,7 @@ class LeaderState:
         self.events = Events(self.directory)
         self.members = Members(config.num_hosts, host.agent_id)
         self.channel = Channel(config, self.members, self.events, host.answer, self.record.session)
-        self.metrics = MetricsTail(self.directory, self.record.metrics_offset)
+        self.metrics = _metrics(self.record, self.directory)
         self.baseline, self.stragglers = Baseline(), Stragglers()
         self.predecessor_ran = self.record.running
         self._session = time.time() - time.monotonic()
@@ -110,10 +111,19 @@ class LeaderState:
         self.running, self.ended_at = None, self._now()
         self.note(running=False)
 
+    def say(self, reason: str) -> None:
+        """Tell people what is waited for; from any thread."""
+        self.reason = reason
+
+    def recovers(self, why: str, left: str) -> None:
+        """Tell people that the trainers start again, why, and what is left of the budget."""
+        self.phase, self.reason = RunPhase.RECOVERING, f"{why}; {left}"
+
     def note(self, **changes: Any) -> None:
         """Change the record, and write it."""
         total = self._ledger.total(self._now(), self._seconds())
-        self.record = self.record.model_copy(update={"goodput": total, **changes}).write(self.directory)
+        known = {"goodput": total, "metrics": self.metrics.known}
+        self.record = self.record.model_copy(update={**known, **changes}).write(self.directory)
 
     async def keep(self, *, must: bool = False) -> None:
         """Have what is written where a successor finds it; on a volume it is there already.
@@ -150,3 +160,11 @@ def _taken_over(config: AgentConfig) -> LeaderRecord:
         metrics_offset=size_of(config.directory / METRICS),
         phases={"spawn": time.time() - config.started_at},
     )
+
+
+def _metrics(record: LeaderRecord, directory: Path) -> MetricsTail:
+    """Follow the metrics from where the record knows them; from the command's first if they are shorter than that."""
+    known = record.metrics
+    # The copies of both files in a bucket need not be of one moment.
+    whole = known is not None and size_of(directory / METRICS) >= known.offset
+    return MetricsTail(directory, record.metrics_offset, known if whole else None)

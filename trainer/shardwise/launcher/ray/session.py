@@ -32,6 +32,7 @@ from shardwise.launcher.ray.node import (
 )
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system import processes
+from shardwise.launcher.system.log_bound import bounded
 
 _LINE_LIMIT_BYTES = 16 << 20
 _OPEN_WITHIN_SECONDS = 60.0
@@ -145,7 +146,7 @@ class RaySession:
         head = await self._start_head(node_id)
         self._tasks = [
             asyncio.create_task(self._watch("Ray's head", head, self._logs / "gcs.err")),
-            asyncio.create_task(self._watch("Ray's driver", driver, self._driver_log)),
+            asyncio.create_task(self._watch_driver(driver)),
         ]
         gcs = f"{self._place.address}:{await self._port(node_id)}"
         self.address = f"{gcs}/{await self._register(gcs)}"
@@ -163,7 +164,7 @@ class RaySession:
         return cluster
 
     async def _start_driver(self) -> asyncio.subprocess.Process:
-        with self._driver_log.open("wb") as log:
+        with self._driver_log.open("ab") as log:
             driver = await processes.start(
                 sys.executable,
                 "-m",
@@ -196,6 +197,10 @@ class RaySession:
     async def _watch(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         code = await process.wait()
         await self._lose(f"{name} ended {describe_exit(code)}{last_error(log)}")
+
+    async def _watch_driver(self, driver: asyncio.subprocess.Process) -> None:
+        async with bounded(self._driver_log):
+            await self._watch("Ray's driver", driver, self._driver_log)
 
     async def _receive(self) -> None:
         while line := await self._output.readline():

@@ -1,16 +1,22 @@
 """Follow a file of lines while another process appends to it. A line is returned once it is complete."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from shardwise.protocol.bounded_log import OlderPart, content_of
 
 
 class GrowingFile:
-    """What is appended to a file after its first `offset` bytes. The file need not exist yet."""
+    """What is appended to a file after its first `offset` bytes. The file need not exist yet.
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        self._path, self._offset = path, offset
+    One call reads at most `most_bytes`, if that is not negative, but always a whole line if there is one. `offset` is
+    the byte after the last line that was returned, and `behind` whether the last call has left something unread.
+    """
+
+    def __init__(self, path: Path, offset: int = 0, *, most_bytes: int = -1) -> None:
+        self._path, self.offset, self._most_bytes = path, offset, most_bytes
         self._rest = b""
+        self.behind = False
 
     def lines(self) -> list[str]:
         """Return every line that was completed since the last call, without its newline."""
@@ -18,7 +24,7 @@ class GrowingFile:
         # that was killed (`train/metrics.py`), so bytes after that point must not be kept from one call to the next.
         content, end = self._read()
         *whole, self._rest = content.split(b"\n")
-        self._offset = end - len(self._rest)
+        self.offset = end - len(self._rest)
         return [line.decode("utf-8", "replace") for line in whole]
 
     def rest(self) -> str:
@@ -27,11 +33,14 @@ class GrowingFile:
 
     def _read(self) -> tuple[bytes, int]:
         """Return what follows, and the byte of the file at which it ends."""
-        try:
-            content = content_of(self._path, self._offset)
-        except FileNotFoundError:
-            content = b""
-        return content, self._offset + len(content)
+        most, content = self._most_bytes, b""
+        with suppress(FileNotFoundError):
+            content = content_of(self._path, self.offset, most)
+            while 0 <= most <= len(content) and b"\n" not in content:
+                most *= 2
+                content = content_of(self._path, self.offset, most)
+        self.behind = 0 <= most <= len(content)
+        return content, self.offset + len(content)
 
 
 class GrowingLog(GrowingFile):
@@ -49,10 +58,10 @@ class GrowingLog(GrowingFile):
         if older is None or older.number == self._cuts:
             return super()._read()
         newest = content_of(self._path, older.kept)
-        if self._offset <= older.kept:
-            before = content_of(self._path, self._offset, older.kept - self._offset) + older.read()
+        if self.offset <= older.kept:
+            before = content_of(self._path, self.offset, older.kept - self.offset) + older.read()
         else:
-            before = older.read(self._offset - older.kept if older.number == self._cuts + 1 else 0)
+            before = older.read(self.offset - older.kept if older.number == self._cuts + 1 else 0)
         self._cuts = older.number
         return before + newest, older.kept + len(newest)
 

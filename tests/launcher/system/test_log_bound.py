@@ -1,4 +1,4 @@
-"""shardwise.launcher.agent.log_bound: a trainer's log that has grown too large, and who reads it meanwhile."""
+"""shardwise.launcher.system.log_bound: a trainer's log that has grown too large, and who reads it meanwhile."""
 
 import asyncio
 import os
@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from tests.launcher.agent.test_trainer import LIMIT_SECONDS, orders
 
-from shardwise.launcher.agent import log_bound
-from shardwise.launcher.agent.log_bound import bound, cut
 from shardwise.launcher.agent.standby import Standby
 from shardwise.launcher.agent.trainer import tail
-from shardwise.launcher.system import processes
+from shardwise.launcher.system import log_bound, processes
 from shardwise.launcher.system.lines import GrowingLog
+from shardwise.launcher.system.log_bound import bounded, cut
 from shardwise.protocol.bounded_log import OlderPart, whole_log
 from shardwise.protocol.contract import LOGS, log_path
 
@@ -154,12 +153,8 @@ def test_a_full_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = log.read_bytes()
 
     async def run() -> None:
-        ended = asyncio.Event()
-        bounding = asyncio.create_task(bound(log, ended))
-        await asyncio.sleep(0)
-        ended.set()
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await bounding
+        async with asyncio.timeout(LIMIT_SECONDS), bounded(log):
+            await asyncio.sleep(0)
 
     partial.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):

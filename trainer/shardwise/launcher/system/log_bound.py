@@ -1,14 +1,16 @@
-"""Keeps the log of a trainer that prints for weeks from filling the run directory's volume.
+"""Keeps the log of a process that prints for weeks from filling the run directory's volume.
 
-The trainer writes to the file itself, with no process between: so what it wrote is there, whoever is killed. The file
-is therefore cut under it (`protocol/bounded_log.py` says into what). That is safe because it is open for appending, for
-the trainer and all that inherit it: the next write goes to the new end. Only what is written in the instant between the
-last copy and the cut is lost.
+It is that of a trainer, of an agent that the command has started, or of Ray's driver. The process writes to the file
+itself, with no process between: so what it wrote is there, whoever is killed. The file is therefore cut under it
+(`protocol/bounded_log.py` says into what). That is safe because it is open for appending, for the process and all that
+inherit it: the next write goes to the new end. Only what is written in the instant between the last copy and the cut is
+lost.
 """
 
 import asyncio
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,15 +28,27 @@ _CHUNK_BYTES = 1 << 20
 _ROUNDS = 8  # of copying what was written meanwhile; of a process that is faster than that, the rest is lost
 
 
-async def bound(log: Path, ended: asyncio.Event) -> None:
-    """Cut the log whenever it is too large, until the trainer has ended."""
+@asynccontextmanager
+async def bounded(log: Path) -> AsyncIterator[None]:
+    """Keep the log within bounds while the block waits for its process; after it nobody cuts the log any more."""
+    ended = asyncio.Event()
+    bounding = asyncio.create_task(_bound(log, ended))
+    try:
+        yield
+    finally:
+        ended.set()
+        await bounding
+
+
+async def _bound(log: Path, ended: asyncio.Event) -> None:
+    """Cut the log whenever it is too large, until its process has ended."""
     while not ended.is_set():
         wait = _LOOK_SECONDS
-        if size_of(log) > LOG_BYTES:
-            try:
+        try:
+            if size_of(log) > LOG_BYTES:
                 await asyncio.to_thread(cut, log)
-            except OSError:  # no run ends for its log
-                wait = _AGAIN_SECONDS
+        except OSError:  # no run ends for its log
+            wait = _AGAIN_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await ended.wait()
