@@ -11,9 +11,11 @@ import pytest
 from tests.page.browser import Browser, with_script
 from tests.page.building import BEGAN, HOSTILE, lines, make_run, step
 
+from shardwise.cli.status import STATUSES
 from shardwise.page.document import PageDocument
 from shardwise.page.gather import gather
 from shardwise.page.render import TEMPLATE, composed, render
+from shardwise.protocol.run_status import RunStatus
 
 SECTIONS = ("now", "curves", "goodput", "attempts", "hosts", "checkpoints", "memory", "logs", "events")
 
@@ -111,6 +113,18 @@ def test_browser_says_what_a_run_has_not_recorded(browser: Browser, tmp_path: Pa
     assert "data-error" not in shown
     for text in ("No step is complete", "has not recorded", "No start of the trainers", "None is committed", "no logs"):
         assert text in shown
+
+
+def test_every_status_has_its_words(browser: Browser, tmp_path: Path) -> None:
+    """The page has a colour and words for each status that `shardwise status` names, and says that a run recovers."""
+    live = RunStatus(phase="recovering", reason="rank 1 has ended", name="x", ray_session=1, hosts=())
+    words = "document.body.dataset.told = Object.keys(MEANING).join(' ');"
+    shown = browser.shown(with_script(render(gather(make_run(tmp_path / "run"), live=live)), words))
+    (told,) = re.findall(r'data-told="(.*?)"', shown)
+    assert set(told.split()) == set(STATUSES)
+    assert '<span class="status held">recovering</span><span class="muted">rank 1 has ended</span>' in shown
+    shown = browser.shown(render(gather(tmp_path / "run", live=live.model_copy(update={"reason": ""}))))
+    assert '<span class="status held">recovering</span><span class="muted">its processes are started again' in shown
 
 
 def test_document_is_json_of_known_names() -> None:
