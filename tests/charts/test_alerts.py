@@ -70,20 +70,25 @@ def _held(value: float | None, minutes: int) -> str:
 
 def promtool(tmp_path: Path, series: list[Object], checks: Iterable[Check]) -> None:
     """Have promtool check at some minutes that an alert fires with these labels, or (None) does not."""
-    require(PROMTOOL)
     rules = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
     tests = []
     for alert, minute, labels in checks:
         rule = rules[f"Shardwise{alert}"]
         fires = [] if labels is None else [{"exp_labels": {**rule["labels"], **labels}, "exp_annotations": _said(rule)}]
         tests.append({"eval_time": f"{minute}m", "alertname": rule["alert"], "exp_alerts": fires})
+
+    told = judged(tmp_path, series, tests)
+
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def judged(tmp_path: Path, series: list[Object], tests: list[Object]) -> subprocess.CompletedProcess[str]:
+    """Return what promtool says to tests of the alerts."""
+    require(PROMTOOL)
     whole = {"interval": "1m", "input_series": series, "alert_rule_test": tests}
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [whole]}))
-
-    told = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
-
-    assert told.returncode == 0, told.stdout + told.stderr
+    return subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
 
 
 def _said(rule: Object) -> dict[str, str]:
@@ -186,6 +191,27 @@ def test_every_alert_is_tried() -> None:
     tried |= {"JobGoodputLow", "NoLeader", "TwoLeaders", "PassesFail", "Behind"}
 
     assert {f"Shardwise{alert}" for alert in tried} == set(rules)
+
+
+def test_the_docs_show_what_promtool_says(tmp_path: Path) -> None:
+    """Asked for no alert at three minutes of a job's life, promtool tells which fire; docs/metrics.md shows that."""
+    life: Timeline = [("queued", 30), ("admitted", 20), ("running", 10), ("stalled", 10), ("failed", 10)]
+    fires = {"JobQuotaUnused": 48, "JobStalled": 68, "JobFailed": 75}
+    none: list[Object] = [
+        {"eval_time": f"{minute}m", "alertname": f"Shardwise{alert}", "exp_alerts": []}
+        for alert, minute in fires.items()
+    ]
+    told = judged(tmp_path, scraped(life), none)
+
+    assert told.returncode == 1, told.stdout
+    shown = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("<!-- promtool -->")[2]
+    assert _of_alerts(shown.partition("<!-- end of promtool -->")[0]) == _of_alerts(told.stdout + told.stderr)
+    assert len(_of_alerts(shown)) == 3 * len(fires)
+
+
+def _of_alerts(text: str) -> list[str]:
+    """Return the lines that name an alert, its labels and its words."""
+    return [line.strip() for line in text.splitlines() if line.strip().startswith(("alertname:", "Labels:", "Annot"))]
 
 
 def test_another_release_has_rules_of_its_own(helm: Helm) -> None:
