@@ -1,7 +1,9 @@
 """The chart's alerts, run by Prometheus' own promtool on series that were recorded from a real operator.
 
 The recordings are those of tests/operator/controller/test_job_series.py, one for each state of a job; a timeline holds
-one state after the other. A scrape adds the labels that the chart's ServiceMonitor makes.
+one state after the other. A scrape adds the labels that the chart's ServiceMonitor makes. What takes hours or a broken
+API server is made by hand, of series that the operator has: the counters of goodput, of passes and of the queue, and
+the lead of a second operator.
 """
 
 import re
@@ -13,6 +15,7 @@ import pytest
 import yaml
 from tests.charts.helm import CHARTS, ROOT, Helm, Object, named
 from tests.cluster.packages import PROMTOOL, require
+from tests.operator.test_job_metrics import SERVED
 
 RULES = CHARTS / "shardwise" / "monitoring" / "alerts.yaml"
 RECORDED = ROOT / "tests" / "operator" / "controller" / "golden"
@@ -43,13 +46,7 @@ CASES: list[tuple[str, Timeline, list[int], list[int]]] = [
 
 
 def samples(state: str) -> Iterator[tuple[str, float]]:
-    """Yield each series of a recording as Prometheus stores it, and its value; a job in a queue is pending, too."""
-    if state in ("queued", "admitted"):
-        yield from samples("pending")
-        status = "True" if state == "admitted" else "False"
-        labels = f'condition="Admitted",job="job",namespace="research",status="{status}"'
-        yield f'shardwise_job_condition{{{labels},pod="shardwise-0",service="shardwise-metrics"}}', 1.0
-        return
+    """Yield each series of a recording as Prometheus stores it, and its value."""
     for line in (RECORDED / f"{state}.prom").read_text(encoding="utf-8").splitlines():
         name, labels, value = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line).groups()  # type: ignore[union-attr]
         target = 'pod="shardwise-0",service="shardwise-metrics"'
@@ -73,20 +70,25 @@ def _held(value: float | None, minutes: int) -> str:
 
 def promtool(tmp_path: Path, series: list[Object], checks: Iterable[Check]) -> None:
     """Have promtool check at some minutes that an alert fires with these labels, or (None) does not."""
-    require(PROMTOOL)
     rules = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
     tests = []
     for alert, minute, labels in checks:
         rule = rules[f"Shardwise{alert}"]
         fires = [] if labels is None else [{"exp_labels": {**rule["labels"], **labels}, "exp_annotations": _said(rule)}]
         tests.append({"eval_time": f"{minute}m", "alertname": rule["alert"], "exp_alerts": fires})
+
+    told = judged(tmp_path, series, tests)
+
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def judged(tmp_path: Path, series: list[Object], tests: list[Object]) -> subprocess.CompletedProcess[str]:
+    """Return what promtool says to tests of the alerts."""
+    require(PROMTOOL)
     whole = {"interval": "1m", "input_series": series, "alert_rule_test": tests}
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [whole]}))
-
-    told = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
-
-    assert told.returncode == 0, told.stdout + told.stderr
+    return subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
 
 
 def _said(rule: Object) -> dict[str, str]:
@@ -122,12 +124,44 @@ def test_a_job_alerts_once(tmp_path: Path) -> None:
     promtool(tmp_path, [*series, *other], [("JobPending", 90, JOB)])
 
 
+OWN = 'namespace="shardwise-system",pod="{}",service="shardwise-metrics"'
+LEADS = f"shardwise_operator_leader{{{{{OWN}}}}}"
+
+
+def made_by_hand() -> list[Object]:
+    """Return counters of an hour: of five passes one fails, and half of the jobs wait longer than half a minute."""
+    own = OWN.format("shardwise-0")
+    return [
+        {"series": f'shardwise_operator_reconciles_total{{{own},result="done"}}', "values": "0+80x60"},
+        {"series": f'shardwise_operator_reconciles_total{{{own},result="failed"}}', "values": "0+20x60"},
+        {"series": f'workqueue_queue_duration_seconds_bucket{{{own},le="30.0"}}', "values": "0+50x60"},
+        {"series": f'workqueue_queue_duration_seconds_bucket{{{own},le="60.0"}}', "values": "0+100x60"},
+        {"series": f'workqueue_queue_duration_seconds_bucket{{{own},le="+Inf"}}', "values": "0+100x60"},
+    ]
+
+
+def test_what_is_made_by_hand_is_served() -> None:
+    """Each of these series has a name and labels that the operator serves, and the bounds of its histogram."""
+    registry = SERVED["operator"]()
+    served = {(sample.name, frozenset(sample.labels)) for family in registry.collect() for sample in family.samples}
+    bounds = {
+        sample.labels["le"]
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "workqueue_queue_duration_seconds_bucket"
+    }
+    of_a_scrape = {"namespace", "pod", "service"}
+    for series in (LEADS.format("shardwise-0"), *(each["series"] for each in made_by_hand())):
+        labels = set(re.findall(r"(\w+)=", series)) - of_a_scrape
+        assert (series.partition("{")[0], frozenset(labels)) in served, series
+        assert set(re.findall(r'le="(.*?)"', series)) <= bounds
+
+
 def test_the_lead(tmp_path: Path) -> None:
     """None leads, or two do, for two minutes: a change of the lead within them is silent."""
-    leads = 'shardwise_operator_leader{{namespace="shardwise-system",pod="{}",service="shardwise-metrics"}}'
     series = [
-        {"series": leads.format("shardwise-0"), "values": "1+0x10 0+0x10 1+0x10"},
-        {"series": leads.format("shardwise-1"), "values": "0+0x10 0+0x1 1+0x20"},
+        {"series": LEADS.format("shardwise-0"), "values": "1+0x10 0+0x10 1+0x10"},
+        {"series": LEADS.format("shardwise-1"), "values": "0+0x10 0+0x1 1+0x20"},
     ]
     checks: list[Check] = [
         ("NoLeader", 5, None),
@@ -143,17 +177,9 @@ def test_the_lead(tmp_path: Path) -> None:
 
 def test_failing_and_slow_passes(tmp_path: Path) -> None:
     """A tenth of the passes, or half a minute in the queue, for a quarter of an hour."""
-    own = 'namespace="shardwise-system",service="shardwise-metrics",pod="shardwise-0"'
-    series = [
-        {"series": f'shardwise_operator_reconciles_total{{{own},result="done"}}', "values": "0+80x60"},
-        {"series": f'shardwise_operator_reconciles_total{{{own},result="failed"}}', "values": "0+20x60"},
-        {"series": f'workqueue_queue_duration_seconds_bucket{{{own},le="30.0"}}', "values": "0+50x60"},
-        {"series": f'workqueue_queue_duration_seconds_bucket{{{own},le="60.0"}}', "values": "0+100x60"},
-        {"series": f'workqueue_queue_duration_seconds_bucket{{{own},le="+Inf"}}', "values": "0+100x60"},
-    ]
     promtool(
         tmp_path,
-        series,
+        made_by_hand(),
         [(alert, at, labels) for alert in ("PassesFail", "Behind") for at, labels in ((10, None), (40, {}))],
     )
 
@@ -165,6 +191,27 @@ def test_every_alert_is_tried() -> None:
     tried |= {"JobGoodputLow", "NoLeader", "TwoLeaders", "PassesFail", "Behind"}
 
     assert {f"Shardwise{alert}" for alert in tried} == set(rules)
+
+
+def test_the_docs_show_what_promtool_says(tmp_path: Path) -> None:
+    """Asked for no alert at three minutes of a job's life, promtool tells which fire; docs/metrics.md shows that."""
+    life: Timeline = [("queued", 30), ("admitted", 20), ("running", 10), ("stalled", 10), ("failed", 10)]
+    fires = {"JobQuotaUnused": 48, "JobStalled": 68, "JobFailed": 75}
+    none: list[Object] = [
+        {"eval_time": f"{minute}m", "alertname": f"Shardwise{alert}", "exp_alerts": []}
+        for alert, minute in fires.items()
+    ]
+    told = judged(tmp_path, scraped(life), none)
+
+    assert told.returncode == 1, told.stdout
+    shown = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("<!-- promtool -->")[2]
+    assert _of_alerts(shown.partition("<!-- end of promtool -->")[0]) == _of_alerts(told.stdout + told.stderr)
+    assert len(_of_alerts(shown)) == 3 * len(fires)
+
+
+def _of_alerts(text: str) -> list[str]:
+    """Return the lines that name an alert, its labels and its words."""
+    return [line.strip() for line in text.splitlines() if line.strip().startswith(("alertname:", "Labels:", "Annot"))]
 
 
 def test_another_release_has_rules_of_its_own(helm: Helm) -> None:

@@ -1,14 +1,16 @@
-"""The chart's Grafana board: JSON as Grafana takes it, of queries that Prometheus parses and metrics that exist."""
+"""The chart's Grafana board: of Grafana's own schema, of queries that Prometheus parses and metrics that exist."""
 
 import json
 import re
 import subprocess
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.charts.board_schema import refused
 from tests.charts.helm import CHARTS, Helm, named
 from tests.cluster.packages import PROMTOOL, require
 from tests.operator.test_job_metrics import SERVED
@@ -62,6 +64,34 @@ def test_metrics_exist(board: Board) -> None:
         assert metrics, query
         assert metrics <= served.keys(), query
         assert labels <= known, query
+
+
+def test_grafana_s_schema_takes_it() -> None:
+    """Grafana's own types, with those of each panel and query, know every field of the board and miss none."""
+    assert refused(FILE) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"panel": {"lineWidth": 1}}, "unexpected field 'lineWidth'"),
+        ({"options": {"showHeaders": True}}, "unexpected field 'showHeaders'"),
+        ({"target": {"query": "up"}}, "unexpected field 'query'"),
+        ({"target": {"expr": 1}}, "cannot unmarshal number"),
+        ({"board": {"fiscalYearStartMonth": 12}}, "must be < 12"),
+    ],
+)
+def test_grafana_s_schema_refuses(board: Board, tmp_path: Path, change: dict[str, Board], told: str) -> None:
+    """What is no field of its kind, has another type or is out of its range is refused, by name."""
+    broken = deepcopy(board)
+    panel = next(each for each in broken["panels"] if each["type"] == "table")
+    parts = {"board": broken, "panel": panel, "options": panel["options"], "target": panel["targets"][0]}
+    for part, fields in change.items():
+        parts[part].update(fields)
+    file = tmp_path / "board.json"
+    file.write_text(json.dumps(broken))
+
+    assert told in refused(file)
 
 
 def test_panels_are_as_grafana_expects(board: Board) -> None:

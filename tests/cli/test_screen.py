@@ -71,6 +71,21 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
     assert (len([line for line in lines if line]), lines[1].split()[:2]) == (2, ["step", "0"])
 
 
+def test_a_run_that_recovers(tmp_path: Path) -> None:
+    """It is said once that it does, in yellow, and why; how the command before ended is not said of a live run."""
+    directory = make_run(tmp_path / "run")
+    (directory / "summary.json").write_text('{"status": "failed", "error": "of another command"}', encoding="utf-8")
+    live = RunStatus.model_validate({**LIVE, "phase": "recovering", "reason": "rank 1 has ended"})
+    document = gather(directory, live=live)
+    console = Console(width=200, color_system="standard", force_terminal=True)
+    with console.capture() as captured:
+        console.print(screen(document, live, Size(200, 50)))
+    first = captured.get().splitlines()[0]
+    assert "\x1b[33mrecovering" in first
+    assert "(its processes are started again: rank 1 has ended)" in first
+    assert "another command" not in captured.get()
+
+
 def test_words_cannot_steer_the_terminal(tmp_path: Path) -> None:
     """What a process has said is shown without its escape sequences and line breaks, and cannot be markup."""
     hostile = Notice(event="stalled", text="\x1b]0;taken over\x07 [bold]loud[/bold]\nnext")

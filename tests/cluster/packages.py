@@ -26,6 +26,7 @@ class Package:
 
 
 PROMTOOL = Package("prometheus", "promtool")  # the tests of metrics, alerts and the Grafana board need this one program
+CHROMIUM = Package("chromium-headless-shell", "chromium-headless-shell")  # Chromium without what draws on a screen
 LUA = Package("lua5.1", "lua5.1")  # the version that Argo CD's own interpreter speaks
 API_SERVER = (Package("openssl", "openssl"), Package("util-linux", "setpriv"))
 IMAGES = (

@@ -8,12 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.page.browser import browse, needs_chromium, sticks_out, with_script
+from tests.page.browser import Browser, with_script
 from tests.page.building import BEGAN, HOSTILE, lines, make_run, step
 
+from shardwise.cli.status import STATUSES
 from shardwise.page.document import PageDocument
 from shardwise.page.gather import gather
 from shardwise.page.render import TEMPLATE, composed, render
+from shardwise.protocol.run_status import RunStatus
 
 SECTIONS = ("now", "curves", "goodput", "attempts", "hosts", "checkpoints", "memory", "logs", "events")
 
@@ -58,10 +60,9 @@ def test_policy_allows_its_own_script_alone(tmp_path: Path) -> None:
     assert "unsafe" not in policy
 
 
-@needs_chromium
-def test_browser_shows_every_part(tmp_path: Path) -> None:
+def test_browser_shows_every_part(browser: Browser, tmp_path: Path) -> None:
     """In a browser all sections are there, the charts have a point for each step, and a log's markup is text."""
-    shown = browse(render(gather(make_run(tmp_path / "run"), status="complete", checkpoints=lambda _: [4])), tmp_path)
+    shown = browser.shown(render(gather(make_run(tmp_path / "run"), status="complete", checkpoints=lambda _: [4])))
     assert 'data-ready="true"' in shown
     assert "data-error" not in shown
     for section in SECTIONS:
@@ -77,8 +78,7 @@ def test_browser_shows_every_part(tmp_path: Path) -> None:
     assert "<title>quickstart - shardwise</title>" in shown
 
 
-@needs_chromium
-def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
+def test_page_is_for_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     """Arrow keys read a chart's steps, a list picks the attempt, a button the colours, and all else is a link."""
     keys = """
     const press = (key) => document.querySelector(".plot svg").dispatchEvent(new KeyboardEvent("keydown", {key}));
@@ -93,28 +93,38 @@ def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
     document.body.dataset.told = told.join("; ");
     """
     page = render(gather(make_run(tmp_path / "run"), status="complete"))
-    shown = browse(with_script(page, keys), tmp_path)
+    shown = browser.shown(with_script(page, keys))
     (told,) = re.findall(r'data-told="(.*?)"', shown)
     *said, count = told.split("; ")
     assert said == ["50.0 at step 5", "1.000 at step 1", "2.000 at step 2", "light", "dark"]
     assert int(count) >= len(SECTIONS) + 4 + 5
 
 
-@needs_chromium
 @pytest.mark.parametrize("width", [360, 1200])
-def test_page_fits_its_screen(tmp_path: Path, width: int) -> None:
+def test_page_fits_its_screen(browser: Browser, tmp_path: Path, width: int) -> None:
     """On a telephone as on a wide screen nothing sticks out to the side; what is wider scrolls in its own box."""
-    assert sticks_out(render(gather(make_run(tmp_path / "run"), status="complete")), width, tmp_path) == 0
+    assert browser.sticks_out(render(gather(make_run(tmp_path / "run"), status="complete")), width) == 0
 
 
-@needs_chromium
-def test_browser_says_what_a_run_has_not_recorded(tmp_path: Path) -> None:
+def test_browser_says_what_a_run_has_not_recorded(browser: Browser, tmp_path: Path) -> None:
     """A run that never started has all sections too, each with a word why it is empty."""
-    shown = browse(render(gather(tmp_path, status="ready")), tmp_path)
+    shown = browser.shown(render(gather(tmp_path, status="ready")))
     assert 'data-ready="true"' in shown
     assert "data-error" not in shown
     for text in ("No step is complete", "has not recorded", "No start of the trainers", "None is committed", "no logs"):
         assert text in shown
+
+
+def test_every_status_has_its_words(browser: Browser, tmp_path: Path) -> None:
+    """The page has a colour and words for each status that `shardwise status` names, and says that a run recovers."""
+    live = RunStatus(phase="recovering", reason="rank 1 has ended", name="x", ray_session=1, hosts=())
+    words = "document.body.dataset.told = Object.keys(MEANING).join(' ');"
+    shown = browser.shown(with_script(render(gather(make_run(tmp_path / "run"), live=live)), words))
+    (told,) = re.findall(r'data-told="(.*?)"', shown)
+    assert set(told.split()) == set(STATUSES)
+    assert '<span class="status held">recovering</span><span class="muted">rank 1 has ended</span>' in shown
+    shown = browser.shown(render(gather(tmp_path / "run", live=live.model_copy(update={"reason": ""}))))
+    assert '<span class="status held">recovering</span><span class="muted">its processes are started again' in shown
 
 
 def test_document_is_json_of_known_names() -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import wandb
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.train.conftest import SMALL
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
@@ -51,6 +52,24 @@ def test_tensorboard_files_hold_the_scalars(tmp_path: Path) -> None:
 
     (written,) = tmp_path.glob("events.out.tfevents.*")
     assert {name for name in (b"loss", b"gradNorm") if name in written.read_bytes()} == {b"loss", b"gradNorm"}
+
+
+def test_tensorboard_has_each_step_once_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TensorBoard itself reads the files: a killed start's steps after the checkpoint are those of the next one."""
+    for attempt, first, end in ((0, 1, 9), (1, 5, 8), (2, 7, 12)):  # continued from steps 4 and 6
+        monkeypatch.setattr("time.time", lambda began=1000.0 * attempt: began)  # files are named by the second
+        board = TensorBoard(tmp_path, first - 1)
+        for step in range(first, end):
+            board.send([Point(step, {"loss": step + attempt / 10}, 1000.0 * attempt + step)])
+        board.close(complete=attempt == 2)
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+
+    assert [(each.step, round(each.value, 1)) for each in read.Scalars("loss")] == [
+        *((step, step) for step in range(1, 5)),
+        *((step, step + 0.1) for step in range(5, 7)),
+        *((step, step + 0.2) for step in range(7, 12)),
+    ]
 
 
 def test_nothing_is_tracked_unasked(run: RunDirectory) -> None:

@@ -24,15 +24,22 @@ def many_agents() -> ManyAgents:
 
 
 @pytest.fixture
-def queues(place: Place, _kueue: ApiServer, many_agents: ManyAgents) -> Iterator[Callable[..., Queues]]:
+def queueing_operator(place: Place, _kueue: ApiServer, many_agents: ManyAgents) -> Iterator[Operator]:
+    """Return an operator of the namespace that knows of Kueue."""
+    with Operator(_kueue.kubeconfig, place.namespace, many_agents, kueue=True, kueue_priority_boost=True) as running:
+        yield running
+
+
+@pytest.fixture
+def queues(place: Place, queueing_operator: Operator) -> Iterator[Callable[..., Queues]]:
     """Return a function that makes queues of the namespace, whose operator knows of Kueue."""
+    assert queueing_operator  # as long as there are queues
     made: list[Queues] = []
 
     def making(cpus: int, **fields: Any) -> Queues:
         made.append(Queues(place, cpus, **fields))
         return made[-1]
 
-    with Operator(_kueue.kubeconfig, place.namespace, many_agents, kueue=True, kueue_priority_boost=True):
-        yield making
-        for each in made:
-            each.remove()
+    yield making
+    for each in made:
+        each.remove()

@@ -11,8 +11,10 @@ import pytest
 from prometheus_client import generate_latest
 from tests.operator.building import manifest, record
 from tests.operator.operating import Operator, Place, StandInAgents, told
+from tests.operator.queues import Queues, queued_job
 
 Golden = Callable[[str, str], None]
+Queueing = Callable[..., Queues]
 
 PHASES = {"stalled": "Running"}
 
@@ -71,12 +73,30 @@ def test_a_job_that_ends(place: Place, agents: StandInAgents, recorded: Callable
     recorded(phase)
 
 
+def test_a_job_in_a_queue(place: Place, queueing_operator: Operator, queues: Queueing, golden: Golden) -> None:
+    """Of a real Kueue: it waits for quota that another job has, is admitted when that is gone, and waits for a node."""
+    queues(2)
+    place.apply(queued_job("other"))
+    place.until("the quota to be another's", lambda: len(place.pods("other")) == 2)
+    place.apply(queued_job())
+    place.until("it to wait in the queue", lambda: "insufficient" in place.status().get("message", ""))
+    golden("queued.prom", _of_the_job(queueing_operator, place))
+    place.delete("other")
+    place.until("it to say why", lambda: place.status().get("reason") == "Scheduling")
+    golden("admitted.prom", _of_the_job(queueing_operator, place))
+
+
 def test_a_job_that_is_deleted(place: Place, operator: Operator) -> None:
     """Its series go with it."""
     place.apply(manifest())
     place.until("its series", lambda: 'job="job"' in _series(operator, place))
     place.delete()
     place.until("their end", lambda: 'job="job"' not in _series(operator, place))
+
+
+def _of_the_job(operator: Operator, place: Place) -> str:
+    """Return the series without those of the job beside it."""
+    return "".join(line for line in _series(operator, place).splitlines(keepends=True) if 'job="other"' not in line)
 
 
 def _series(operator: Operator, place: Place) -> str:

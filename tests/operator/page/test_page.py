@@ -3,12 +3,11 @@
 import html
 import json
 import re
-from pathlib import Path
 
 import pytest
 from tests.operator.building import NOW
 from tests.operator.page.rows import HOSTILE, condition, job, many, page_of, running, told_of
-from tests.page.browser import browse, needs_chromium, sticks_out, with_script
+from tests.page.browser import Browser, with_script
 
 from shardwise.page.render import composed
 from shardwise_operator.page.serve import PACKAGE, TEMPLATE
@@ -50,10 +49,9 @@ def texts(shown: str) -> list[list[str]]:
     ]
 
 
-@needs_chromium
-def test_browser_shows_every_job(tmp_path: Path) -> None:
+def test_browser_shows_every_job(browser: Browser) -> None:
     """In a browser each job has its row with all its figures; what waits or recovers is above what runs."""
-    shown = browse(page_of(many()), tmp_path)
+    shown = browser.shown(page_of(many()))
 
     assert 'data-ready="true"' in shown
     assert "data-error" not in shown
@@ -77,14 +75,13 @@ def test_browser_shows_every_job(tmp_path: Path) -> None:
     assert "<title>Training jobs - shardwise</title>" in shown
 
 
-@needs_chromium
-def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
+def test_hostile_text_is_shown_as_text(browser: Browser) -> None:
     """Names, reasons and messages from anywhere are text in a row, in what is folded away, and in commands."""
     made = running("job", reason=HOSTILE, message=HOSTILE, restarts={HOSTILE[:30]: 2}, progress={"loss": HOSTILE[:32]})
     made["spec"]["pod"]["directory"] = "/runs/$(touch x)'; <b>"
     made["status"]["conditions"] = [condition("NoticeTooShort", "True", NOW, message=HOSTILE)]
     open_all = 'document.querySelectorAll("td.job button").forEach((button) => button.click());'
-    shown = browse(with_script(page_of([made], namespace=HOSTILE), open_all), tmp_path)
+    shown = browser.shown(with_script(page_of([made], namespace=HOSTILE), open_all))
     body = shown[shown.index("<body") : shown.index('<script type="application/json"')]
 
     assert "<title>Training jobs - shardwise</title>" in shown
@@ -94,7 +91,7 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
     assert html.escape("shardwise page '/runs/$(touch x)'\\''; <b>' --out -", quote=False) in body
 
 
-def told_by(page: str, script: str, folder: Path) -> list[str]:
+def told_by(page: str, script: str, browser: Browser) -> list[str]:
     """Return what a script that runs in the page has told."""
     helpers = """
     const told = [], tell = (value) => told.push(String(value));
@@ -109,16 +106,14 @@ def told_by(page: str, script: str, folder: Path) -> list[str]:
     };
     const head = (title) => all("th button").find((button) => button.textContent === title);
     """
-    shown = browse(
-        with_script(page, f"{{{helpers}{script};document.body.dataset.told = JSON.stringify(told);}}"), folder
-    )
+    told_in_the_end = f"{{{helpers}{script};document.body.dataset.told = JSON.stringify(told);}}"
+    shown = browser.shown(with_script(page, told_in_the_end))
     (said,) = re.findall(r'data-told="(.*?)"', shown)
     told: list[str] = json.loads(html.unescape(said))
     return told
 
 
-@needs_chromium
-def test_sorted_by_any_column(tmp_path: Path) -> None:
+def test_sorted_by_any_column(browser: Browser) -> None:
     """A column's head sorts, of figures the biggest first, and the other way when pressed again; unknown comes last."""
     script = """
     head("tokens/s").click(); tell(names()); tell(head("tokens/s").parentElement.getAttribute("aria-sort"));
@@ -127,14 +122,13 @@ def test_sorted_by_any_column(tmp_path: Path) -> None:
     head("loss").click(); tell(names());
     head("restarts").click(); tell(names().split(" ")[0]);
     """
-    assert told_by(page_of(many()), script, tmp_path) == [
+    assert told_by(page_of(many()), script, browser) == [
         *("fast slow ended new waits", "descending", "slow fast ended new waits", "#by=speed"),
         *("ended fast new slow waits", "fast ended slow new waits", "fast"),
     ]
 
 
-@needs_chromium
-def test_filtered_by_words_and_phase(tmp_path: Path) -> None:
+def test_filtered_by_words_and_phase(browser: Browser) -> None:
     """Every word must be in a job's text, in any case and order; a phase's button counts, and shows it alone."""
     script = """
     const button = (phase) => document.querySelector(`[data-phase="${phase}"]`);
@@ -147,14 +141,13 @@ def test_filtered_by_words_and_phase(tmp_path: Path) -> None:
     type("slow"); tell(names()); tell(button("Running").textContent); tell(location.hash);
     type(""); button("Running").click(); tell(names());
     """
-    assert told_by(page_of(many()), script, tmp_path) == [
+    assert told_by(page_of(many()), script, browser) == [
         *("waits", "1 of 5 jobs, 0 hosts ready, 0 tokens/s", "waits", "fast", "", "fast slow", "Running 2true"),
         *("slow", "Running 1", "#filter=slow&phase=Running", "new waits fast slow ended"),
     ]
 
 
-@needs_chromium
-def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
+def test_page_is_for_the_keyboard(browser: Browser) -> None:
     """A slash goes to the filter, arrows from job to job and back, a job's button shows more; all has a focus."""
     script = """
     const at = () => document.activeElement.textContent || document.activeElement.id;
@@ -169,20 +162,19 @@ def test_page_is_for_the_keyboard(tmp_path: Path) -> None:
     document.activeElement.click(); tell(document.activeElement.getAttribute("aria-expanded"));
     tell(document.querySelectorAll("th button").length === document.querySelectorAll("th").length);
     """
-    assert told_by(page_of(many()), script, tmp_path) == [
+    assert told_by(page_of(many()), script, browser) == [
         *("filter", "new", "waits", "waits", "new", "filter", "new waits fast slow ended", "ended", "true", "false"),
         *("false", "true"),
     ]
 
 
-@needs_chromium
-def test_way_to_the_page_of_a_run(tmp_path: Path) -> None:
+def test_way_to_the_page_of_a_run(browser: Browser) -> None:
     """Of a job that runs the command goes into host 0's pod, of one at rest to where its volume is."""
     script = """
     document.querySelectorAll("td.job button").forEach((button) => button.click());
     document.querySelectorAll("pre").forEach((pre) => tell(pre.textContent));
     """
-    pod, volume = told_by(page_of([running("fast"), job("ended", "Complete")]), script, tmp_path)
+    pod, volume = told_by(page_of([running("fast"), job("ended", "Complete")]), script, browser)
 
     page = "shardwise page /runs/job"
     assert f"kubectl exec -n default fast-0-0-3 -c agent -- {page} --out - > fast.html\n" in pod
@@ -191,19 +183,17 @@ def test_way_to_the_page_of_a_run(tmp_path: Path) -> None:
     assert "kubectl exec" not in volume
 
 
-@needs_chromium
 @pytest.mark.parametrize("width", [360, 1200])
-def test_page_fits_its_screen(tmp_path: Path, width: int) -> None:
+def test_page_fits_its_screen(browser: Browser, width: int) -> None:
     """On a telephone each job is a list of its figures; nothing sticks out to the side, however long a name is."""
     jobs = [*many(), running("n" * 63), job("m" * 63, "Failed", namespace="o" * 63, reason="R" * 63, message="m" * 500)]
 
-    assert sticks_out(page_of(jobs), width, tmp_path) == 0
+    assert browser.sticks_out(page_of(jobs), width) == 0
 
 
-@needs_chromium
-def test_no_jobs(tmp_path: Path) -> None:
+def test_no_jobs(browser: Browser) -> None:
     """A cluster without jobs has a page that says so."""
-    shown = browse(page_of([]), tmp_path)
+    shown = browser.shown(page_of([]))
 
     assert 'data-ready="true"' in shown
     assert "There is no training job." in shown

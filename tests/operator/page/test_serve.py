@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.operator.page.rows import Job, many, told_of
-from tests.page.browser import browse, needs_chromium
+from tests.page.browser import Browser
 
 from shardwise_operator.page.serve import JobsPages
 from shardwise_operator.runtime.access import TokenFile
@@ -128,13 +128,12 @@ def test_a_browser_gets_a_form(served: Served) -> None:
     assert "default-src 'none'" in form
 
 
-@needs_chromium
-def test_a_browser_that_posts_the_form_draws_the_page(served: Served, tmp_path: Path) -> None:
+def test_a_browser_that_posts_the_form_draws_the_page(served: Served, browser: Browser) -> None:
     """As it is served, with all of its policies, the page's own script runs."""
     form = (
         f'<form method="post" action="http://127.0.0.1:{served.port}/jobs"><input name="token" value="{TOKEN}"></form>'
     )
-    shown = browse(f"<!doctype html>{form}<script>document.forms[0].submit()</script>", tmp_path)
+    shown = browser.shown(f"<!doctype html>{form}<script>document.forms[0].submit()</script>")
 
     assert 'data-ready="true"' in shown
     assert shown.count('<td class="job"') == 5

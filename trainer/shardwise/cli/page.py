@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.live import live_status
 from shardwise.cli.run_directory import Fetched, RunDir
 from shardwise.cli.run_files import committed_steps, refuse_other_directory, status_of
 from shardwise.page.gather import gather
 from shardwise.page.render import render
-from shardwise.protocol.contract import LIVE_STATUSES, PAGE
+from shardwise.protocol.contract import PAGE
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.files import replace_file
 
@@ -29,13 +28,13 @@ def command(directory: RunDir, *, out: Out = None) -> None:
     It shows curves, goodput, attempts, hosts, checkpoints and logs; of a live run as they are at this moment.
     """
     refuse_other_directory(directory)
-    status = status_of(directory)
+    status, live = status_of(directory)
     fetched = Fetched.read(directory)
     document = gather(
         directory,
         url=fetched.url if fetched else None,
         status=status,
-        live=live_status(directory) if status in LIVE_STATUSES else None,
+        live=live,
         checkpoints=lambda root: committed_steps(root)[0],
     )
     text = render(document)

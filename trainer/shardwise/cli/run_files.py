@@ -22,11 +22,11 @@ from shardwise.cli.recovery import Recovery
 from shardwise.cli.run_directory import Fetched, shown
 from shardwise.job.load import resolved_in
 from shardwise.job.spec import TrainingJob
+from shardwise.page.status import UNDER_WAY, status_word
 from shardwise.protocol.contract import (
     BUCKET_LEASE,
     COMMITTED,
     JOB_FILE,
-    LIVE_STATUSES,
     LOCK,
     METRICS,
     SUMMARY,
@@ -36,10 +36,10 @@ from shardwise.protocol.contract import (
 from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
 from shardwise.protocol.evaluated import results
-from shardwise.protocol.run_status import RunPhase, RunStatus
+from shardwise.protocol.run_status import RunStatus
 from shardwise.train.metrics import steps_and_evaluation
 
-_UNDER_WAY = ("running", "recovering")
+_MOVING = ("running", "recovering")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class RunOverview:
     @property
     def eta_seconds(self) -> float | None:
         """Return the time left, by the leader's status if it is known; None unless the run is going."""
-        if self.status not in _UNDER_WAY:
+        if self.status not in _MOVING:
             return None
         if self.live and self.live.progress.eta_seconds is not None:
             return self.live.progress.eta_seconds
@@ -122,7 +122,7 @@ class RunOverview:
             "initialDigest": self.summary.get("initialDigest"),
             "digest": self.summary.get("digest"),
             # Of a live run it would be how the command before this one ended.
-            "error": None if self.status in (*LIVE_STATUSES, *_UNDER_WAY) else self.summary.get("error"),
+            "error": None if self.status in UNDER_WAY else self.summary.get("error"),
         }
 
     def _recent(self, key: str) -> list[float]:
@@ -162,7 +162,7 @@ def read_overview(directory: Path) -> RunOverview:
     return RunOverview(
         directory=directory,
         job=job,
-        status=_status(summary, alive=alive, live=live),
+        status=status_word(summary, alive=alive, live=live),
         summary=summary,
         live=live,
         records=records,
@@ -173,10 +173,12 @@ def read_overview(directory: Path) -> RunOverview:
     )
 
 
-def status_of(directory: Path) -> str:
-    """Return the status of a run, as `RunOverview` has it."""
+def status_of(directory: Path) -> tuple[str, RunStatus | None]:
+    """Return the status of a run, as `RunOverview` has it, and what its leader says."""
     fetched = Fetched.read(directory)
-    return _status(_read_summary(directory / SUMMARY), alive=fetched.live if fetched else is_live(directory))
+    alive = fetched.live if fetched else is_live(directory)
+    live = live_status(directory) if alive else None
+    return status_word(_read_summary(directory / SUMMARY), alive=alive, live=live), live
 
 
 def refuse_other_directory(directory: Path) -> None:
@@ -199,22 +201,6 @@ def is_live(directory: Path) -> bool:
     finally:
         os.close(handle)
     return False
-
-
-def _status(summary: Mapping[str, Any], *, alive: bool, live: RunStatus | None = None) -> str:
-    status: str = summary.get("status", "starting" if alive else "ready")
-    if not alive:
-        return "dead" if status in LIVE_STATUSES else status
-    match live.phase if live else None:
-        case RunPhase.RECOVERING:
-            return "recovering"
-        case RunPhase.RUNNING | RunPhase.STALLED:  # a silent program writes no summary
-            return "running"
-        case RunPhase.WAITING | RunPhase.STARTING if (
-            status not in LIVE_STATUSES
-        ):  # the command before this one wrote it
-            return "starting"
-    return status
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

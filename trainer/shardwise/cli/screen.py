@@ -50,7 +50,8 @@ def screen(document: PageDocument, live: RunStatus | None, size: Size) -> Render
 def _head(document: PageDocument) -> Text:
     colour, meaning = meaning_of(document.status, has_saved=bool(document.saves))
     text = Text.assemble((document.name, "bold"), "  ", (document.status, colour), no_wrap=True, overflow="ellipsis")
-    what = ": ".join(part for part in (document.phase or meaning, document.reason or document.error) if part)
+    phase = None if document.phase == document.status else document.phase
+    what = ": ".join(part for part in (phase or meaning, document.reason or document.error) if part)
     return text.append(f" ({_plain(what)})" if what else "").append(f"  {document.directory}", "dim")
 
 

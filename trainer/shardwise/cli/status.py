@@ -25,7 +25,8 @@ from shardwise.protocol.run_status import HostStatus, RunStatus
 
 Plot = Annotated[bool, typer.Option("--plot", help="Draw the loss curve too.")]
 
-_STATUSES = {
+# The page of a run has words for the same ones.
+STATUSES = {
     "starting": ("yellow", "on its way to the first step"),
     "running": ("green", "training"),
     "recovering": ("yellow", "its processes are started again"),
@@ -77,7 +78,7 @@ def command(
 
 def meaning_of(status: str, *, has_saved: bool) -> tuple[str, str]:
     """Return the colour of a status, and what it means for a run with a checkpoint or without."""
-    colour, meaning = _STATUSES.get(status, ("yellow", ""))
+    colour, meaning = STATUSES.get(status, ("yellow", ""))
     return colour, meaning.format(goes_on="goes on from the last checkpoint" if has_saved else "begins anew")
 
 

@@ -8,13 +8,12 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from shardwise.cli.live import live_status
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, refuse_other_directory, status_of
 from shardwise.cli.screen import Size, screen
 from shardwise.page.curves import Metrics
 from shardwise.page.gather import gather
-from shardwise.protocol.contract import LIVE_STATUSES, METRICS
+from shardwise.protocol.contract import METRICS
 
 Every = Annotated[
     float, typer.Option("--every", min=0.1, max=3600, help="Seconds between two looks at the run.", metavar="SECONDS")
@@ -47,7 +46,6 @@ def _watch(directory: Path, metrics: Metrics, console: Console, every: float) ->
 
 def _look(directory: Path, metrics: Metrics, console: Console) -> RenderableType:
     """Return the run as it is now. Checkpoints in a bucket are not listed: what the run itself has noted is enough."""
-    status = status_of(directory)
-    live = live_status(directory) if status in LIVE_STATUSES else None
+    status, live = status_of(directory)
     document = gather(directory, status=status, live=live, metrics=metrics)
     return screen(document, live, Size(console.width, console.height))

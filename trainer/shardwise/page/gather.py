@@ -11,8 +11,9 @@ from shardwise.job.spec import TrainingJob
 from shardwise.page.curves import HELD_OUT, Metrics, json_lines
 from shardwise.page.document import MemoryRow, PageDocument, Save
 from shardwise.page.log_tails import log_tails
+from shardwise.page.status import UNDER_WAY, status_word
 from shardwise.page.timeline import Timeline, notice
-from shardwise.protocol.contract import EVENTS, LIVE_STATUSES, LOGS, METRICS, SUMMARY, checkpoint_root
+from shardwise.protocol.contract import EVENTS, LOGS, METRICS, SUMMARY, checkpoint_root
 from shardwise.protocol.eta import eta_seconds
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import RunStatus
@@ -38,7 +39,7 @@ def gather(
     Args:
         directory: the run directory.
         url: what a person calls it, if it is a copy of one in a bucket.
-        status: as `shardwise status` names it; None if the run is known to live, and its summary says it.
+        status: as `shardwise status` names it; not needed with what a leader says.
         live: what its leader says, None without one.
         metrics: what has been read of its metrics before; None to read them whole.
         checkpoints: returns the committed steps that are in a folder or bucket now, None if that is not known.
@@ -46,7 +47,8 @@ def gather(
     """
     now = time.time()
     summary = _summary(directory)
-    status = status or summary.get("status", "ready")
+    if live or status is None:
+        status = status_word(summary, alive=live is not None, live=live)
     if metrics is None:
         metrics = Metrics(directory / METRICS)
     else:
@@ -59,7 +61,7 @@ def gather(
     starts = [event for event in metrics.events if event["event"] in _STARTS]
     root = checkpoint_root(job.spec.checkpoint_path if job else None, url or directory)
     steps = (job and job.spec.num_steps) or summary.get("of")
-    running = status in LIVE_STATUSES
+    running = status in UNDER_WAY
     return PageDocument(
         name=live.name if live else _name(job, summary, directory),
         directory=url or str(directory),
@@ -68,7 +70,7 @@ def gather(
         live=running,
         phase=live.phase if live else None,
         reason=live.reason if live else "",
-        error=summary.get("error") or "",
+        error="" if running else summary.get("error") or "",  # of a live run it is of the command before
         step=metrics.last_step,
         num_steps=steps,
         eta_seconds=eta_seconds(metrics.last_step, steps, metrics.curves["stepSeconds"].recent()) if running else None,
