@@ -198,8 +198,9 @@ compiled: $(READY) $(PLAN_READY) ## record what the compilers make of the progra
 	$(BIN)/python -m tests.plan.record
 
 .PHONY: crds
-crds: $(READY) ## write the chart's CRDs, accelerator classes and admission policy from the types of the job file
+crds: $(READY) ## write the chart's CRDs, classes and admission policy, and docs/reference, from the types of the job file
 	$(BIN)/python -m shardwise_operator.api.generate
+	$(BIN)/python docs/site/reference.py
 
 .PHONY: lock
 lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pin; needs the network)

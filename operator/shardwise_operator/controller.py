@@ -110,7 +110,7 @@ class JobController:
         return [job for job in self.cache.list(TRAINING_JOBS) if self._looks_after(job)]
 
     def _queue_watches(self) -> Iterator[Watch]:
-        """Yield what there is of Kueue's: a flavor wakes nobody, since it is there before a queue can assign it."""
+        """Yield watches of Workloads and flavors; a flavor triggers no pass: it exists before it is assigned."""
         yield Watch(kind=WORKLOADS, keys=_job_of, labels=OURS, keep=kept_of_workload)
         yield Watch(kind=RESOURCE_FLAVORS, keys=lambda _: [])
 

@@ -188,7 +188,7 @@ class Observer:
         self._desired.forget(key)
 
     def remembers(self, uid: str) -> bool:
-        """Return whether objects count as existing that the cache has not shown: they may be gone by now."""
+        """Return whether objects that the cache does not show yet still count as existing."""
         now = time.monotonic()
         return any(each.recent(now) for each in self._recent.get(uid, []))
 

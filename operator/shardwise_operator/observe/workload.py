@@ -136,7 +136,7 @@ def read_admission(raw: Object, flavors: Mapping[str, Object]) -> Admission | st
 
 
 def topology_request(annotations: Mapping[str, str], hosts_per_slice: int) -> dict[str, Any]:
-    """Return how near to each other the pods shall be, as the annotations of their template ask; {} if they do not."""
+    """Return the topology request of the template's annotations; {} without one."""
     request: dict[str, Any] = {
         kind: annotations[_TOPOLOGY.format(kind)]
         for kind in ("required", "preferred")
@@ -165,7 +165,7 @@ def _waits(status: Object, reserved: Object, admitted: Object) -> str:
 
 
 def _placed(raw: Object, topology: Object | None) -> dict[str, str]:
-    """Return the annotations by which Kueue counts a pod where it was placed, and not once more as a stranger."""
+    """Return annotations that make Kueue count a pod once, where it was placed."""
     if topology is None:
         return {}
     return {_WORKLOAD: raw["metadata"]["name"], _TOPOLOGY.format("unconstrained"): "true"}

@@ -1,4 +1,4 @@
-"""Serve the page of all jobs, and the same as data, to who has its token.
+"""Serve the page of all jobs, and the same as data, to holders of its token.
 
 Every replica serves them: all have the jobs in their caches, whether they lead or stand by. What is made is kept for a
 moment, so that many who reload cost no more than one.

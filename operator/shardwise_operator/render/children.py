@@ -19,7 +19,7 @@ class Child(NamedTuple):
 
 
 def children(seen: Observed, operator_namespace: str, *, policy: bool = True) -> Iterator[Child]:
-    """Every object that a round needs before its pods and lacks, but the Secret, which nobody may look for."""
+    """Return missing objects that the pods need first, except the Secret, which the operator may not read."""
     assert seen.state.round is not None
     if not seen.has_child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round)):
         yield Child(CONFIG_MAPS, config_map(seen))

@@ -23,7 +23,7 @@ def config_map_name(job: str, round_: int) -> str:
 
 
 def secret_name(job: str, uid: str) -> str:
-    """The tokens; the UID in it tells them from those of an earlier job of the same name, which nobody can read."""
+    """Return the Secret's name; the UID in it keeps it apart from a deleted job's."""
     return f"{job}-shardwise-{uid[:8]}"
 
 

@@ -128,7 +128,7 @@ def _tolerations(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def _affinity(seen: Observed, label: str | None, host: str, place: Place) -> dict[str, Any]:
-    """Host 0 keeps every other slice out of its place; what has failed twice somewhere goes elsewhere."""
+    """Return the affinity: one slice per place, and no place that failed twice."""
     if label is None:
         return _elsewhere(place.avoid) if place.avoid else {}
     if not is_first(host):

@@ -36,7 +36,7 @@ class Limiter:
         return not self._turn(most=0.0)
 
     def _turn(self, *, most: float) -> float:
-        """Return in how many seconds there is a turn, and take it if that is at most `most`."""
+        """Reserve the next slot if it is at most `most` seconds away; return the wait."""
         with self._lock:
             now = self._clock()
             turn = max(self._next, now - self._ahead_seconds)

@@ -170,6 +170,6 @@ class Applier:
             outcome.made.append((step.kind, found))
 
     def _request(self, seen: Observed, step: RequestStop | RequestSave) -> bool:
-        """Send a request; return whether host 0 has accepted it, which no pass knows that sends it."""
+        """Return whether host 0 accepted this request earlier; otherwise send it."""
         target = Target(pod="", address=step.address, tokens=self._tokens.statuses(seen.uid))
         return self._requests.send(seen.key, target, step)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from shardwise.job.document import shown
 from shardwise.job.fields import Leaf, leaves
 from shardwise.job.spec import FilledFrom, TrainingJob, Unit
+from shardwise.protocol.strict_model import StrictModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +20,9 @@ class FieldRow:
     description: str
 
 
-def rows() -> list[FieldRow]:
-    """Return every field of the job file, in its order; list items are shown as `*`."""
-    return [_row(leaf) for leaf in leaves(TrainingJob)]
+def rows(model: type[StrictModel] = TrainingJob) -> list[FieldRow]:
+    """Return every field of the job file, or of another group, in its order; list items are shown as `*`."""
+    return [_row(leaf) for leaf in leaves(model)]
 
 
 def _row(leaf: Leaf) -> FieldRow:

@@ -157,7 +157,7 @@ def without_younger_fields(known: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _before(known: Mapping[str, Json]) -> dict[str, Json]:
-    """Return what younger fields of the model are in a run from before they were there, which has none of them."""
+    """Return what newer model fields mean in a run recorded before they existed."""
     heads, embed, rotary = (known[f"{_MODEL}.{name}"] for name in ("heads", "embed", "position"))
     assert isinstance(heads, int)
     assert isinstance(embed, int)

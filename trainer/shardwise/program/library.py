@@ -100,7 +100,7 @@ def should_save() -> bool:
 
 
 def should_stop() -> bool:
-    """Return whether to end now, after `should_save` has said to save. The exit code then says that the run goes on."""
+    """Return whether to exit now, after `should_save` has said to save; exit code 80 marks the run as resumable."""
     return current().stops
 
 

@@ -150,7 +150,7 @@ class Run:
 
     @property
     def _status(self) -> str:
-        """What the summary says at the end: under an agent, which knows the exit code, its leader has the last word."""
+        """Return the final status; under an agent the leader writes it later."""
         if not self._alone:
             return "running"
         return "stopped" if self._stopped else "complete"

@@ -1,6 +1,6 @@
 """What the processes of one run agree on: exit codes, control signals, phases, file names, the progress record.
 
-It starts nothing, decides nothing, and reads no file but the progress record.
+It starts nothing and decides nothing. It reads and writes the progress record, lists logs, and opens no other file.
 """
 
 import os

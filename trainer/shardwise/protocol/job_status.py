@@ -1,7 +1,7 @@
 """The status of a TrainingJob in a cluster as types: what the operator writes and people read.
 
-The schema of the CRD is generated from it; the operator builds the data itself. Numbers that may not be finite are
-texts, because JSON has no such numbers.
+The schema of the CRD is generated from it, and the operator's `write/status.py` makes its groups of these types.
+Numbers that may not be finite are texts, because JSON has no such numbers.
 """
 
 from typing import Annotated, Any, Literal

@@ -16,7 +16,7 @@ JOB_LABEL = "shardwise.dev/job"
 SLICE_LABEL = "shardwise.dev/slice"  # which slice, from 0
 HOST_LABEL = "shardwise.dev/host"  # which host of its slice, from 0
 POD_ATTEMPT_LABEL = "shardwise.dev/attempt"  # how many pods this host has had before in the life of the job
-ROUND_LABEL = "shardwise.dev/round"  # how often the job was resumed
+ROUND_LABEL = "shardwise.dev/round"  # how often all pods were made anew, as by a resume
 
 # What the pod that plans a job has in place of a slice and a host: its label, and its key among the job's pods.
 PLAN_LABEL = "shardwise.dev/plan"

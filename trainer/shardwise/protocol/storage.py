@@ -94,7 +94,7 @@ def with_retries(act: Callable[[], _Result], beat: Callable[[], None] = lambda: 
 
 @contextmanager
 def passing_over() -> Iterator[None]:
-    """Ignore an error that may pass: for what is soon done again, or is not worth the end of a run."""
+    """Ignore transient errors of writes that are repeated or not essential."""
     try:
         yield
     except OSError as error:

@@ -196,7 +196,7 @@ def _if_in_reach(how: How, in_window: Array | None, tile: Tile, seen: Callable[[
 
 
 def _merged(one: Found, other: Found) -> Found:
-    """Join what queries have found among two sets of keys; one in which they see nothing counts for nothing."""
+    """Merge two partial attention results; a part with no visible key adds nothing."""
     log_sum = jnp.logaddexp(one.log_sum, other.log_sum)
     shares = [jnp.exp(found.log_sum - log_sum) for found in (one, other)]
     # Not a product alone: a kernel divides by zero where it has skipped all keys of a query.

@@ -81,7 +81,7 @@ class QueuePolicy:
 
 
 def left(seen: Observed) -> Iterator[Delete]:
-    """Yield the end of the job's Workload, if it has one: the quota is free, and a place in the queue is lost."""
+    """Yield the deletion of the job's Workload, which frees its quota and its place in the queue."""
     if seen.queueing is not None and seen.queueing.workload is not None:
         yield Delete(WORKLOADS, seen.queueing.workload.name, seen.queueing.workload.uid)
 
@@ -96,7 +96,7 @@ def with_phase(seen: Observed, now: float) -> State:
 
 
 def with_admission(seen: Observed, state: State) -> State:
-    """Return the state that says since when the queue has admitted the job; the same if it has no queue."""
+    """Return the state with the condition Admitted; unchanged without a queue."""
     workload = seen.queueing.workload if seen.queueing is not None else None
     if workload is None or workload.admitted_at is None:
         return state
@@ -121,7 +121,7 @@ def quota_until(seen: Observed) -> float | None:
 
 
 def held(seen: Observed) -> str:
-    """Return since when quota is held for a job that does not run, and until when, for people; "" if that is not so."""
+    """Return since when and until when an idle job holds quota, as text; "" if it holds none."""
     until = quota_until(seen)
     if until is None or seen.queueing is None or seen.queueing.workload is None:
         return ""

@@ -59,7 +59,7 @@ _Stamp = tuple[int, int, int]
 
 
 class OutrunError(Exception):
-    """The host 0 before has written after this one took what is kept: take it again, and begin with that."""
+    """The previous host 0 wrote after this one had read its files: read them again."""
 
 
 class RunCopy:
@@ -201,7 +201,7 @@ class RunCopy:
         tried.clear()
 
     def _contend(self) -> None:
-        """Raise unless what another host 0 has written may be written over: it was the one before, on its way out."""
+        """Raise if another host 0 wrote the file and it must not be overwritten."""
         if not self.is_newest():
             raise TakenOverError(f"{self.url}: another host 0 has taken over this run; nothing more is written there")
         if not self._leads:

@@ -234,7 +234,7 @@ def _times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
 
 
 def _or_by_leaving(ending: Ending, hosts: Sequence[int]) -> Ending:
-    """Return this bad end before a first step, or a lost host in its place if hosts that leave explain it."""
+    """Attribute a failure before the first step to a leaving host that explains it."""
     # Trainers that are stopped while they meet end one by one, and those that wait for one of them fail by that.
     if not hosts or ending.exit is None or not follows_from_a_peer(ending.exit):
         return ending

@@ -12,7 +12,7 @@ _OF_ATTEMPT = re.compile(r"(?:attempt|stacks)-(\d+)(?:-.*\.txt)?")  # a folder o
 
 
 def in_bucket(newest: int) -> list[str]:
-    """Return how the names begin of what the attempt that goes next has left in a run directory's copy."""
+    """Return the name prefixes of the logs to delete from the bucket next."""
     number = newest - ATTEMPTS_KEPT
     return [f"{LOGS}/attempt-{number}/", f"{LOGS}/stacks-{number}-"] if number >= 0 else []
 

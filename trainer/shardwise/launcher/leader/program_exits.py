@@ -8,7 +8,7 @@ _STOPPED = (ExitCode.OK, 128 + STOP_SIGNAL)
 
 
 def understood(ended: Exit, reported: Progress | None) -> Exit:
-    """Return the exit after a stop was asked for; `reported` is the process's last progress record.
+    """Interpret how a program ended after it was told to stop; `reported` is its last progress record.
 
     A program handles SIGTERM as its author liked: it ends with 0, or as a shell reports a signal. Both mean that it has
     stopped. Only one that has reported its end is complete.

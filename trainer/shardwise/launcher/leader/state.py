@@ -1,7 +1,7 @@
 """What the leader of a run knows and works with, in one place: `leader.py` makes it, and hands it to its parts.
 
-It holds the leader's parts, the record for a successor, the account of wall time, and the run's phase. Only `leader.py`
-changes the record's run and phase; the others read them.
+It holds the leader's parts, the record for a successor, the account of wall time, and the run's phase. `leader.py`
+changes the record's run and the phase, but for the change to running: `publisher.py` makes it at the first step.
 """
 
 import asyncio

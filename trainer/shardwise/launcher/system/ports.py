@@ -1,4 +1,4 @@
-"""Free ports for other processes to listen on: the coordinator of an attempt, and the leader of a local run."""
+"""Free ports for others to listen on: an attempt's coordinator, where torch meets, and the leader of a local run."""
 
 import errno
 import random
