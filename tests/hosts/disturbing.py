@@ -1,5 +1,6 @@
-"""What is done to a run, and at which moment: the words that the tests of killed and stopped processes are made of."""
+"""What is done to a run, at which moment, and what it went on from: what tests of killed processes are made of."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from tests.cli.running import Run
 from tests.hosts.conftest import agent_of
 
 from shardwise.launcher.system import processes
-from shardwise.protocol.contract import Phase, Progress
+from shardwise.protocol.contract import METRICS, Phase, Progress
 
 Kill = Callable[[Run, int], object]
 """What is done to the run in which attempt; it returns when it is done."""
@@ -58,3 +59,23 @@ def disturb(run: Run, *kills: Kill) -> None:
     """Do one after the other, each in the attempt that follows the one before."""
     for attempt, kill in enumerate(kills):
         kill(run, attempt)
+
+
+def losses_by_step(run: Run) -> dict[int, float]:
+    """The loss of each step; one that was done again must have come out the same, bit for bit."""
+    losses: dict[int, float] = {}
+    for record in run.records():
+        assert losses.setdefault(record["step"], record["loss"]) == record["loss"], record["step"]
+    return losses
+
+
+def beginnings(run: Run) -> list[tuple[int, int]]:
+    """For each attempt that took steps, the newest step that was said to be saved before, and where it began."""
+    saved, found = 0, []
+    for record in map(json.loads, (run.directory / METRICS).read_text().splitlines()):
+        match record.get("event"):
+            case "saved":
+                saved = record["step"]
+            case "started" | "restored":
+                found.append((saved, record["step"]))
+    return found

@@ -1,21 +1,24 @@
-"""An own program on two hosts is disturbed as the trainer is in the other tests here, and ends with the same bits."""
+"""Own programs on two hosts are disturbed as the trainer is in the other tests here, and end with the same bits."""
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.cli.running import Run
-from tests.hosts.conftest import agent_of
+from tests.hosts.disturbing import agent, beginnings, disturb, losses_by_step, trainer
 from tests.hosts.programs import EXAMPLES, ProgramShell
 
 from shardwise.cli.live import ask
-from shardwise.protocol.contract import ExitCode, Phase, log_path
+from shardwise.protocol.contract import ExitCode, Phase, Progress, log_path
 
-EXAMPLE = EXAMPLES / "equinox_sine.py"
 STEPS = 400
+PLACES = {"equinox_sine": ("2x2", "2x2"), "flax_spiral": ("2x2", "1x4", "2x2")}
+"""Hosts and devices of each of a run that is stopped, and goes on. On both the batch of flax is split in two and its
+layers in two, and a sum of two has the same bits in either order."""
 COUNTS = """
 import sys, time, shardwise
 run = shardwise.init(save_every_seconds=None)
@@ -34,10 +37,33 @@ while True:
 """
 
 
+@dataclass(frozen=True)
+class Program:
+    """An example in the folder of all runs, and the run of it that nothing disturbs, at its end."""
+
+    script: Path
+    shell: ProgramShell
+    calm: Run
+
+    def begin(self, name: str, *changes: str) -> Run:
+        """Start a run of it, or go on with it."""
+        return self.shell.begin(f"{name}-{self.script.stem}", command_of(self.script), *changes)
+
+    @property
+    def digest(self) -> str:
+        """The digest of its last state."""
+        return str(self.calm.summary["digest"])
+
+
+def command_of(script: Path) -> str:
+    """The change of the job that makes this its program."""
+    return f"program.command=[{sys.executable}, {script}, '{STEPS}']"
+
+
 @pytest.fixture(scope="module")
 def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramShell]:
     folder, cache = tmp_path_factory.mktemp("programs"), tmp_path_factory.getbasetemp() / "cache"
-    with ProgramShell(folder, cache, str(EXAMPLE), str(STEPS)) as made:
+    with ProgramShell(folder, cache) as made:
         yield made
 
 
@@ -49,104 +75,94 @@ def shell(_shell: ProgramShell) -> Iterator[ProgramShell]:
     assert _shell.remains() == []
 
 
-@pytest.fixture(scope="module")
-def undisturbed(_shell: ProgramShell) -> Run:
-    """Return the run that nothing disturbs, at its end."""
-    run = _shell.begin("undisturbed")
-    run.finish()
-    return run
+@pytest.fixture(scope="module", params=PLACES)
+def _program(request: pytest.FixtureRequest, _shell: ProgramShell) -> Program:
+    script = EXAMPLES / f"{request.param}.py"
+    calm = _shell.begin(f"calm-{script.stem}", command_of(script))
+    calm.finish()
+    return Program(script, _shell, calm)
 
 
-@pytest.fixture(scope="module")
-def digest(undisturbed: Run) -> str:
-    """Return the digest of its last state."""
-    return str(undisturbed.summary["digest"])
+@pytest.fixture
+def program(_program: Program, shell: ProgramShell) -> Program:
+    """Return each example in turn."""
+    assert shell is _program.shell
+    return _program
 
 
-def learned(run: Run) -> None:
-    """The run has taken all of its steps, and its loss has come down."""
-    losses = [record["loss"] for record in run.records()]
+def saved(rank: int) -> Callable[[Run, int], Progress]:
+    """Have the program save where it is, and wait until it has; the word of a rank."""
+
+    def wait(run: Run, attempt: int) -> Progress:
+        run.until_phase(Phase.STEP, rank=rank, step=20, attempt=attempt)
+        before = len(run.records("saved"))
+        ask(run.directory, "POST", "/save")
+        run.until(lambda: len(run.records("saved")) > before)
+        return run.until_phase(Phase.STEP, rank=rank, attempt=attempt)
+
+    return wait
+
+
+def test_every_example_is_tested() -> None:
+    """Those of torch and of Levanter have environments of their own, and so tests: `*_program.py` beside this."""
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PLACES, "torch_ddp"}
+
+
+def test_it_learns(program: Program) -> None:
+    """Each takes all of its steps, and its loss comes down."""
+    losses = [record["loss"] for record in program.calm.records()]
     assert len(losses) == STEPS
     assert losses[-1] < losses[0] / 4
 
 
-def saved(run: Run, *, attempt: int = 0) -> None:
-    """Have the program save where it is, and wait until it has, and until a few more steps are done."""
-    run.until_phase(Phase.STEP, step=20, attempt=attempt)
-    before = len(run.records("saved"))
-    ask(run.directory, "POST", "/save")
-    run.until(lambda: len(run.records("saved")) > before)
+def test_killed_and_hung(program: Program) -> None:
+    """Kill -9 of each process and of an agent, then SIGSTOP: all start again, from the newest checkpoint each time.
 
-
-def trainers(run: Run) -> list[int]:
-    """The processes of the program, by rank."""
-    status = run.until_status(
-        lambda status: all(host["trainerPid"] for host in status["hosts"]) and not status["missing"]
-    )
-    return [host["trainerPid"] for host in status["hosts"]]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank(shell: ProgramShell, digest: str, rank: int) -> None:
-    """Kill -9 of a process: all start again, from the newest checkpoint, and end with the same bits."""
-    run = shell.begin(f"killed-{rank}")
-    saved(run)
-    os.kill(trainers(run)[rank], signal.SIGKILL)
+    Every step that is taken again has the same loss, and the end the same bits.
+    """
+    run = program.begin("killed", "recovery.hangAfter=8s")
+    disturb(run, trainer(saved(0)), trainer(saved(1)), agent(saved(1)), trainer(saved(1), signal.SIGSTOP))
     summary = run.finish()
 
-    assert summary["digest"] == digest
-    assert summary["restarts"] == {"failure": 1}
-    assert [event["step"] for event in run.records("restored")][-1] >= 20
-    ended = run.events("ended")
-    assert [(event["cause"], event["rank"], event["exit"]) for event in ended] == [("failure", rank, "signal SIGKILL")]
-
-
-def test_a_killed_agent(shell: ProgramShell, digest: str) -> None:
-    """Kill -9 of an agent: its program ends with it, the agent is replaced, and the bits are the same."""
-    run = shell.begin("agent")
-    saved(run)
-    trainer = trainers(run)[1]
-    os.kill(agent_of(trainer), signal.SIGKILL)
-    run.until(lambda: trainer not in run.processes())
-
-    assert run.finish()["digest"] == digest
-    assert run.summary["restarts"] == {"hostLost": 1}
-
-
-def test_a_stopped_rank(shell: ProgramShell, digest: str) -> None:
-    """SIGSTOP of a process: the hang is found and named, and the bits are the same."""
-    run = shell.begin("stopped-rank", "recovery.hangAfter=4s")
-    saved(run)
-    os.kill(trainers(run)[1], signal.SIGSTOP)
-    summary = run.finish()
-
-    assert summary["digest"] == digest
-    assert summary["restarts"] == {"hang": 1}
+    assert summary["digest"] == program.digest
+    assert losses_by_step(run) == losses_by_step(program.calm)
+    assert summary["restarts"] == {"failure": 2, "hostLost": 1, "hang": 1}
+    began = beginnings(run)
+    assert len(began) == 5
+    assert all(step >= newest for newest, step in began), "more was lost than what no checkpoint held"
+    assert 20 <= began[1][1] < began[2][1] < began[3][1] < began[4][1]
+    ended = [(event["cause"], event["rank"], event["exit"]) for event in run.events("ended")]
+    assert ended[:2] == [("failure", 0, "signal SIGKILL"), ("failure", 1, "signal SIGKILL")]
     assert [event["rank"] for event in run.events("stalled")] == [1]
 
 
-def test_a_stop_loses_nothing(shell: ProgramShell, digest: str) -> None:
-    """SIGTERM: all processes save after the same step and end; the same command goes on from that very step."""
-    run = shell.begin("stopped")
-    run.until_phase(Phase.STEP, step=20)
-    assert run.send(signal.SIGTERM) == ExitCode.SAVED
-    assert run.summary["status"] == "stopped"
-    stopped = run.records()[-1]["step"]
-    assert [event["step"] for event in run.records("saved")][-1] == stopped
-    assert 20 <= stopped < STEPS
+def test_a_stop_loses_nothing(program: Program) -> None:
+    """SIGTERM: all processes save after the same step and end; the same command goes on from that very step.
 
-    again = shell.begin("stopped")
-    assert again.finish()["digest"] == digest
-    assert [event["step"] for event in again.records("restored")] == [stopped]
+    So it does with another number of hosts, to the same bits.
+    """
+    *before, last = PLACES[program.script.stem]
+    stops = [0]
+    for place in before:
+        run = program.begin("stopped", f"hardware.topology={place}")
+        run.until_phase(Phase.STEP, step=stops[-1] + 20)
+        assert run.send(signal.SIGTERM) == ExitCode.SAVED
+        assert run.summary["status"] == "stopped"
+        stops.append(run.records()[-1]["step"])
+        assert run.records("saved")[-1]["step"] == stops[-1] < STEPS
+
+    again = program.begin("stopped", f"hardware.topology={last}")
+    assert again.finish()["digest"] == program.digest
+    assert [event["step"] for event in again.records("restored")] == stops[1:]
     assert [record["step"] for record in again.records()] == list(range(1, STEPS + 1))
 
 
 def test_all_processes_agree(shell: ProgramShell) -> None:
     """What one process asks for, by save_now() or by a signal, all do after the same step; each save is done once."""
     (shell.folder / "counts.py").write_text(COUNTS)
-    run = shell.begin("agree", "program.args=[]", f"program.command=[{sys.executable}, counts.py]")
+    run = shell.begin("agree", f"program.command=[{sys.executable}, counts.py]")
     run.until_phase(Phase.STEP, step=70)
-    os.kill(trainers(run)[1], signal.SIGTERM)
+    os.kill(run.until_phase(Phase.STEP, rank=1).pid, signal.SIGTERM)
     assert run.wait() == ExitCode.SAVED
 
     logs = [log_path(run.directory, 0, host).read_text().splitlines() for host in (0, 1)]
@@ -156,27 +172,3 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert len(saves[0]) == len(set(saves[0])) >= 3
     assert [event["step"] for event in run.records("saved")] == saves[0]
     assert run.records()[-1]["step"] == saves[0][-1]
-
-
-def test_it_learns(undisturbed: Run) -> None:
-    """The example of all tests above does what it is an example of."""
-    learned(undisturbed)
-
-
-OTHERS = [path for path in sorted(EXAMPLES.glob("*.py")) if path != EXAMPLE and not path.stem.startswith("torch_")]
-"""`torch_program.py` beside this is for those of torch."""
-
-
-@pytest.mark.parametrize("script", OTHERS, ids=lambda path: path.stem)
-def test_every_other_example(shell: ProgramShell, script: Path) -> None:
-    """Each example learns, and ends with the same bits when one of its processes is killed."""
-    words = f"program.command=[{sys.executable}, {script}, '{STEPS}']"
-    calm = shell.begin(f"calm-{script.stem}", words)
-    digest = calm.finish()["digest"]
-    learned(calm)
-
-    run = shell.begin(f"killed-{script.stem}", words)
-    saved(run)
-    os.kill(trainers(run)[1], signal.SIGKILL)
-    assert run.finish()["digest"] == digest
-    assert len(run.records("restored")) == 1

@@ -1,6 +1,5 @@
 """However many hosts and slices its four devices are on, a job is the same run."""
 
-import json
 import runpy
 import shutil
 from pathlib import Path
@@ -10,9 +9,9 @@ import pytest
 from tests.cli.running import Run
 from tests.cli.shell import EVALUATED, Shell
 from tests.hosts.conftest import STEPS
-from tests.hosts.disturbing import Kill, agent, disturb, host, in_phase, trainer
+from tests.hosts.disturbing import Kill, agent, beginnings, disturb, host, in_phase, losses_by_step, trainer
 
-from shardwise.protocol.contract import METRICS, Phase, checkpoint_name
+from shardwise.protocol.contract import Phase, checkpoint_name
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 SOME = 12
@@ -28,27 +27,7 @@ def losses(undisturbed: Run) -> list[float]:
 
 
 def _losses(run: Run) -> list[float]:
-    return list(_by_step(run).values())[:SOME]
-
-
-def _by_step(run: Run) -> dict[int, float]:
-    """The loss of each step; one that was done again must have come out the same, bit for bit."""
-    losses: dict[int, float] = {}
-    for record in run.records():
-        assert losses.setdefault(record["step"], record["loss"]) == record["loss"], record["step"]
-    return losses
-
-
-def _beginnings(run: Run) -> list[tuple[int, int]]:
-    """For each attempt that took steps, the newest step that was said to be saved before, and where it began."""
-    saved, found = 0, []
-    for record in map(json.loads, (run.directory / METRICS).read_text().splitlines()):
-        match record.get("event"):
-            case "saved":
-                saved = record["step"]
-            case "started" | "restored":
-                found.append((saved, record["step"]))
-    return found
+    return list(losses_by_step(run).values())[:SOME]
 
 
 DISTURBED: dict[str, tuple[str, int, int, tuple[Kill, ...]]] = {
@@ -107,7 +86,7 @@ def test_same_losses(
 
     assert (summary["hosts"], summary["restarts"]) == (hosts, {"failure": 1, "hostLost": 1, "hang": 1})
     assert len(run.records()) > STEPS, "no step was done again"
-    assert all(began >= saved for saved, began in _beginnings(run)), "more was lost than what no checkpoint held"
+    assert all(began >= saved for saved, began in beginnings(run)), "more was lost than what no checkpoint held"
     assert summary["initialDigest"] == undisturbed.summary["initialDigest"]
     assert _losses(run) == pytest.approx(losses, rel=0, abs=TOLERANCE)
 
