@@ -130,7 +130,7 @@ def host_of(raw: Mapping[str, Any]) -> str:
 
 def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a pod that `read_pod` reads: thousands are held in memory, and most of each is its spec."""
-    kept = _part({"spec": {}, "status": {}, **raw}, _READ)
+    kept: dict[str, Any] = _part({"spec": {}, "status": {}, **raw}, _READ)
     if conditions := kept["status"].get("conditions"):
         kept["status"]["conditions"] = [each for each in conditions if each["type"] in _CONDITIONS]
     return kept

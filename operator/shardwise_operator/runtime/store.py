@@ -125,13 +125,13 @@ def _shared(value: Any, old: Any) -> Any:
     if isinstance(value, dict):
         if value == old:
             return old
-        known = old if isinstance(old, dict) else {}
-        return {sys.intern(key): _shared(inner, known.get(key)) for key, inner in value.items()}
+        fields = old if isinstance(old, dict) else {}
+        return {sys.intern(key): _shared(inner, fields.get(key)) for key, inner in value.items()}
     if isinstance(value, list):
         if value == old:
             return old
-        known = old if isinstance(old, list) else []
-        return [_shared(inner, each) for inner, each in zip_longest(value, known[: len(value)])]
+        items = old if isinstance(old, list) else []
+        return [_shared(inner, each) for inner, each in zip_longest(value, items[: len(value)])]
     if isinstance(value, str) and len(value) <= _INTERNED_CHARACTERS:
         return sys.intern(value)
     return value
