@@ -9,6 +9,7 @@ from shardwise_operator.config import Settings
 from shardwise_operator.decide.maintain import maintain
 from shardwise_operator.decide.plan import Plan, Policy, soonest
 from shardwise_operator.decide.policies import (
+    adoption,
     avoided_nodes,
     deadline,
     eviction,
@@ -26,6 +27,7 @@ from shardwise_operator.observe.observed import Observed
 
 POLICIES: tuple[Policy, ...] = (
     finished,  # a Complete or Failed job is only cleaned up
+    adoption,  # before all that goes by the round, which the status does not have yet
     outcome,  # a run that has ended has ended, whatever else is asked of the job
     eviction,  # before the suspension, which ends where this one goes on: in the queue
     suspension,  # before the losses: pods that go because they were told to are not charged
@@ -46,8 +48,25 @@ def decide(seen: Observed, settings: Settings, now: float) -> Plan:
         return Plan(state=seen.state)
     for policy in POLICIES:
         plan = policy.decide(seen, now)
-        if plan is not None:
-            return plan
+        if plan is None:
+            continue
+        if policy is new_round and _begins_at_once(seen, plan, settings):
+            return _maintained(replace(seen, state=plan.state), settings, now)
+        return plan
+    return _maintained(seen, settings, now)
+
+
+def _maintained(seen: Observed, settings: Settings, now: float) -> Plan:
     plan = maintain(seen, settings, now)
     wakes = [policy.wake(seen, now) for policy in POLICIES]
     return replace(plan, requeue_after_seconds=soonest([plan.requeue_after_seconds, *wakes]))
+
+
+def _begins_at_once(seen: Observed, plan: Plan, settings: Settings) -> bool:
+    """Return whether what a round needs may be made before the status has the round, which spares a write and a pass.
+
+    The first one's names are known without the status, so that a successor finds what was made (`adoption.py`). Plans,
+    queues and gangs count on a round that is written.
+    """
+    first = seen.state.round is None and plan.state.round == 0 and not seen.pods
+    return first and not (seen.preflight or seen.queueing or settings.gang_scheduling)

@@ -128,10 +128,11 @@ class Observer:
         return replace(seen, gone_places=self._nodes.gone_places(seen), older_rival=older_rival)
 
     def _round_snapshot(self, known: Observed, children: Mapping[tuple[Kind, str], Object]) -> Snapshot | None:
-        """Return what the round is made of, read once: it never changes, and the caches hold its metadata alone."""
-        if known.state.round is None:
-            return None
-        name = config_map_name(known.name, known.state.round)
+        """Return what the round is made of, read once: it never changes, and the caches hold its metadata alone.
+
+        The first round may have begun without being in the status.
+        """
+        name = config_map_name(known.name, known.state.round or 0)
         found = children.get((CONFIG_MAPS, name))
         if found is None:
             return None

@@ -10,7 +10,22 @@ from shardwise_operator.observe.hosts import host_name, numbers_of
 from shardwise_operator.runtime.kinds import seconds_of
 
 _ENDED = ("Succeeded", "Failed")
-_READ = ("nodeName", "nodeSelector", "schedulingGates")  # of the spec
+_CONDITIONS = ("PodScheduled", "Ready", "DisruptionTarget")
+# What is read of a pod: the fields of an object, or of each one of a list, and of these again; None for all of a value.
+_CONTAINER = {"name": None, "imageID": None, "state": None}
+_READ: Mapping[str, Any] = {
+    # The store and the queue go by the metadata too.
+    "metadata": dict.fromkeys(
+        ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp")
+    ),
+    "spec": dict.fromkeys(("nodeName", "nodeSelector", "schedulingGates")),
+    "status": {
+        **dict.fromkeys(("phase", "reason", "podIP")),
+        "conditions": dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime")),
+        "containerStatuses": _CONTAINER,
+        "initContainerStatuses": _CONTAINER,
+    },
+}
 _ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")  # reasons of a container that only waits for its turn
 
 
@@ -115,8 +130,10 @@ def host_of(raw: Mapping[str, Any]) -> str:
 
 def trimmed(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a pod that `read_pod` reads: thousands are held in memory, and most of each is its spec."""
-    spec = {name: raw["spec"][name] for name in _READ if name in raw["spec"]}
-    return {"metadata": raw["metadata"], "spec": spec, "status": raw.get("status", {})}
+    kept: dict[str, Any] = _part({"spec": {}, "status": {}, **raw}, _READ)
+    if conditions := kept["status"].get("conditions"):
+        kept["status"]["conditions"] = [each for each in conditions if each["type"] in _CONDITIONS]
+    return kept
 
 
 def read_pod(raw: Mapping[str, Any]) -> Pod:
@@ -161,6 +178,15 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         termination_message=ended.get("message", ""),
         record=TerminationRecord.loads(ended.get("message", "")) if ended else None,
     )
+
+
+def _part(value: Any, fields: Mapping[str, Any] | None) -> Any:
+    """Return these fields of an object, of each one if it is a list of objects."""
+    if fields is not None and isinstance(value, dict):
+        return {name: _part(value[name], inner) for name, inner in fields.items() if name in value}
+    if fields is not None and isinstance(value, list):
+        return [_part(each, fields) for each in value]
+    return value
 
 
 def _time(written: str | None) -> float | None:

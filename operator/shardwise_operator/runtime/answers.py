@@ -1,17 +1,13 @@
 """What the API server answers: an object, or the events of a watch, which another thread may shut."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import orjson
-from urllib3 import BaseHTTPResponse, HTTPResponse
-from urllib3.exceptions import HTTPError
 
+from shardwise_operator.runtime.connection import BROKEN, Answer
 from shardwise_operator.runtime.errors import UnreachableError, error_of
 from shardwise_operator.runtime.kinds import Object
-
-_CHUNK_BYTES = 1 << 16
 
 
 def decoded(data: bytes) -> Object:
@@ -43,7 +39,7 @@ class EventStream:
         UnreachableError: the connection broke, or was silent for too long.
     """
 
-    def __init__(self, answer: BaseHTTPResponse) -> None:
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._shut = False
 
@@ -54,7 +50,7 @@ class EventStream:
                 if event["type"] == "ERROR":
                     raise error_of(event["object"].get("code", 0), event["object"])
                 yield event
-        except (HTTPError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # or sent no event
+        except (*BROKEN, ValueError, KeyError, TypeError, AttributeError) as error:  # or sent no event
             if not self._shut:
                 raise UnreachableError(f"a watch broke off: {error!r}") from error
         finally:
@@ -63,14 +59,12 @@ class EventStream:
     def shut(self) -> None:
         """End the reading, from any thread."""
         self._shut = True
-        if isinstance(self._answer, HTTPResponse):
-            with suppress(ValueError, RuntimeError, OSError):  # it has ended by itself
-                self._answer.shutdown()
+        self._answer.shut()
 
     def _lines(self) -> Iterator[bytes]:
         """Yield whole lines; a last one that broke off is no event."""
         rest: list[bytes] = []
-        for chunk in self._answer.stream(_CHUNK_BYTES):
+        for chunk in self._answer.chunks():
             *whole, last = chunk.split(b"\n")
             for line in whole:
                 yield b"".join([*rest, line])

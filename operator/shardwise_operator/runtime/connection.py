@@ -1,43 +1,92 @@
-"""How to reach the API server: its address, its certificate, our credentials. Only this module imports `kubernetes`.
+"""The way to the API server: HTTP connections that are kept, each for one request at a time.
 
-That client reads kubeconfig files and a pod's service account, renews tokens, and has a pool of connections with
-keepalive; its models and calls are not used.
+Python's own client is the one that is used: a request takes less than half of what a pool of urllib3 takes for it.
 """
 
-import os
-import threading
-from collections.abc import Mapping
+import http.client
+import select
+import socket
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from email.message import Message
+from functools import cached_property
 from urllib.parse import urlencode, urlsplit
 
-from kubernetes import config
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.rest import RESTClientObject
-from urllib3 import BaseHTTPResponse, Timeout
-from urllib3.exceptions import HTTPError
-
 from shardwise_operator.runtime.errors import UnreachableError
+from shardwise_operator.runtime.login import Login, read_login
 
 _CONNECT_SECONDS = 5.0
-_POOL_SIZE = 64
+_CHUNK_BYTES = 1 << 16
+# So that the kernel notices a peer that has vanished, as soon as clients of Kubernetes in Go do.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 9))
+# What breaks off: the socket, or the HTTP on it.
+BROKEN = (OSError, http.client.HTTPException)
+
+
+class Answer:
+    """The answer to one request, of which the body may still have to be read.
+
+    Attributes:
+        status: its HTTP status.
+        reason: the words of that.
+        headers: its headers.
+    """
+
+    def __init__(self, channel: "_Channel", idle: "deque[_Channel]") -> None:
+        """Take what comes back on `channel`, which is idle again once all of it is read."""
+        self._socket = channel.sock  # which the channel lets go if this is its last answer
+        self._response, self._channel, self._idle = channel.getresponse(), channel, idle
+        self._whole = False
+        self.status, self.reason = self._response.status, self._response.reason
+        self.headers: Message = self._response.headers
+
+    @cached_property
+    def data(self) -> bytes:
+        """The body; one of `BROKEN` if it breaks off."""
+        body = self._response.read()
+        self._end()
+        return body
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the body as it comes; one of `BROKEN` if it breaks off."""
+        while chunk := self._response.read1(_CHUNK_BYTES):
+            yield chunk
+        self._end()
+
+    def close(self) -> None:
+        """Read no more: the connection is closed unless all was read."""
+        if not self._whole:
+            self._response.close()
+            self._channel.close()
+
+    def shut(self) -> None:
+        """End the reading, from any thread."""
+        with suppress(OSError, ValueError):  # it has ended by itself
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def _end(self) -> None:
+        self._idle.append(self._channel)
+        self._whole = True
 
 
 class Connection:
-    """A pool of connections to one API server, shared by all threads."""
+    """The connections to one API server, shared by all threads."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        """Take how to reach the server; nothing is sent yet."""
-        configuration.keep_alive = True  # so that the kernel notices a peer that has vanished
-        configuration.connection_pool_maxsize = _POOL_SIZE
-        self._configuration = configuration
-        # The pool of the one server: the manager of all would look for it anew at each request.
-        self._pool = RESTClientObject(configuration).pool_manager.connection_from_url(self.host)
-        self._prefix = urlsplit(self.host).path.rstrip("/")
-        self._renewing = threading.Lock()
+    def __init__(self, login: Login) -> None:
+        """Take how to reach the server; nothing is sent yet. ValueError if the proxy is not spoken with by HTTP."""
+        if login.proxy and not login.proxy.startswith("http://"):
+            raise ValueError(f"the proxy {login.proxy}: expected one as in http://proxy:3128")
+        self._login = login
+        self._prefix = urlsplit(login.url).path.rstrip("/")
+        self._idle: deque[_Channel] = deque()  # the last one used comes first, so that few are kept alive
+        weakref.finalize(self, _close_all, self._idle)
 
     @property
     def host(self) -> str:
         """The server's address, as in `https://10.0.0.1:443`."""
-        return str(self._configuration.host)
+        return self._login.url
 
     def send(
         self,
@@ -50,32 +99,76 @@ class Connection:
         read_seconds: float,
         accept: str = "application/json",
         stream: bool = False,
-    ) -> BaseHTTPResponse:
+    ) -> Answer:
         """Send a request once: the caller tries again, with a backoff. With `stream` the body is left to be read.
 
         Raises:
             UnreachableError: no answer within `read_seconds` of silence, or no connection.
         """
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "shardwise-operator"}
+        if authorization := self._login.authorization():
+            headers["Authorization"] = authorization
+        target = f"{self._prefix}{path}?{urlencode(query)}" if query else self._prefix + path
+        channel = self._channel()
         try:
-            answer: BaseHTTPResponse = self._pool.urlopen(
-                method,
-                f"{self._prefix}{path}?{urlencode(query)}" if query else self._prefix + path,
-                headers=headers | self._authorization(),
-                body=body,
-                timeout=Timeout(connect=_CONNECT_SECONDS, read=read_seconds),
-                preload_content=not stream,
-                redirect=False,
-                retries=False,
-            )
-        except HTTPError as error:
+            channel.open(read_seconds)
+            channel.request(method, target, body, headers)
+            answer = Answer(channel, self._idle)
+            if not stream:
+                _ = answer.data
+        except BROKEN as error:
+            channel.close()
             raise UnreachableError(f"{method} {path} at {self.host}: {error}") from error
         return answer
 
-    def _authorization(self) -> dict[str, str]:
-        with self._renewing:
-            token = self._configuration.get_api_key_with_prefix("BearerToken")  # read again from its file once a minute
-        return {"Authorization": token.strip()} if token else {}
+    def _channel(self) -> "_Channel":
+        with suppress(IndexError):
+            while (channel := self._idle.pop()).dropped():
+                channel.close()
+            return channel
+        return _Channel(self._login)
+
+
+class _Channel(http.client.HTTPConnection):
+    """One connection."""
+
+    def __init__(self, login: Login) -> None:
+        url, proxy = urlsplit(login.url), urlsplit(login.proxy)
+        assert url.hostname is not None
+        port = url.port or (80 if login.tls is None else 443)
+        super().__init__(proxy.hostname or url.hostname, (proxy.port or 80) if login.proxy else port)
+        if login.proxy:
+            self.set_tunnel(url.hostname, port)
+        self._tls, self._name = login.tls, login.server_name or url.hostname
+
+    def connect(self) -> None:
+        """Connect, and shake hands."""
+        super().connect()
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            self.sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        if self._tls:
+            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
+
+    def open(self, read_seconds: float) -> None:
+        """Connect it if it is not, and set how long it waits for each packet."""
+        if self.sock is None:
+            self.timeout = _CONNECT_SECONDS
+            self.connect()
+        self.sock.settimeout(read_seconds)
+
+    def dropped(self) -> bool:
+        """Return whether the server has closed it since, or says what nobody has asked for."""
+        if self.sock is None:
+            return True
+        waiting = select.poll()
+        waiting.register(self.sock, select.POLLIN)
+        return bool(waiting.poll(0))
+
+
+def _close_all(channels: Iterable[_Channel]) -> None:
+    for channel in channels:
+        channel.close()
 
 
 def connect(kubeconfig: str = "") -> Connection:
@@ -84,9 +177,9 @@ def connect(kubeconfig: str = "") -> Connection:
     Raises:
         kubernetes.config.ConfigException: none of them exists, or it cannot be read.
     """
-    configuration = Configuration()
-    if not kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
-        config.load_incluster_config(configuration)
-    else:
-        config.load_kube_config(kubeconfig or None, client_configuration=configuration)
-    return Connection(configuration)
+    login = read_login(kubeconfig)
+    if login is None:
+        from shardwise_operator.runtime.official_client import official_login  # noqa: PLC0415  it takes 25 MiB
+
+        login = official_login(kubeconfig)
+    return Connection(login)

@@ -6,6 +6,7 @@ The objects that it returns are shared: never change one in place.
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from typing import Any
 
 from shardwise_operator.runtime.kinds import Object, Objects
@@ -82,7 +83,7 @@ class Store:
     def _kept(self, obj: Object) -> Object:
         obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
         obj.get("status", {}).pop("images", None)  # nor is what lies on a node, which is most of the rest of it
-        kept: Object = _shared(self._part(obj))
+        kept: Object = _shared(self._part(obj), self._objects.get(_place(obj)))
         return kept
 
     def _drop(self, old: Object) -> Change:
@@ -116,12 +117,21 @@ def _version(obj: Object) -> tuple[str, str]:
     return _uid(obj), obj["metadata"]["resourceVersion"]
 
 
-def _shared(value: Any) -> Any:
-    """Return the value with every key and short text interned: thousands of pods have nearly the same."""
+def _shared(value: Any, old: Any) -> Any:
+    """Return the value, with every key and short text interned, and the parts of `old` where they are equal.
+
+    Most of an object is as before when it changes, and thousands of pods have nearly the same.
+    """
     if isinstance(value, dict):
-        return {sys.intern(key): _shared(inner) for key, inner in value.items()}
+        if value == old:
+            return old
+        fields = old if isinstance(old, dict) else {}
+        return {sys.intern(key): _shared(inner, fields.get(key)) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_shared(inner) for inner in value]
+        if value == old:
+            return old
+        items = old if isinstance(old, list) else []
+        return [_shared(inner, each) for inner, each in zip_longest(value, items[: len(value)])]
     if isinstance(value, str) and len(value) <= _INTERNED_CHARACTERS:
         return sys.intern(value)
     return value

@@ -4,19 +4,17 @@ Objects are plain dicts. Every call has a time limit, waits for its turn, is cou
 Nothing is tried again here: that is for the caller, who knows whether the decision still holds.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
+from typing import NoReturn
 
 import orjson
-from urllib3 import BaseHTTPResponse
-from urllib3.exceptions import HTTPError
 
 from shardwise_operator.runtime.answers import EventStream, decoded, read_metadata
-from shardwise_operator.runtime.connection import Connection
+from shardwise_operator.runtime.connection import BROKEN, Answer, Connection
 from shardwise_operator.runtime.errors import ConflictError, InvalidError, NotFoundError, NotLeadingError, error_of
 from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
@@ -183,7 +181,7 @@ class Api:
         body: Object | None = None,
         accept: str,
         stream_seconds: float | None = None,
-    ) -> BaseHTTPResponse:
+    ) -> Answer:
         """Send a request; with `stream_seconds`, its limit, the body is left to be read."""
         self.limiter.wait()
         if body is not None and not self.may_write():  # after the wait for a turn, which may have been long
@@ -196,7 +194,7 @@ class Api:
                 method,
                 path,
                 query={**owner, **query},
-                body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
+                body=None if body is None else orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS),  # keys may be enums
                 content_type=content_type,
                 read_seconds=stream_seconds or self.read_seconds,
                 accept=accept,
@@ -209,12 +207,12 @@ class Api:
             self._refuse(method, answer)
         return answer
 
-    def _refuse(self, method: str, answer: BaseHTTPResponse) -> None:
+    def _refuse(self, method: str, answer: Answer) -> NoReturn:
         if (seconds := answer.headers.get("Retry-After", "")).isdecimal():
             self.limiter.pause(float(seconds))
         try:
             body = orjson.loads(answer.data)
-        except (ValueError, HTTPError):  # a proxy's page, or a body that broke off: the HTTP status is enough
+        except (ValueError, *BROKEN):  # a proxy's page, or a body that broke off: the HTTP status is enough
             body = {"message": f"no message that could be read; {answer.reason or 'no reason'}"}
         error = error_of(answer.status, body if isinstance(body, dict) else {"message": str(body)})
         # The server refuses another UID in a patch as a change of an immutable field.

@@ -59,11 +59,13 @@ def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any]
 
 def _with_pods(seen: Observed, state: State, outcome: Outcome) -> State:
     """Return the state with the UID of every current pod that exists."""
+    if state.finished or state.phase == Phase.SUSPENDED:
+        return state
     counted = [pod for pod in seen.pods if pod.key != PLAN or state.planning]
     known = {pod.key: pod.uid for pod in counted if state.attempts.get(pod.key) == pod.attempt}
     made = {host_of(pod): pod["metadata"]["uid"] for pod in outcome.pods}
-    if state.finished or state.phase == Phase.SUSPENDED or state.round != seen.state.round:
-        return state
+    if state.round != seen.state.round:  # it begins, perhaps with its pods
+        known = {}
     return replace(state, pods={**state.pods, **known, **made})
 
 

@@ -3,11 +3,12 @@
 import pkgutil
 from dataclasses import replace
 
-from tests.operator.building import NOW, SETTINGS, begun, pod, record, seen
+from tests.operator.building import NOW, SETTINGS, begun, pod, record, seen, snapshot
 
 from shardwise_operator.decide import maintain, policies
 from shardwise_operator.decide.decide import POLICIES, decide
 from shardwise_operator.decide.plan import Create, Plan, RequestStop
+from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.observe.state_fields import read_state, write_state
 
@@ -70,13 +71,41 @@ def test_a_charge_is_written_before_it_is_carried_out() -> None:
     assert second.state.charged == first.state.charged
 
 
-def test_a_round_is_written_before_its_pods_are_made() -> None:
-    """So that a pass that is repeated finds the same names."""
+def test_a_first_round_begins_with_its_pods() -> None:
+    """Their names are known without the status: one pass makes all that it needs, and looks again as of a round."""
     first = decide(seen(), SETTINGS, NOW)
-    second = decide(seen(first.state), SETTINGS, NOW)
+    next_one = decide(seen(first.state), SETTINGS, NOW)
 
-    assert first.steps == ()
-    assert {"job-0-0-0", "job-0-1-0"} <= set(_made(second))
+    assert _made(first) == _made(next_one)
+    assert {"job-shardwise-0", "job-shardwise", "job-0-0-0", "job-0-1-0"} <= set(_made(first))
+    assert (first.state.round, first.state.attempts) == (0, {"0-0": 0, "0-1": 0})
+    assert (first.state.started_at, first.state.phase) == (NOW, Phase.PENDING)
+
+
+def test_other_rounds_are_written_before_their_pods_are_made() -> None:
+    """Names that go on count on the status; so do a plan, a queue and a gang."""
+    queued = Queueing(queue="team")
+    firsts = [
+        decide(seen(begun(Phase.SUSPENDED, pods={})), SETTINGS, NOW),
+        decide(seen(preflight=True), SETTINGS, NOW),
+        decide(seen(queueing=queued), SETTINGS, NOW),
+        decide(seen(), replace(SETTINGS, gang_scheduling=True), NOW),
+        decide(seen(None, pod()), SETTINGS, NOW),
+    ]
+
+    assert [first.steps for first in firsts] == [()] * 5
+    assert [first.state.round for first in firsts] == [1, 0, 0, 0, 0]
+    assert {"job-0-0-1", "job-0-1-1"} <= set(_made(decide(seen(firsts[0].state), SETTINGS, NOW)))
+
+
+def test_a_round_that_was_not_written_is_taken_over() -> None:
+    """As it was made, before anything else is decided: also of a job that is to be suspended by now."""
+    for suspend in (False, True):
+        plan = decide(seen(None, pod(), snapshot=snapshot(), desired=None, suspend=suspend), SETTINGS, NOW)
+
+        assert plan.steps == ()
+        assert (plan.state.round, plan.state.attempts) == (0, {"0-0": 0, "0-1": 0})
+    assert decide(seen(plan.state, pod(), suspend=True), SETTINGS, NOW).state.phase == Phase.SUSPENDING
 
 
 def test_a_restarted_operator_decides_the_same() -> None:

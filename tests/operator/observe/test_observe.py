@@ -106,3 +106,17 @@ def test_a_finished_job_costs_nothing() -> None:
     assert cluster.asked == []
     assert (plan.steps, plan.requeue_after_seconds) == ((), None)
     assert compose(found, plan, Outcome(), old, NOW) == old
+
+
+def test_a_round_that_no_status_has_is_seen_by_its_snapshot() -> None:
+    """An operator that ended before its first status write has left it; what the job says now no longer counts."""
+    made_of = snapshot()
+    cluster = _Cluster(configmaps=[{"metadata": {"name": "job-shardwise-0", "uid": "uid-map"}}])
+    observer = Observer(cluster, cluster, SETTINGS)
+    observer.remember(seen(made_of=made_of), [(CONFIG_MAPS, {"metadata": {"name": "other", "uid": "uid-map"}})])
+
+    found = observer.observe(_job(), None, NOW)
+
+    assert found.snapshot is made_of
+    assert found.desired is None
+    assert Observer(_Cluster(), _Cluster(), SETTINGS).observe(_job(), None, NOW).snapshot is None

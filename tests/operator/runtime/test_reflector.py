@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tests.operator.runtime.scripted_server import Answer, Ending, Events, ScriptedServer, configmap, event, listing
-from urllib3 import BaseHTTPResponse
 
 from shardwise_operator.runtime import reflector as module
 from shardwise_operator.runtime.connection import Connection
@@ -200,7 +199,7 @@ def test_a_silent_peer_is_given_up_within_a_minute(
     asked: list[float] = []
     send = Connection.send
 
-    def listen(connection: Connection, method: str, path: str, **words: Any) -> BaseHTTPResponse:
+    def listen(connection: Connection, method: str, path: str, **words: Any) -> Any:
         if words["query"].get("watch"):
             asked.append(words["read_seconds"])
         return send(connection, method, path, **words)

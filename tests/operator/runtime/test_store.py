@@ -108,6 +108,20 @@ def test_managed_fields_are_not_kept(store: Store) -> None:
     assert "managedFields" not in held["metadata"]
 
 
+def test_what_stays_as_it_was_is_held_once(store: Store) -> None:
+    """A change takes the memory of what has changed: readers of before have the old object, and share the rest."""
+    store.put({**configmap("a", 1), "data": {"same": ["x" * 99], "other": ["1"]}})
+    before = store.get("ns", "a")
+    store.put({**configmap("a", 2), "data": {"same": ["x" * 99], "other": ["2"]}})
+    after = store.get("ns", "a")
+
+    assert before is not None
+    assert after is not None
+    assert after["data"]["same"] is before["data"]["same"]
+    assert (before["data"]["other"], after["data"]["other"]) == (["1"], ["2"])
+    assert (before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]) == ("1", "2")
+
+
 def test_memory_is_flat_over_lists(store: Store) -> None:
     """Thirty lists, of objects that all changed and of the same ones, hold no more than the first."""
 

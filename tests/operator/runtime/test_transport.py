@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.api_server import ApiServer
 from tests.operator.runtime.scripted_server import Answer, ScriptedServer, listing
 
-from shardwise_operator.runtime.connection import connect
+from shardwise_operator.runtime.connection import Connection, connect
 from shardwise_operator.runtime.errors import (
     AlreadyExistsError,
     ApiError,
@@ -24,6 +24,7 @@ from shardwise_operator.runtime.errors import (
     UnreachableError,
 )
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SECRETS, TRAINING_JOBS
+from shardwise_operator.runtime.login import login_of_pod
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.pace import Limiter
 from shardwise_operator.runtime.transport import Api
@@ -161,19 +162,17 @@ def test_what_the_role_does_not_grant(api_server: ApiServer, namespace: str, met
     (tmp_path / "token").write_text("not-a-token\n")
     (tmp_path / "ca.crt").write_bytes((api_server.folder / "pki" / "ca.crt").read_bytes())
 
+    now = [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBERNETES_SERVICE_HOST", host)
         patch.setenv("KUBERNETES_SERVICE_PORT", port)
-        patch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-        patch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-        api = Api(connection := connect(), metrics, limiter=Limiter(100, 100))
+        login = login_of_pod(tmp_path, lambda: now[0])
+    api = Api(Connection(login), metrics, limiter=Limiter(100, 100))
 
     with pytest.raises(ApiError, match="401"):
         api.get(CONFIG_MAPS, namespace, "a")
     (tmp_path / "token").write_text(token + "\n")
-    renews: Any = connection._configuration.refresh_api_key_hook
-    loader = renews.__closure__[0].cell_contents  # a minute later
-    loader.token_expires_at -= loader._token_refresh_period
+    now[0] += 60.0
     with pytest.raises(ForbiddenError, match="cannot get resource"):
         api.get(CONFIG_MAPS, namespace, "a")
 

@@ -1,7 +1,8 @@
 """Start a round, the first one too: the life of a job from one start of all its pods to the next, or to its end.
 
 A round starts if the job goes with its class; what it is made of is fixed from then on, in a snapshot. The next pass
-creates its pods, once the status has the round. They have new names, because the attempts of their hosts go on.
+creates its pods, once the status has the round; those of most first rounds come with this one (`decide.py`). They have
+new names, because the attempts of their hosts go on.
 """
 
 from collections.abc import Iterable
@@ -42,6 +43,12 @@ def decide(seen: Observed, now: float) -> Plan | None:
         state = state.renewed((PLAN,))
     events = (Event(RESUMED, f"round {number}"),) if resumed else ()
     return Plan(state=state.with_condition(READY, FALSE, reason, "", now=now), events=events)
+
+
+def first(seen: Observed, now: float) -> State:
+    """Return the state at the beginning of a first round that has its snapshot."""
+    state = _anew(seen.state, 0, seen.hosts, STARTED, now)
+    return state.with_condition(READY, FALSE, STARTED, "", now=now)
 
 
 def queued_again(seen: Observed, reason: str, message: str, now: float) -> Plan:
