@@ -27,7 +27,7 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import NAME_CONFLICT, QUOTA, REFUSED
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError, InvalidError
-from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, Kind, Object
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, TRAINING_JOBS, Kind, Object
 from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.store import controller_uid
 from shardwise_operator.runtime.transport import Api
@@ -162,7 +162,7 @@ class Applier:
         found = self._api.get(step.kind, seen.namespace, name)
         if controller_uid(found) != seen.uid:
             outcome.reason = NAME_CONFLICT
-            outcome.message = f"{step.kind.kind} {name} is there already and is not this job's: rename one of the two"
+            outcome.message = f"{step.kind.kind} {name} is there already and is not this job's: {_way_out(seen, found)}"
         elif step.kind == CONFIG_MAPS:
             # This round's snapshot exists, and the pods of this plan were made of another: the next pass reads it.
             raise error
@@ -173,3 +173,13 @@ class Applier:
         """Return whether host 0 accepted this request earlier; otherwise send it."""
         target = Target(pod="", address=step.address, tokens=self._tokens.statuses(seen.uid))
         return self._requests.send(seen.key, target, step)
+
+
+def _way_out(seen: Observed, found: Object) -> str:
+    """Return what frees a name that something else has: an earlier job of the same name leaves it by itself."""
+    owners = found["metadata"].get("ownerReferences", [])
+    if any((owner["kind"], owner["name"]) == (TRAINING_JOBS.kind, seen.name) for owner in owners):
+        return "it is of an earlier job of this name, and goes with it; the job waits for that"
+    if "deletionTimestamp" in found["metadata"]:
+        return "it is being deleted, and the job waits for that"
+    return "rename one of the two"

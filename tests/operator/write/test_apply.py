@@ -10,7 +10,7 @@ from tests.operator.building import begun, seen
 from shardwise_operator.decide.plan import Create, Patch, Plan
 from shardwise_operator.observe.agents import Agents
 from shardwise_operator.render.secret import Tokens
-from shardwise_operator.runtime.errors import ForbiddenError
+from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError
 from shardwise_operator.runtime.kinds import NETWORK_POLICIES, PODS, Kind, Object
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.write.apply import Applier
@@ -88,3 +88,31 @@ def test_what_the_cache_does_not_show_yet_is_not_patched_again(monkeypatch: pyte
         now[0] += 11.0
         applier.apply(seen(begun()), Plan(state=begun(), steps=(patch,)))
     assert server.patched == ["policy uid-1", "policy uid-2", "policy uid-1"]
+
+
+_EARLIER = {"kind": "TrainingJob", "name": "job", "uid": "another", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({}, "rename one of the two"),
+        ({"deletionTimestamp": "2027-01-15T08:00:00Z"}, "it is being deleted, and the job waits for that"),
+        ({"ownerReferences": [_EARLIER]}, "it is of an earlier job of this name, and goes with it"),
+        ({"ownerReferences": [{**_EARLIER, "name": "other"}]}, "rename one of the two"),
+    ],
+)
+def test_a_name_that_is_taken(found: Object, says: str) -> None:
+    """Nobody is told to rename a job for pods that go by themselves."""
+
+    class Taken(_Server):
+        def create(self, _kind: Kind, _obj: Object) -> Object:
+            raise AlreadyExistsError(409, "AlreadyExists", "it is there")
+
+        def get(self, _kind: Kind, _namespace: str, name: str) -> Object:
+            return {"metadata": {"name": name, "uid": "1", **found}}
+
+    outcome = _apply(Taken())
+
+    assert outcome.reason == "NameConflict"
+    assert outcome.message.startswith("NetworkPolicy policy is there already and is not this job's: " + says)
