@@ -51,6 +51,29 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert "saveFailed at step 5" in lines[-1]
 
 
+def test_what_is_said_in_one_line_each(tmp_path: Path) -> None:
+    """Evaluations, checkpoints, mesh with memory, and each bad end with its cause, as on the page."""
+    document = gather(make_run(tmp_path / "run")).model_copy(update={"set_losses": {"books": 3.25, "web": 4.0}})
+    lines = drawn(document, None, Size(120, 50))
+    for line in (
+        "evaluated books 3.2500, web 4.0000",
+        "checkpoints step 4; the last took 1.5 s; training waited 0.25 s",
+        "devices 4 as data_outer 2 x tensor 2; the fullest holds 0.0 MiB in a step",
+        "attempt 0 ended after 0:00:30: failure, rank 1 ended with signal SIGKILL",
+    ):
+        assert line in lines
+
+
+def test_a_small_terminal_has_the_last_restart(tmp_path: Path) -> None:
+    """Of ten bad ends three are said, and where there is room for one line, that of the last."""
+    document = gather(make_run(tmp_path / "run"))
+    (bad,) = (attempt for attempt in document.attempts if attempt.cause)
+    document = document.model_copy(update={"attempts": [bad.model_copy(update={"number": n}) for n in range(10)]})
+    for lines, attempts in ((50, ["7", "8", "9"]), (12 + 2 + 5 + 1, ["9"]), (12, [])):
+        shown = drawn(document, None, Size(120, lines))
+        assert [line.split()[1] for line in shown if line.startswith("attempt ")] == attempts
+
+
 def test_a_screen_is_never_longer_than_the_terminal(tmp_path: Path) -> None:
     """Of a thousand hosts there are as many as fit, with the slow one and the one behind; the others are counted."""
     document = gather(make_run(tmp_path / "run"))

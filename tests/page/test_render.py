@@ -115,6 +115,25 @@ def test_browser_says_what_a_run_has_not_recorded(browser: Browser, tmp_path: Pa
         assert text in shown
 
 
+def test_saves_and_host_times_are_drawn_over_time(browser: Browser, tmp_path: Path) -> None:
+    """A save has its length at its time of day, and a host's step time of each attempt is a point of a small line."""
+    document = gather(make_run(tmp_path / "run"), status="complete")
+    first, last = document.attempts
+    slower = [host.model_copy(update={"step_seconds": 1.0}) for host in first.hosts[:1]]
+    document = document.model_copy(update={"attempts": [first, last.model_copy(update={"hosts": slower})]})
+    place = """
+    const gantt = document.querySelector("[data-attempts]"), box = (part) => part.getBBox();
+    const save = box(gantt.querySelector(".saving")), line = box(gantt.querySelector(".saved"));
+    const steps = [...gantt.querySelectorAll("rect")].filter((part) => /attempt 0: steps/.test(part.textContent))[0];
+    document.body.dataset.told = [Math.abs(save.x + save.width - line.x) < 0.5,
+      (save.width / (box(steps).width / STEPS)).toFixed(2)].join(" ");
+    """.replace("STEPS", "10")  # from its first step to the save, 10 s later, from which the next attempt went on
+    shown = browser.shown(with_script(render(document), place))
+    assert re.findall(r'data-told="(.*?)"', shown) == ["true 1.50"]
+    assert "step 4 written in 1.50 s; training waited 250 ms" in shown
+    assert re.findall(r'aria-label="Step time: (.*?)"', shown) == ["attempt 0 500 ms, attempt 1 1.00 s"]
+
+
 def test_every_status_has_its_words(browser: Browser, tmp_path: Path) -> None:
     """The page has a colour and words for each status that `shardwise status` names, and says that a run recovers."""
     live = RunStatus(phase="recovering", reason="rank 1 has ended", name="x", ray_session=1, hosts=())

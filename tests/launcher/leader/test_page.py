@@ -44,7 +44,7 @@ def test_page_is_kept_for_a_while(tmp_path: Path, clock: Callable[[float], None]
 def test_page_that_takes_long_is_kept_for_longer(
     tmp_path: Path, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that takes a second to make takes no more than a 250th of a processor."""
+    """A page that takes a second to make takes no more than a 500th of a processor."""
     made: list[str] = []
 
     def render(document: object) -> str:
@@ -55,7 +55,7 @@ def test_page_that_takes_long_is_kept_for_longer(
     monkeypatch.setattr(page, "render", render)
     maker = PageMaker(make_run(tmp_path / "run"), None)
     assert maker.made(STATUS) == b"1"
-    clock(249.0)
+    clock(499.0)
     assert maker.made(STATUS) == b"1"
     clock(1.5)
     assert maker.made(STATUS) == b"2"

@@ -31,9 +31,11 @@ def queueing_operator(place: Place, _kueue: ApiServer, many_agents: ManyAgents) 
 
 
 @pytest.fixture
-def queues(place: Place, queueing_operator: Operator) -> Iterator[Callable[..., Queues]]:
+def queues(
+    place: Place,
+    queueing_operator: Operator,  # noqa: ARG001  it is there as long as the queues are
+) -> Iterator[Callable[..., Queues]]:
     """Return a function that makes queues of the namespace, whose operator knows of Kueue."""
-    assert queueing_operator  # as long as there are queues
     made: list[Queues] = []
 
     def making(cpus: int, **fields: Any) -> Queues:

@@ -9,15 +9,18 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.cli.command import trainer_imports
+from shardwise.cli.screen_lines import facts, notice_line, plain
 from shardwise.cli.status import meaning_of
-from shardwise.page.document import Notice, PageDocument
+from shardwise.page.document import PageDocument
 from shardwise.protocol.eta import clock
 from shardwise.protocol.run_status import WELL_SPENT, HostStatus, RunStatus
 
 _CURVE_LINES = 12
 _MOST_NOTICES = 4
 _FIXED_LINES = 12
-"""Lines that every screen may have beside the curve, the hosts and the notices."""
+"""Lines that every screen may have beside the curve, the hosts, the notices and what is said in one line each."""
+_HOST_LINES = 5
+"""Of a small terminal: two hosts, with the head of their table and the count of the others, and an empty line."""
 _COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")
 
 
@@ -29,7 +32,7 @@ class Size(NamedTuple):
 
 
 def screen(document: PageDocument, live: RunStatus | None, size: Size) -> RenderableType:
-    """Return a run as one screen: figures, the loss curve, goodput, hosts, what happened last.
+    """Return a run as one screen: figures, curve, goodput, checkpoints, mesh, restarts, hosts, what happened last.
 
     Args:
         document: the run's page.
@@ -38,12 +41,14 @@ def screen(document: PageDocument, live: RunStatus | None, size: Size) -> Render
             the slow one and those that are behind are shown.
 
     """
-    notices = [_notice(one) for one in document.notices[-_MOST_NOTICES:]]
+    notices = [notice_line(one) for one in document.notices[-_MOST_NOTICES:]]
     room = size.lines - _FIXED_LINES - len(notices)
+    told = facts(document, room - _HOST_LINES)
+    room -= len(told)
     curve = _curve(document, size.columns) if room >= 2 * _CURVE_LINES else None
     hosts = _hosts(live, room - (_CURVE_LINES if curve else 0)) if live and live.hosts else None
     parts: list[RenderableType | None] = [_head(document), _progress(document), _figures(document), curve]
-    parts += [_goodput(document, size.columns), hosts, *notices]
+    parts += [_goodput(document, size.columns), *told, hosts, *notices]
     return Group(*(part for part in parts if part is not None))
 
 
@@ -52,7 +57,7 @@ def _head(document: PageDocument) -> Text:
     text = Text.assemble((document.name, "bold"), "  ", (document.status, colour), no_wrap=True, overflow="ellipsis")
     phase = None if document.phase == document.status else document.phase
     what = ": ".join(part for part in (phase or meaning, document.reason or document.error) if part)
-    return text.append(f" ({_plain(what)})" if what else "").append(f"  {document.directory}", "dim")
+    return text.append(f" ({plain(what)})" if what else "").append(f"  {document.directory}", "dim")
 
 
 def _progress(document: PageDocument) -> RenderableType:
@@ -138,14 +143,3 @@ def _milliseconds(seconds: float) -> str:
     """Return a short time with as many digits as tell two hosts apart: a small model's own work takes microseconds."""
     milliseconds = 1000 * seconds
     return f"{milliseconds:.1f}" if milliseconds >= 1 else f"{milliseconds:.3f}"
-
-
-def _notice(notice: Notice) -> Text:
-    """Return an event as one line that ends where the screen does."""
-    at = "" if notice.step is None else f" at step {notice.step:,}"
-    return Text(_plain(f"{notice.event}{at}  {notice.text}"), "dim", no_wrap=True, overflow="ellipsis")
-
-
-def _plain(text: str) -> str:
-    """Return what a process has said without anything that would steer the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)

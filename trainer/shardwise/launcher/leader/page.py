@@ -11,11 +11,11 @@ from shardwise.protocol.contract import METRICS
 from shardwise.protocol.run_status import RunStatus
 
 _LEAST_SECONDS = 5.0
-_SHARE = 0.004  # of one processor's time, however often it is asked for
+_SHARE = 0.002  # of one processor's time, however often it is asked for, and so of a step's
 
 
 class PageMaker:
-    """Makes the page. The last one is kept for 5 seconds, and for longer if it took more than 20 milliseconds to make.
+    """Makes the page. The last one is kept for 5 seconds, and for longer if it took more than 10 milliseconds to make.
 
     Of the metrics only what is new is read, for a long run has hundreds of megabytes of them.
     """
