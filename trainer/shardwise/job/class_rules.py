@@ -63,14 +63,14 @@ def _host_range_is_a_range(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 
 def _the_machine_is_for_privileged_pods(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Kubernetes lets no other level mount folders of the machine, nor gain the capabilities of its network."""
+    """Require privileged pods for folders of the machine and capabilities of its network, as Kubernetes does."""
     spec = accelerator.spec
     if (spec.host_paths or spec.sidecars) and spec.pod_security != "privileged":
         yield wrong("spec.podSecurity", spec.pod_security, "privileged, which hostPaths and sidecars need")
 
 
 def _sidecars_have_names_of_their_own(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Kubernetes takes no two containers of one name in a pod, and one is the trainer's."""
+    """Require names of their own for sidecars: Kubernetes takes each once in a pod, and one is the trainer's."""
     seen = {AGENT}
     for index, sidecar in enumerate(accelerator.spec.sidecars):
         if sidecar.name in seen:
@@ -98,7 +98,7 @@ def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 
 def _figures_are_above_zero(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Plans and runs divide by what a device can do."""
+    """Require figures above zero of what a device can do: plans and runs divide by them."""
     for field in FIGURES:
         for path, figure in values_at(accelerator.spec, field):
             if figure is not None and not figure.value:

@@ -65,7 +65,7 @@ def replica_follows_slices(job: TrainingJob) -> Iterator[Problem]:
 
 
 def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
-    """Tensor x context x pipeline x replica divides the devices."""
+    """Require that tensor x context x pipeline x replica divides the devices."""
     mesh = job.spec.training.mesh
     if topology_of(job.spec.hardware) is None or mesh_shape(job):
         return
@@ -87,7 +87,7 @@ def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
 
 
 def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
-    """FSDP's second step takes equal parts of data."""
+    """Require that FSDP's second step takes equal parts of data."""
     mesh = mesh_shape(job)
     if mesh and mesh.data % mesh.data_inner:
         expected = f"a size that divides data {mesh.data}: {any_of(divisors(mesh.data))}"
@@ -95,7 +95,7 @@ def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
 
 
 def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
-    """Heads, kvHeads, mlp and the padded vocabulary split evenly over tensor; embed over data x context, with fsdp."""
+    """Require that tensor splits heads, kvHeads, mlp and padded vocabulary; with fsdp, data x context splits embed."""
     mesh = mesh_shape(job)
     if not mesh or not (uneven := _uneven(job, mesh.tensor, mesh.data, mesh.context)):
         return

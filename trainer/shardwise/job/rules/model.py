@@ -49,7 +49,7 @@ def kv_heads_divide_heads(job: TrainingJob) -> Iterator[Problem]:
 
 
 def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
-    """Rotary positions turn pairs of values inside one head."""
+    """Require that rotary positions turn pairs of values inside one head."""
     model = job.spec.training.model
     if model.rotary_dim is None or model.head_size is None or model.position != "rotary":
         return

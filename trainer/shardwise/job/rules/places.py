@@ -35,7 +35,7 @@ def a_bucket_has_the_checkpoints_too(job: TrainingJob, pod: Pod) -> Iterator[Pro
 
 
 def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Checkpoints have a URL or lie on a volume that every host sees and may write to."""
+    """Require a URL for checkpoints, or a volume that every host sees and may write to."""
     path = job.spec.checkpoint_path
     if path is not None and not is_url(path):
         yield from _on_shared_volume(pod, "spec.training.checkpoint.path", path, other="a URL, or ")

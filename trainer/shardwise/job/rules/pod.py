@@ -132,7 +132,7 @@ def nothing_is_refused(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 
 def our_names_are_ours(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Labels, annotations, volumes, the container of the agent and those of the class are the operator's."""
+    """Refuse names that are the operator's: of labels, annotations, volumes and containers, its class's too."""
     for group, marks in pod.metadata.items():
         for key in marks:
             if key.startswith(OWN_MARKS):

@@ -40,7 +40,7 @@ def microbatches_fill_pipeline(job: TrainingJob) -> Iterator[Problem]:
 
 
 def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
-    """Metrics and messages tell sources apart by name."""
+    """Require a name of its own for each source, by which metrics and messages tell them apart."""
     names = [source.name for source in job.spec.training.data.train]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -48,7 +48,7 @@ def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
 
 
 def evaluation_set_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
-    """Curves and messages tell sets apart by name."""
+    """Require a name of its own for each set, by which curves and messages tell them apart."""
     names = [one.name for one in job.spec.training.evaluation.sets]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -96,7 +96,7 @@ def sources_have_a_share(job: TrainingJob) -> Iterator[Problem]:
 
 
 def first_steps_have_a_source(job: TrainingJob) -> Iterator[Problem]:
-    """Before the first of the phases some weight is above 0, unless all sources have epochs."""
+    """Require a weight above 0 before the first of the phases, unless all sources have epochs."""
     data = job.spec.training.data
     weights = [source.weight for source in data.train if not source.epochs]
     if data.phases and weights and not any(weights):
@@ -105,7 +105,7 @@ def first_steps_have_a_source(job: TrainingJob) -> Iterator[Problem]:
 
 
 def phases_follow_each_other(job: TrainingJob) -> Iterator[Problem]:
-    """Phases begin one after the other within the run, and give weights to sources that there are."""
+    """Require that phases begin one after the other within the run, and give weights to sources that there are."""
     training = job.spec.training
     names = {source.name: source for source in training.data.train}
     before = 0
@@ -138,7 +138,7 @@ def fields_belong_to_optimizer(job: TrainingJob) -> Iterator[Problem]:
 
 
 def groups_decay_only_with_decay(job: TrainingJob) -> Iterator[Problem]:
-    """Adam has no decoupled weight decay, for a group of parameters neither."""
+    """Refuse weight decay of a group of parameters with adam, which has no decoupled one."""
     optimizer = job.spec.training.optimizer
     for index, group in enumerate(optimizer.groups):
         if group.weight_decay is not None and optimizer.name not in OWNERS["weight_decay"]:
