@@ -109,7 +109,7 @@ _TRAINING_RULES = (
 
 
 def _optimizer_rules() -> Iterable[Rule]:
-    """A setting that the update rule does not use is a mistake."""
+    """Yield rules against settings that the update rule does not use."""
     for name, owners in OWNERS.items():
         alias = Optimizer.model_fields[name].alias
         if len(owners) < len(OPTIMIZERS):
@@ -122,7 +122,7 @@ def _optimizer_rules() -> Iterable[Rule]:
 
 
 def _conflict_rules() -> Iterable[Rule]:
-    """The table of `shardwise.job.rules.conflicts`, each row at the smallest group that holds its fields."""
+    """Yield the table of `shardwise.job.rules.conflicts`, each row at the smallest group that holds its fields."""
     for conflict in CONFLICTS:
         paths = [fact.path.split(".") for fact in conflict.facts]
         shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*(path[:-1] for path in paths), strict=False))

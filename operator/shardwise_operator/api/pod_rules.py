@@ -18,7 +18,7 @@ _SHARED = (
 
 
 def _is_shared(pod: str, path: str) -> str:
-    """Whether a path lies below a mount of a volume that all hosts see and may write to."""
+    """Return the test of whether a path lies below a mount of a volume that all hosts see and may write to."""
     spec, below = f"{pod}.template.spec", _BELOW.format(path=path)
     volume = f"{spec}.volumes.exists(v, v.name == m.name && {_SHARED})"
     return (

@@ -108,7 +108,7 @@ def take_snapshot(
     image: str,
     pod_defaults: PodDefaults = NO_DEFAULTS,
 ) -> Snapshot:
-    """The job in an object of the cluster with its class; JobError with all that does not go together.
+    """Return the job of a cluster's object with its class; JobError with all that does not go together.
 
     Args:
         raw: the TrainingJob.

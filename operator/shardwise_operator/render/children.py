@@ -28,14 +28,14 @@ def children(seen: Observed, operator_namespace: str, *, policy: bool = True) ->
 
 
 def config_map(seen: Observed) -> dict[str, Any]:
-    """What the pods of this round are made of, immutable."""
+    """Return what the pods of this round are made of, immutable."""
     assert seen.state.round is not None
     meta = metadata(seen, config_map_name(seen.name, seen.state.round))
     return CONFIG_MAPS.manifest(meta, immutable=True, data=seen.round_snapshot.data)
 
 
 def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:
-    """The job's pods hear each other, and the operator's pods on the agent's port; nobody else."""
+    """Return the policy by which a job's pods hear each other, and the operator's on the agent's port; nobody else."""
     own = {"matchLabels": {JOB_LABEL: seen.name, MANAGED_BY_LABEL: MANAGER}}
     operator = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},

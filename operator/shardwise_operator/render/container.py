@@ -19,7 +19,7 @@ _STARTS_WITHIN = {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 6
 
 
 def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
-    """The agent of a host, "<slice>-<host>".
+    """Return the container of the agent of a host, "<slice>-<host>".
 
     It has no probe: host 0 tells how many trainers have joined, and a probe that waited for that would make the kubelet
     warn of every start.
@@ -40,24 +40,24 @@ def container(seen: Observed, snapshot: Snapshot, host: str) -> dict[str, Any]:
 
 
 def asked_of_agent(snapshot: Snapshot, *fields: str) -> dict[str, Any]:
-    """Those of the fields that the job's template has for the agent."""
+    """Return those of the fields that the job's template has for the agent."""
     return {name: snapshot.pod.agent[name] for name in fields if name in snapshot.pod.agent}
 
 
 def env(asked: Iterable[Mapping[str, Any]], ours: Mapping[str, str]) -> list[Mapping[str, Any]]:
-    """The variables that were asked for, a later one of a name in place of an earlier one, and ours over them."""
+    """Return the variables asked for, the last of each name, and ours in place of those of the same name."""
     made = [*asked, *({"name": name, "value": value} for name, value in ours.items())]
     return [*{each["name"]: each for each in made}.values()]
 
 
 def side_container(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A container of the template beside the agent, kept to PodSecurity's restricted level whatever the class is."""
+    """Return a container of the template beside the agent, kept to PodSecurity's restricted level in any class."""
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     return {**asked, "securityContext": asked.get("securityContext", {}) | security}
 
 
 def sidecar(given: Sidecar) -> dict[str, Any]:
-    """A container of the class: the kubelet starts it before the trainer, and ends it once the trainer has ended."""
+    """Return a container of the class: the kubelet starts it before the trainer, and ends it after the trainer."""
     made: dict[str, Any] = {
         "name": given.name,
         "image": given.image,
@@ -73,7 +73,7 @@ def sidecar(given: Sidecar) -> dict[str, Any]:
 
 
 def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[Mapping[str, Any]]:
-    """The class's variables, the job's over them, and the contract's, which neither may have."""
+    """Return the class's variables, the job's over them, and the contract's, which neither may have."""
     started_at = seen.state.started_at
     assert started_at is not None
     ours = {
@@ -92,7 +92,7 @@ def _env(seen: Observed, snapshot: Snapshot, host: str) -> list[Mapping[str, Any
 
 
 def _resources(snapshot: Snapshot) -> dict[str, Any]:
-    """What the job asks for, and the class's devices, of which a pod gets what it asks for and no more.
+    """Return what the job asks for, and the class's devices, of which a pod gets what it asks for and no more.
 
     Devices do not count for a pod's quality of service: one that asks for neither cpu nor memory is the first that a
     kubelet evicts and that the kernel kills, so the class asks for some where the job does not.

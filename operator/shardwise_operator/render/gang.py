@@ -15,7 +15,7 @@ _POD_GROUP = "hosts"
 
 
 def gang_hosts(seen: Observed) -> tuple[str, ...]:
-    """The hosts that look for a place: all of them, or of each slice the first, which the others follow.
+    """Return the hosts that look for a place: all, or of each slice the first, which the others follow.
 
     Pods behind a gate cannot be part of it: the gate opens when the first host has its node, for which it would wait.
     """
@@ -25,7 +25,7 @@ def gang_hosts(seen: Observed) -> tuple[str, ...]:
 
 
 def gang_manifest(seen: Observed) -> dict[str, Any]:
-    """The gang of a round."""
+    """Return the gang of a round."""
     assert seen.state.round is not None
     group = {"name": _POD_GROUP, "policy": {"gang": {"minCount": len(gang_hosts(seen))}}}
     of = {"apiGroup": TRAINING_JOBS.group, "kind": TRAINING_JOBS.kind, "name": seen.name}
@@ -34,5 +34,5 @@ def gang_manifest(seen: Observed) -> dict[str, Any]:
 
 
 def gang_reference(gang: str) -> dict[str, str]:
-    """How a pod names its gang."""
+    """Return how a pod names its gang."""
     return {"name": gang, "podGroup": _POD_GROUP}

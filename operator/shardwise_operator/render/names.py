@@ -13,12 +13,12 @@ OURS = f"{MANAGED_BY_LABEL}={MANAGER}"
 
 
 def policy_name(job: str) -> str:
-    """The NetworkPolicy."""
+    """Return the name of the job's NetworkPolicy."""
     return f"{job}-shardwise"
 
 
 def config_map_name(job: str, round_: int) -> str:
-    """What a round is made of."""
+    """Return the name of the ConfigMap that a round is made of."""
     return f"{job}-shardwise-{round_}"
 
 
@@ -28,22 +28,22 @@ def secret_name(job: str, uid: str) -> str:
 
 
 def workload_name(job: str, uid: str) -> str:
-    """What a queue admits; the UID in it tells it from that of an earlier job of the same name, which may be there."""
+    """Return the Workload's name; the UID in it keeps it apart from an earlier job's, which may still be there."""
     return f"{job}-shardwise-{uid[:8]}"
 
 
 def gang_name(job: str, round_: int) -> str:
-    """The pods of a round that the scheduler places together."""
+    """Return the name of the pods of a round that the scheduler places together."""
     return f"{job}-shardwise-{round_}"
 
 
 def pod_name(job: str, host: str, attempt: int) -> str:
-    """One pod of a host, "<slice>-<host>", or of the plan."""
+    """Return the name of one pod of a host, "<slice>-<host>", or of the plan."""
     return f"{job}-{host}-{attempt}"
 
 
 def metadata(seen: Observed, name: str) -> dict[str, Any]:
-    """The metadata of an object that belongs to a job and goes with it."""
+    """Return the metadata of an object that belongs to a job and goes with it."""
     return {
         "name": name,
         "namespace": seen.namespace,
@@ -58,5 +58,5 @@ def metadata(seen: Observed, name: str) -> dict[str, Any]:
 
 
 def owner(seen: Observed) -> dict[str, Any]:
-    """The owner reference to the job."""
+    """Return the owner reference to the job."""
     return TRAINING_JOBS.reference(seen.name, seen.uid) | {"controller": True, "blockOwnerDeletion": True}

@@ -51,7 +51,7 @@ class Place:
 
 
 def pod_manifest(seen: Observed, host: str, place: Place) -> dict[str, Any]:
-    """The next pod of a host, "<slice>-<host>"."""
+    """Return the next pod of a host, "<slice>-<host>"."""
     snapshot = seen.round_snapshot
     meta, asked = metadata(seen, pod_name(seen.name, host, seen.state.attempts[host])), snapshot.pod.metadata
     queue = _admission(seen)

@@ -28,7 +28,7 @@ _VOLUMES = ("shardwise-job", "shardwise-scratch", "shardwise-tmp")
 
 
 def plan_manifest(seen: Observed) -> dict[str, Any]:
-    """The next pod of the plan."""
+    """Return the next pod of the plan."""
     snapshot = seen.round_snapshot
     number = seen.state.attempts[pods.PLAN]
     meta = metadata(seen, pod_name(seen.name, pods.PLAN, number))
@@ -81,5 +81,5 @@ def _container(snapshot: Snapshot, names: set[str]) -> dict[str, Any]:
 
 
 def _reads_a_file(snapshot: Snapshot) -> bool:
-    """Whether the plan looks for a tokenizer's file, which says how large the vocabulary is; data it reads none."""
+    """Return whether the plan needs a tokenizer's file, for the size of the vocabulary; data it reads none."""
     return snapshot.job.spec.training.data.tokenizer != BYTE_TOKENIZER

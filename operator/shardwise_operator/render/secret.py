@@ -23,15 +23,15 @@ class Tokens:
     previous: bytes | None = field(default=None, repr=False)
 
     def gang(self, uid: str) -> str:
-        """What opens Ray and the gang of the job with this UID."""
+        """Return what opens Ray and the gang of the job with this UID."""
         return _token(self.key, f"gang/{uid}")
 
     def status(self, uid: str) -> str:
-        """What opens the status of a job with this UID whose Secret is made now."""
+        """Return what opens the status of a job with this UID whose Secret is made now."""
         return _token(self.key, f"status/{uid}")
 
     def statuses(self, uid: str) -> tuple[str, ...]:
-        """What may open the status of the job with this UID, whichever key its Secret was made by."""
+        """Return what may open the status of the job with this UID, whichever key its Secret was made by."""
         return tuple(_token(key, f"status/{uid}") for key in (self.key, self.previous) if key)
 
 
@@ -40,6 +40,6 @@ def _token(key: bytes, what: str) -> str:
 
 
 def secret_manifest(seen: Observed, tokens: Tokens) -> dict[str, Any]:
-    """The Secret, immutable."""
+    """Return the Secret, immutable."""
     data = {GANG_TOKEN_KEY: tokens.gang(seen.uid), STATUS_TOKEN_KEY: tokens.status(seen.uid)}
     return SECRETS.manifest(metadata(seen, secret_name(seen.name, seen.uid)), immutable=True, stringData=data)

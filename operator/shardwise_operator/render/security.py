@@ -16,7 +16,7 @@ RESTRICTED = "restricted"
 
 
 def pod_security(snapshot: Snapshot, level: str) -> dict[str, Any]:
-    """The security context of a pod of the job that keeps to this level."""
+    """Return the security context of a pod of the job that keeps to this level."""
     of_namespace = level == RESTRICTED and snapshot.user_of_namespace
     context: dict[str, Any] = {
         **({} if of_namespace else {"fsGroup": USER}),
@@ -32,7 +32,7 @@ def pod_security(snapshot: Snapshot, level: str) -> dict[str, Any]:
 
 
 def sidecar_security(capabilities: Iterable[str]) -> dict[str, Any]:
-    """The security context of a container of the class, in a privileged pod.
+    """Return the security context of a container of the class, in a privileged pod.
 
     Without a seccomp profile, as the machine's vendor runs it: the pod's keeps system calls of device memory from it.
     The trainer, a privileged container, has none either.
@@ -41,7 +41,7 @@ def sidecar_security(capabilities: Iterable[str]) -> dict[str, Any]:
 
 
 def container_security(level: str) -> dict[str, Any]:
-    """The security context of the container."""
+    """Return the security context of the container."""
     if level == "privileged":
         return {"privileged": True, "readOnlyRootFilesystem": True}
     if level == "baseline":

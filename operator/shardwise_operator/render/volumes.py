@@ -14,7 +14,7 @@ _TOKEN_MODE = 0o440
 
 
 def volumes(seen: Observed, snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Every volume of a pod."""
+    """Return every volume of a pod."""
     assert seen.state.round is not None
     shared = snapshot.machine.spec.shared_memory
     memory = {"medium": "Memory"} | ({"sizeLimit": str(shared)} if shared else {})
@@ -37,7 +37,7 @@ def volumes(seen: Observed, snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def volume_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Where the container sees them."""
+    """Return where the container sees them."""
     ours: list[dict[str, Any]] = [
         {"name": "shardwise-job", "mountPath": JOB_MOUNT, "readOnly": True},
         {"name": "shardwise-tokens", "mountPath": TOKEN_MOUNT, "readOnly": True},
@@ -50,7 +50,7 @@ def volume_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def host_mounts(owner: str, paths: Iterable[HostPath]) -> list[dict[str, Any]]:
-    """Where a container sees folders of the machine; `owner` is "" or a sidecar's name with a hyphen."""
+    """Return where a container sees folders of the machine; `owner` is "" or a sidecar's name with a hyphen."""
     return [
         {"name": f"machine-{owner}{path.name}", "mountPath": path.mount_path, "readOnly": path.read_only}
         for path in paths

@@ -20,7 +20,7 @@ _QUEUED_AGAIN_AT_ONCE = ("Preempted", "NodeFailures")
 
 
 def workload_manifest(seen: Observed, queue: str, priority: Priority) -> dict[str, Any]:
-    """The Workload of a job: all its pods or none, since a run with fewer hosts is another run."""
+    """Return the Workload of a job: all its pods or none, since a run with fewer hosts is another run."""
     made_of = seen.round_snapshot
     pod = pod_manifest(seen, seen.hosts[-1], Place())
     spec = {name: pod["spec"][name] for name in _OF_A_POD if name in pod["spec"]}

@@ -31,7 +31,7 @@ def class_problems(accelerator: AcceleratorClass) -> list[Problem]:
 
 
 def _topologies_are_of_one_kind(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """A topology is either a grid of chips or a number of hosts."""
+    """Require either grids of chips or a number of hosts."""
     spec = accelerator.spec
     if bool(spec.machines) == (spec.hosts is not None):
         yield Problem(
@@ -42,7 +42,7 @@ def _topologies_are_of_one_kind(accelerator: AcceleratorClass) -> Iterator[Probl
 
 
 def _grids_are_whole_machines(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """The chips of a grid fill whole machines, and no two machines offer the same grid."""
+    """Require that the chips of a grid fill whole machines, and no two machines offer the same grid."""
     seen: dict[str, str] = {}
     for index, machine in enumerate(accelerator.spec.machines):
         for place, grid in enumerate(machine.topologies):
@@ -56,21 +56,21 @@ def _grids_are_whole_machines(accelerator: AcceleratorClass) -> Iterator[Problem
 
 
 def _host_range_is_a_range(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """The fewest devices of a host are no more than the most."""
+    """Require that the fewest devices of a host are no more than the most."""
     hosts = accelerator.spec.hosts
     if hosts is not None and hosts.min_devices > hosts.max_devices:
         yield wrong("spec.hosts.minDevices", hosts.min_devices, f"at most {hosts.max_devices}")
 
 
 def _the_machine_is_for_privileged_pods(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Kubernetes lets no other level mount folders of the machine, nor gain the capabilities of its network."""
+    """Require privileged pods for folders of the machine and capabilities of its network, as Kubernetes does."""
     spec = accelerator.spec
     if (spec.host_paths or spec.sidecars) and spec.pod_security != "privileged":
         yield wrong("spec.podSecurity", spec.pod_security, "privileged, which hostPaths and sidecars need")
 
 
 def _sidecars_have_names_of_their_own(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Kubernetes takes no two containers of one name in a pod, and one is the trainer's."""
+    """Require names of their own for sidecars: Kubernetes takes each once in a pod, and one is the trainer's."""
     seen = {AGENT}
     for index, sidecar in enumerate(accelerator.spec.sidecars):
         if sidecar.name in seen:
@@ -79,7 +79,7 @@ def _sidecars_have_names_of_their_own(accelerator: AcceleratorClass) -> Iterator
 
 
 def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Only {topology} and {machine} can be filled in, and only a grid has a machine."""
+    """Refuse placeholders but {topology} and {machine}, the latter without a grid."""
     known = PLACEHOLDERS if accelerator.spec.machines else PLACEHOLDERS[:1]
     for key, value in accelerator.spec.node_selector.items():
         if not set(re.findall(r"{(.*?)}", value)) <= set(known):
@@ -88,7 +88,7 @@ def _placeholders_are_known(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 
 def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Each option is given once, none breaks a promise, and no pair is known to give wrong numbers."""
+    """Require each option once, and none that breaks a promise or is known to give wrong numbers with another."""
     path, compiler = "spec.compiler.flags", accelerator.spec.compiler
     flags = [one.flag for one in compiler.flags] if compiler else []
     for flag, reason in refusals(flags):
@@ -98,7 +98,7 @@ def _flags_are_safe(accelerator: AcceleratorClass) -> Iterator[Problem]:
 
 
 def _figures_are_above_zero(accelerator: AcceleratorClass) -> Iterator[Problem]:
-    """Plans and runs divide by what a device can do."""
+    """Require figures above zero of what a device can do: plans and runs divide by them."""
     for field in FIGURES:
         for path, figure in values_at(accelerator.spec, field):
             if figure is not None and not figure.value:

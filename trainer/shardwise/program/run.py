@@ -98,7 +98,7 @@ class Run:
         return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
     def report(self, step: int, values: Mapping[str, Any]) -> None:
-        """As `shardwise.report`."""
+        """Do what `shardwise.report` does."""
         self._check(step, values)
         if self._reported == 0:
             self._begin(step)

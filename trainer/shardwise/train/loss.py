@@ -128,7 +128,7 @@ def _evaluate(settings: HeadLoss, head: Head, tokens: Tokens) -> LossSums:
 
 
 def _differentiate(settings: HeadLoss, head: Head, tokens: Tokens) -> tuple[LossSums, tuple[Array, Head]]:
-    """Like `_evaluate`, with derivatives.
+    """Do what `_evaluate` does, with derivatives.
 
     Those of the hidden states are summed over tensor, those of the head are of this device's tokens only.
     """

@@ -100,7 +100,7 @@ CONFLICTS = (
 
 
 def values_go_together(job: TrainingJob) -> Iterator[Problem]:
-    """No row of the table holds as a whole."""
+    """Refuse every row of the table that holds as a whole."""
     for conflict in CONFLICTS:
         if all(fact.holds(job.spec) for fact in conflict.facts):
             ((path, given),) = values_at(job.spec, conflict.facts[0].path)

@@ -24,14 +24,14 @@ _MESH = "spec.training.mesh"
 
 
 def accelerator_is_known(job: TrainingJob) -> Iterator[Problem]:
-    """The accelerator is in the catalogue."""
+    """Require that the accelerator is in the catalogue."""
     name, known = job.spec.hardware.accelerator, offered()
     if name not in known:
         yield wrong(f"{_HARDWARE}.accelerator", name, any_of(sorted(known)), close_to(name, known))
 
 
 def topology_is_valid(job: TrainingJob) -> Iterator[Problem]:
-    """The accelerator comes in this topology."""
+    """Require that the accelerator comes in this topology."""
     given = job.spec.hardware.topology
     accelerator = offered().get(job.spec.hardware.accelerator)
     if accelerator and parse_topology(accelerator, given) is None:
@@ -39,7 +39,7 @@ def topology_is_valid(job: TrainingJob) -> Iterator[Problem]:
 
 
 def hosts_are_bounded(job: TrainingJob) -> Iterator[Problem]:
-    """All slices together have no more hosts than one job can have."""
+    """Require that all slices together have no more hosts than one job can have."""
     hardware = job.spec.hardware
     topology = topology_of(hardware)
     if topology is not None and topology.hosts * hardware.slices > MAX_HOSTS:
@@ -48,7 +48,7 @@ def hosts_are_bounded(job: TrainingJob) -> Iterator[Problem]:
 
 
 def traced_ranks_exist(job: TrainingJob) -> Iterator[Problem]:
-    """Only a process of the run can be traced."""
+    """Require that only processes of the run are traced."""
     profile, topology = job.spec.training.profile, topology_of(job.spec.hardware)
     if profile is None or topology is None:
         return
@@ -58,14 +58,14 @@ def traced_ranks_exist(job: TrainingJob) -> Iterator[Problem]:
 
 
 def replica_follows_slices(job: TrainingJob) -> Iterator[Problem]:
-    """A slice holds whole copies of the weights."""
+    """Require that a slice holds whole copies of the weights."""
     replica, slices = job.spec.training.mesh.replica, job.spec.hardware.slices
     if replica is not None and replica % slices:
         yield wrong(f"{_MESH}.replica", replica, f"a multiple of {slices} slices")
 
 
 def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
-    """Tensor x context x pipeline x replica divides the devices."""
+    """Require that tensor x context x pipeline x replica divides the devices."""
     mesh = job.spec.training.mesh
     if topology_of(job.spec.hardware) is None or mesh_shape(job):
         return
@@ -87,7 +87,7 @@ def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
 
 
 def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
-    """FSDP's second step takes equal parts of data."""
+    """Require that FSDP's second step takes equal parts of data."""
     mesh = mesh_shape(job)
     if mesh and mesh.data % mesh.data_inner:
         expected = f"a size that divides data {mesh.data}: {any_of(divisors(mesh.data))}"
@@ -95,7 +95,7 @@ def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
 
 
 def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
-    """Heads, kvHeads, mlp and the padded vocabulary split evenly over tensor; embed over data x context, with fsdp."""
+    """Require that tensor splits heads, kvHeads, mlp and padded vocabulary; with fsdp, data x context splits embed."""
     mesh = mesh_shape(job)
     if not mesh or not (uneven := _uneven(job, mesh.tensor, mesh.data, mesh.context)):
         return
@@ -110,7 +110,7 @@ def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
 
 
 def context_divides_positions(job: TrainingJob) -> Iterator[Problem]:
-    """Each device has two equal chunks of a sequence, one from its front and one from its back."""
+    """Require that each device has two equal chunks of a sequence, one from its front and one from its back."""
     mesh, length = job.spec.training.mesh, job.spec.training.model.seq_len
     if mesh.context > 1 and length is not None and length % (2 * mesh.context):
         near = any_of(multiples_near(length, 2 * mesh.context))
@@ -119,7 +119,7 @@ def context_divides_positions(job: TrainingJob) -> Iterator[Problem]:
 
 
 def pipeline_divides_layers(job: TrainingJob) -> Iterator[Problem]:
-    """Each stage has equally many layers in each round."""
+    """Require that each stage has equally many layers in each round."""
     mesh, layers = job.spec.training.mesh, job.spec.training.model.layers
     if layers is None or layers % (mesh.pipeline * mesh.pipeline_rounds) == 0:
         return

@@ -16,7 +16,7 @@ _WINDOW = "set slidingWindow, the tokens that such a block sees, or take it out"
 
 
 def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
-    """Without a preset the four sizes are written out."""
+    """Require the four sizes where there is no preset."""
     model = job.spec.training.model
     missing = [
         str(info.alias) for name, info in Model.model_fields.items() if name in SIZES and getattr(model, name) is None
@@ -31,7 +31,7 @@ def sizes_are_known(job: TrainingJob) -> Iterator[Problem]:
 
 
 def heads_divide_embed(job: TrainingJob) -> Iterator[Problem]:
-    """Every head has the same whole size."""
+    """Require that every head has the same whole size."""
     model = job.spec.training.model
     if model.head_size is None and model.heads is not None and model.embed is not None:
         works = [heads for heads in divisors(model.embed) if heads <= 2 * model.heads]
@@ -41,7 +41,7 @@ def heads_divide_embed(job: TrainingJob) -> Iterator[Problem]:
 
 
 def kv_heads_divide_heads(job: TrainingJob) -> Iterator[Problem]:
-    """Every head of keys and values is for the same number of query heads."""
+    """Require that every head of keys and values is for the same number of query heads."""
     model = job.spec.training.model
     if model.kv_heads is not None and model.heads is not None and model.heads % model.kv_heads:
         expected = f"a number that divides heads {model.heads}: {any_of(divisors(model.heads))}"
@@ -49,7 +49,7 @@ def kv_heads_divide_heads(job: TrainingJob) -> Iterator[Problem]:
 
 
 def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
-    """Rotary positions turn pairs of values inside one head."""
+    """Require that rotary positions turn pairs of values inside one head."""
     model = job.spec.training.model
     if model.rotary_dim is None or model.head_size is None or model.position != "rotary":
         return
@@ -59,7 +59,7 @@ def rotary_dim_fits(job: TrainingJob) -> Iterator[Problem]:
 
 
 def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
-    """What is said of blocks with a sliding window needs one."""
+    """Require a sliding window where something is said of blocks with one."""
     model = job.spec.training.model
     of_windows = {"slidingWindowPattern": model.sliding_window_pattern, "localRopeTheta": model.local_rope_theta}
     for name, value in of_windows.items():
@@ -68,7 +68,7 @@ def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
 
 
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
-    """Each kind of scaling has its own fields, and its upper bound lies above its lower one."""
+    """Require that each kind of scaling has its own fields, and its upper bound lies above its lower one."""
     scaling, path = job.spec.training.model.rope_scaling, f"{_PATH}.ropeScaling"
     if scaling is None:
         return
@@ -87,7 +87,7 @@ def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
 
 
 def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
-    """The attention kernel exists on the accelerator."""
+    """Require that the attention kernel exists on the accelerator."""
     kernel = job.spec.training.model.attention
     accelerator = offered().get(job.spec.hardware.accelerator)
     if accelerator and kernel not in ("auto", *accelerator.spec.kernels):
@@ -96,7 +96,7 @@ def kernel_runs_here(job: TrainingJob) -> Iterator[Problem]:
 
 
 def kernel_takes_the_shapes(job: TrainingJob) -> Iterator[Problem]:
-    """The kernel that is asked for by name can compute this model."""
+    """Require that the kernel that is asked for by name can compute this model."""
     training = job.spec.training
     kernel = training.model.attention
     if kernel != "auto" and (found := objection(training, kernel)):

@@ -17,13 +17,13 @@ _PATH = "spec.pod"
 
 
 def directory_is_shared(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """The run directory lies in a bucket, or on a volume that every host sees and may write to."""
+    """Require that the run directory lies in a bucket, or on a volume that every host sees and may write to."""
     if not is_url(pod.directory):
         yield from _on_shared_volume(pod, f"{_PATH}.directory", pod.directory, other="gs://, s3:// or ")
 
 
 def a_bucket_has_the_checkpoints_too(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Without a shared volume the checkpoints have a URL as well; those of a program go below its run directory's."""
+    """Require a URL of the checkpoints too without a shared volume; a program's go below its run directory's."""
     if job.spec.training_if_any is None:
         return
     if is_url(pod.directory) and not (job.spec.checkpoint_path or "").startswith(_BUCKETS):
@@ -35,14 +35,14 @@ def a_bucket_has_the_checkpoints_too(job: TrainingJob, pod: Pod) -> Iterator[Pro
 
 
 def checkpoints_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Checkpoints have a URL or lie on a volume that every host sees and may write to."""
+    """Require a URL for checkpoints, or a volume that every host sees and may write to."""
     path = job.spec.checkpoint_path
     if path is not None and not is_url(path):
         yield from _on_shared_volume(pod, "spec.training.checkpoint.path", path, other="a URL, or ")
 
 
 def tokens_are_shared(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """What the hosts make together is where all of them see it, as checkpoints are."""
+    """Require that all hosts see what they make together, as they see checkpoints."""
     training = job.spec.training_if_any
     store = training.data.store if training else None
     if store is not None and not is_url(store):

@@ -123,7 +123,7 @@ def _misshapen_fields(schema: Schema, value: dict[str, Any], path: str) -> Itera
 
 
 def nothing_is_refused(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """A template gives a pod no privileges, and decides nothing that the operator decides."""
+    """Refuse what gives a pod privileges, or decides what the operator decides."""
     for group, field, value, reason in REFUSED:
         for path, found in _at(pod.template, group):
             given = found.get(field)
@@ -132,7 +132,7 @@ def nothing_is_refused(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 
 def our_names_are_ours(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """Labels, annotations, volumes, the container of the agent and those of the class are the operator's."""
+    """Refuse names that are the operator's: of labels, annotations, volumes and containers, its class's too."""
     for group, marks in pod.metadata.items():
         for key in marks:
             if key.startswith(OWN_MARKS):
@@ -149,7 +149,7 @@ def our_names_are_ours(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 
 def the_agent_stays_itself(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """The trainer's container gets variables, mounts and resources; what it runs and may do is the operator's."""
+    """Refuse more than variables, mounts and resources for the trainer's container; the rest is the operator's."""
     for path, container in _at(pod.template, "spec.containers.*"):
         if container["name"] != AGENT:
             continue
@@ -169,7 +169,7 @@ def the_agent_stays_itself(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 
 def mounts_name_volumes(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """A container mounts volumes of the template: none of ours, and none of its class, which may be the node's."""
+    """Require that mounts name volumes of the template, not ours nor those of the class, which may be the node's."""
     known = [volume["name"] for volume in pod.spec.get("volumes", [])]
     expected = f"one of {_TEMPLATE}.spec.volumes: {any_of(known)}" if known else "a volume, and the template has none"
     for group in CONTAINERS:
@@ -179,7 +179,7 @@ def mounts_name_volumes(_: TrainingJob, pod: Pod) -> Iterator[Problem]:
 
 
 def selectors_keep_to_the_class(job: TrainingJob, pod: Pod) -> Iterator[Problem]:
-    """A job chooses among the nodes of its class; it takes no others."""
+    """Require that a job chooses among the nodes of its class, and takes no others."""
     hardware = job.spec.hardware
     accelerator = offered().get(hardware.accelerator)
     if accelerator is None or parse_topology(accelerator, hardware.topology) is None:
@@ -192,7 +192,7 @@ def selectors_keep_to_the_class(job: TrainingJob, pod: Pod) -> Iterator[Problem]
 
 
 def _at(group: Any, below: str, path: str = _TEMPLATE) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every group at a dotted path (`*` for items) below a group that lies at `path`, with its own path."""
+    """Yield every group at a dotted path (`*` for items) below a group that lies at `path`, with its own path."""
     part, _, rest = below.partition(".")
     if not part:
         yield path, group

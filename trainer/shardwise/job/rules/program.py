@@ -19,7 +19,7 @@ NOT_OURS = f"names that do not begin with {any_of(OWN_PREFIXES)}, and none of {a
 
 
 def one_of_both(job: TrainingJob) -> Iterator[Problem]:
-    """A job trains by the trainer, or runs a program."""
+    """Require that a job either trains by the trainer or runs a program."""
     if (job.spec.training_if_any is None) == (job.spec.program is None):
         given = "nothing" if job.spec.program is None else "both"
         hint = "training is the trainer's config, program starts an own one" if job.spec.program is None else ""
@@ -27,14 +27,14 @@ def one_of_both(job: TrainingJob) -> Iterator[Problem]:
 
 
 def one_start(job: TrainingJob) -> Iterator[Problem]:
-    """A program is a module or a command."""
+    """Require a module or a command, and not both."""
     program = job.spec.program
     if program and (program.module is None) == (program.command == ()):
         yield Problem(path=_PATH, given="nothing" if program.module is None else "both", expected=ONE_START)
 
 
 def variables_are_its_own(job: TrainingJob) -> Iterator[Problem]:
-    """What Shardwise tells a program is not for the job to set."""
+    """Refuse variables by which Shardwise tells a program something."""
     for name in job.spec.program.env if job.spec.program else ():
         if not re.fullmatch(VARIABLE, name):
             yield wrong(f"{_PATH}.env", name, NAMES)
@@ -43,7 +43,7 @@ def variables_are_its_own(job: TrainingJob) -> Iterator[Problem]:
 
 
 def nothing_to_plan(job: TrainingJob) -> Iterator[Problem]:
-    """Only the trainer's step can be compiled without running anything."""
+    """Refuse a preflight of a program: only the trainer's step can be compiled without running anything."""
     if job.spec.program and job.spec.preflight:
         yield wrong("spec.preflight", job.spec.preflight, NOT_PLANNED, "take it out")
 

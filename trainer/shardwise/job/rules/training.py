@@ -17,7 +17,7 @@ _PATH = "spec.training"
 
 
 def batch_divides(job: TrainingJob) -> Iterator[Problem]:
-    """Each device gets the same whole number of sequences in each microbatch."""
+    """Require that each device gets the same whole number of sequences in each microbatch."""
     mesh, batch = mesh_shape(job), job.spec.training.batch
     if mesh is None:
         return
@@ -32,7 +32,7 @@ def batch_divides(job: TrainingJob) -> Iterator[Problem]:
 
 
 def microbatches_fill_pipeline(job: TrainingJob) -> Iterator[Problem]:
-    """As many microbatches go through the stages together as there are stages."""
+    """Require microbatches in a multiple of the stages, since as many as these go through together."""
     stages, microbatches = job.spec.training.mesh.pipeline, job.spec.training.batch.microbatches
     if microbatches % stages:
         hint = f"take {_multiples(microbatches, stages)}; more make the pipeline's bubble smaller"
@@ -40,7 +40,7 @@ def microbatches_fill_pipeline(job: TrainingJob) -> Iterator[Problem]:
 
 
 def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
-    """Metrics and messages tell sources apart by name."""
+    """Require a name of its own for each source, by which metrics and messages tell them apart."""
     names = [source.name for source in job.spec.training.data.train]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -48,7 +48,7 @@ def source_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
 
 
 def evaluation_set_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
-    """Curves and messages tell sets apart by name."""
+    """Require a name of its own for each set, by which curves and messages tell them apart."""
     names = [one.name for one in job.spec.training.evaluation.sets]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -56,7 +56,7 @@ def evaluation_set_names_are_unique(job: TrainingJob) -> Iterator[Problem]:
 
 
 def conversations_stay_apart(job: TrainingJob) -> Iterator[Problem]:
-    """A conversation is read whole and sees no other one, and its text is in no field."""
+    """Require that a conversation is read whole and sees no other one, and that its text is in no field."""
     data, sets = job.spec.training.data, job.spec.training.evaluation.sets
     named: list[tuple[str, Source | EvaluationSet]] = [
         (f"data.train.{index}", source) for index, source in enumerate(data.train)
@@ -75,7 +75,7 @@ def conversations_stay_apart(job: TrainingJob) -> Iterator[Problem]:
 
 
 def evaluation_has_documents(job: TrainingJob) -> Iterator[Problem]:
-    """What is due has something to read."""
+    """Require something to read for each evaluation that is due."""
     training = job.spec.training
     evaluation = training.evaluation
     if evaluation.every_steps is not None and not training.data.held_out and not evaluation.sets:
@@ -85,7 +85,7 @@ def evaluation_has_documents(job: TrainingJob) -> Iterator[Problem]:
 
 
 def sources_have_a_share(job: TrainingJob) -> Iterator[Problem]:
-    """A source has a weight or epochs, and is used at some step."""
+    """Require that a source has a weight or epochs, and is used at some step."""
     data = job.spec.training.data
     for index, source in enumerate(data.train):
         path = f"{_PATH}.data.train.{index}.weight"
@@ -96,7 +96,7 @@ def sources_have_a_share(job: TrainingJob) -> Iterator[Problem]:
 
 
 def first_steps_have_a_source(job: TrainingJob) -> Iterator[Problem]:
-    """Before the first of the phases some weight is above 0, unless all sources have epochs."""
+    """Require a weight above 0 before the first of the phases, unless all sources have epochs."""
     data = job.spec.training.data
     weights = [source.weight for source in data.train if not source.epochs]
     if data.phases and weights and not any(weights):
@@ -105,7 +105,7 @@ def first_steps_have_a_source(job: TrainingJob) -> Iterator[Problem]:
 
 
 def phases_follow_each_other(job: TrainingJob) -> Iterator[Problem]:
-    """Phases begin one after the other within the run, and give weights to sources that there are."""
+    """Require that phases begin one after the other within the run, and give weights to sources that there are."""
     training = job.spec.training
     names = {source.name: source for source in training.data.train}
     before = 0
@@ -127,7 +127,7 @@ def phases_follow_each_other(job: TrainingJob) -> Iterator[Problem]:
 
 
 def fields_belong_to_optimizer(job: TrainingJob) -> Iterator[Problem]:
-    """A setting that the update rule does not use is a mistake, not a wish to be ignored."""
+    """Refuse a setting that the update rule does not use, instead of ignoring it."""
     optimizer = job.spec.training.optimizer
     for name, owners in OWNERS.items():
         value = getattr(optimizer, name)
@@ -138,7 +138,7 @@ def fields_belong_to_optimizer(job: TrainingJob) -> Iterator[Problem]:
 
 
 def groups_decay_only_with_decay(job: TrainingJob) -> Iterator[Problem]:
-    """Adam has no decoupled weight decay, for a group of parameters neither."""
+    """Refuse weight decay of a group of parameters with adam, which has no decoupled one."""
     optimizer = job.spec.training.optimizer
     for index, group in enumerate(optimizer.groups):
         if group.weight_decay is not None and optimizer.name not in OWNERS["weight_decay"]:
@@ -147,14 +147,14 @@ def groups_decay_only_with_decay(job: TrainingJob) -> Iterator[Problem]:
 
 
 def warmup_ends(job: TrainingJob) -> Iterator[Problem]:
-    """The rate reaches its height before the run is over."""
+    """Require that the rate reaches its height before the run is over."""
     steps, warmup = job.spec.training.steps, job.spec.training.optimizer.schedule.warmup_steps
     if warmup >= steps:
         yield wrong(f"{_PATH}.optimizer.schedule.warmupSteps", warmup, f"fewer than the run's {steps} steps")
 
 
 def decay_has_room(job: TrainingJob) -> Iterator[Problem]:
-    """A rate that stays level needs to know when its fall begins, and the fall has room after the warm-up."""
+    """Require the length of the fall of a rate that stays level, and room for it after the warm-up."""
     steps, schedule = job.spec.training.steps, job.spec.training.optimizer.schedule
     path, room = f"{_PATH}.optimizer.schedule.decaySteps", steps - schedule.warmup_steps
     if schedule.kind != "warmup-stable-decay":
@@ -171,7 +171,7 @@ def decay_has_room(job: TrainingJob) -> Iterator[Problem]:
 
 
 def kept_checkpoints_are_made(job: TrainingJob) -> Iterator[Problem]:
-    """A checkpoint can only be kept for good at a step at which one is made."""
+    """Require that checkpoints are kept for good only at steps at which one is made."""
     checkpoint = job.spec.training.checkpoint
     kept, made = checkpoint.keep.every_steps, checkpoint.every_steps
     if kept is None or (made is not None and kept % made == 0):
@@ -181,7 +181,7 @@ def kept_checkpoints_are_made(job: TrainingJob) -> Iterator[Problem]:
 
 
 def traced_steps_are_made(job: TrainingJob) -> Iterator[Problem]:
-    """A trace begins before it ends, within the run."""
+    """Require that a trace begins before it ends, within the run."""
     training = job.spec.training
     if training.profile is None:
         return
@@ -193,14 +193,14 @@ def traced_steps_are_made(job: TrainingJob) -> Iterator[Problem]:
 
 
 def xla_flags_are_safe(job: TrainingJob) -> Iterator[Problem]:
-    """The job's options, with those of its class, give right numbers; `class_rules` checks a class alone."""
+    """Refuse options of job and class that together give wrong numbers; `class_rules` checks a class alone."""
     if job.spec.training.xla_flags:
         for flag, reason in refusals(xla_flags(job)):
             yield wrong(f"{_PATH}.xlaFlags", flag, "options without it", reason)
 
 
 def xla_flags_are_given_once(job: TrainingJob) -> Iterator[Problem]:
-    """An option has one value in a job: what a run is does not depend on an order."""
+    """Require one value of each option, so that what a run is depends on no order."""
     for name in repeated(job.spec.training.xla_flags):
         yield Problem(path=f"{_PATH}.xlaFlags", given=f"{name} more than once", expected="each option once")
 

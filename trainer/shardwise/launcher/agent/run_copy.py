@@ -160,7 +160,7 @@ class RunCopy:
                     self._copy(name)
 
     def _names(self) -> Iterator[str]:
-        """Every file that this host copies; what begins with a dot, or ends as a part, is in the making."""
+        """Yield every file that this host copies; what begins with a dot, or ends as a part, is in the making."""
         if self.host == 0:
             yield from KEPT
         for folder, folders, files in os.walk(self.directory):

@@ -39,10 +39,10 @@ class Listener(Protocol):
     """Is called, from the thread that writes, with what becomes of the saves."""
 
     def saved(self, ticket: SaveTicket) -> None:
-        """A checkpoint is committed."""
+        """Note that a checkpoint is committed."""
 
     def event(self, record: Mapping[str, Any]) -> None:
-        """Something could not be written or deleted."""
+        """Note that something could not be written or deleted."""
 
 
 class CheckpointWriter:
