@@ -100,11 +100,12 @@ def test_other_rounds_are_written_before_their_pods_are_made() -> None:
 
 def test_a_round_that_was_not_written_is_taken_over() -> None:
     """As it was made, before anything else is decided: also of a job that is to be suspended by now."""
-    for suspend in (False, True):
-        plan = decide(seen(None, pod(), snapshot=snapshot(), desired=None, suspend=suspend), SETTINGS, NOW)
+    left = seen(None, pod(), snapshot=snapshot(), desired=None)
+    plan, suspended = (decide(replace(left, suspend=suspend), SETTINGS, NOW) for suspend in (False, True))
 
-        assert plan.steps == ()
-        assert (plan.state.round, plan.state.attempts) == (0, {"0-0": 0, "0-1": 0})
+    assert plan == suspended
+    assert plan.steps == ()
+    assert (plan.state.round, plan.state.attempts) == (0, {"0-0": 0, "0-1": 0})
     assert decide(seen(plan.state, pod(), suspend=True), SETTINGS, NOW).state.phase == Phase.SUSPENDING
 
 

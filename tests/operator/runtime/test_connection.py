@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardwise_operator.runtime.connection import BROKEN, Connection
+from shardwise_operator.runtime.connection import BROKEN, Answer, Connection
 from shardwise_operator.runtime.errors import UnreachableError
 from shardwise_operator.runtime.login import Login
 
@@ -134,17 +134,14 @@ def test_a_stream_ends_when_it_is_shut(server: Server) -> None:
     server.answers[:] = [chunk + b"0\r\n\r\n", chunk]
     connection = Connection(Login(url=server.url))
 
-    def opened() -> Iterator[bytes]:
-        nonlocal answer
-        answer = connection.send("GET", "/", query={}, body=None, content_type="", read_seconds=60, stream=True)
-        return answer.chunks()
+    def opened() -> Answer:
+        return connection.send("GET", "/", query={}, body=None, content_type="", read_seconds=60, stream=True)
 
-    answer = None
-    assert list(opened()) == [b"{}"]
-    chunks = opened()
+    assert list(opened().chunks()) == [b"{}"]
+    answer = opened()
+    chunks = answer.chunks()
     assert server.num_connections == 1
     assert next(chunks) == b"{}"
-    assert answer is not None
     shutting = threading.Timer(0.1, answer.shut)
     shutting.start()
     with pytest.raises(BROKEN):
