@@ -23,6 +23,8 @@ DIST ?= dist
 MODELS ?= 0 18
 # Images that `make images` builds.
 IMAGES ?= operator cpu
+# For which `make publish` builds them: amd64, arm64 or both; by default this machine's.
+ARCH ?=
 # Which cluster: 1 is the real kind, the default where Docker answers; 0 is the bare one, which needs no Docker.
 KIND ?= $(if $(shell docker info >/dev/null 2>&1 && echo yes),1,0)
 export KIND
@@ -174,9 +176,9 @@ images: $(READY) ## build the images of IMAGES="operator cpu" (also: tpu gpu), a
 	images=$$($(BIN)/python -m images.build $(IMAGES)); $(CLUSTER) load $$images
 
 .PHONY: publish
-publish: $(READY) ## build IMAGES and push them to REGISTRY=..., with values by digest, bills of materials and provenance (build/publish)
+publish: $(READY) ## build IMAGES and push them to REGISTRY=... (ARCH="amd64 arm64" for both), with values by digest, bills of materials and provenance (build/publish)
 	@$(if $(REGISTRY),,echo 'To which registry? Say it: make publish REGISTRY=europe-docker.pkg.dev/project/repository' >&2; exit 2)
-	$(BIN)/python -m images.publish $(IMAGES) --registry $(REGISTRY)
+	$(BIN)/python -m images.publish $(IMAGES) --registry $(REGISTRY) $(if $(ARCH),--arch $(ARCH))
 
 .PHONY: cluster-down
 cluster-down: $(READY) ## end it (KIND as for cluster-up), without a trace but what was compiled

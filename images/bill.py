@@ -18,20 +18,11 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
-# Printed in the image by its own Python.
-LOOK = """
-import importlib.metadata, json, pathlib, platform
-print(json.dumps({
-    "python": platform.python_version(),
-    "distributions": {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()},
-    "debian": pathlib.Path("/var/lib/dpkg/status").read_text(),
-}))
-"""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What `LOOK` found in an image.
+    """What is in an image.
 
     Attributes:
         python: the version of its Python.
@@ -57,6 +48,7 @@ class Built:
         modified: whether the tree had changes of these files that are not committed.
         engine: what built it.
         base: the image it starts from, with its digest.
+        architecture: whose programs it holds, amd64 or arm64.
         files: the SHA-256 of each file that decides what is installed, by its path in the tree.
 
     """
@@ -68,6 +60,7 @@ class Built:
     modified: bool
     engine: str
     base: str
+    architecture: str
     files: Mapping[str, str]
 
 
@@ -82,7 +75,7 @@ def locked(text: str) -> dict[str, str]:
 
 
 def content(found: Mapping[str, Any]) -> Content:
-    """Return what `LOOK` printed as an image's content."""
+    """Return what `images.content.scan` found as an image's content."""
     distributions = {normalised(name): version for name, version in found["distributions"].items()}
     debian = []
     for paragraph in found["debian"].split("\n\n"):
@@ -133,7 +126,11 @@ def provenance(built: Built, at: datetime) -> dict[str, Any]:
         "predicate": {
             "buildDefinition": {
                 "buildType": "urn:shardwise:images:build",
-                "externalParameters": {"version": built.version, "base": built.base},
+                "externalParameters": {
+                    "version": built.version,
+                    "base": built.base,
+                    "platform": f"linux/{built.architecture}",
+                },
                 "internalParameters": {"engine": built.engine, "modified": built.modified},
                 "resolvedDependencies": [{"uri": "git", "digest": {"gitCommit": built.revision}}, base, *sources],
             },

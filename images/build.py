@@ -4,15 +4,17 @@ Without targets it builds `operator` and `cpu`:
 
     python -m images.build
     python -m images.build tpu gpu --registry europe-docker.pkg.dev/project/repository
+    python -m images.build operator --arch arm64
 
 An image that was built from the same inputs is not built again: a label holds their fingerprint, and the engine's store
-keeps it outside of this tree. Nothing is pushed: that is `images/publish.py`.
+keeps it outside of this tree. An image for another architecture is built without emulation: none of its programs runs.
+Nothing is pushed: that is `images/publish.py`.
 """
 
 import argparse
 import hashlib
 import os
-import shutil
+import platform
 import subprocess
 import sys
 import tomllib
@@ -20,32 +22,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from images.engine import BuildError, engine_here, environment, say
+
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC_BASE = "docker.io/library/python:3.11-slim-bookworm"
 INPUTS_LABEL = "dev.shardwise.inputs"
+ARCHITECTURES = ("amd64", "arm64")
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-# buildah has no daemon; layers kept, or every build would install everything again.
-_BUILDAH = {"STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot", "BUILDAH_LAYERS": "true"}
-
-
-class BuildError(Exception):
-    """An image cannot be built; shown without a traceback."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """An image: its Containerfile, its lock, and the folders and files it is made from."""
+    """An image: its Containerfile, its lock, the folders and files it is made from, and what it can be built for."""
 
     image: str
     containerfile: str
     lock: str
     sources: tuple[str, ...]
     suffix: str = ""
+    architectures: tuple[str, ...] = ARCHITECTURES
 
     def tag(self, registry: str) -> str:
         """Its name, as the chart's values put it together."""
         version = tomllib.loads((ROOT / "trainer" / "pyproject.toml").read_text())["project"]["version"]
         return f"{registry}/{self.image}:{version}{self.suffix}"
+
+    def local(self, registry: str, architecture: str) -> str:
+        """Its name in the engine's store, where images of several architectures lie beside each other."""
+        return self.tag(registry) + ("" if architecture == machine() else f"-{architecture}")
 
     def inputs(self) -> Iterator[Path]:
         """Every file that goes into it."""
@@ -57,8 +62,9 @@ class Target:
             yield from (path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
 
-def _trainer(lock: str, suffix: str) -> Target:
-    return Target("shardwise-trainer", "trainer.Containerfile", lock, ("trainer/shardwise",), suffix)
+def _trainer(lock: str, suffix: str, *architectures: str) -> Target:
+    sources, every = ("trainer/shardwise",), architectures or ARCHITECTURES
+    return Target("shardwise-trainer", "trainer.Containerfile", lock, sources, suffix, every)
 
 
 TARGETS = {
@@ -75,31 +81,39 @@ TARGETS = {
         ),
     ),
     "cpu": _trainer("train", "-cpu"),
-    "tpu": _trainer("tpu", "-tpu"),
+    "tpu": _trainer("tpu", "-tpu", "amd64"),  # libtpu has no wheel for another one
     "gpu": _trainer("gpu", "-gpu"),
 }
 
 
-def build(name: str, *, registry: str = "localhost", base: str | None = None) -> str:
-    """Build one image, unless it is there already, and return its tag.
+def build(name: str, *, architecture: str | None = None, registry: str = "localhost", base: str | None = None) -> str:
+    """Build one image, unless it is there already, and return its name in the engine's store.
 
     Args:
         name: of the target: operator, cpu, tpu or gpu.
+        architecture: amd64 or arm64; by default this machine's.
         registry: what its name begins with.
         base: the image it starts from; by default the public one, or the one made here where only buildah is.
 
     Raises:
-        BuildError: there is no engine, or the build failed.
+        BuildError: there is no engine, a dependency has no wheel for the architecture, or the build failed.
     """
-    target, engine = TARGETS[name], engine_here()
-    base = base or default_base(engine)
-    tag, inputs = target.tag(registry), fingerprint(target, base)
+    target, engine, architecture = TARGETS[name], engine_here(), architecture or machine()
+    refuse(name, architecture)
+    build_base = base or default_base(engine, machine())
+    base = base or default_base(engine, architecture)
+    tag, inputs = target.local(registry, architecture), fingerprint(target, base, architecture)
     if _label(engine, tag) == inputs:
         say(f"{tag} is up to date")
         return tag
     say(f"building {tag} with {engine}; the first time it downloads all that requirements/{target.lock}.txt locks")
-    arguments = {"BASE": base, "LOCK": target.lock, "VERSION": tag.rpartition(":")[2], "REVISION": revision(target)}
+    version = target.tag(registry).rpartition(":")[2]
+    arguments = {"BASE": base, "BUILD_BASE": build_base, "LOCK": target.lock}
+    arguments |= {"VERSION": version, "REVISION": revision(target)}
+    if engine != "docker":  # buildah 1.28 knows the target's platform, and not its own
+        arguments["BUILDPLATFORM"] = f"linux/{machine()}"
     command = [engine, "build", "--file", str(ROOT / "images" / target.containerfile), "--tag", tag]
+    command += ["--platform", f"linux/{architecture}"]
     command += [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     command += ["--label", f"{INPUTS_LABEL}={inputs}", *_dates(engine)]
     if _CERTIFICATES.exists():
@@ -111,38 +125,40 @@ def build(name: str, *, registry: str = "localhost", base: str | None = None) ->
     return tag
 
 
-def engine_here() -> str:
-    """The engine of this machine.
+def machine() -> str:
+    """The architecture of this machine, as registries call it."""
+    return _MACHINES.get(platform.machine(), platform.machine())
+
+
+def refuse(name: str, architecture: str) -> None:
+    """Refuse an image that cannot be, before anything is done for it.
 
     Raises:
-        BuildError: there is none.
+        BuildError: a dependency has no wheel for the architecture.
     """
-    if _succeeds("docker", "info"):  # the client alone, without its daemon, builds nothing
-        return "docker"
-    for engine in ("podman", "buildah"):
-        if shutil.which(engine):
-            return engine
-    raise BuildError("no docker with a daemon, no podman and no buildah; on Debian: apt-get install buildah")
+    target = TARGETS[name]
+    if architecture not in target.architectures:
+        lacking = "libtpu has no wheel for it" if name == "tpu" else "its lock has no wheels for it"
+        there = " and ".join(target.architectures)
+        raise BuildError(f"{name} cannot be built for {architecture}: {lacking}; it can for {there}")
 
 
-def fingerprint(target: Target, base: str) -> str:
+def fingerprint(target: Target, base: str, architecture: str) -> str:
     """What the image is made from, as 16 letters."""
-    digest = hashlib.sha256(base.encode())
+    digest = hashlib.sha256(f"{base} {architecture}".encode())
     for path in target.inputs():
         digest.update(f"\n{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def default_base(engine: str) -> str:
-    """The image that ours start from unless another is asked for."""
+def default_base(engine: str, architecture: str) -> str:
+    """The image that ours for an architecture start from unless another is asked for."""
     if engine != "buildah":
         return PUBLIC_BASE
     # Where there is buildah alone there is often no registry either: the test cluster's tool makes a base from Debian.
     from tests.cluster.base_images import ensure_base  # noqa: PLC0415  the other engines need none of it
-    from tests.cluster.places import BASE_IMAGE  # noqa: PLC0415  as above
 
-    ensure_base()
-    return BASE_IMAGE
+    return ensure_base(None if architecture == machine() else architecture)
 
 
 def _dates(engine: str) -> list[str]:
@@ -167,32 +183,18 @@ def revision(target: Target) -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _succeeds(*command: str) -> bool:
-    if not shutil.which(command[0]):
-        return False
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603  ours
-
-
-def environment() -> dict[str, str]:
-    """The variables that an engine runs with."""
-    return {**os.environ, **_BUILDAH}
-
-
-def say(text: str) -> None:
-    """Tell a person on standard error: standard output has the images' names alone."""
-    sys.stderr.write(f"images: {text}\n")
-
-
 def main() -> None:
     """Build what is asked for and print the tags, one a line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", metavar="TARGET", choices=[*TARGETS, []], help=", ".join(TARGETS))
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=machine(), help="for which (default: %(default)s)")
     parser.add_argument("--registry", default="localhost", help="what the names begin with (default: %(default)s)")
     parser.add_argument("--base", help="a Python 3.11 on Debian, with venv (default: the public python image)")
     options = parser.parse_args()
     try:
         for name in options.targets or ("operator", "cpu"):
-            sys.stdout.write(build(name, registry=options.registry, base=options.base) + "\n")
+            made = build(name, architecture=options.arch, registry=options.registry, base=options.base)
+            sys.stdout.write(made + "\n")
     except BuildError as failure:
         sys.exit(f"images: {failure}")
 

@@ -16,6 +16,7 @@ import sys
 from typing import Annotated
 
 import typer
+from images.build import ARCHITECTURES
 from images.build import build as build_image
 from tests.cluster import kueue, lifecycle, loading, nodes
 from tests.cluster import kwok as kwok_nodes
@@ -48,6 +49,9 @@ def prepare() -> None:
     with locked("image-builds"):
         for target in ("operator", "cpu"):
             build_image(target)
+        # `make publish` is tried with an image for another architecture too.
+        for architecture in ARCHITECTURES:
+            build_image("operator", architecture=architecture)
 
 
 @app.command()

@@ -20,6 +20,7 @@ BUILT = Built(
     modified=False,
     engine="buildah",
     base=f"registry.example/python:3.11@sha256:{'c' * 64}",
+    architecture="arm64",
     files={"requirements/operator.txt": "d" * 64},
 )
 STATUS = """Package: libc6
@@ -49,7 +50,7 @@ def test_the_bill_has_the_distributions_of_the_lock(lock: str) -> None:
     assert len(made["components"]) == 1 + len(lines) > 20
 
 
-def test_what_an_image_prints_is_its_content() -> None:
+def test_what_is_found_in_an_image_is_its_content() -> None:
     """Names are normalised; a package of Debian counts that is installed, not one that was."""
     found = content({"python": "3.11.9", "distributions": {"PyYAML": "6.0", "a_b.c": "1"}, "debian": STATUS})
 
@@ -81,6 +82,7 @@ def test_the_provenance_names_the_image_and_its_sources() -> None:
 
     assert made["subject"] == [{"name": BUILT.image, "digest": {"sha256": "a" * 64}}]
     definition = made["predicate"]["buildDefinition"]
+    assert definition["externalParameters"]["platform"] == "linux/arm64"
     assert {each["uri"]: each["digest"] for each in definition["resolvedDependencies"]} == {
         "git": {"gitCommit": "b" * 40},
         "docker:registry.example/python:3.11": {"sha256": "c" * 64},

@@ -15,7 +15,7 @@ from shardwise.job.document import read_document, write_document
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
-from images.build import TARGETS, fingerprint  # noqa: E402  the folder is a script's, found by path
+from images.build import ARCHITECTURES, TARGETS, fingerprint  # noqa: E402  the folder is a script's, found by path
 
 # Prints what it found as JSON; a failure to run a command or to import is the pod's failure.
 LOOK = """
@@ -150,11 +150,12 @@ def test_any_user_trains(cluster: Cluster, restricted: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_an_image_follows_its_inputs(name: str) -> None:
-    """Another base is another image; caches of Python are no input; the lock, the code and the recipe are."""
+    """Another base or architecture is another image; caches are no input; the lock, the code and the recipe are."""
     target = TARGETS[name]
     inputs = {str(path.relative_to(ROOT)) for path in target.inputs()}
 
-    assert fingerprint(target, "one") != fingerprint(target, "other")
+    made = {fingerprint(target, base, architecture) for base in ("one", "other") for architecture in ARCHITECTURES}
+    assert len(made) == 4
     assert {f"requirements/{target.lock}.txt", f"images/{target.containerfile}", "trainer/pyproject.toml"} <= inputs
     assert "trainer/shardwise/protocol/contract.py" in inputs
     assert not [path for path in inputs if "__pycache__" in path]

@@ -1,4 +1,4 @@
-"""`make publish`: an image in a registry, by its digest, with its bill of materials and its provenance."""
+"""`make publish`: images in a registry, by their digest, with their bills of materials and their provenance."""
 
 import json
 import subprocess
@@ -14,7 +14,8 @@ from tests.images.registry import Registry, registry
 
 sys.path.append(str(Path(__file__).parents[2]))
 from images.bill import locked  # the folder is no package
-from images.build import TARGETS, engine_here, environment
+from images.build import ARCHITECTURES, TARGETS, machine
+from images.engine import BuildError, engine_here, environment
 from images.publish import publish, values
 
 ROOT = Path(__file__).parents[2]
@@ -28,29 +29,25 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
         trusted.write_text(f'[[registry]]\nlocation = "{running.name}"\ninsecure = true\n')
         monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(trusted))
         yield running
-        tag = TARGETS["operator"].tag(running.name)
-        subprocess.run([engine_here(), "rmi", tag], env=environment(), capture_output=True, check=True)
+        tags = [TARGETS["operator"].local(running.name, architecture) for architecture in ARCHITECTURES]
+        subprocess.run([engine_here(), "rmi", *tags], env=environment(), capture_output=True, check=True)
 
 
-def test_an_image_is_published_by_its_digest(server: Registry, tmp_path: Path) -> None:
-    """The registry has the manifest of that digest; the bill has the lock and our code; the chart takes the name."""
-    name = publish("operator", registry=server.name, folder=tmp_path)
+def test_images_are_published_by_the_digest_of_their_index(server: Registry, tmp_path: Path) -> None:
+    """The registry has an image for each architecture, with bill and provenance; the chart takes them all."""
+    name = publish("operator", registry=server.name, architectures=ARCHITECTURES, folder=tmp_path)
 
     image, _, digest = name.partition("@")
     assert image == f"{server.name}/shardwise-operator"
-    manifest = server.manifests["shardwise-operator", digest]
-    assert digest == f"sha256:{sha256(manifest).hexdigest()}"
-    parts = json.loads(manifest)
-    assert {parts["config"]["digest"], *(layer["digest"] for layer in parts["layers"])} <= server.blobs
-    made = json.loads((tmp_path / "operator.cdx.json").read_text())
-    assert made["metadata"]["component"]["version"] == digest
-    urls = [each["purl"] for each in made["components"]]
-    found = {url.removeprefix("pkg:pypi/").partition("@")[0] for url in urls if url.startswith("pkg:pypi/")}
-    lock = locked((ROOT / "requirements" / "operator.txt").read_text())
-    assert found == {*lock, "shardwise", "shardwise-operator"}
-    assert any(url.startswith("pkg:deb/debian/libc6@") for url in urls)
-    statement = json.loads((tmp_path / "operator.provenance.json").read_text())
-    assert statement["subject"] == [{"name": image, "digest": {"sha256": digest.removeprefix("sha256:")}}]
+    index = server.manifests["shardwise-operator", digest]
+    assert digest == f"sha256:{sha256(index).hexdigest()}"
+    version = TARGETS["operator"].tag("").rpartition(":")[2]
+    assert server.manifests["shardwise-operator", version] == index
+    members = {each["platform"]["architecture"]: each for each in json.loads(index)["manifests"]}
+    assert {name: each["platform"]["os"] for name, each in members.items()} == dict.fromkeys(ARCHITECTURES, "linux")
+    for architecture, member in members.items():
+        _is_whole(server, member["digest"], architecture)
+        _is_described(tmp_path / f"operator-{architecture}", image, member["digest"], architecture)
 
     (tmp_path / "images.yaml").write_text(values({"operator": name, "cpu": f"{server.name}/trainer@{digest}"}))
     rendered = Helm()("template", "shardwise", CHARTS / "shardwise", "--values", tmp_path / "images.yaml")
@@ -58,3 +55,41 @@ def test_an_image_is_published_by_its_digest(server: Registry, tmp_path: Path) -
     container = operator["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == name
     assert f"{server.name}/trainer@{digest}" in " ".join(container["args"])
+
+    alone = publish("operator", registry=server.name, folder=tmp_path).partition("@")[2]
+    assert server.manifests["shardwise-operator", version] == server.manifests["shardwise-operator", alone]
+    _is_whole(server, alone, machine())
+
+
+def _is_whole(server: Registry, digest: str, architecture: str) -> None:
+    """The manifest and all that it names are there, and its configuration is that of the architecture."""
+    manifest = server.manifests["shardwise-operator", digest]
+    assert digest == f"sha256:{sha256(manifest).hexdigest()}"
+    parts = json.loads(manifest)
+    assert {parts["config"]["digest"], *(layer["digest"] for layer in parts["layers"])} <= server.blobs.keys()
+    config = json.loads(server.blobs[parts["config"]["digest"]])
+    assert config["architecture"] == architecture
+    assert config["config"]["User"] == "10001:10001"
+    assert len(parts["layers"]) == 4  # the base, the dependencies, our own code, the licence
+
+
+def _is_described(path: Path, image: str, digest: str, architecture: str) -> None:
+    """The bill has the lock, our code and the architecture's packages of Debian; the provenance is of this image."""
+    made = json.loads(Path(f"{path}.cdx.json").read_text())
+    assert made["metadata"]["component"]["version"] == digest
+    urls = [each["purl"] for each in made["components"]]
+    found = {url.removeprefix("pkg:pypi/").partition("@")[0] for url in urls if url.startswith("pkg:pypi/")}
+    lock = locked((ROOT / "requirements" / "operator.txt").read_text())
+    assert found == {*lock, "shardwise", "shardwise-operator"}
+    (library,) = [url for url in urls if url.startswith("pkg:deb/debian/libc6@")]
+    assert library.endswith(f"?arch={architecture}")
+    statement = json.loads(Path(f"{path}.provenance.json").read_text())
+    assert statement["subject"] == [{"name": image, "digest": {"sha256": digest.removeprefix("sha256:")}}]
+    parameters = statement["predicate"]["buildDefinition"]["externalParameters"]
+    assert parameters["platform"] == f"linux/{architecture}"
+
+
+def test_an_image_without_wheels_is_refused() -> None:
+    """Libtpu is for x86-64 alone, which is said before anything is built."""
+    with pytest.raises(BuildError, match="tpu cannot be built for arm64: libtpu has no wheel for it"):
+        publish("tpu", registry="registry.invalid", architectures=ARCHITECTURES)
