@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from benchmarks.faults import inputs, kills, storage
+from benchmarks.faults import inputs, kills, programs, storage
 from benchmarks.faults.outcome import Row
 
-ROWS: Sequence[Row] = (*kills.ROWS, *inputs.ROWS, *storage.ROWS)
+ROWS: Sequence[Row] = (*kills.ROWS, *programs.ROWS, *inputs.ROWS, *storage.ROWS)
 NOT_SHOWN: Sequence[str] = (
     (
         "A machine whose clock is set: that takes a right that is not here, and namespaces have no wall clock. What "

@@ -87,7 +87,7 @@ def way_back(after: Sequence[Told], put_at: float, summary: Mapping[str, Any]) -
     orders = next(told for told in after if told.event == "attempt" and told.record["attempt"] == attempt)
     way = {"noticed": ended.at - put_at, "restart": orders.at - ended.at}
     if summary["attempts"] == attempt + 1:
-        way |= {phase.value: summary["phases"].get(phase, 0.0) for phase in _WAY_BACK}
+        way |= {phase.value: summary.get("phases", {}).get(phase, 0.0) for phase in _WAY_BACK}
     way = {name: seconds for name, seconds in way.items() if seconds >= 0.05}
     return {**way, "first step": step.at - put_at - sum(way.values())}
 
