@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from shardwise.protocol.pods import JOB_LABEL, PLAN
 from shardwise_operator.observe.caches import Caches, Reader
 from shardwise_operator.observe.hosts import numbers_of
-from shardwise_operator.observe.node import Node, read_node
+from shardwise_operator.observe.node import Node, read_node, trimmed
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.snapshot import Snapshot
@@ -114,7 +114,7 @@ class NodeWatch:
         """Watch the nodes of every class from now on."""
         for machine in self._cache.list(ACCELERATOR_CLASSES):
             if labels := selector(machine):
-                self._watch(Watch(kind=NODES, keys=self._jobs_on, labels=labels))
+                self._watch(Watch(kind=NODES, keys=self._jobs_on, labels=labels, keep=trimmed))
 
     def _jobs_on(self, node: Object) -> Iterator[Key]:
         """Yield the jobs with a pod on a node that is about to go; other changes of a node show in its pods."""
