@@ -13,7 +13,7 @@ from tests.kubernetes.jobs import ROOT, STATUS, Ended, Job, manifest, train_here
 Apply = Callable[[Mapping[str, Any]], Job]
 
 SCRIPT = ROOT / "examples" / "programs" / "equinox_sine.py"
-HOST_0, HOST_1 = "own-program-0-0-0", "own-program-0-1-0"
+HOST_0, HOST_1 = "own-program-0-0-0", "own-program-1-0-0"
 
 
 @pytest.fixture
@@ -30,42 +30,51 @@ def here(example: dict[str, Any], folder: Path) -> Ended:
     return train_here({**example, "spec": {**example["spec"], "program": words}}, folder / "here")
 
 
-def test_an_own_program(apply: Apply, example: dict[str, Any], tmp_path: Path) -> None:
-    """Two pods run it as `shardwise run` does, though one process is killed: digest and losses are the same."""
+def evict(cluster: Cluster, namespace: str, pod: str) -> None:
+    """Put a pod out as a node's drain does."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+    cluster.client.request("POST", f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", eviction)
+
+
+def test_whatever_is_done_to_it(
+    apply: Apply, cluster: Cluster, cluster_namespace: str, example: dict[str, Any], tmp_path: Path
+) -> None:
+    """Pods on two slices run it as `shardwise run` does on this machine: digest and losses are the same.
+
+    A process is killed, and it goes on from the newest checkpoint. A pod is evicted, and the job suspended: the
+    processes save before they end, no step is lost, and a suspended job gives both slices back.
+    """
+    example["spec"]["hardware"] = {"accelerator": "cpu-sim", "topology": "1x2", "slices": 2}
     steps = int(example["spec"]["program"]["args"][0])
     job = apply(example)
     job.until_step(20)
     shown = job.status["progress"]
     assert float(shown["loss"]) == pytest.approx(job.losses[shown["step"]], abs=1e-4)
-    assert len(job.pods) == 2
+    assert {pod["metadata"]["labels"]["shardwise.dev/slice"] for pod in job.all_pods} == {"0", "1"}
+    assert list(job.pods) == [HOST_0, HOST_1]
     said = json.loads(job.inside(HOST_0, STATUS))
     assert said["progress"]["of"] == steps
     assert not json.loads(job.inside(HOST_1, "import json, os; print(json.dumps(os.path.exists('/var/run/secrets')))"))
     job.inside(HOST_1, f"import os; os.kill({said['hosts'][1]['trainerPid']}, 9)")
     job.until("the restart", lambda: len(job.began) == 2)
-    job.until_phase("Complete", 600)
-    finished = job.status
 
-    assert Ended(finished["digest"], job.losses) == here(example, tmp_path)
-    assert finished["restarts"]["failure"] == 1
-    assert finished["checkpoint"]["step"] == finished["progress"]["step"] == steps
-
-
-def test_suspended_on_two_slices(apply: Apply, example: dict[str, Any], tmp_path: Path) -> None:
-    """A suspend loses no step of it and gives both slices back; it goes on from there, to the same digest."""
-    example["spec"]["hardware"] = {"accelerator": "cpu-sim", "topology": "1x2", "slices": 2}
-    job = apply(example)
-    job.until_step(20)
-    slices = {pod["metadata"]["labels"]["shardwise.dev/slice"] for pod in job.all_pods}
+    taken = len(job.taken)
+    job.until_taken(taken + 20)
+    evict(cluster, cluster_namespace, HOST_1)
+    job.until("the other pod of the slice to train", lambda: len(job.began) == 3)
+    assert HOST_1 not in job.pods
+    job.until_taken(len(job.taken) + 20)
     job.patch(suspend=True)
     job.kubectl("wait", "--for=condition=Suspended", f"tj/{job.name}", "--timeout=120s")
     saved = job.status["checkpoint"]["step"]
-    assert slices == {"0", "1"}
-    assert saved == max(job.losses)
+    assert saved == job.taken[-1]
     assert not job.pods
 
     job.patch(suspend=False)
     job.until_phase("Complete", 600)
-    assert job.began == [0, saved]
-    assert job.status.get("restarts", {}) == {}
-    assert Ended(job.status["digest"], job.losses) == here(example, tmp_path)
+    finished = job.status
+    assert Ended(finished["digest"], job.losses) == here(example, tmp_path)
+    assert job.taken[taken:] == list(range(job.taken[taken], steps + 1)), "the eviction or the suspend has lost a step"
+    assert job.began[-1] == saved
+    assert finished["restarts"] == {"failure": 1, "eviction": 1}
+    assert finished["checkpoint"]["step"] == finished["progress"]["step"] == steps
