@@ -4,7 +4,7 @@ Three nodes that run containers need root, best on Debian; an API server alone n
 
     python -m tests.cluster up --nodes 3
     eval "$(python -m tests.cluster env)"     # KUBECONFIG, kubectl and helm
-    python -m tests.cluster load localhost/shardwise-trainer:0.1.0.dev0-cpu
+    python -m tests.cluster load localhost/shardwise-trainer:0.1.0-cpu
     python -m tests.cluster down
 
     python -m tests.cluster api-server        # until Ctrl-C
