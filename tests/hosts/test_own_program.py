@@ -36,6 +36,14 @@ while True:
         break
 """
 
+EACH_ITS_OWN = """
+import jax, shardwise
+run = shardwise.init(steps=2)
+state = {"seen": jax.numpy.zeros(3), "step": 1, "model": jax.numpy.full(4, run.rank)}
+shardwise.report(step=1, loss=0.5)
+shardwise.checkpoint.save(state, 1)
+"""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -172,3 +180,13 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert len(saves[0]) == len(set(saves[0])) >= 3
     assert [event["step"] for event in run.records("saved")] == saves[0]
     assert run.records()[-1]["step"] == saves[0][-1]
+
+
+def test_a_model_of_each_process_is_refused(shell: ProgramShell) -> None:
+    """Where each process trains a model of its own no checkpoint is made of one of them: the run ends, in words."""
+    (shell.folder / "apart.py").write_text(EACH_ITS_OWN)
+    run = shell.begin("apart", f"program.command=[{sys.executable}, apart.py]")
+
+    assert run.wait() == ExitCode.BAD_INPUT
+    assert "checkpoint: model of step 1 is not the same on all processes" in run.output
+    assert not list(run.directory.glob("checkpoints/step-*"))

@@ -18,7 +18,8 @@ def save(tree: Any, step: int) -> None:
 
     Raises:
         UsageError: the tree has no arrays, or such as no checkpoint can hold.
-        CheckpointError: the checkpoint of this step is there, and holds other values.
+        CheckpointError: the checkpoint of this step is there, and holds other values; or what each process holds for
+            itself is not equal on all.
         StorageError: the save before this one failed, and there is no older one.
 
     """

@@ -1,6 +1,7 @@
 """The checkpoints of a program's run: any tree of arrays, written and read as the trainer's are."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from shardwise.job.spec import Keep
 from shardwise.program.leaves import Leaves
 from shardwise.program.record import Record
 from shardwise.protocol.contract import Phase, checkpoint_root
+from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint import CheckpointWriter, SaveTicket, restore
 from shardwise.train.digest import Digester
 from shardwise.train.fence import fenced
@@ -62,7 +64,14 @@ class Checkpoints:
         """Copy the arrays, and have them written in the background; a step that is saved already stays as it is."""
         if step == self.step:
             return
-        arrays = Leaves.of(tree).arrays()
+        leaves = Leaves.of(tree)
+        if differing := self._peers.agree("leaves", json.dumps(leaves.checksums()), _differing):
+            raise CheckpointError(
+                f"checkpoint: {differing} of step {step} is not the same on all processes, and each has its own; "
+                "expected arrays on a mesh of all devices: jax.device_put(tree, jax.NamedSharding(run.mesh(data=None), "
+                "jax.P())), or else equal values"
+            )
+        arrays = leaves.arrays()
         abstract = {path: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for path, a in arrays.items()}
         digester = self._digester(abstract)
         with self._phases.entered(Phase.SAVE):
@@ -148,6 +157,13 @@ class Checkpoints:
 def tell(text: str) -> None:
     """Write a line to the program's log."""
     print(f"shardwise: {text}", flush=True)  # noqa: T201  its output is the log
+
+
+def _differing(texts: Sequence[str]) -> str:
+    """Return the first leaf whose checksum is not the same in all of the texts; "" if there is none."""
+    all_of = [json.loads(text) for text in texts]
+    names = {name: None for checksums in all_of for name in checksums}
+    return next((name for name in names if len({checksums.get(name) for checksums in all_of}) > 1), "")
 
 
 def _tell_refused(step: int, reason: str) -> None:

@@ -6,6 +6,7 @@ numbers are taken to be equal on all processes, and are saved whole. Values of 6
 """
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,11 @@ class Leaves:
         """Return what is to be saved; nothing is copied that a device holds already."""
         return {name: _laid(leaf) for name, leaf in self.leaves.items()}
 
+    def checksums(self) -> dict[str, int]:
+        """Return the CRC-32 of each leaf of which every process has a copy of its own: they should be equal."""
+        own = {name: values for name, leaf in self.leaves.items() if (values := _own(leaf)) is not None}
+        return {name: zlib.crc32(values.tobytes()) for name, values in own.items()}
+
     def abstract(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, dtypes and shardings of the same."""
         return {name: _abstract(leaf) for name, leaf in self.leaves.items()}
@@ -91,12 +97,20 @@ def _refuse_wide(name: str, leaf: Any) -> None:
 
 def _laid(leaf: Any) -> jax.Array:
     """Return the leaf as an array that all processes hold together."""
+    own = _own(leaf)
+    return _data(leaf) if own is None else _whole(own)
+
+
+def _own(leaf: Any) -> np.ndarray | None:
+    """Return the values of a leaf that this process holds for itself; None if all processes hold it together."""
     if isinstance(leaf, _NUMBERS):
-        return _whole(_words(leaf))
-    array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-    if _is_shared(array.sharding):
-        return array
-    return _whole(np.asarray(array))
+        return _words(leaf)
+    array = _data(leaf)
+    return None if _is_shared(array.sharding) else np.asarray(array)
+
+
+def _data(leaf: jax.Array) -> jax.Array:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
