@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from shardwise.job.quantity import Duration
+from shardwise.protocol.errors import JobError
 from shardwise_operator import __version__
 from shardwise_operator.config import Settings, read_key
 from shardwise_operator.controller import JobController
@@ -18,7 +19,7 @@ from shardwise_operator.logs import LogFormat, LogLevel, write_logs
 from shardwise_operator.observe.agents import Agents
 from shardwise_operator.observe.nodes import NodeWatch
 from shardwise_operator.observe.observe import Observer
-from shardwise_operator.observe.pod_defaults import read_pod_defaults
+from shardwise_operator.observe.pod_defaults import PodDefaults, read_pod_defaults
 from shardwise_operator.observe.poll import Poller
 from shardwise_operator.page.serve import JobsPages
 from shardwise_operator.render.names import OURS
@@ -105,7 +106,7 @@ def run(  # noqa: PLR0913  the options of the command
         managed_by=managed_by,
         poll_seconds=poll_seconds,
         tokens=read_key(key_file),
-        pod_defaults=read_pod_defaults(pod_defaults),
+        pod_defaults=_pod_defaults(pod_defaults),
         ttl_after_finished=_duration(ttl_after_finished),
         job_network_policies=job_network_policies,
         kueue=kueue,
@@ -160,6 +161,14 @@ def _checked(tracing_endpoint: str) -> str:
         return checked_endpoint(tracing_endpoint) if tracing_endpoint else ""
     except ValueError as error:
         raise SystemExit(f"--tracing-endpoint (tracing.endpoint in the chart): {error}") from error
+
+
+def _pod_defaults(text: str) -> PodDefaults:
+    """Return the defaults of pods; end the process if they are none."""
+    try:
+        return read_pod_defaults(text)
+    except JobError as error:
+        raise SystemExit(f"--pod-defaults (trainingPods in the chart): {error}") from error
 
 
 def _duration(ttl_after_finished: str) -> str | None:

@@ -116,6 +116,13 @@ def test_defaults_of_training_pods(helm: Helm) -> None:
     }
     assert defaults.user_of_namespace
     assert "--pod-defaults" not in str(operator_of(helm.render("shardwise")))
+    for wrong in (
+        'trainingPods={"tolerations":[{"operater":"Exists"}]}',
+        'trainingPods={"env":[]}',
+        'ttlAfterFinished="7days"',
+    ):
+        said = helm.refused("template", "x", CHARTS / "shardwise", JSON, wrong)
+        assert "/trainingPods/" in said or "/ttlAfterFinished" in said
 
 
 def test_classes_are_changed_by_values(helm: Helm) -> None:

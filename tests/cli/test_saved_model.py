@@ -2,9 +2,15 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 from tests.cli.conftest import MODEL, QUICKSTART, Command
+from tests.train.weights.test_transformers import write_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from shardwise.cli.saved_model import load_model
 from shardwise.job.load import load
@@ -29,6 +35,45 @@ def root(tmp_path_factory: pytest.TempPathFactory, process: Command) -> str:
 
 def _job(mesh: str) -> TrainingJob:
     return resolve(load(Path(QUICKSTART), [MODEL, MICROBATCHES, f"training.mesh={mesh}"]))
+
+
+def _published(name: str, folder: Path) -> dict[str, Any]:
+    """Write a recorded model with a tokenizer of ten words, and a text of them; return its weights."""
+    weights = write_model(name, folder / name)
+    words = ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog"]
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(["?", "</s>", *words])}, unk_token="?"))  # noqa: S106
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / name / "tokenizer.json"))
+    (folder / "text.txt").write_text(" ".join(words * 400))
+    return weights
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt-neox", "llama-tied-linear", "llama-yarn", "llama3"])
+def test_a_model_is_imported_and_exported_by_the_commands(name: str, command: Command, tmp_path: Path) -> None:
+    """Whatever its config says, the scaling of its positions included: every tensor comes back bit by bit."""
+    published = _published(name, tmp_path)
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    made = command("import", str(tmp_path / name), str(tmp_path / "run"), text)
+    assert made.code == 0, made.error
+
+    assert command("export", str(tmp_path / "run"), str(tmp_path / "again" / "model.safetensors")).code == 0
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert {tensor: array.tobytes() for tensor, array in again.items()} == {
+        tensor: array.tobytes() for tensor, array in published.items()
+    }
+
+
+def test_an_import_with_scaled_positions_trains(process: Command, command: Command, tmp_path: Path) -> None:
+    """The run of Llama 3's scaling is the one that the imported weights belong to."""
+    _published("llama3", tmp_path)
+    changes = ("data.train.0.paths=[text.txt]", "steps=1", "optimizer.schedule.warmupSteps=0")
+    words = [f"--set=training.{change}" for change in changes]
+    ended = process("import", "llama3", "run", "--set=hardware.topology=1x1", *words, folder=tmp_path)
+    assert ended.code == 0, ended.error
+
+    trained = process("run", "run/job.yaml", "--dir", "run", folder=tmp_path)
+    assert (trained.code, trained.error) == (0, "")
+    assert command("status", str(tmp_path / "run")).out.count("complete") == 1
 
 
 def test_split_sequences_and_layers_are_read_whole(root: str) -> None:

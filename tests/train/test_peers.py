@@ -1,9 +1,11 @@
 """shardwise.train.peers: messages between processes, by rank, and the name of one that sends none."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -53,16 +55,20 @@ os._exit(0)  # the other one never leaves, which JAX's own exit would wait for
 def test_messages_are_exchanged_and_a_silent_process_is_named() -> None:
     """Every process gets all texts of every exchange, and what rank 0 settles; rank 0 names one that stays silent.
 
-    Old texts are removed, and each process but the first makes two requests, however many processes there are.
+    Old texts are removed, and each process but the first makes two requests, however many processes there are. A proxy
+    for the way out, at which nobody listens here, is not asked.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
+    nobody = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    environment = {name: value for name, value in os.environ.items() if "no_" not in name} | nobody
+    start = partial(subprocess.Popen, stdout=subprocess.PIPE, text=True, env=environment)
     command = [sys.executable, "-c", SCRIPT]
     with (
-        subprocess.Popen([*command, "2", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as silent,
-        subprocess.Popen([*command, "1", port], stdout=subprocess.PIPE, text=True) as other,
-        subprocess.Popen([*command, "0", port], stdout=subprocess.PIPE, text=True) as first,
+        start([*command, "2", port], stdin=subprocess.PIPE) as silent,
+        start([*command, "1", port]) as other,
+        start([*command, "0", port]) as first,
     ):
         of_first, _ = first.communicate()
         of_other, _ = other.communicate()
@@ -102,6 +108,7 @@ def test_a_process_before_the_coordinator_does_not_ask_jax_yet(monkeypatch: pyte
 def test_all_but_the_coordinator_wait_for_it_first(monkeypatch: pytest.MonkeyPatch, rank: int, done: list[str]) -> None:
     """The coordinator joins at once, the others when its port is served."""
     did: list[str] = []
+    monkeypatch.setenv("no_grpc_proxy", "")  # as it was, afterwards
     monkeypatch.setattr(peers, "_wait_until_served", lambda *_: did.append("look"))
     monkeypatch.setattr("jax.distributed.initialize", lambda **_: did.append("join"))
     orders = Orders(

@@ -113,18 +113,23 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "given 5 bytes, expected a key of at least 32 random bytes" in ended.stderr
 
 
-def test_a_time_to_live_that_is_none_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "names", "words"),
+    [
+        ("--ttl-after-finished=soon", "--ttl-after-finished (ttlAfterFinished in the chart): ", "such as 90s"),
+        ('--pod-defaults={"labels": 1}', "--pod-defaults (trainingPods in the chart): ", "labels"),
+    ],
+)
+def test_a_wrong_option_is_refused(tmp_path: Path, given: str, names: str, words: str) -> None:
     """In words that name the option and the chart's value, before anything is asked of a cluster."""
     (tmp_path / "key").write_bytes(b"k" * 32)
     command = [sys.executable, "-m", "shardwise_operator", "run", "--trainer-image=none", f"--key-file={tmp_path}/key"]
 
-    ended = subprocess.run(
-        [*command, "--ttl-after-finished=soon"], check=False, capture_output=True, text=True, timeout=60
-    )
+    ended = subprocess.run([*command, given], check=False, capture_output=True, text=True, timeout=60)
 
     assert ended.returncode == 1
-    assert ended.stderr.startswith("--ttl-after-finished (ttlAfterFinished in the chart): ")
-    assert "a duration such as 90s" in ended.stderr
+    assert ended.stderr.startswith(names)
+    assert words in ended.stderr
 
 
 def test_an_endpoint_of_spans_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from shardwise.train.sampling import Sampling
 from shardwise.train.weights import place, read, write
 
 Weights = dict[str, NDArray[np.float32]]
-RECORDINGS = sorted(path.stem for path in (Path(__file__).parent / "hf").glob("*.npz"))
+HF = Path(__file__).parent / "hf"
+RECORDINGS = sorted(path.stem for path in HF.glob("*.npz"))
 FLOAT32_ROUNDING = 1e-5
 LAYOUTS = {"one device": (1, {}), "fsdp 2 x tensor 2": (4, {"tensor": 2})}
 
@@ -33,19 +34,24 @@ class Recording:
     greedy: NDArray[np.int64]
 
 
+def write_model(name: str, folder: Path) -> Weights:
+    """Write a recorded model as it is published, into a folder that is not there yet, and return its weights."""
+    described = json.loads((HF / f"{name}.json").read_text(encoding="utf-8"))
+    weights = drawn(described["shapes"], described["gains"])
+    folder.mkdir()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(described["config"]), encoding="utf-8")
+    return weights
+
+
 @pytest.fixture
 def recording(tmp_path: Path) -> Callable[[str], Recording]:
     """Makes a recorded model's folder."""
 
     def make(name: str) -> Recording:
-        source = Path(__file__).parent / "hf" / name
-        described = json.loads(source.with_suffix(".json").read_text(encoding="utf-8"))
-        folder, weights = tmp_path / name, drawn(described["shapes"], described["gains"])
-        folder.mkdir()
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(described["config"]), encoding="utf-8")
-        with np.load(source.with_suffix(".npz")) as arrays:
-            return Recording(folder, weights, arrays["tokens"], arrays["logits"], arrays["greedy"])
+        weights = write_model(name, tmp_path / name)
+        with np.load(HF / f"{name}.npz") as arrays:
+            return Recording(tmp_path / name, weights, arrays["tokens"], arrays["logits"], arrays["greedy"])
 
     return make
 

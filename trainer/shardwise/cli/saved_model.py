@@ -106,6 +106,10 @@ def save_weights(
 
 
 def _identity(config: GptConfig) -> dict[str, str | int | float | bool | None]:
-    free, section = weights.free_keys(config), weights.model_section(config)
-    known = without_younger_fields({f"{_MODEL}.{key}": value for key, value in section.items()})
-    return {path: value for path, value in known.items() if path.removeprefix(f"{_MODEL}.") not in free}
+    free = weights.free_keys(config)
+    flat: dict[str, str | int | float | bool | None] = {}
+    for key, value in weights.model_section(config).items():
+        # What has fields of its own is there field by field, as in the identity of a job.
+        parts = {f".{name}": part for name, part in value.items()} if isinstance(value, dict) else {"": value}
+        flat |= {f"{_MODEL}.{key}{name}": part for name, part in parts.items() if key not in free}
+    return without_younger_fields(flat)

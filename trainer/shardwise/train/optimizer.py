@@ -229,7 +229,7 @@ def muon_dimensions(axes: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers
 
 def state_bytes_of_a_weight(settings: Optimizer, params: str) -> int:
     """Return the bytes of a job's optimizer for each weight of a block's matrix, which is kept in this dtype."""
-    plain = settings.model_copy(update={"groups": ()})  # they change no size
+    plain = settings.model_copy(update={"groups": (), "schedule": Schedule(kind="constant")})  # they change no size
     rule = optimizer(plain, {"weight": ("embed", "mlp")}, steps=1, params=params)
     state = jax.eval_shape(rule.init, {"weight": jax.ShapeDtypeStruct((1, 1), jnp.float32)})
     return sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim == 2)

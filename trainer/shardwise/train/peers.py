@@ -6,6 +6,7 @@ a thread beside a step.
 """
 
 import json
+import os
 import socket
 import threading
 import time
@@ -68,6 +69,7 @@ class Peers:
         if orders.rank != WRITER:
             _wait_until_served(host, int(port), until)
         receive_with_low_priority()
+        _reach_without_proxy(host)
         try:
             jax.distributed.initialize(
                 coordinator_address=orders.coordinator,
@@ -148,6 +150,15 @@ class Peers:
                 f"{first_line(error)}"
             ) from error
         return text
+
+
+def _reach_without_proxy(host: str) -> None:
+    """Have this process connect to the coordinator itself, whatever proxy a platform names for the way out.
+
+    gRPC, by which JAX speaks to it, takes its own variable in the place of `no_proxy`.
+    """
+    known = os.environ.get("no_grpc_proxy", os.environ.get("no_proxy", ""))  # noqa: SIM112  gRPC's own names
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, (known, host)))  # noqa: SIM112
 
 
 def _wait_until_served(host: str, port: int, until: float) -> None:
