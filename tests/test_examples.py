@@ -170,7 +170,7 @@ def test_recovery_is_described() -> None:
     shown = [yaml.safe_load(body) for language, body in _FENCE.findall(_read("docs/job-file.md")) if language == "yaml"]
     defaults = json.loads(Recovery().model_dump_json(by_alias=True))
 
-    assert [job["spec"]["recovery"] for job in shown if "recovery" in job["spec"]] == [defaults]
+    assert [job["spec"]["recovery"] for job in shown if "recovery" in job.get("spec", {})] == [defaults]
 
 
 def test_demo_begins_anew(demo: ModuleType, tmp_path: Path) -> None:

@@ -184,10 +184,14 @@ class Job:
 
     @property
     def warnings(self) -> list[str]:
-        """What the cluster has warned of about the job and its pods, oldest first."""
+        """What the cluster has warned of about the job and its pods, oldest first, but for a claim that is not bound yet.
+
+        The claim is the test's own, and is bound when its first pod comes.
+        """
         path = f"/api/v1/namespaces/{self._namespace}/events?fieldSelector=type=Warning"
         told = self._client.request("GET", path)["items"]
         mine = [event for event in told if event["involvedObject"]["name"].startswith(self.name)]
+        mine = [event for event in mine if "unbound immediate PersistentVolumeClaims" not in event["message"]]
         return [f"{event['involvedObject']['name']}: {event['reason']}: {event['message']}" for event in mine]
 
     def inside(self, pod: str, script: str, *words: str) -> str:
