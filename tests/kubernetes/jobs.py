@@ -184,7 +184,7 @@ class Job:
 
     @property
     def warnings(self) -> list[str]:
-        """What the cluster has warned of about the job and its pods, oldest first, but for a claim that is not bound yet.
+        """What the cluster has warned of about the job and its pods, oldest first, but for a claim not bound yet.
 
         The claim is the test's own, and is bound when its first pod comes.
         """
