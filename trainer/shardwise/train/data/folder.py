@@ -125,9 +125,9 @@ class Folder:
 
 
 def _rename(made: Path, path: Path) -> None:
-    with made.open("rb") as handle:
-        os.fsync(handle.fileno())
     try:
+        with made.open("rb") as handle:
+            os.fsync(handle.fileno())
         made.replace(path)
     except FileNotFoundError:
         # Another writer has found everything whole, with this file, and cleared up.
