@@ -23,6 +23,8 @@ from shardwise.protocol.program import Place
 from shardwise.protocol.storage import first_line
 from shardwise.train.jax_private import key_value_store, receive_with_low_priority
 
+_PROXIES = frozenset({"grpc_proxy", "https_proxy", "http_proxy"})
+
 Settle = Callable[[list[str]], str]
 """A function from the texts of all processes, by rank, to the result they share."""
 
@@ -157,6 +159,8 @@ def _reach_without_proxy(host: str) -> None:
 
     gRPC, by which JAX speaks to it, takes its own variable in the place of `no_proxy`.
     """
+    if not any(name.lower() in _PROXIES for name in os.environ):
+        return
     known = os.environ.get("no_grpc_proxy", os.environ.get("no_proxy", ""))  # noqa: SIM112  gRPC's own names
     os.environ["no_grpc_proxy"] = ",".join(filter(None, (known, host)))  # noqa: SIM112
 
