@@ -28,6 +28,8 @@ print(json.dumps({
     "installers": [name for name in ("pip", "uv", "setuptools", "hatchling") if importlib.util.find_spec(name)],
     "writable": [str(path) for path in (packages, packages.parent, pathlib.Path.cwd()) if os.access(path, os.W_OK)],
     "uncompiled": sum(not pathlib.Path(importlib.util.cache_from_source(str(path))).exists() for path in sources),
+    "stale": subprocess.run([sys.executable, "-v", "-c", "import asyncio, json, ssl"], check=True, capture_output=True,
+                            text=True).stderr.count("bytecode is stale"),
     "here": sorted(path.name for path in pathlib.Path.cwd().iterdir() if path.is_file()),
     "needless": [name for name in absent if importlib.util.find_spec(name)],
     "printed": [subprocess.run(command, check=True, capture_output=True, text=True).stdout for command in commands],
@@ -102,7 +104,7 @@ def restricted(cluster: Cluster, cluster_namespace: str) -> str:
     return cluster_namespace
 
 
-BARE = {"user": 10001, "installers": [], "writable": [], "uncompiled": 0, "needless": []}
+BARE = {"user": 10001, "installers": [], "writable": [], "uncompiled": 0, "stale": 0, "needless": []}
 
 
 def test_the_operator_starts_and_holds_no_more_than_it_needs(cluster: Cluster, restricted: str) -> None:
