@@ -33,6 +33,19 @@ except jax.errors.JaxRuntimeError:
     print("delete", flush=True)
 """
 
+RECEIVER = """
+import os
+import sys
+import jax
+from shardwise.train.jax_private import receive_with_low_priority
+receive_with_low_priority()
+jax.distributed.initialize(sys.argv[1], num_processes=1, process_id=0, cluster_detection_method="deactivate")
+jax.devices()
+threads = [int(thread) for thread in os.listdir("/proc/self/task")]
+print(*(os.getpriority(os.PRIO_PROCESS, thread) for thread in threads if os.getpriority(os.PRIO_PROCESS, thread)))
+print(os.getpriority(os.PRIO_PROCESS, os.getpid()))
+"""
+
 BROKEN = {
     "import": "JAX no longer has the module `jax._src.distributed`",
     "client": "`jax._src.distributed.global_state.client` is no longer a key-value store with its three methods",
@@ -57,17 +70,31 @@ def test_the_backward_pass_of_the_splash_kernel() -> None:
 
 def test_the_key_value_store_of_the_coordination_service() -> None:
     """It can be reached, stores text, and deletes a key with all below it; otherwise the message names what broke."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, "-c", SCRIPT, address]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = _alone(SCRIPT)
 
     passed = done.stdout.split()
     broken = [text for step, text in BROKEN.items() if step not in passed]
     assert not broken, (
         f"with JAX {jax.__version__} {broken[0]}. Mend trainer/shardwise/train/jax_private.py; its docstring names the "
         f"public alternative.\n{done.stderr}"
+    )
+
+
+def _alone(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of one process that has the address of its own coordinator as its argument."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    return subprocess.run([sys.executable, "-c", script, address], check=False, capture_output=True, text=True)
+
+
+def test_what_receives_from_other_processes_leaves_the_processor_to_those_who_compute() -> None:
+    """One thread of a process, by which gloo polls, has the lowest priority; those that compute keep theirs."""
+    done = _alone(RECEIVER)
+
+    assert done.stdout.splitlines() == ["19", "0"], (
+        f"with JAX {jax.__version__} no thread, or another one, begins in `_jax.make_gloo_tcp_collectives`: mend "
+        f"trainer/shardwise/train/jax_private.py\n{done.stderr}"
     )
 
 

@@ -16,23 +16,30 @@ which the kernel's own gradient would take. The public alternative calls the ker
 nothing promises. The order of its collectives is put back there (docs/decisions/0049-order-of-kept-programs.md). The
 public alternative is to compile at each start: 22 s instead of 0.6 s for the tiny preset on two hosts.
 
+`_jax.make_gloo_tcp_collectives` starts the thread in which a process receives what other processes on CPUs send to it.
+There is no name for that thread, and no option for its priority (docs/decisions/0051-receivers.md).
+
 When an upgrade breaks something here, `tests/train/test_jax_private.py` and `test_kept_order.py` say what.
 """
 
+import os
 import re
 from functools import wraps
 from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 from jax._src import distributed
 from jax.extend.mlir import ir
 from jax.stages import Lowered
-from jaxlib import xla_client
+from jaxlib import _jax, xla_client
 
 from shardwise.train.kept_order import in_order
 
 Array = jax.Array
+_TASKS = Path("/proc/self/task")  # Linux alone has priorities of threads
+_LOWEST_PRIORITY = 19
 
 
 class KeyValueStore(Protocol):
@@ -83,6 +90,27 @@ def load_in_order() -> None:
         return load(client, ordered, *arguments, **options)
 
     xla_client.Client.deserialize_executable = load_ordered
+
+
+def receive_with_low_priority() -> None:
+    """Have the threads that receive from other processes on CPUs run when nothing else wants the processor.
+
+    gloo's thread polls without a pause as long as something has come that its process does not ask for yet. Until then
+    it would take half a processor from those who compute.
+    """
+    make = _jax.make_gloo_tcp_collectives
+    if hasattr(make, "__wrapped__") or not _TASKS.is_dir():
+        return
+
+    @wraps(make)
+    def make_with_low_priority(*arguments: Any, **options: Any) -> Any:
+        before = {*_TASKS.iterdir()}
+        made = make(*arguments, **options)
+        for thread in {*_TASKS.iterdir()} - before:
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), _LOWEST_PRIORITY)
+        return made
+
+    _jax.make_gloo_tcp_collectives = make_with_low_priority
 
 
 def splash_gradients(

@@ -21,7 +21,7 @@ from shardwise.protocol.errors import PeerError
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.program import Place
 from shardwise.protocol.storage import first_line
-from shardwise.train.jax_private import key_value_store
+from shardwise.train.jax_private import key_value_store, receive_with_low_priority
 
 _PROXIES = frozenset({"grpc_proxy", "https_proxy", "http_proxy"})
 
@@ -70,6 +70,7 @@ class Peers:
         until = time.monotonic() + limit_seconds
         if orders.rank != WRITER:
             _wait_until_served(host, int(port), until)
+        receive_with_low_priority()
         _reach_without_proxy(host)
         try:
             jax.distributed.initialize(
