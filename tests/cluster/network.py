@@ -36,6 +36,7 @@ table ip shardwise {{
 """
 
 
+_BRIDGE_MAC = "02:00:0a:f4:00:01"  # of local administration
 _POLICIES = "policies"
 _ACCEPTS = (
     *(
@@ -50,7 +51,9 @@ _ACCEPTS = (
 
 def make(nodes: list[str]) -> None:
     """Make the bridge, its addresses and the table."""
-    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    # Without one of its own a bridge has the lowest of its ports' addresses. It would be another one whenever that port
+    # goes with its pod, and the other pods would send to the old one until their neighbour tables are stale.
+    run("ip", "link", "add", BRIDGE, "address", _BRIDGE_MAC, "type", "bridge")
     for address in (CONTROL_PLANE, *map(node_address, nodes)):
         run("ip", "address", "add", f"{address}/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
