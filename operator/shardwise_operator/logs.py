@@ -44,4 +44,3 @@ def write_logs(level: LogLevel, form: LogFormat) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines() if form == LogFormat.JSON else logging.Formatter(_TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the poller itself logs what does not answer

@@ -10,7 +10,6 @@ later commit of an older attempt is refused.
 import fcntl
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from shardwise.protocol.contract import LOCK, LOGS
 from shardwise.protocol.errors import RunDirectoryError, StorageError
+from shardwise.protocol.file_lock import lock_within
 from shardwise.protocol.storage import in_words
 
 ATTEMPT_FILE = ".attempt"
@@ -26,7 +26,6 @@ _LENGTH = 64  # bytes, more than any content
 COMMIT_WITHIN_SECONDS = 180.0
 """A commit takes one small write; NFS keeps the lock of a machine that died for 90 s."""
 _TELL_SECONDS = 2.0
-_LOOK_SECONDS = 0.05
 
 
 @contextmanager
@@ -87,23 +86,13 @@ def next_attempt(path: Path, tell: Callable[[str], None] = lambda _: None) -> in
 
 def _wait_for_commit(handle: int, path: Path, tell: Callable[[str], None]) -> None:
     """Lock the file of the attempts alone."""
-    since, told = time.monotonic(), False
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waited = time.monotonic() - since
-        else:
-            return
-        if waited > COMMIT_WITHIN_SECONDS:
-            raise StorageError(
-                f"{path / ATTEMPT_FILE}: a process of an earlier start has held its lock for {waited:.0f} s: its "
-                "commit hangs in the storage, and no start may count before it has ended"
-            )
-        if waited > _TELL_SECONDS and not told:
-            tell(f"waiting for a process of an earlier start, which is at its commit and holds {path / ATTEMPT_FILE}")
-            told = True
-        time.sleep(_LOOK_SECONDS)
+    file = path / ATTEMPT_FILE
+    waiting = f"waiting for a process of an earlier start, which is at its commit and holds {file}"
+    if not lock_within(handle, seconds=COMMIT_WITHIN_SECONDS, tell_after=_TELL_SECONDS, tell=lambda: tell(waiting)):
+        raise StorageError(
+            f"{file}: a process of an earlier start has held its lock for {COMMIT_WITHIN_SECONDS:.0f} s: its "
+            "commit hangs in the storage, and no start may count before it has ended"
+        )
 
 
 def _counted_earlier(path: Path) -> int:

@@ -12,7 +12,6 @@ A kept program is a pickle, which can run code when it is loaded. On a laptop on
 which only its pods have, and is unpickled only after its seal has been verified.
 """
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -23,10 +22,9 @@ import secrets
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +36,7 @@ from jax.stages import Compiled, Lowered
 import shardwise
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE, cache_directory
+from shardwise.protocol.file_lock import lock_within
 from shardwise.train.bad_steps import Judge
 from shardwise.train.config import GptConfig
 from shardwise.train.devices import simulated
@@ -51,7 +50,6 @@ _KEEP = 64
 _LOCK_SECONDS = 1800.0
 """More than simulated hosts ever compile for: whoever holds the lock so long hangs, as in a file system."""
 _TELL_SECONDS = 60.0
-_LOOK_SECONDS = 0.05
 _SEAL = "sha256"
 _SEAL_BYTES = 32
 
@@ -117,23 +115,18 @@ def _locked(lock: Path) -> Iterator[None]:
 
 def _lock(file: IO[str], lock: Path) -> bool:
     """Wait for the lock; return False if who has it does not end its work: then every process compiles its own."""
-    since, told = time.monotonic(), False
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waited = time.monotonic() - since
-        except OSError:  # a volume without locks
-            return True
-        else:
-            return True
-        if waited > _LOCK_SECONDS:
-            print(f"{lock}: held for {waited:.0f} s; compiling without it", file=sys.stderr)  # noqa: T201  the process's log
-            return False
-        if waited > _TELL_SECONDS and not told:
-            print(f"{lock}: waiting for the process that compiles this program", file=sys.stderr)  # noqa: T201
-            told = True
-        time.sleep(_LOOK_SECONDS)
+
+    def tell(words: str) -> None:
+        print(f"{lock}: {words}", file=sys.stderr)  # noqa: T201  the process's log
+
+    waiting = partial(tell, "waiting for the process that compiles this program")
+    try:
+        had = lock_within(file.fileno(), seconds=_LOCK_SECONDS, tell_after=_TELL_SECONDS, tell=waiting)
+    except OSError:  # a volume without locks
+        return True
+    if not had:
+        tell(f"held for {_LOCK_SECONDS:.0f} s; compiling without it")
+    return had
 
 
 def _root_and_key(rank: int | None) -> tuple[Path, bytes]:
