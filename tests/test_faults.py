@@ -144,6 +144,25 @@ def test_a_row_says_what_was_measured() -> None:
     assert "- rain" in text
 
 
+def test_a_row_that_is_not_measured_here_keeps_its_line() -> None:
+    """A part that is measured again takes its rows' places; the others stay, with how they were measured."""
+    rows = (row("one", "start", "step"), row("two", "step"), row("three", "step"))
+    result = {"outcome": vars(OUTCOME), "machine": MACHINE, "seconds": 60.0}
+    first = page.text(rows, {page.key(rows[0], "start"): result, page.key(rows[0], "step"): result}, ["rain"])
+    other = {**result, "outcome": vars(OUTCOME) | {"steps_lost": 7}, "machine": MACHINE | {"cores": 64}}
+    again = page.text(rows, {page.key(rows[0], "step"): other, page.key(rows[1], "step"): other}, ["rain"], first)
+
+    lines = {line[: line.index("|", 8)]: line for line in again.splitlines() if line.startswith("| ")}
+    assert " 2 | 1.2" in lines["| one | start "]
+    assert " 7 | 1.2" in lines["| one | step "]
+    assert " 7 | 1.2" in lines["| two | step "]
+    assert "three" not in again
+    assert "\n2 runs, 2 minutes, on 2026-01-01: 64 cores" in again
+    assert "\n1 rows are of earlier runs: 2 runs, 2 minutes, on 2026-01-01: 2 cores" in again
+    assert page.measured(again, rows) == {"local: one, start", "local: one, step", "local: two, step"}
+    assert page.text(rows, {}, ["rain"], page.DOCUMENT.read_text()).count("\n| ") == 0
+
+
 def test_every_fault_and_phase_is_there_once() -> None:
     """A result is kept by place, fault and phase."""
     counted = Counter(page.key(one, phase) for one in ROWS for phase in one.phases)

@@ -1,7 +1,7 @@
 """`make chaos`: faults that are put to runs and jobs, and what became of each.
 
 One fault in one phase is one run. Its result is kept in runs/chaos.json, beside those that were measured before, so
-that a part can be measured again; with --write, docs/faults.md is made of them all.
+that a part can be measured again. With --write they take their rows' places in docs/faults.md.
 """
 
 import json
@@ -33,17 +33,17 @@ def chaos(
     only: Annotated[list[str] | None, typer.Option(help="A fault, as the table names it; may be given again.")] = None,
     place: Annotated[list[str] | None, typer.Option(help="local, cluster or control plane.")] = None,
     phase: Annotated[list[str] | None, typer.Option(help="A phase of the faults that have it.")] = None,
-    missing: Annotated[bool, typer.Option("--missing", help="Only what has no good result yet.")] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Only what neither runs/ nor the page has yet.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Write docs/faults.md.")] = False,
 ) -> None:
     """Put each fault to a run in each of its phases; a promise that is broken is told, and ends it badly at the end."""
-    results = _kept()
+    results, there = _kept(), page.measured(page.DOCUMENT.read_text(encoding="utf-8"), ROWS) if missing else set()
     runs = [
         (row, one)
         for row in ROWS
         for one in row.phases
         if _fits(row.fault, only) and _fits(row.place, place) and _fits(one, phase)
-        if not (missing and "outcome" in results.get(page.key(row, one), {}))
+        if not (missing and (page.key(row, one) in there or "outcome" in results.get(page.key(row, one), {})))
     ]
     if not runs and not write:
         raise ChosenError("no row of the table has this fault, place and phase, or all have been measured")
@@ -56,7 +56,8 @@ def chaos(
         failed += "failed" in result
         print(f"[{number}/{len(runs)}] {page.key(row, one)}: {page.said(result)}", flush=True)
     if write:
-        page.DOCUMENT.write_text(page.text(ROWS, results, NOT_SHOWN), encoding="utf-8")
+        before = page.DOCUMENT.read_text(encoding="utf-8")
+        page.DOCUMENT.write_text(page.text(ROWS, results, NOT_SHOWN, before), encoding="utf-8")
     if failed:
         raise SystemExit(f"{failed} of {len(runs)} faults did not end as they must")
 

@@ -1,6 +1,8 @@
-"""docs/faults.md, from the results of `__main__.py`. It measures nothing."""
+"""docs/faults.md, from the results of `__main__.py` and the page as it was. It measures nothing."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from benchmarks import notes
@@ -19,6 +21,7 @@ COLUMNS = (
     "bits equal",
     "note",
 )
+_EARLIER = "rows are of earlier runs:"
 Results = Mapping[str, Mapping[str, Any]]
 """By `key`: "outcome", as a dict, or in words what has "failed", or why it is "notShown"; "machine" and "seconds"."""
 
@@ -46,12 +49,18 @@ def key(row: Row, phase: str) -> str:
     return f"{row.place}: {row.fault}, {phase}"
 
 
-def text(rows: Iterable[Row], results: Results, not_shown: Iterable[str]) -> str:
-    """The page; a row without a result is left out."""
-    known = [(row, phase) for row in rows for phase in row.phases if key(row, phase) in results]
-    tables = [line for place in get_args(Place) for line in _table(place, known, results)]
+def text(rows: Iterable[Row], results: Results, not_shown: Iterable[str], before: str = "") -> str:
+    """The page; what has no result keeps its line of the page `before`, and is left out where it had none."""
+    rows, kept = list(rows), _kept(before)
+    tables = [line for place in get_args(Place) for line in _table(place, rows, results, kept[place])]
     gaps = ["## What could not be shown\n", *(f"- {one}" for one in not_shown)]
     return "\n".join([_OPENING, f"{notes.paragraph(_LEGEND)}\n", *tables, *gaps, ""])
+
+
+def measured(page: str, rows: Iterable[Row]) -> set[str]:
+    """The keys of the rows that a page has."""
+    kept = _kept(page)
+    return {key(row, phase) for row in rows for phase in row.phases if _name(row, phase) in kept[row.place].lines}
 
 
 def said(result: Mapping[str, Any]) -> str:
@@ -60,15 +69,52 @@ def said(result: Mapping[str, Any]) -> str:
     return f"{cells} ({result['seconds']:.0f} s)"
 
 
-def _table(place: Place, known: Sequence[tuple[Row, str]], results: Results) -> Iterator[str]:
-    here = [(row, phase) for row, phase in known if row.place == place]
-    if here:
-        of_place = [results[key(row, phase)] for row, phase in here]
-        rows = [[row.fault, phase, *_cells(result)] for (row, phase), result in zip(here, of_place, strict=True)]
-        lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+def _table(place: Place, rows: Sequence[Row], results: Results, kept: "_Kept") -> Iterator[str]:
+    measured, old, lines = [], 0, []
+    here = [(row, phase) for row in rows if row.place == place for phase in row.phases]
+    for row, phase in here:
+        name = _name(row, phase)
+        if (result := results.get(key(row, phase))) is not None:
+            measured.append(result)
+            lines.append(f"{name} {' | '.join(_cells(result))} |")
+        elif name in kept.lines:
+            old += 1
+            lines.append(kept.lines[name])
+    if lines:
         yield f"## {_PLACES[place]}\n"
-        yield from (f"| {' | '.join(line)} |" for line in lines)
-        yield f"\n{_machines(of_place)}\n"
+        yield from (f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS)))
+        yield from lines
+        if measured:
+            yield f"\n{_machines(measured)}"
+        if old:
+            yield f"\n{old} {_EARLIER} {' '.join(kept.measured)}"
+        yield ""
+
+
+def _name(row: Row, phase: str) -> str:
+    return f"| {row.fault} | {phase} |"
+
+
+@dataclass
+class _Kept:
+    """Of a table of the page as it was: its lines by fault and phase, and how they were measured."""
+
+    lines: dict[str, str] = field(default_factory=dict)
+    measured: list[str] = field(default_factory=list)
+
+
+def _kept(page: str) -> dict[str, _Kept]:
+    """The tables of a page, by place."""
+    places: dict[str, _Kept] = {place: _Kept() for place in _PLACES}
+    titles = {f"## {title}": places[place] for place, title in _PLACES.items()}
+    here = _Kept()
+    for line in page.splitlines():
+        here = titles.get(line, here)
+        if name := re.match(r"\| [^|]+ \| [^|]+ \|", line):
+            here.lines[name[0]] = line
+        elif measured := re.match(rf"(?:\d+ {_EARLIER} )?(\d+ runs, .*)", line):
+            here.measured.append(measured[1])
+    return places
 
 
 def _cells(result: Mapping[str, Any]) -> list[str]:
