@@ -43,7 +43,8 @@ def host(number: int) -> dict[str, Any]:
 METRICS = [
     started(0, 0),
     *(step(number) for number in range(1, 7)),
-    {"event": "evaluated", "step": 4, "heldOutLoss": 4.5, "heldOutAccuracy": 0.1},
+    {"event": "evaluated", "step": 2, "heldOutLoss": 4.8, "heldOutAccuracy": 0.1},  # of an older release
+    {"event": "evaluated", "step": 4, "evaluatedAt": BEGAN + 18, "evaluationSeconds": 3.0, "heldOutLoss": 4.5},
     saved(4, BEGAN + 20),
     started(4, 1),
     step(5, 50.0),

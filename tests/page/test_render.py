@@ -115,8 +115,11 @@ def test_browser_says_what_a_run_has_not_recorded(browser: Browser, tmp_path: Pa
         assert text in shown
 
 
-def test_saves_and_host_times_are_drawn_over_time(browser: Browser, tmp_path: Path) -> None:
-    """A save has its length at its time of day, and a host's step time of each attempt is a point of a small line."""
+def test_saves_evaluations_and_host_times_are_drawn_over_time(browser: Browser, tmp_path: Path) -> None:
+    """Saves and evaluations have their length at their time of day.
+
+    A host's step time of each attempt is a point of a small line.
+    """
     document = gather(make_run(tmp_path / "run"), status="complete")
     first, last = document.attempts
     slower = [host.model_copy(update={"step_seconds": 1.0}) for host in first.hosts[:1]]
@@ -124,12 +127,15 @@ def test_saves_and_host_times_are_drawn_over_time(browser: Browser, tmp_path: Pa
     place = """
     const gantt = document.querySelector("[data-attempts]"), box = (part) => part.getBBox();
     const save = box(gantt.querySelector(".saving")), line = box(gantt.querySelector(".saved"));
+    const evaluations = [...gantt.querySelectorAll(".evaluation")].map(box);
     const steps = [...gantt.querySelectorAll("rect")].filter((part) => /attempt 0: steps/.test(part.textContent))[0];
-    document.body.dataset.told = [Math.abs(save.x + save.width - line.x) < 0.5,
-      (save.width / (box(steps).width / STEPS)).toFixed(2)].join(" ");
+    const second = box(steps).width / STEPS, shown = (width) => (width / second).toFixed(2);
+    document.body.dataset.told = [Math.abs(save.x + save.width - line.x) < 0.5, shown(save.width),
+      evaluations.map((one) => `${shown(one.x - box(steps).x)}+${shown(one.width)}`)].join(" ");
     """.replace("STEPS", "10")  # from its first step to the save, 10 s later, from which the next attempt went on
     shown = browser.shown(with_script(render(document), place))
-    assert re.findall(r'data-told="(.*?)"', shown) == ["true 1.50"]
+    assert re.findall(r'data-told="(.*?)"', shown) == ["true 1.50 5.00+3.00"]
+    assert "evaluation after step 4, 3.00 s" in shown
     assert "step 4 written in 1.50 s; training waited 250 ms" in shown
     assert re.findall(r'aria-label="Step time: (.*?)"', shown) == ["attempt 0 500 ms, attempt 1 1.00 s"]
 

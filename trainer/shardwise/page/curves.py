@@ -4,12 +4,13 @@ import json
 import math
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from shardwise.page.document import Series
+from shardwise.page.document import Evaluation, Series
 from shardwise.protocol.eta import RECENT_STEPS
 from shardwise.protocol.evaluated import by_name
 
@@ -17,7 +18,7 @@ NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm")
 HELD_OUT = "heldOutLoss"
 SET_LOSS = "/loss"
 """Ends the name of the curve of an evaluation set's losses."""
-MOST_POINTS = 2000
+MOST_POINTS, MOST_EVALUATIONS = 2000, 1000
 _DIGITS = 6
 
 
@@ -45,13 +46,14 @@ class Curve:
 
 
 class Metrics:
-    """metrics.jsonl so far: a curve by name, and every event but the evaluations, in the order of the file."""
+    """metrics.jsonl so far: a curve by name, the last evaluations, and every other event in the order of the file."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; one that does not exist yet has no steps."""
         self._path, self._offset = path, 0
         self.curves = {name: Curve() for name in (*NAMES, HELD_OUT)}
         self.events: list[dict[str, Any]] = []
+        self.evaluations = deque[Evaluation](maxlen=MOST_EVALUATIONS)
         self.last_step = 0
         self.read()
 
@@ -69,6 +71,7 @@ class Metrics:
             for name in NAMES:
                 self._add(name, step, record.get(name))
         elif event == "evaluated":
+            self.evaluations.append(Evaluation.model_validate(record))
             for name, value in by_name(record).items():
                 if name == HELD_OUT or name.endswith(SET_LOSS):
                     self._add(name, step, value)

@@ -77,6 +77,14 @@ class Save(Message):
     kept: bool | None = None
 
 
+class Evaluation(Message):
+    """When an evaluation after a step was over and how long it took; None in a record of an older release."""
+
+    step: int
+    evaluated_at: float | None = None
+    evaluation_seconds: float | None = None
+
+
 class MemoryRow(Message):
     """What each of `count` devices that are alike holds, in bytes; `devices` names the first of them."""
 
@@ -133,6 +141,7 @@ class PageDocument(Message):
     notices: list[Notice] = Field(default_factory=list)
     notices_left_out: int = 0
     checkpoint_root: str = ""
+    evaluations: list[Evaluation] = Field(default_factory=list)
     saves: list[Save] = Field(default_factory=list)
     saves_left_out: int = 0
     mesh: dict[str, int] = Field(default_factory=dict)

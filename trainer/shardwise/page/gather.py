@@ -88,6 +88,7 @@ def gather(
         attempts=timeline.shown(),
         slow=timeline.slow,
         **_notices(timeline, metrics),
+        evaluations=list(metrics.evaluations),
         checkpoint_root=root,
         **_saves(metrics, checkpoints(root)),
         mesh=starts[-1].get("mesh", {}) if starts else {},

@@ -237,10 +237,11 @@ class Loop:
         """Report means over the first batches of each set, weighted by tokens; one program evaluates them all."""
         if self._start.evaluation is None:
             return
+        began = time.perf_counter()
         with self._phases.entered(Phase.EVALUATE):
             model = Evaluator(self._start.evaluation, self._state["params"], self._loader, self._phases.beat)
             means = {one.name: model.means(one)._asdict() for one in self._start.evaluated}
-        self._report.evaluated(number, as_record(means))
+        self._report.evaluated(number, as_record(means), time.perf_counter() - began)
 
     def _save(self, number: int) -> None:
         self._saves.save(number, self._state, self._judge.losses)

@@ -33,8 +33,8 @@ class Report:
     def step(self, number: int, record: Mapping[str, float]) -> None:
         """Take the numbers of a complete step."""
 
-    def evaluated(self, number: int, record: Mapping[str, Any]) -> None:
-        """Take the results of an evaluation (`shardwise.protocol.evaluated`)."""
+    def evaluated(self, number: int, record: Mapping[str, Any], seconds: float) -> None:
+        """Take the results of an evaluation (`shardwise.protocol.evaluated`) that took so long and is over."""
 
     def saved(self, ticket: SaveTicket) -> None:
         """Take a committed checkpoint, from the thread that wrote it."""
@@ -67,9 +67,10 @@ class RunReport(Report):
         for tracker in self._others:
             tracker.step(number, record)
 
-    def evaluated(self, number: int, record: Mapping[str, Any]) -> None:
+    def evaluated(self, number: int, record: Mapping[str, Any], seconds: float) -> None:
         """Write an evaluation everywhere."""
-        self._log.write({"event": "evaluated", "step": number, **record})
+        when = {"evaluatedAt": round(time.time(), 3), "evaluationSeconds": round(seconds, 3)}
+        self._log.write({"event": "evaluated", "step": number, **when, **record})
         self._view.evaluated(record)
         for tracker in self._others:
             tracker.step(number, {name: value for name, value in by_name(record).items() if value is not None})
