@@ -222,7 +222,7 @@ def test_the_bytes_of_a_weight_are_those_of_the_state(make_program: MakeProgram,
     assert state_bytes_of_a_weight(program.training.optimizer, params) * weights == num_bytes > 0
 
 
-@pytest.mark.parametrize("kind", ["constant", "cosine", "linear", "warmup-stable-decay"])
+@pytest.mark.parametrize("kind", ["constant", "cosine", "linear", "warmup-stable-decay, decaySteps: 5"])
 def test_a_schedule_changes_no_bytes_of_a_weight(make_program: MakeProgram, kind: str) -> None:
     """Nor does it stop the count, which knows nothing of the job's steps: a warm-up may be longer than what it asks."""
     program = make_program(f"optimizer.schedule={{kind: {kind}, warmupSteps: 5}}", num_devices=1)
