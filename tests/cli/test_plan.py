@@ -49,6 +49,8 @@ def test_a_search_ranks_layouts_and_writes_the_best(tmp_path: Path) -> None:
     done = _plan(tmp_path, "--search", "--write", "--json")
 
     assert done.returncode == ExitCode.OK, done.stderr
+    said = ["loading JAX and the compilers", "looking for layouts that fit the devices"]
+    assert done.stderr.splitlines()[:2] == said
     layouts = json.loads(done.stdout)["layouts"]
     assert 1 < len(layouts) == done.stderr.count("compiling") <= 8
     seconds = [layout["seconds"] for layout in layouts]
@@ -75,6 +77,15 @@ def test_the_figures_belong_together(tmp_path: Path) -> None:
     assert memory["limit"] == plan["limitBytes"] == 2**30
     assert 1.2 < plan["flops"]["program"] / plan["flops"]["model"] < 1.5
     assert plan["wire"]["tensor"]["bytes"] >= 0.99 * plan["wire"]["tensor"]["least"] > 0
+
+
+@pytest.mark.parametrize("fsdp", ["false", "true"])
+def test_data_moves_no_less_than_the_least(fsdp: str, tmp_path: Path) -> None:
+    """Also where tensor splits a table of positions, of whose gradient a device has its own part alone."""
+    words = [f"--set=training.mesh={{tensor: 2, fsdp: {fsdp}}}", "--set=training.batch.microbatches=1"]
+    data = json.loads(_plan(tmp_path, "--json", *words).stdout)["wire"]["data"]
+
+    assert data["bytes"] >= data["least"] > 0
 
 
 def test_a_pipeline_says_how_long_its_stages_idle(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """shardwise.cli.saved_model: the weights of a run, for what reads them."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 from tests.cli.conftest import MODEL, QUICKSTART, Command
 from tests.train.weights.test_transformers import write_model
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
 
 from shardwise.cli.saved_model import load_model
 from shardwise.job.load import load
@@ -18,6 +20,8 @@ from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.train.generate import generate
 from shardwise.train.sampling import Sampling
+from shardwise.train.weights.reading import CONFIG_FILE
+from shardwise.train.weights.tokenizer_files import GENERATION_FILE
 
 MICROBATCHES = "training.batch.microbatches=2"
 
@@ -61,6 +65,34 @@ def test_a_model_is_imported_and_exported_by_the_commands(name: str, command: Co
     assert {tensor: array.tobytes() for tensor, array in again.items()} == {
         tensor: array.tobytes() for tensor, array in published.items()
     }
+
+
+def test_an_export_keeps_what_the_imported_model_could_do(command: Command, tmp_path: Path) -> None:
+    """Trained on shorter conversations it has as many positions as before, and ends its texts with the same tokens."""
+    _published("llama3", tmp_path)
+    folder = tmp_path / "llama3"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    names = ["<bos>", "<|eot_id|>", "<|eom_id|>", "<|start_header_id|>", "<|end_header_id|>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    begin, answer_end, other_end, end = (tokenizer.token_to_id(name) for name in (*names[:3], "</s>"))
+    tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", begin)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    generation = {"bos_token_id": begin, "eos_token_id": [end, other_end], "temperature": 0.6}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    (tmp_path / "chats.jsonl").write_text("")
+    changes = ("model.seqLen=12", f"data.train.0.paths=[{tmp_path}/chats.jsonl]", "data.train.0.chatTemplate=llama3")
+    words = [f"--set=training.{change}" for change in (*changes, "data.attendAcross=document")]
+    made = command("import", str(folder), str(tmp_path / "run"), *words)
+    assert made.code == 0, made.error
+
+    ended = command("export", str(tmp_path / "run"), str(tmp_path / "again" / "model.safetensors"))
+    assert ended.code == 0, ended.error
+    config, written = (json.loads((tmp_path / "again" / name).read_text()) for name in (CONFIG_FILE, GENERATION_FILE))
+    assert config["max_position_embeddings"] == 24
+    for file in (config, written):
+        assert (file["bos_token_id"], file["eos_token_id"]) == (begin, [end, answer_end, other_end])
+    assert written["temperature"] == 0.6
 
 
 def test_an_import_with_scaled_positions_trains(process: Command, command: Command, tmp_path: Path) -> None:

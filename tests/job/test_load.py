@@ -352,7 +352,7 @@ def test_sequences_that_do_not_split_are_refused(words: str, path: str, expected
     [
         ("mesh={pipeline: 8, tensor: 2}", "mesh.pipeline", "divides 4 devices of a replica with tensor 2: 1, 2, 4"),
         ("mesh={pipeline: 4, context: 4}", "mesh.pipeline", "divides 2 devices of a replica with context 4: 1, 2"),
-        ("mesh.pipeline=4, model.layers=6", "mesh.pipeline", "a size that divides 6 layers: 1, 2, 3, 6"),
+        ("mesh.pipeline=4, model.layers=6", "mesh.pipeline", "divides 6 layers and fits the rest of the job: 1, 2"),
         (
             "mesh={pipeline: 2, pipelineRounds: 2}, model.layers=6",
             "mesh.pipelineRounds",

@@ -36,6 +36,32 @@ def test_wrong_value_is_refused_where_it_is(job: Path, override: str, path: str,
 
 
 @pytest.mark.parametrize(
+    ("axis", "changes"),
+    [
+        ("tensor", ["mesh.tensor=3"]),
+        ("tensor", ["mesh.tensor=8"]),
+        ("tensor", ["mesh={tensor: 3, context: 2}"]),
+        ("tensor", ["mesh.tensor=8", "batch.sequences=4"]),
+        ("tensor", ["mesh.tensor=3", "model.kvHeads=2"]),
+        ("context", ["mesh={context: 3, tensor: 1}", "model.seqLen=100"]),
+        ("pipeline", ["mesh={pipeline: 4, tensor: 1}", "batch.microbatches=4", "model.layers=6"]),
+        ("replica", ["mesh.replica=3"]),
+    ],
+)
+def test_every_size_that_is_offered_makes_a_right_job(axis: str, changes: list[str]) -> None:
+    """What is offered for one axis divides the devices, and the model and the batch as well."""
+    overrides = [f"training.{change}" for change in changes]
+    with pytest.raises(JobError) as refused:
+        load(QUICKSTART, overrides)
+    lines = str(refused.value).splitlines()
+    [line] = [line for line in lines if f"spec.training.mesh.{axis}: " in line and "expected a size that" in line]
+    offered = [int(size) for size in line.rpartition(": ")[2].split(", ")]
+    assert offered
+    for size in offered:
+        load(QUICKSTART, [*overrides, f"training.mesh.{axis}={size}"])
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("    steps: 100", "    steps: many", 'quick.yaml:13  spec.training.steps: given "many"'),

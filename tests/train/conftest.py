@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import jax
 import pytest
@@ -84,9 +85,17 @@ def runs_here(folder: Path, factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def run_here(
-    directory: Path, *overrides: str, fork: bool = False, step: int | None = None, committed: int | None = None
+    directory: Path,
+    *overrides: str,
+    fork: bool = False,
+    step: int | None = None,
+    committed: int | None = None,
+    said: TextIO | None = None,
 ) -> ExitCode:
-    """Start the small job's run, or go on with it, in this process; its folder of logs is there."""
+    """Start the small job's run, or go on with it, in this process; its folder of logs is there.
+
+    What a person reads goes into `said`.
+    """
     orders = Orders(
         job_file="",
         directory=str(directory),
@@ -101,7 +110,7 @@ def run_here(
         deadline_seconds=None,
         committed=committed,
     )
-    return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=io.StringIO()), spent={})
+    return main.run(resolve(loads(SMALL, overrides)), orders, Console(file=said or io.StringIO()), spent={})
 
 
 def _below_training(overrides: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """What a person is told when the machine, not the job, is at fault."""
 
 import errno
+import io
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,24 @@ def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: py
         (8, 2),
     ]
     assert steps(str(directory / "checkpoints")) == [2, 6, 8]
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+def test_a_run_that_goes_on_on_another_mesh_says_so(tmp_path: Path) -> None:
+    """Once, with both meshes as `check` calls them; a run that goes on where it was says nothing."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    directory = tmp_path / "run"
+    (directory / "logs").mkdir(parents=True)
+    lines = []
+    for num_steps, tensor in ((1, 1), (2, 2), (3, 2)):
+        said = io.StringIO()
+        words = ("training.model.layers=1", f"training.data.train.0.paths=[{text}]", f"training.mesh.tensor={tensor}")
+        assert run_here(directory, *words, f"training.steps={num_steps}", said=said) == ExitCode.OK
+        lines.append([line for line in said.getvalue().splitlines() if "mesh" in line])
+
+    now, before = "replica 1 x data 4 x tensor 2", "replica 1 x data 8 x tensor 1"
+    assert lines == [[], [f"step 1: restored on the mesh {now}; the run's last start had {before}"], []]
 
 
 @pytest.mark.usefixtures("at_once", "as_a_trainer")

@@ -222,6 +222,14 @@ def test_the_bytes_of_a_weight_are_those_of_the_state(make_program: MakeProgram,
     assert state_bytes_of_a_weight(program.training.optimizer, params) * weights == num_bytes > 0
 
 
+@pytest.mark.parametrize("kind", ["constant", "cosine", "linear", "warmup-stable-decay, decaySteps: 5"])
+def test_a_schedule_changes_no_bytes_of_a_weight(make_program: MakeProgram, kind: str) -> None:
+    """Nor does it stop the count, which knows nothing of the job's steps: a warm-up may be longer than what it asks."""
+    program = make_program(f"optimizer.schedule={{kind: {kind}, warmupSteps: 5}}", num_devices=1)
+
+    assert state_bytes_of_a_weight(program.training.optimizer, "float32") == 2 * 4
+
+
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
 def test_bfloat16_parameters_are_the_rounded_master_weights(make_program: MakeProgram, name: str) -> None:
     """Steps far too small for bfloat16 add up in float32 beside the moments, and show once they are large enough."""

@@ -71,5 +71,5 @@ def test_an_export_has_its_tokenizer_beside_it(path: Path, tmp_path: Path) -> No
     assert write_tokenizer(path, again, None, None) == names
     assert {file.name for file in again.iterdir()} == {*names}
     assert "GPT2Tokenizer" in (again / "tokenizer_config.json").read_text()
-    write_generation_config(again, {"bos_token_id": 257, "eos_token_id": 258})
+    write_generation_config(again, {}, {"bos_token_id": 257, "eos_token_id": 258})
     assert json.loads((again / "generation_config.json").read_text())["eos_token_id"] == 258

@@ -5,7 +5,7 @@ Reads one parameter at a time, so that the model need not fit twice, and needs n
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,8 +16,12 @@ from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
 from shardwise.job.presets import BYTE_TOKENIZER
+from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import CheckpointError, UsageError
 from shardwise.protocol.text import size
+
+if TYPE_CHECKING:
+    from shardwise.train.data.tokenizer import Tokenizer
 
 _SUFFIX = ".safetensors"
 
@@ -53,29 +57,41 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     num_tokens = tokenizer.vocab_size if tokenizer else training.model.vocab_size
     assert num_tokens is not None
     config = GptConfig.of(training, tokenizer_size=num_tokens, platform="cpu")
-    weights.check_exportable(config)
+    family = weights.check_exportable(config)
     root = root_of(job, directory)
-    tokens = {
-        "bos_token_id": tokenizer.begin_of_text if tokenizer else None,
-        "eos_token_id": tokenizer.end_of_text if tokenizer else None,
-    }
+    source = Path(data.tokenizer) if tokenizer and Path(data.tokenizer).is_file() else None
+    # A run from drawn weights may have a published tokenizer, and is not the model beside it.
+    published = weights.PublishedBeside.of(source if training.start_from else None, family, config)
+    tokens = published.tokens(tokenizer.begin_of_text if tokenizer else None, _ends(data, tokenizer))
+    known = {**published.positions(family, config), **tokens}
     for candidate, is_last in _candidates(root, step):
         console.print(f"writing {out} from the checkpoint of step {candidate} ...")
         try:
-            weights.write(out, config, _parameters(root, candidate, dtype), tokens)
+            weights.write(out, config, _parameters(root, candidate, dtype), known)
         except CheckpointError as error:
             if is_last:
                 raise
             report_refused(console, candidate, str(error))
         else:
             break
-    weights.write_generation_config(out.parent, tokens)
-    source = Path(data.tokenizer) if tokenizer and Path(data.tokenizer).is_file() else None
+    weights.write_generation_config(out.parent, published.generation, tokens)
     copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token)
     beside = ["config.json", "generation_config.json", *copied]
     console.print(f"wrote {out} ({size(out.stat().st_size)}) with {', '.join(beside)} beside it")
     if source is None:
         console.print(_without_tokenizer(data.tokenizer))
+
+
+def _ends(data: Data, tokenizer: "Tokenizer | None") -> list[int]:
+    """Return the tokens that end what the model makes: a document, and an answer in the conversations of the job."""
+    from shardwise.train.data.chat import ChatTokenizer
+
+    if tokenizer is None:
+        return []
+    templates = dict.fromkeys(source.chat_template for source in data.train if source.chat_template)
+    markers = [tokenizer.marker(ChatTokenizer(tokenizer, template).end_of_answer) for template in templates]
+    # Of bytes no marker is a token.
+    return [tokenizer.end_of_text, *(int(marker[0]) for marker in markers if len(marker) == 1)]
 
 
 def _candidates(root: str, step: int | None) -> Iterator[tuple[int, bool]]:

@@ -69,13 +69,13 @@ def command(
         raise UsageError("plan: --write changes the file, and --set is not in it; put the changes into the file first")
     job = of_trainer(load(job_file, overrides or []))
     os.environ.update(plan_environment(resolve(job)))
-    with trainer_imports(), _compilers_kept_quiet() as errors:
+    with trainer_imports(), _compilers_kept_quiet() as errors, _reported(errors) as report:
+        report("loading JAX and the compilers")
         from shardwise.plan.pictures import draw
         from shardwise.plan.search import changes_to_write
         from shardwise.plan.show import show, show_search
 
-        with _reported(Console(file=errors, highlight=False, soft_wrap=True)) as report:
-            made, found = _made(job, search=search, summary=summary, report=report)
+        made, found = _made(job, search=search, summary=summary, report=report)
         drawn = draw(made, pictures) if pictures else []
         changes = changes_to_write(job, found[0].choice) if write else {}
     console = Console(highlight=False)
@@ -114,8 +114,9 @@ def _made(
 
 
 @contextmanager
-def _reported(console: Console) -> Iterator[Callable[[str], None]]:
-    """Yield a report of what is being done: one line that changes, or lines if the console is no terminal."""
+def _reported(errors: TextIO) -> Iterator[Callable[[str], None]]:
+    """Yield a report of what is being done: one line that changes, or lines if they go to no terminal."""
+    console = Console(file=errors, highlight=False, soft_wrap=True)
     with console.status("") as status:
 
         def report(text: str) -> None:

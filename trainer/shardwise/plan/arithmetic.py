@@ -5,7 +5,8 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
     context   weights are gathered and scattered over it first, in the parts that `data` then joins or cuts; each layer
               gathers the keys and values of whole sequences and scatters their gradients, or passes both around a ring
     data      each microbatch gathers a block's weights twice (forward, and again backward) and a table once, in the
-              compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed
+              compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed;
+              of a table of positions a device needs the part whose positions it has, where tensor splits them
     tensor    each of a block's two branches gathers its input and scatters its sum, forward and backward; a layer that
               is computed again does so for its inputs again, and for the sum that the second branch starts from
     pipeline  each microbatch is handed to the next stage in each round, forward and back; a stage's part of it all is a
@@ -128,5 +129,7 @@ def _is_matrix(names: tuple[str, ...]) -> bool:
 
 
 def _ways_over_tensor(program: Program, names: tuple[str, ...]) -> int:
-    tensor: int = program.layout.mesh.shape["tensor"]
-    return tensor if any(program.layout.compute.get(name) == "tensor" for name in names) else 1
+    layout = program.layout
+    tensor: int = layout.mesh.shape["tensor"]
+    by_position = "position" in names and layout.splits_positions(program.config.seq_len)
+    return tensor if by_position or any(layout.compute.get(name) == "tensor" for name in names) else 1

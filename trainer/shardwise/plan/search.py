@@ -96,13 +96,14 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
 
     Args:
         job: checked, as written.
-        report: is called with what is compiled next.
+        report: is called with what is done next.
 
     Raises:
         UsageError: the class does not say how much memory its devices have, or how fast they and their links are; or
             the compiler for them is not installed.
     """
     _refuse_unknown(job)
+    report("looking for layouts that fit the devices")
     own, candidates = _choice_of(resolve(job)), list(_candidates(job))
     likely = sorted(_likely(job, candidates), key=lambda one: one.estimate.seconds)
     report(f"{len(candidates)} layouts fit the devices, {len(likely)} of them by arithmetic also the memory")
@@ -126,6 +127,7 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
     spec = accelerator_of(job.spec.hardware).spec
     if limit is None or spec.peak_flops is None or spec.interconnect is None:
         return None
+    report("looking for a change with which it fits")
     for where, changes, candidate in _may_fit(job, limit):
         report(f"does it fit {where}?")
         made = plan(candidate) if candidate else None

@@ -10,6 +10,7 @@ from rich.text import Text
 from shardwise.plan.result import Bound, Moved, Plan
 from shardwise.plan.search import Found
 from shardwise.protocol.text import GIB, size
+from shardwise.train.mesh import DATA
 
 _BAR = 48
 _MOST_ROWS = 12
@@ -155,13 +156,20 @@ def _collectives(plan: Plan) -> Table:
     left = ("kind", "over", "link", "format")
     table = _table("Collectives", (*left, "times", "moved", "asynchronous"), left)
     for row in plan.collectives[:_MOST_ROWS]:
-        moved, over = size(row.wire_bytes, 2), " + ".join(row.axes)
+        moved, over = size(row.wire_bytes, 2), _over(row, plan.mesh["dataInner"])
         table.add_row(row.kind, over, row.link, row.dtype, f"{row.count:,}", moved, _beside(row))
     rest = plan.collectives[_MOST_ROWS:]
     if rest:
         moved = size(sum(row.wire_bytes for row in rest), 2)
         table.add_row("others", "", "", "", f"{sum(row.count for row in rest):,}", moved, "")
     return table
+
+
+def _over(row: Moved, inner: int) -> str:
+    """Return the axes of a row as a job file calls them; `data` has two steps if there is an inner one."""
+    whole = inner == 1 or set(DATA) <= set(row.axes)
+    words = dict.fromkeys(DATA, "data") if whole else dict(zip(DATA, ("data / dataInner", "dataInner"), strict=True))
+    return " + ".join(dict.fromkeys(words.get(axis, axis) for axis in row.axes))
 
 
 def _beside(row: Moved) -> str:

@@ -20,6 +20,7 @@ from shardwise.job.accelerators import xla_flags
 from shardwise.job.load import dump
 from shardwise.job.paths import with_absolute_paths
 from shardwise.job.spec import TrainingJob
+from shardwise.job.topology import mesh_shape
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
@@ -155,6 +156,8 @@ def _begin_report(
     ready: Start, directory: RunDirectory, summary: Summary, hosts: list[str], console: Console, stack: ExitStack
 ) -> Report:
     """Write down what begins: the job, the head of the summary, the first events and what each device holds."""
+    if line := _other_mesh(ready, directory.read_job()):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     directory.write_job(dump(with_absolute_paths(ready.job)))
     summary.running(ready)
     memory = device_memory(ready.program, ready.step)
@@ -164,6 +167,16 @@ def _begin_report(
     report.event(_first_event(ready, directory.attempt, memory, hosts))
     console.print(memory_table(memory))
     return report
+
+
+def _other_mesh(ready: Start, before: TrainingJob | None) -> str | None:
+    """Return a line for a person if the run goes on, on another mesh than that of its last start."""
+    if ready.own_step is None or before is None:
+        return None
+    was, now = mesh_shape(before), mesh_shape(ready.job)
+    if was is None or now is None or was == now:
+        return None
+    return f"step {ready.own_step}: restored on the mesh {now.words}; the run's last start had {was.words}"
 
 
 def _checkpoint_writer(

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise.job.load import loads_checked
+from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import (
     IDENTITY,
     JOB_FILE,
@@ -34,7 +36,7 @@ from shardwise.protocol.contract import (
     SUMMARY,
     attempt_name,
 )
-from shardwise.protocol.errors import RunDirectoryError
+from shardwise.protocol.errors import JobError, RunDirectoryError
 from shardwise.protocol.files import replace_file
 from shardwise.protocol.takeover import hold_newest_attempt
 
@@ -90,6 +92,16 @@ class RunDirectory:
     def write_job(self, text: str) -> None:
         """Write the resolved job."""
         replace_file(self.path / JOB_FILE, text, durable=True)
+
+    def read_job(self) -> TrainingJob | None:
+        """Return the resolved job of the run's last start; None before the first, or if this release cannot read it."""
+        path = self.path / JOB_FILE
+        if not path.exists():
+            return None
+        try:
+            return loads_checked(path.read_text(encoding="utf-8"), source=str(path))
+        except JobError:  # of a release whose fields had other values; it is about to be replaced
+            return None
 
     def read_summary(self) -> dict[str, Any]:
         """Return the last summary, or {} before the first."""

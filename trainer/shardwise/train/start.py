@@ -6,6 +6,7 @@ data are prepared and a checkpoint is read, since none of the three needs the ot
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from jax.stages import Compiled
 from shardwise.job.accelerators import xla_flags
 from shardwise.job.identity import identity
 from shardwise.job.spec import Training, TrainingJob
+from shardwise.job.topology import divisors
 from shardwise.protocol.contract import Phase, cache_directory, checkpoint_root
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
+from shardwise.protocol.text import any_of
 from shardwise.train.checkpoint import Manifest, import_lister, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, Reading, prepare
@@ -86,11 +89,11 @@ def build(job: TrainingJob, devices: list[jax.Device], *, tokenizer_size: int | 
     training = job.spec.training
     size = load_tokenizer(training.data.tokenizer).vocab_size if tokenizer_size is None else tokenizer_size
     config = GptConfig.of(training, tokenizer_size=size, platform=devices[0].platform)
-    _check_vocabulary(config, size, training.mesh.tensor)
+    _check_vocabulary(config, size, training.mesh.tensor, len(devices))
     return Program.of(training, Layout.of(training, devices), config, xla_flags(job))
 
 
-def _check_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int) -> None:
+def _check_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int, num_devices: int) -> None:
     """Refuse what the rules of the job file cannot see before the tokenizer has been read."""
     if config.vocab_size < tokenizer_size:
         raise DataError(
@@ -98,11 +101,11 @@ def _check_vocabulary(config: GptConfig, tokenizer_size: int, tensor: int) -> No
             "of the tokenizer; leave it out to take the tokenizer's, or give weights that are there their own"
         )
     if config.Vocab.size % tensor:
-        sizes = range(1, config.num_heads + 1)
-        fitting = [str(size) for size in sizes if config.num_heads % size == 0 and config.Vocab.size % size == 0]
+        split = (config.num_heads, config.num_kv_heads, config.mlp_size, config.Vocab.size, num_devices)
         raise DataError(
             f"spec.training.mesh.tensor: given {tensor}, expected a size that divides the vocabulary of "
-            f"{config.Vocab.size} entries (padded) and the heads: {', '.join(fitting)}"
+            f"{config.Vocab.size} entries (padded), the heads, kvHeads, mlp and the devices: "
+            f"{any_of(divisors(math.gcd(*split)))}"
         )
 
 

@@ -1,10 +1,11 @@
 """Rules on hardware and mesh: the accelerator is known, and the mesh divides the devices and the model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise.job.accelerators import offered
 from shardwise.job.document import wrong
 from shardwise.job.presets import padded_vocab_size
+from shardwise.job.rules.training import batch_divides
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import (
     divisors,
@@ -72,14 +73,16 @@ def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
     devices, replica = num_devices(job.spec.hardware), mesh.replica or job.spec.hardware.slices
     left, rest = divmod(devices, replica)
     if rest:
-        yield wrong(f"{_MESH}.replica", replica, f"a size that divides {devices} devices: {any_of(divisors(devices))}")
+        expected = f"a size that divides {devices} devices{_fitting(job, 'replica', divisors(devices))}"
+        yield wrong(f"{_MESH}.replica", replica, expected)
         return
     taken: list[str] = []
     for name in ("tensor", "context", "pipeline"):
         ways = getattr(mesh, name)
         if left % ways:
             beside = f" with {' and '.join(taken)}" if taken else ""
-            expected = f"a size that divides {left} devices of a replica{beside}: {any_of(divisors(left))}"
+            fitting = _fitting(job, name, divisors(left))
+            expected = f"a size that divides {left} devices of a replica{beside}{fitting}"
             yield wrong(f"{_MESH}.{name}", ways, expected)
             return
         left //= ways
@@ -100,7 +103,7 @@ def tensor_divides_model(job: TrainingJob) -> Iterator[Problem]:
     if not mesh or not (uneven := _uneven(job, mesh.tensor, mesh.data, mesh.context)):
         return
     ways = mesh.tensor * mesh.data
-    works = [tensor for tensor in divisors(ways) if not _uneven(job, tensor, ways // tensor, mesh.context)]
+    works = _works(job, "tensor", divisors(ways))
     yield Problem(
         path=f"{_MESH}.tensor",
         given=f"{mesh.tensor} ({', '.join(uneven)})",
@@ -124,12 +127,46 @@ def pipeline_divides_layers(job: TrainingJob) -> Iterator[Problem]:
     if layers is None or layers % (mesh.pipeline * mesh.pipeline_rounds) == 0:
         return
     if layers % mesh.pipeline:
-        expected = f"a size that divides {layers} layers: {any_of(divisors(layers))}"
+        expected = f"a size that divides {layers} layers{_fitting(job, 'pipeline', divisors(layers))}"
         yield wrong(f"{_MESH}.pipeline", mesh.pipeline, expected)
         return
     left = layers // mesh.pipeline
     expected = f"a number that divides the {left} layers of a stage: {any_of(divisors(left))}"
     yield wrong(f"{_MESH}.pipelineRounds", mesh.pipeline_rounds, expected)
+
+
+def _fitting(job: TrainingJob, axis: str, sizes: Sequence[int]) -> str:
+    """Return the sizes of a mesh axis that a job can take, as the end of what is expected."""
+    works = _works(job, axis, sizes)
+    if not works:
+        return ""
+    return f"{'' if len(works) == len(sizes) else ' and fits the rest of the job'}: {any_of(works)}"
+
+
+def _works(job: TrainingJob, axis: str, sizes: Sequence[int]) -> list[int]:
+    """Return the sizes of a mesh axis with which the job is right, or, if there is none, this axis is."""
+    found = {size: set(_objections(job, axis, size)) for size in sizes}
+    right = [size for size in sizes if not found[size]]
+    return right or [size for size in sizes if f"{_MESH}.{axis}" not in found[size]]
+
+
+def _objections(job: TrainingJob, axis: str, size: int) -> Iterator[str]:
+    """Yield the fields that are wrong if an axis has this size.
+
+    Not those that such a change would change too: the steps of FSDP, and a pipeline's microbatches.
+    """
+    training = job.spec.training
+    mesh = training.mesh.model_copy(update={axis: size})
+    changed = job.with_spec(training=training.model_copy(update={"mesh": mesh}))
+    shape, layers = mesh_shape(changed), training.model.layers
+    if shape is None:
+        yield _MESH
+    if _uneven(changed, mesh.tensor, shape.data if shape else 1, mesh.context):
+        yield f"{_MESH}.tensor"
+    if layers is not None and layers % (mesh.pipeline * mesh.pipeline_rounds):
+        yield f"{_MESH}.pipeline{'' if layers % mesh.pipeline else 'Rounds'}"
+    for rule in (replica_follows_slices, context_divides_positions, batch_divides):
+        yield from (problem.path for problem in rule(changed))
 
 
 def _uneven(job: TrainingJob, tensor: int, data: int, context: int) -> list[str]:

@@ -17,18 +17,21 @@ job section that it fits. Not here: downloading, and any other format.
     recognise.py          from shapes and a config.json to a GptConfig
     locate.py             which file a path means
     tokenizer_files.py    the tokenizer's files beside them
+    published_beside.py   what an export keeps of the model's own files there
     fit.py                from a GptConfig to a job's model section
     reading.py            files to parameters, slice by slice
     writing.py            parameters to a file and its config.json
 """
 
 from shardwise.train.weights.fit import check_fits, free_keys, model_section
+from shardwise.train.weights.published_beside import PublishedBeside
 from shardwise.train.weights.reading import Stored, place, read
 from shardwise.train.weights.recognise import recognise
 from shardwise.train.weights.tokenizer_files import special_tokens, write_generation_config, write_tokenizer
 from shardwise.train.weights.writing import check_exportable, write
 
 __all__ = [
+    "PublishedBeside",
     "Stored",
     "check_exportable",
     "check_fits",

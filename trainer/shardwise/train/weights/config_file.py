@@ -17,7 +17,7 @@ from shardwise.train.weights.window_keys import read_windows, window_keys
 # What no model here has: a format of the weights that this trainer does not read.
 _ABSENT = ("quantization_config",)
 # The defaults of transformers need not be tokens of a model.
-NO_TOKENS: Mapping[str, int | None] = {"bos_token_id": None, "eos_token_id": None}
+NO_TOKENS: Mapping[str, Any] = {"bos_token_id": None, "eos_token_id": None}
 
 
 def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
 
 
 def published_config(
-    family: Family, config: GptConfig, dtype: str, tokens: Mapping[str, int | None] = NO_TOKENS
+    family: Family, config: GptConfig, dtype: str, known: Mapping[str, Any] = NO_TOKENS
 ) -> dict[str, Any]:
-    """Return the config.json of a model of this family, in Hugging Face's keys; `tokens` begin and end documents."""
+    """Return the config.json of a model of this family, in Hugging Face's keys; those of `known` as they are."""
     return {
         "architectures": [family.architecture],
         "model_type": family.name,
@@ -51,7 +51,7 @@ def published_config(
         **rope_keys(family, config),
         **window_keys(family, config),
         "torch_dtype": dtype,
-        **tokens,
+        **known,
     }
 
 

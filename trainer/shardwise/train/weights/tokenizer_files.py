@@ -13,6 +13,8 @@ TOKENIZER_FILE = "tokenizer.json"
 GENERATION_FILE = "generation_config.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _BESIDE = (_TOKENIZER_CONFIG, "special_tokens_map.json", "chat_template.jinja", "added_tokens.json")
+Ids = int | list[int] | None
+"""Tokens by their numbers, as the files of published models have one, several or none."""
 
 
 def special_tokens(tokenizer: Path) -> tuple[str | None, str | None]:
@@ -50,9 +52,9 @@ def write_tokenizer(source: Path | None, folder: Path, begin: str | None, end: s
     return [TOKENIZER_FILE, *dict.fromkeys([*(file.name for file in found), _TOKENIZER_CONFIG])]
 
 
-def write_generation_config(folder: Path, ids: Mapping[str, int | None]) -> None:
-    """Write what transformers' generate begins and stops with."""
-    _write(folder / GENERATION_FILE, {"_from_model_config": True, **ids})
+def write_generation_config(folder: Path, published: Mapping[str, Any], ids: Mapping[str, Ids]) -> None:
+    """Write what transformers' generate begins and stops with, into what the published model has of it."""
+    _write(folder / GENERATION_FILE, {**(published or {"_from_model_config": True}), **ids})
 
 
 def _end_token(folder: Path, library: Any) -> str | None:

@@ -28,7 +28,7 @@ def write(
     path: Path,
     config: GptConfig,
     parameters: Iterable[tuple[str, Array]],
-    tokens: Mapping[str, int | None] = NO_TOKENS,
+    known: Mapping[str, Any] = NO_TOKENS,
 ) -> None:
     """Write a model as one safetensors file, and its config.json into the same folder; each whole or not at all.
 
@@ -37,7 +37,7 @@ def write(
         config: of the model.
         parameters: every parameter by path, in any order, all of one dtype (float32, float16 or bfloat16), which is
             the file's.
-        tokens: what config.json says of the tokens that begin and end a document.
+        known: keys of config.json that do not follow from the config, such as the tokens that begin and end a text.
 
     Raises:
         DataError: a model of no published family, a folder whose config.json is another model's.
@@ -50,7 +50,7 @@ def write(
     dtype = first[1].dtype
     if dtype not in DTYPES.values():
         raise DataError(f"the parameters are {dtype}, expected float32, float16 or bfloat16")
-    _write_config(path.parent / CONFIG_FILE, published_config(family, config, str(dtype), tokens))
+    _write_config(path.parent / CONFIG_FILE, published_config(family, config, str(dtype), known))
     with replacing(path) as file:
         shapes = {_published_name(family, name): tensor.shape for name, tensor in waiting.items()}
         writer = Writer(file, shapes, dtype)

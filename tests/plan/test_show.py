@@ -1,0 +1,69 @@
+"""shardwise.plan.show: a plan in the terminal."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from shardwise.plan.result import MemoryUse, Moved, Plan
+from shardwise.plan.show import show
+
+
+def _plan(inner: int, *axes: str) -> Plan:
+    """A plan with one collective over these mesh axes."""
+    moved = Moved(
+        kind="all-reduce",
+        axes=[*axes],
+        link="ici",
+        devices=2,
+        dtype="f32",
+        count=3,
+        payload_bytes=1.0,
+        wire_bytes=1.0,
+        asynchronous=3,
+    )
+    memory = MemoryUse(
+        parameters=1, optimizer=1, gradients=1, activations=1, temporaries=1, batch=1, program=1, total=7, limit=None
+    )
+    return Plan(
+        job="shown",
+        accelerator="tpu-v5e",
+        topology="4x4",
+        slices=1,
+        devices=16,
+        mesh={"replica": 1, "data": 8, "dataInner": inner, "tensor": 2},
+        attention="plain",
+        remat="full",
+        microbatches=1,
+        xla_flags=[],
+        compiled_for="hardware",
+        fits=None,
+        needed_bytes=7,
+        limit_bytes=None,
+        memory=memory,
+        collectives=[moved],
+    )
+
+
+def _shown(plan: Plan) -> str:
+    out = StringIO()
+    show(plan, Console(file=out, width=110))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("inner", "axes", "words"),
+    [
+        (1, ("data_outer",), "data "),
+        (1, ("replica", "data_outer", "tensor"), "replica + data + tensor "),
+        (2, ("data_outer", "data_inner"), "data "),
+        (2, ("data_inner",), "dataInner "),
+        (2, ("data_outer",), "data / dataInner "),
+    ],
+)
+def test_axes_have_the_names_of_a_job_file(inner: int, axes: tuple[str, ...], words: str) -> None:
+    """The two mesh axes of data are its own affair: a job file has `data`, and `dataInner` as a part of it."""
+    text = _shown(_plan(inner, *axes))
+
+    assert f"all-reduce   {words}" in text
+    assert "data_" not in text
