@@ -5,10 +5,11 @@
 # built from them: a sum in two halves, a normalisation over devices, the matmul split in every way there is, and a sum
 # over a named axis of a 2-D mesh.
 #
-# Inside `shard_map` a function sees only its own device's block. It reaches the others by *collectives*, and every
-# collective names an axis of the mesh: the devices that differ only along that axis do it together
-# ([JAX on shard_map](https://docs.jax.dev/en/latest/notebooks/shard_map.html)). The bytes below are read from the
-# compiled program, and counted as what a device sends when its group is a ring, which is the least that is possible.
+# A *mesh* is the devices in a grid whose axes have names, and a *shard* is the part of an array that one device holds.
+# Inside `shard_map` a function sees only its own device's shard. It reaches the others by *collectives*. Each
+# collective names an axis of the mesh: the devices that differ only along that axis do it together ([JAX on
+# shard_map](https://docs.jax.dev/en/latest/notebooks/shard_map.html)). The bytes below are read from the compiled
+# program, and counted as what a device sends when its group is a ring, which is the least that is possible.
 
 # %%
 from collections.abc import Callable
@@ -38,13 +39,14 @@ def mesh_of(shape: tuple[int, ...], names: tuple[str, ...]) -> jax.sharding.Mesh
 # %% [markdown]
 # ## Six operations
 #
-# Four of the eight devices, so that all of it fits into a picture: device *d* holds the row *10 d + column*. With *n*
-# devices and *B* bytes on each, a ring sends:
+# Four of the eight devices, so that all of it fits into a picture, on one axis, `i`. Device *d* holds the row *10 d +
+# column*. With *n* devices and *B* bytes on each, every device sends:
 #
-# - `psum`: everyone gets the sum of all: *2 (n-1)/n B*. `pmean` is that sum divided by *n*, and costs the same.
-# - `all_gather`: everyone gets everything: *(n-1) B*, each device's block going round once.
-# - `psum_scatter`: everyone gets its own *n*-th of the sum: *(n-1)/n B*.
-# - `ppermute`: everyone sends its block to one other, here to the next: *B*.
+# - `psum`, an *all-reduce*: every device gets the sum of all. *2 (n-1)/n B*. `pmean` divides that sum by *n*, and
+#   costs the same.
+# - `all_gather`, an *all-gather*: every device gets all shards. *(n-1) B*, as each shard goes round the ring once.
+# - `psum_scatter`, a *reduce-scatter*: every device gets its own *n*-th of the sum. *(n-1)/n B*.
+# - `ppermute`: every device sends its shard to one other, here to the next. *B*.
 # - `axis_index` tells a device its place. It moves nothing.
 
 # %%
@@ -103,10 +105,10 @@ assert shapes[True] == (4, 1), "a tiled one keeps it"
 # %% [markdown]
 # ## A sum is two halves
 #
-# `psum_scatter` leaves every device an eighth of the sum; `all_gather` then brings the eighths together. That is
-# `psum`: the same values and the same bytes. It matters because the halves can be taken apart: FSDP does the first half
-# to gradients and the second to weights, and moves no more than data parallelism. The numbers below are whole, so every
-# order of adding gives the same bits.
+# On eight devices, `psum_scatter` leaves each an eighth of the sum; `all_gather` then brings the eighths together.
+# That is `psum`: the same values and the same bytes. It matters because the halves can be taken apart:
+# [FSDP](06_fsdp.md) does the first half to gradients and the second to weights, and sends no more than data
+# parallelism. The numbers below are whole, so every order of adding gives the same bits.
 
 # %%
 line = mesh_of((8,), ("i",))
@@ -139,7 +141,7 @@ assert sums["psum"] == sums["then gather"] == 2 * sums["scatter"], "and as many 
 # round, whatever they were. The result is a matrix of signs. It still has mean 0 and deviation 1, which is all that
 # version prints, so nothing looks wrong.
 #
-# The mend: first the mean over the device's own columns, then `pmean` of that. It also sends a 32nd of the bytes.
+# Mended: first the mean over the device's own columns, then `pmean` of that. It also sends a 32nd of the bytes.
 
 # %%
 grid = mesh_of((4, 2), ("batch", "hidden"))

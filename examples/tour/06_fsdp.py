@@ -4,9 +4,20 @@
 # Parameters, gradients and optimizer state are split over the devices, and a matrix is whole only while a layer uses
 # it: 16 bytes a parameter become 2 on each of eight devices, for the same training as data parallel.
 #
-# FSDP (*fully sharded data parallel*) is stage 3 of ZeRO ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)).
-# Each device still has its own rows of the batch, as in [data parallel](05_data_parallel.md). What changes is where
-# things live between their uses.
+# In [data parallel](05_data_parallel.md) every device holds the whole model. In float32 a parameter takes 4 bytes, its
+# gradient 4 and Adam's two moments 8: 16 bytes a parameter, on every device. FSDP (*fully sharded data parallel*, stage
+# 3 of ZeRO, [Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) divides them by the number of devices. Each
+# device still has its own rows of the batch. What changes is where things live between their uses.
+#
+# Six words, as all tours use them:
+#
+# - A *mesh* is the devices in a grid. Each of its *axes* has a name; here there is one axis, `data`, of eight devices.
+# - A *shard* is the part of an array that one device holds. `P("data")` splits an array's first dimension over `data`.
+# - An *all-gather* gives every device all shards, which make the whole array.
+# - A *reduce-scatter* adds up one array of each device, and gives every device its own shard of the sum.
+# - An *all-reduce* gives every device all of that sum. It sends what the two before it send together.
+#
+# These exchanges are *collectives*; [tour 03](03_moving_data.md) draws them.
 
 # %%
 import tempfile
@@ -35,11 +46,11 @@ RULE, KEY = optax.adamw(1e-3), jax.random.key(0)
 mesh = jax.make_mesh((N,), ("data",), axis_types=(AxisType.Auto,))
 
 # %% [markdown]
-# ## Which axis is split
+# ## Which dimension is split
 #
-# The longest axis that eight divides, if the array is large enough to be worth a collective of its own. The rule looks
-# at a shape and at nothing else. Adam's moments have their parameter's shape, so the same rule places the optimizer
-# state; `eval_shape` gives all shapes without making an array.
+# Each array is split along its longest dimension that eight divides, if it is large enough to be worth a collective of
+# its own. Adam's moments have their parameter's shape, so the same rule places them. `eval_shape` gives all shapes
+# without making an array.
 
 
 # %%
@@ -69,6 +80,7 @@ def placed(specs: Any) -> Any:
 
 SPECS = specs_of(1024)
 shards, optimizer = jax.jit(start, out_shardings=placed(SPECS))(KEY)
+param_bytes = sum(x.nbytes for x in shards.values())
 show.held(**shards, moment_of_layers=optimizer[0].mu["layers"])
 drawing = show.draw(up=shards["up"], down=shards["down"], bias=shards["bias"])
 show.picture(drawing, "split", "Each matrix is cut along its longest axis; ten biases are too few, and stay whole.")
@@ -76,42 +88,16 @@ assert optimizer[0].mu["layers"].sharding == shards["layers"].sharding, "a momen
 assert all(("data" in x.sharding.spec) == (name in SHAPES) for name, x in shards.items()), "every matrix is split"
 
 # %% [markdown]
-# ## An init that never makes the whole
-#
-# A common version runs the ordinary init inside `shard_map` and lets each device cut its part out of the result. The
-# *state* is split then, but each device has made all of it first, and a model that needs FSDP does not fit there. Under
-# `jit` with `out_shardings` the compiler makes each part where it will live. JAX's random numbers do not depend on the
-# partition ([the tour of randomness](04_randomness.md)), so both give the same bits.
-
-
-# %%
-def cut(spec: P, x: jax.Array) -> jax.Array:
-    if "data" not in spec:
-        return x
-    axis = tuple(spec).index("data")
-    size = x.shape[axis] // N
-    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index("data") * size, size, axis)
-
-
-param_bytes = sum(x.nbytes for x in shards.values())
-cut_out = jax.shard_map(lambda key: jax.tree.map(cut, SPECS[0], init(key)), mesh=mesh, in_specs=P(), out_specs=SPECS[0])
-inits = {"whole, then cut": jax.jit(cut_out), "in parts": jax.jit(init, out_shardings=placed(SPECS[0]))}
-needs = {name: show.temporaries(made, KEY) / param_bytes for name, made in inits.items()}
-table: list[Any] = [(name, f"{x:.2f}") for name, x in needs.items()]
-show.table("Temporary memory of init on each device", ("init", "in bytes of all parameters"), table)
-one, other = (jax.device_get(made(KEY)) for made in inits.values())
-assert all((one[name] == other[name]).all() for name in one), "both ways give the same bits"
-assert needs["whole, then cut"] > 1, "cutting parts out of the whole makes the whole on every device"
-assert needs["in parts"] < 0.5, "made in parts, the whole is never anywhere"
-
-# %% [markdown]
 # ## Gather, and its mirror
 #
-# Forward, a matrix is gathered: every device gets all parts. Backward, each device has a gradient of the *whole* matrix
-# from its own rows, and needs the sum over devices of its own *part* only. That is a reduce-scatter: half of the
-# all-reduce that data parallel makes. The other half is the gather of the next forward pass. JAX knows the pair:
-# differentiating `all_gather` gives `psum_scatter`, so the custom gradient that older code writes for it is not needed.
-# Divided by the devices, the sum is the mean. What stayed whole is averaged as in data parallel.
+# On the way forward a matrix is all-gathered just before the layer that uses it: every device gets all shards. On the
+# way back each device has a gradient of the *whole* matrix, from its own rows of the batch. What it needs is the sum
+# over the devices of its own *shard* only. That is a reduce-scatter.
+#
+# So FSDP takes data parallel's all-reduce of the gradients apart: the reduce-scatter comes now, and the all-gather
+# before the next use of the weights. JAX knows the pair: differentiating `all_gather` gives `psum_scatter`, its
+# reduce-scatter, so no gradient is written by hand. Divided by the number of devices, the sum is the mean. The biases
+# stayed whole, so their gradient is averaged as in data parallel (`pmean`).
 #
 # `loss` takes two functions: `whole` makes a parameter whole, and `again` may wrap a layer. With `jax.checkpoint` as
 # `again`, the backward pass gathers a second time instead of keeping what was gathered.
@@ -175,9 +161,9 @@ for name, (specs, again) in programs.items():
 # %% [markdown]
 # ## Sixteen bytes a parameter, over the devices
 #
-# In float32 a parameter takes 4 bytes, its gradient 4 and Adam's two moments 8. FSDP divides these 16 bytes by the
-# devices: a model of 1.5 billion parameters needs 24 GB on every device without it, and 3 GB on each of eight with it.
-# Between steps there are no gradients, so the state at rest is 12 bytes a parameter.
+# The prediction: 4 + 4 + 8 bytes a parameter, divided by the devices. A model of 1.5 billion parameters needs 24 GB on
+# every device without FSDP, and 3 GB on each of eight with it. Between steps there are no gradients, so the state at
+# rest is 12 bytes a parameter.
 
 # %%
 by_data, kept, twice = programs
@@ -190,10 +176,12 @@ assert np.allclose(held[kept], [[12 / N] * N, [16 / N] * N], rtol=1e-3), "FSDP h
 # %% [markdown]
 # ## What moves for it
 #
-# The compiled programs say what they send; a collective in the loop over the layers runs once a layer.
+# The compiled programs say what they send. Data parallel all-reduces the gradients; FSDP's gather and reduce-scatter
+# send the same number of bytes.
 #
 # FSDP is often introduced with "the entire model is never on one device". That is true of the state. It is true of the
-# step only with the second gather: else every layer's gathered matrix waits for the backward pass.
+# step only if the backward pass gathers again: else every layer's whole matrix waits for it. The second gather costs
+# half as much again on the wire.
 
 # %%
 moved, needs, table = {}, {}, []
@@ -207,36 +195,6 @@ assert needs[kept] > 1, "gathered once, the whole model is on every device betwe
 assert abs(moved[kept] / moved[by_data] - 1) < 0.01, "FSDP sends no more than data parallel"
 assert abs(moved[twice] / moved[by_data] - 1.5) < 0.02, "the second gather adds half as much again"
 assert needs[twice] < 0.6, "gathered again, one layer at a time is whole"
-
-# %% [markdown]
-# ## A gather in two steps
-#
-# Over many devices one gather is not always one: XLA's compiler for TPUs makes of a gather over 64 chips an all-reduce
-# of the whole matrix, which sends twice as much. Gathers over 16 it leaves as they are. So
-# [the trainer](../../trainer/shardwise/train/fsdp.py) lets `data` be two axes of the mesh, and gathers over the inner
-# one first, then over the outer; the gradient is scattered the other way round.
-#
-# That adds no byte. Of B bytes over n = outer x inner devices, the first step sends (inner - 1) B / n, as it joins
-# small parts to larger ones, and the second (outer - 1) B / outer. Together they are (n - 1) B / n, as in one step. The
-# order is not free: with the outer axis first the parts come in another order, and the matrix is another.
-
-
-# %%
-def in_steps(steps: tuple[Any, ...], part: jax.Array) -> Any:
-    for axis in steps:
-        part = jax.lax.all_gather(part, axis, tiled=True, to="invarying")
-    return part
-
-
-pairs = jax.make_mesh((4, 2), both := ("outer", "inner"), axis_types=(AxisType.Auto,) * 2)
-sends, matrix = {}, jax.device_put(shards["layers"][0], NamedSharding(pairs, P(both)))
-for words, steps in {"one step": (both,), "two steps": both[::-1]}.items():
-    program = jax.jit(jax.shard_map(partial(in_steps, steps), mesh=pairs, in_specs=P(both), out_specs=P()))
-    assert (program(matrix) == shards["layers"][0]).all(), "in one step or in two, the matrix is the same"
-    sends[words] = [(one.group, one.sent_bytes / matrix.nbytes) for one in show.collectives(program, matrix)]
-cells = [(words, " + ".join(f"{part} over {n}" for n, part in each)) for words, each in sends.items()]
-show.table("Sent by each device, in bytes of the matrix", ("gathered in", "sent, over a group of"), cells)
-assert sends == {"one step": [(8, 7 / 8)], "two steps": [(2, 1 / 8), (4, 3 / 4)]}, "two steps send what one step sends"
 
 # %% [markdown]
 # ## Ten steps
@@ -280,6 +238,72 @@ for label, width in {**parts, "temporaries": 4 * np.array(list(needs.values()))}
 axes.set(title="What a device needs at once, in bytes a parameter", ylim=(2.6, -0.6))
 axes.legend(frameon=False, loc="lower right")
 show.picture(figure, "cost", "The state takes an eighth; gathering again keeps what a step needs beside it small.")
+
+# %% [markdown]
+# ## That is FSDP
+#
+# Shards at rest, an all-gather before each use, a reduce-scatter of each gradient: an eighth of the memory, for the
+# bytes of data parallel and the same losses. Next, [tensor parallelism](07_tensor_parallel.md) splits the computation
+# of a layer too. The rest of this page is for those who write such a program: how to make the weights, how to gather
+# over many devices, and which flags to set on GPUs.
+
+# %% [markdown]
+# ## An init that never makes the whole
+#
+# A common version runs the ordinary init inside `shard_map` and lets each device cut its part out of the result. The
+# *state* is split then, but each device has made all of it first, and a model that needs FSDP does not fit there. Under
+# `jit` with `out_shardings` the compiler makes each part where it will live. JAX's random numbers do not depend on the
+# partition ([the tour of randomness](04_randomness.md)), so both give the same bits.
+
+
+# %%
+def cut(spec: P, x: jax.Array) -> jax.Array:
+    if "data" not in spec:
+        return x
+    axis = tuple(spec).index("data")
+    size = x.shape[axis] // N
+    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index("data") * size, size, axis)
+
+
+cut_out = jax.shard_map(lambda key: jax.tree.map(cut, SPECS[0], init(key)), mesh=mesh, in_specs=P(), out_specs=SPECS[0])
+inits = {"whole, then cut": jax.jit(cut_out), "in parts": jax.jit(init, out_shardings=placed(SPECS[0]))}
+needs = {name: show.temporaries(made, KEY) / param_bytes for name, made in inits.items()}
+cells = [(name, f"{x:.2f}") for name, x in needs.items()]
+show.table("Temporary memory of init on each device", ("init", "in bytes of all parameters"), cells)
+one, other = (jax.device_get(made(KEY)) for made in inits.values())
+assert all((one[name] == other[name]).all() for name in one), "both ways give the same bits"
+assert needs["whole, then cut"] > 1, "cutting parts out of the whole makes the whole on every device"
+assert needs["in parts"] < 0.5, "made in parts, the whole is never anywhere"
+
+# %% [markdown]
+# ## A gather in two steps
+#
+# Over many devices one gather is not always one: XLA's compiler for TPUs makes of a gather over 64 chips an all-reduce
+# of the whole matrix, which sends twice as much. Gathers over 16 it leaves as they are. So
+# [the trainer](../../trainer/shardwise/train/fsdp.py) lets `data` be two axes of the mesh, and gathers over the inner
+# one first, then over the outer; the gradient is scattered the other way round.
+#
+# That adds no byte. Of B bytes over n = outer x inner devices, the first step sends (inner - 1) B / n, as it joins
+# small parts to larger ones, and the second (outer - 1) B / outer. Together they are (n - 1) B / n, as in one step. The
+# order is not free: with the outer axis first the parts come in another order, and the matrix is another.
+
+
+# %%
+def in_steps(steps: tuple[Any, ...], part: jax.Array) -> Any:
+    for axis in steps:
+        part = jax.lax.all_gather(part, axis, tiled=True, to="invarying")
+    return part
+
+
+pairs = jax.make_mesh((4, 2), both := ("outer", "inner"), axis_types=(AxisType.Auto,) * 2)
+sends, matrix = {}, jax.device_put(shards["layers"][0], NamedSharding(pairs, P(both)))
+for words, steps in {"one step": (both,), "two steps": both[::-1]}.items():
+    program = jax.jit(jax.shard_map(partial(in_steps, steps), mesh=pairs, in_specs=P(both), out_specs=P()))
+    assert (program(matrix) == shards["layers"][0]).all(), "in one step or in two, the matrix is the same"
+    sends[words] = [(one.group, one.sent_bytes / matrix.nbytes) for one in show.collectives(program, matrix)]
+cells = [(words, " + ".join(f"{part} over {n}" for n, part in each)) for words, each in sends.items()]
+show.table("Sent by each device, in bytes of the matrix", ("gathered in", "sent, over a group of"), cells)
+assert sends == {"one step": [(8, 7 / 8)], "two steps": [(2, 1 / 8), (4, 3 / 4)]}, "two steps send what one step sends"
 
 # %% [markdown]
 # ## Flags of XLA for GPUs, then and now

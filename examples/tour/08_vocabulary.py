@@ -61,7 +61,7 @@ def off(found: Any, right: Any) -> float:
 # eighths side by side. The table takes the same memory, but the one-hot vectors have full length.
 #
 # **By index.** An often-copied text weighs these two, and takes the first for its memory. But nobody needs one-hot
-# vectors: subtract, read the row where it is at home, and put zeros elsewhere. That is what the trainer does.
+# vectors: subtract, read the row where it is held, and put zeros elsewhere. That is what the trainer does.
 
 
 # %%

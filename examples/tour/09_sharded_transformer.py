@@ -131,8 +131,8 @@ show.picture(show.draw(**{name: state["params"][name] for name in TABLES}), "par
 # The layer is GPT-J's: attention and MLP side by side, so that one sum over devices does for both. It does not know
 # how many heads it has; the weights it is given tell it. Nor does it know about devices: it is handed
 # [Megatron's](https://arxiv.org/abs/1909.08053) two operators. `spread` stands where the shards part: nothing forward,
-# a sum of gradients backward. `total` stands where they meet: a sum forward, nothing backward. `shard_map` keeps book
-# of what differs between devices, so the first is `pcast` and the second a plain `psum`, and both backward passes
+# a sum of gradients backward. `total` stands where they meet: a sum forward, nothing backward. `shard_map` tracks
+# what differs between devices, so the first is `pcast` and the second a plain `psum`, and both backward passes
 # come out right.
 #
 # JAX would also put in the `pcast` by itself, but at each *use* of `h`, and `h` is used twice: two sums backward

@@ -110,6 +110,14 @@ def test_a_module_that_fails_once(shell: ProgramShell) -> None:
     assert "AssertionError: the first time" in log(run)
 
 
+def test_an_error_that_comes_each_time(shell: ProgramShell) -> None:
+    """A mistake in the script is tried again too: three times, if the job says nothing else, and then the run ends."""
+    run = begin(shell, "mistake", "raise ValueError('no batch')", "recovery={backoff: 10ms}")
+    assert run.wait() == ExitCode.FAILURE
+    assert (run.summary["status"], run.summary["attempts"], run.summary["restarts"]) == ("failed", 4, {"failure": 3})
+    assert all("ValueError: no batch" in log(run, attempt) for attempt in range(4))
+
+
 def test_silence_is_a_hang(shell: ProgramShell) -> None:
     """A program that neither works nor writes for hangAfter is ended."""
     run = begin(shell, "hangs", WAITS, "recovery={hangAfter: 6s, restarts: {hang: 0}}")

@@ -28,6 +28,13 @@ def test_variables_are_described() -> None:
     assert set(program.OWN_VARIABLES) <= set(re.findall(r"`(\w+)`", TEXT))
 
 
+def test_the_job_is_the_file() -> None:
+    """The job that is shown for a cluster is the example, without the words at its head."""
+    written = (ROOT / "examples" / "kubernetes" / "own-program.yaml").read_text(encoding="utf-8")
+
+    assert re.findall(r"```yaml\n(apiVersion.*?)```", TEXT, re.DOTALL) == [re.sub(r"(?m)^#.*\n", "", written)]
+
+
 def test_examples_are_listed() -> None:
     """Each script of examples/programs has a line."""
     scripts = {path.name for path in (ROOT / "examples" / "programs").glob("*.py")}
