@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "charts"
 JOBS = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
 SWEEP = ROOT / "examples" / "helm" / "sweep.yaml"
+PLATFORM = ROOT / "examples" / "helm" / "platform.yaml"
+TEAMS, RIGHTS = (ROOT / "examples" / "kueue" / name for name in ("teams.yaml", "rights.yaml"))
 
 Object = dict[str, Any]
 

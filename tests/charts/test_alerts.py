@@ -209,6 +209,16 @@ def test_the_docs_show_what_promtool_says(tmp_path: Path) -> None:
     assert len(_of_alerts(shown)) == 3 * len(fires)
 
 
+def test_promtool_checks_the_rules() -> None:
+    """It takes the file as it stands, which is the first thing that somebody does who has no cluster at hand."""
+    require(PROMTOOL)
+    done = subprocess.run(["promtool", "check", "rules", RULES], capture_output=True, text=True, check=False)
+
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"SUCCESS: {len(rules)} rules found" in done.stdout
+
+
 def _of_alerts(text: str) -> list[str]:
     """Return the lines that name an alert, its labels and its words."""
     return [line.strip() for line in text.splitlines() if line.strip().startswith(("alertname:", "Labels:", "Annot"))]

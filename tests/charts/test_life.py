@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, JOBS, SWEEP, Helm
+from tests.charts.helm import CHARTS, JOBS, RIGHTS, SWEEP, Helm
 from tests.charts.stand_in_kubelet import command, hooks_run
 from tests.cluster.api_server import ApiServer
 from tests.cluster.client import Client
@@ -153,6 +153,26 @@ def test_sweep_is_accepted(admin: Helm, client: Client) -> None:
     wait("the end of the sweep", lambda: "rates" not in client.kubectl("get", "tj", "-o", "name"))
 
 
+def test_a_team_has_the_rights_of_the_example(client: Client) -> None:
+    """What `kubectl` and `shardwise` need for jobs in its own namespace, and nothing by which it would get more."""
+    client.kubectl("create", "namespace", "vision")
+    client.kubectl("apply", "-f", RIGHTS)
+    jobs = {("vision", verb, "shardwise.dev/trainingjobs") for verb in ("create", "get", "list", "patch", "delete")}
+    others = {("vision", "list", "/pods"), ("vision", "get", "/pods/log"), ("vision", "list", "/events")}
+    queues = {("vision", "list", f"kueue.x-k8s.io/{kind}") for kind in ("workloads", "localqueues")}
+    may = {*jobs, *others, *queues, ("", "list", "shardwise.dev/acceleratorclasses")}
+    may_not = {
+        ("default", "create", "shardwise.dev/trainingjobs"),
+        ("vision", "create", "/pods"),
+        ("vision", "get", "/secrets"),
+        ("vision", "update", "shardwise.dev/trainingjobs/status"),
+        ("", "update", "shardwise.dev/acceleratorclasses"),
+    }
+
+    assert {each for each in may | may_not if _team_may(client, *each)} == may
+    client.kubectl("delete", "-f", RIGHTS)
+
+
 def test_operator_pod_is_admitted_as_restricted(client: Client) -> None:
     """A namespace that enforces Pod Security "restricted" takes the pods of the Deployment."""
     client.kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
@@ -217,6 +237,20 @@ def test_uninstall_and_install_again(admin: Helm, client: Client, tmp_path: Path
     assert "shardwise" not in left
     assert _kept(client) == before
     assert client.request("GET", CLASSES)["items"]
+
+
+def _team_may(client: Client, namespace: str, verb: str, what: str) -> bool:
+    """Whether a member of the group `vision` may do this to a resource, `group/kind` or `group/kind/part`."""
+    group, resource, *part = what.split("/")
+    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource, "subresource": "".join(part)}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": "ann", "groups": ["vision"], "resourceAttributes": asked},
+    }
+    return bool(
+        client.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
+    )
 
 
 def _pods(client: Client) -> list[dict[str, Any]]:

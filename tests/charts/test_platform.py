@@ -2,15 +2,18 @@
 
 import json
 import os
+from itertools import dropwhile
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, ROOT, Helm, named, operator_of
+from tests.charts.helm import CHARTS, PLATFORM, RIGHTS, ROOT, TEAMS, Helm, named, operator_of
 from tests.cluster.programs import programs
 from typer.testing import CliRunner
 
 from shardwise.job.accelerators import class_of
+from shardwise.job.load import as_data
 from shardwise_operator.main import app
 from shardwise_operator.observe.pod_defaults import read_pod_defaults
 from shardwise_operator.runtime.tracing import checked_endpoint
@@ -222,6 +225,63 @@ def test_the_page_shows_the_kustomization() -> None:
     shown = text[text.index("apiVersion") :]
 
     assert f"```yaml\n{shown}```" in (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_a_platform(helm: Helm) -> None:
+    """`helm template` takes it, twice the same: it makes no Secret. Operator, monitor and rules are told all of it."""
+    words = ("template", "shardwise", CHARTS / "shardwise", "--namespace", "shardwise-system", "--values", PLATFORM)
+    printed = helm(*words)
+    objects = [each for each in yaml.safe_load_all(printed) if each]
+    (container,) = operator_of(objects)["containers"]
+    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in container["args"])
+    given = yaml.safe_load(PLATFORM.read_text(encoding="utf-8"))
+    (endpoint,) = named(objects, "ServiceMonitor", "shardwise")["spec"]["endpoints"]
+
+    assert printed == helm(*words)
+    assert not [each for each in objects if each["kind"] == "Secret"]
+    assert {"kueue", "page-address", "page-token", "metrics-token"} <= arguments.keys()
+    assert arguments["ttl-after-finished"] == "7d"
+    assert as_data(read_pod_defaults(arguments["pod-defaults"])).items() >= given["trainingPods"].items()
+    assert endpoint["authorization"] == {"credentials": {"name": "shardwise-metrics", "key": "token"}}
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        assert named(objects, kind, "shardwise")["metadata"]["labels"]["release"] == "prometheus"
+    assert {each["spec"]["image"].rpartition("/")[0] for each in objects if "image" in each.get("spec", {})} == {
+        given["images"]["registry"]
+    }
+
+
+def test_what_teams_get_names_what_is_there(helm: Helm) -> None:
+    """Rights are those of the chart's roles or of the file; queues, flavors and namespaces are those of the teams."""
+    objects = helm.render("shardwise", "--values", PLATFORM)
+    teams, rights = ([*yaml.safe_load_all(path.read_text(encoding="utf-8"))] for path in (TEAMS, RIGHTS))
+    roles = {each["metadata"]["name"] for each in (*objects, *rights) if each["kind"] == "ClusterRole"}
+    names = {kind: {each["metadata"]["name"] for each in teams if each["kind"] == kind} for kind in _kinds(teams)}
+    (api,) = {each["apiVersion"] for each in teams if "kueue" in each["apiVersion"]}
+
+    assert {each["roleRef"]["name"] for each in rights if "roleRef" in each} <= roles
+    assert {each["metadata"].get("namespace", "vision") for each in rights} <= names["Namespace"]
+    assert named(objects, "AcceleratorClass", "tpu-v5e")["spec"]["allowed"]["namespaces"] == ["vision", "language"]
+    assert {"vision", "language"} == names["Namespace"] == names["ClusterQueue"]
+    assert api in (TEAMS.parent / "queue.yaml").read_text(encoding="utf-8")
+    for each in teams:
+        if each["kind"] == "ClusterQueue":
+            (group,) = each["spec"]["resourceGroups"]
+            assert {flavor["name"] for flavor in group["flavors"]} == names["ResourceFlavor"]
+        elif each["kind"] == "LocalQueue":
+            assert each["metadata"]["namespace"] == each["spec"]["clusterQueue"]
+
+
+@pytest.mark.parametrize("path", [PLATFORM, RIGHTS], ids=lambda path: path.stem)
+def test_the_page_shows_the_files_of_a_platform(path: Path) -> None:
+    """docs/how-to/platform.md has them as they stand, without the comment above."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    shown = "".join(dropwhile(lambda line: line.startswith("#"), lines))
+
+    assert f"```yaml\n{shown}```" in (ROOT / "docs" / "how-to" / "platform.md").read_text(encoding="utf-8")
+
+
+def _kinds(objects: list[dict[str, Any]]) -> set[str]:
+    return {each["kind"] for each in objects}
 
 
 def _sorted(objects: list[dict[str, Any]]) -> list[str]:

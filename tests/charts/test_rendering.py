@@ -193,6 +193,16 @@ def test_images(helm: Helm) -> None:
     assert classes["tpu-v5p"]["image"] == "y@sha256:00"
 
 
+def test_images_that_were_not_published(helm: Helm) -> None:
+    """The values of `make publish` name what it has published; the other classes have an image that is nowhere."""
+    objects = helm.render(
+        "shardwise", "--set", "images.operator=r.example/o@sha256:00,images.cpu=r.example/t@sha256:00"
+    )
+    classes = [each for each in objects if each["kind"] == "AcceleratorClass" and each["spec"]["platform"] != "cpu"]
+
+    assert {each["spec"]["image"].partition(":")[0] for each in classes} == {"localhost/shardwise-trainer"}
+
+
 def test_files_of_the_chart(helm: Helm) -> None:
     """Classes and policy are the generated files, with the chart's labels and the images."""
     objects = helm.render("shardwise")

@@ -1,7 +1,10 @@
 """Jobs from which a real Kueue takes the quota, and jobs that keep it, on a real API server."""
 
+import json
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ _COLLECTED_SECONDS = 120.0  # the garbage collector seeks new kinds rarely
 Make = Callable[..., Queues]
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "kueue" / "queue.yaml"
+TEAMS = EXAMPLE.with_name("teams.yaml")
 JOB = ROOT / "examples" / "kubernetes" / "tpu-v5e-queued.yaml"
 
 
@@ -192,6 +196,38 @@ def test_the_example_of_a_queue_admits_the_example_of_a_job(place: Place) -> Non
     assert flavor["spec"]["nodeLabels"].items() <= pod["spec"]["nodeSelector"].items()
     place.delete("tpu-v5e-queued")
     place.client.kubectl("delete", "--wait=false", "--filename=-", stdin=text)
+
+
+@pytest.mark.usefixtures("queues")
+def test_a_team_uses_what_the_other_leaves_free(place: Place) -> None:
+    """teams.yaml of the examples, this namespace for `vision`: 32 chips are its own, 32 lent, and no more are there."""
+    text = re.sub(r"\b(vision|v5e)\b", place.namespace, TEAMS.read_text(encoding="utf-8"))
+    items = [each for each in yaml.safe_load_all(text) if _is_of_queues(each) and _is_here(each, place)]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    place.client.kubectl("apply", "--server-side", "--filename=-", stdin=listed)
+    place.client.kubectl("create", "serviceaccount", "trainer", "--namespace", place.namespace)
+    job = yaml.safe_load(JOB.read_text(encoding="utf-8"))
+    job["spec"]["hardware"]["topology"] = "4x8"
+    for name, words in (("own", "by ClusterQueue"), ("lent", "by ClusterQueue"), ("third", "insufficient")):
+        place.apply({**job, "metadata": {**job["metadata"], "name": name}})
+        wait(words, partial(_says, place, name, words))
+
+    assert condition_of(place.job("third"), "Admitted")["status"] == "False"
+    for name in ("own", "lent", "third"):
+        place.delete(name)
+    place.client.kubectl("delete", "--wait=false", "--filename=-", stdin=listed)
+
+
+def _says(place: Place, name: str, words: str) -> bool:
+    return words in condition_of(place.job(name), "Admitted").get("message", "")
+
+
+def _is_of_queues(part: dict[str, Any]) -> bool:
+    return str(part["apiVersion"]).startswith("kueue.x-k8s.io")
+
+
+def _is_here(part: dict[str, Any], place: Place) -> bool:
+    return part["metadata"].get("namespace", place.namespace) == place.namespace
 
 
 def test_the_page_shows_the_example_of_a_queue() -> None:

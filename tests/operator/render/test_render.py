@@ -18,6 +18,7 @@ from shardwise.protocol.errors import JobError
 from shardwise.protocol.pods import CONTRACT
 from shardwise_operator.config import read_key
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod_defaults import NO_DEFAULTS
 from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.snapshot import read_snapshot
 from shardwise_operator.observe.workload import Admission
@@ -184,7 +185,8 @@ def test_the_pod_of_a_plan(golden: Golden) -> None:
     )
     made_of = snapshot(job)
     state = begun(hosts=made_of.hosts)
-    made = plan_manifest(seen(replace(state, attempts={**state.attempts, "plan": 2}), made_of=made_of))
+    observed = seen(replace(state, attempts={**state.attempts, "plan": 2}), made_of=made_of)
+    made = plan_manifest(observed, NO_DEFAULTS)
 
     golden("plan.yaml", yaml.safe_dump(made, sort_keys=False))
 
@@ -193,7 +195,8 @@ def test_a_plan_that_reads_no_file_has_no_volume_of_the_job() -> None:
     """Nor its variables, which may be secrets: the job and the class are all that it needs."""
     job = asking(manifest(preflight="plan"), agent={"envFrom": [{"secretRef": {"name": "bucket"}}]})
     state = begun()
-    made = plan_manifest(seen(replace(state, attempts={**state.attempts, "plan": 0}), made_of=snapshot(job)))
+    observed = seen(replace(state, attempts={**state.attempts, "plan": 0}), made_of=snapshot(job))
+    made = plan_manifest(observed, NO_DEFAULTS)
 
     (container,) = made["spec"]["containers"]
     assert {volume["name"] for volume in made["spec"]["volumes"]} == {

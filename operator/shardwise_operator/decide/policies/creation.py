@@ -48,7 +48,7 @@ class Creation:
         if self.wake(seen, now) is not None:
             return
         if seen.state.planning and PLAN not in seen.state.pods:
-            yield Create(PODS, plan_manifest(seen))
+            yield Create(PODS, plan_manifest(seen, self.settings.pod_defaults))
         if not seen.state.cleared or seen.queued:
             return
         begins, has_gang = not seen.state.pods and not seen.current_pods(), _has_gang(seen)

@@ -1,16 +1,30 @@
 """`spec.preflight: plan`: nothing but the plan's pod is made until it has said that the job fits."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.building import NOW, SETTINGS, begun, classes, manifest, plan_pod, pod, seen, snapshot, verdict
+from tests.operator.building import (
+    NOW,
+    SETTINGS,
+    asking,
+    begun,
+    classes,
+    manifest,
+    plan_pod,
+    pod,
+    seen,
+    snapshot,
+    verdict,
+)
 
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.decide.plan import Create, Delete, Plan
 from shardwise_operator.decide.policies import preflight
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.pod_defaults import read_pod_defaults
 from shardwise_operator.observe.snapshot import take_snapshot
 from shardwise_operator.observe.state import Finding, Phase, Preflight, State
 from shardwise_operator.observe.state_fields import read_state, write_state
@@ -61,6 +75,27 @@ def test_its_pod_is_the_only_one() -> None:
     assert (_made(second), _made(third)) == (["job-plan-0"], [])
     assert (third.state.phase, third.state.reason) == (Phase.PENDING, PLANNING)
     assert _fits(third.state)[:2] == ("Unknown", PLANNING)
+
+
+def test_its_pod_goes_where_the_platform_team_sends_all_pods() -> None:
+    """Nodes, tolerations and variables for all training pods are its own too; those of the job and class are not."""
+    given = {"nodeSelector": {"pool": "ml"}, "tolerations": [{"key": "ml", "operator": "Exists"}], "env": {"A": "b"}}
+    job = manifest(preflight="plan", hardware={"accelerator": "tpu-v5e-4t", "topology": "2x4"})
+    asking(job, nodeSelector={"pool": "tpu"}, agent={"env": [{"name": "KEY", "value": "own"}]})
+    made_of = snapshot(job)
+    observed = _planning(made_of=made_of, state=_begun(pods={}, attempts={"plan": 0}))
+    plan = decide(observed, replace(SETTINGS, pod_defaults=read_pod_defaults(json.dumps(given))), NOW)
+    (pod,) = (step.manifest for step in plan.steps if isinstance(step, Create) and step.kind == PODS)
+    (container,) = pod["spec"]["containers"]
+
+    assert pod["spec"]["nodeSelector"] == {"pool": "ml"}
+    assert [each["key"] for each in pod["spec"]["tolerations"]] == [
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "ml",
+    ]
+    assert {"name": "A", "value": "b"} in container["env"]
+    assert not [each for each in container["env"] if each["name"] == "KEY"]
 
 
 def test_without_it_nothing_is_planned() -> None:
