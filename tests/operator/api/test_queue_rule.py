@@ -17,7 +17,7 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 WORDS = f"metadata.labels: expected {QUEUE}, a LocalQueue of this namespace"
 
 
-def named(name: str, **labels: str | None) -> dict[str, Any]:
+def named(name: str, **labels: str) -> dict[str, Any]:
     """A job with labels."""
     return {**job(), "metadata": {"name": name, "labels": labels}}
 
