@@ -59,14 +59,14 @@ def test_a_run_ends_with_the_same_bits_whatever_becomes_of_it(start: Start) -> N
     run = start("disturbed", "recovery.hangAfter=20s")
     newest = 0
     for attempt, number in enumerate((signal.SIGKILL, signal.SIGSTOP, None)):
-        run.until(lambda before=newest: _newest(run) > before)
+        run.until(_newer(run, newest))
         newest = _newest(run)
         pid = run.status()["hosts"][1]["trainerPid"]
         if number is None:
             os.kill(agent_of(pid), signal.SIGKILL)
         else:
             os.kill(pid, number)
-        run.until(lambda attempt=attempt: log_path(run.directory, attempt + 1, 0).exists())
+        run.until(log_path(run.directory, attempt + 1, 0).exists)
     assert run.finish()["restarts"] == {"failure": 1, "hang": 1, "hostLost": 1}
 
     began = [_resumed(run, attempt) for attempt in range(4)]
@@ -107,6 +107,10 @@ def _saved(run: Run) -> Path:
 def _newest(run: Run) -> int:
     """The step of Levanter's newest whole checkpoint, 0 if there is none."""
     return max([0, *(int(path.parent.name.removeprefix("step-")) for path in _saved(run).glob("step-*/metadata.json"))])
+
+
+def _newer(run: Run, step: int) -> Callable[[], bool]:
+    return lambda: _newest(run) > step
 
 
 def _resumed(run: Run, attempt: int) -> int | None:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,9 +54,9 @@ def test_killed_and_hung(shell: ProgramShell, command: str) -> None:
 
     run = shell.begin("disturbed", command, "recovery.hangAfter=8s")
     for attempt, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
-        run.until(lambda attempt=attempt: len(lines(run, attempt)) > 2)
+        run.until(under_way(run, attempt))
         os.kill(run.status()["hosts"][1]["trainerPid"], number)
-    run.until(lambda: len(lines(run, 2)) > 2)
+    run.until(under_way(run, 2))
     os.kill(agent_of(run.status()["hosts"][1]["trainerPid"]), signal.SIGKILL)
     assert run.finish()["restarts"] == {"failure": 1, "hang": 1, "hostLost": 1}
     assert [lines(run, 3, host)[-1] for host in (0, 1)] == [last, last]
@@ -67,7 +67,7 @@ def test_killed_and_hung(shell: ProgramShell, command: str) -> None:
 def test_a_stop_loses_nothing(shell: ProgramShell, command: str) -> None:
     """SIGTERM: all processes save after the same step; the same command goes on from there, to the same bits."""
     run = shell.begin("stopped", command)
-    run.until(lambda: len(lines(run, 0)) > 2)
+    run.until(under_way(run, 0))
     assert run.send(signal.SIGTERM) == ExitCode.SAVED
     stopped = step_of(lines(run, 0)[-1])
     assert stopped == step_of(lines(run, 0, host=1)[-1]) < STEPS
@@ -78,6 +78,11 @@ def test_a_stop_loses_nothing(shell: ProgramShell, command: str) -> None:
     calm = shell.begin("calm", command)
     calm.finish()
     assert lines(again, 1)[-1] == lines(calm, 0)[-1]
+
+
+def under_way(run: Run, attempt: int) -> Callable[[], bool]:
+    """Return whether an attempt has printed so much that its file is there."""
+    return lambda: len(lines(run, attempt)) > 2
 
 
 def step_of(line: str) -> int:

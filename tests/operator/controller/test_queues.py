@@ -219,7 +219,7 @@ def test_a_team_uses_what_the_other_leaves_free(place: Place) -> None:
 
 
 def _says(place: Place, name: str, words: str) -> bool:
-    return words in condition_of(place.job(name), "Admitted").get("message", "")
+    return words in str(condition_of(place.job(name), "Admitted").get("message", ""))
 
 
 def _is_of_queues(part: dict[str, Any]) -> bool:
