@@ -58,7 +58,7 @@ def test_what_is_said_in_one_line_each(tmp_path: Path) -> None:
     for line in (
         "evaluated books 3.2500, web 4.0000",
         "checkpoints step 4; the last took 1.5 s; training waited 0.25 s",
-        "devices 4 as data_outer 2 x tensor 2; the fullest holds 0.0 MiB in a step",
+        "devices 4 as data 2 x tensor 2; the fullest holds 0.0 MiB in a step",
         "attempt 0 ended after 0:00:30: failure, rank 1 ended with signal SIGKILL",
     ):
         assert line in lines

@@ -24,7 +24,7 @@ def step(number: int, loss: float | None = None) -> dict[str, Any]:
 def started(number: int, attempt: int) -> dict[str, Any]:
     """Return the first event of an attempt, on four devices of which three are alike."""
     memory = [{"device": f"cpu:{device}", **SIZES, "batch_bytes": 3 + (device == 3)} for device in range(4)]
-    facts = {"devices": 4, "mesh": {"replica": 1, "data_outer": 2, "tensor": 2}, "memory": memory}
+    facts = {"devices": 4, "mesh": {"replica": 1, "data_outer": 2, "data_inner": 1, "tensor": 2}, "memory": memory}
     return {"event": "restored" if number else "started", "step": number, "attempt": attempt, **facts}
 
 

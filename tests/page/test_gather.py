@@ -20,7 +20,7 @@ def test_numbers_are_those_of_the_files(tmp_path: Path) -> None:
     assert (known.loss, known.held_out_loss, known.mfu) == (60.0, 4.5, 0.25)
     assert (known.goodput, known.entropy) == (SUMMARY["goodput"], SUMMARY["entropy"])
     assert (known.restarts, known.resumed, known.attempts_made) == ({"failure": 1}, [4], 2)
-    assert (known.devices, known.mesh["tensor"]) == (4, 2)
+    assert (known.devices, known.mesh) == (4, {"replica": 1, "data": 2, "tensor": 2})
     assert [(row.devices, row.count, row.batch_bytes) for row in known.memory] == [("cpu:0", 3, 3), ("cpu:3", 1, 4)]
     (save,) = known.saves
     assert (save.step, save.saved_at, save.blocked_seconds, save.kept) == (4, BEGAN + 20, 0.25, True)

@@ -73,7 +73,7 @@ def test_browser_shows_every_part(browser: Browser, tmp_path: Path) -> None:
     body = shown[shown.index("<body") : shown.index('<script type="application/json"')]
     assert "<script" not in body
     assert html.escape(f"log 1 1 {HOSTILE}", quote=False) in body
-    for text in ("63 %", "its devices take 2.0 times as long", "rank 1 ended with signal SIGKILL", "data_outer 2"):
+    for text in ("63 %", "its devices take 2.0 times as long", "rank 1 ended with signal SIGKILL", "data 2"):
         assert text in body
     assert "<title>quickstart - shardwise</title>" in shown
 

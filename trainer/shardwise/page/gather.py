@@ -91,7 +91,7 @@ def gather(
         evaluations=list(metrics.evaluations),
         checkpoint_root=root,
         **_saves(metrics, checkpoints(root)),
-        mesh=starts[-1].get("mesh", {}) if starts else {},
+        mesh=_mesh(starts[-1].get("mesh", {})) if starts else {},
         devices=starts[-1].get("devices") if starts else None,
         memory=_memory(starts[-1].get("memory", [])) if starts else [],
         **log_tails(directory, {attempt.number: attempt.rank for attempt in timeline.attempts}),
@@ -139,6 +139,15 @@ def _saves(metrics: Metrics, checkpoints: Collection[int] | None) -> dict[str, A
         for save in newest.values()
     ]
     return {"saves": every[-MOST_SAVES:], "saves_left_out": max(0, len(every) - MOST_SAVES)}
+
+
+def _mesh(axes: Mapping[str, int]) -> dict[str, int]:
+    """Return the mesh as a job file has it: `data` is one axis there, and the trainer's are its two steps."""
+    sizes: dict[str, int] = {}
+    for axis, size in axes.items():
+        name = axis.partition("_")[0]
+        sizes[name] = sizes.get(name, 1) * size
+    return sizes
 
 
 def _memory(rows: Collection[Mapping[str, Any]]) -> list[MemoryRow]:
