@@ -15,6 +15,7 @@ from tests.operator.living import EVICTED
 from tests.operator.operating import MERGE, Place
 from tests.operator.queues import ManyAgents, Queues, queued_job
 
+from shardwise.job.document import read_document
 from shardwise_operator.runtime.kinds import condition_of
 
 PODS = ("job-0-0-0", "job-0-1-0")
@@ -206,7 +207,7 @@ def test_a_team_uses_what_the_other_leaves_free(place: Place) -> None:
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     place.client.kubectl("apply", "--server-side", "--filename=-", stdin=listed)
     place.client.kubectl("create", "serviceaccount", "trainer", "--namespace", place.namespace)
-    job = yaml.safe_load(JOB.read_text(encoding="utf-8"))
+    job = read_document(JOB).data
     job["spec"]["hardware"]["topology"] = "4x8"
     for name, words in (("own", "by ClusterQueue"), ("lent", "by ClusterQueue"), ("third", "insufficient")):
         place.apply({**job, "metadata": {**job["metadata"], "name": name}})
