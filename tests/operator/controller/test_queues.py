@@ -228,7 +228,7 @@ def _is_of_queues(part: dict[str, Any]) -> bool:
 
 
 def _is_here(part: dict[str, Any], place: Place) -> bool:
-    return part["metadata"].get("namespace", place.namespace) == place.namespace
+    return bool(part["metadata"].get("namespace", place.namespace) == place.namespace)
 
 
 def test_the_page_shows_the_example_of_a_queue() -> None:
