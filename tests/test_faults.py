@@ -160,6 +160,14 @@ def test_a_row_that_is_not_measured_here_keeps_its_line() -> None:
     assert "\n2 runs, 2 minutes, on 2026-01-01: 64 cores" in again
     assert "\n1 rows are of earlier runs: 2 runs, 2 minutes, on 2026-01-01: 2 cores" in again
     assert page.measured(again, rows) == {"local: one, start", "local: one, step", "local: two, step"}
+
+    more = {page.key(row, phase): other for row in rows for phase in row.phases if phase == "step"}
+    third = page.text(rows, more, ["rain"], again)
+    assert "\n3 runs, 3 minutes, on 2026-01-01: 64 cores" in third
+    assert third.count("64 cores") == 1, "the runs of now are not those of before"
+    assert "\n1 rows are of earlier runs: 2 runs, 2 minutes, on 2026-01-01: 2 cores" in third
+    failed = {"failed": "charged twice", "machine": MACHINE, "seconds": 60.0}
+    assert page.measured(page.text(rows, {page.key(rows[1], "step"): failed}, []), rows) == set()
     assert page.text(rows, {}, ["rain"], page.DOCUMENT.read_text()).count("\n| ") == 0
 
 

@@ -22,6 +22,7 @@ COLUMNS = (
     "note",
 )
 _EARLIER = "rows are of earlier runs:"
+_FAILED, _NOT_SHOWN = "**failed**:", "could not be shown:"
 Results = Mapping[str, Mapping[str, Any]]
 """By `key`: "outcome", as a dict, or in words what has "failed", or why it is "notShown"; "machine" and "seconds"."""
 
@@ -58,9 +59,10 @@ def text(rows: Iterable[Row], results: Results, not_shown: Iterable[str], before
 
 
 def measured(page: str, rows: Iterable[Row]) -> set[str]:
-    """The keys of the rows that a page has."""
-    kept = _kept(page)
-    return {key(row, phase) for row in rows for phase in row.phases if _name(row, phase) in kept[row.place].lines}
+    """The keys of the rows of which a page has a good result."""
+    kept = {place: table.lines for place, table in _kept(page).items()}
+    lines = {key(row, phase): kept[row.place].get(_name(row, phase), _FAILED) for row in rows for phase in row.phases}
+    return {one for one, line in lines.items() if _FAILED not in line and _NOT_SHOWN not in line}
 
 
 def said(result: Mapping[str, Any]) -> str:
@@ -70,12 +72,12 @@ def said(result: Mapping[str, Any]) -> str:
 
 
 def _table(place: Place, rows: Sequence[Row], results: Results, kept: "_Kept") -> Iterator[str]:
-    measured, old, lines = [], 0, []
+    fresh, old, lines = [], 0, []
     here = [(row, phase) for row in rows if row.place == place for phase in row.phases]
     for row, phase in here:
         name = _name(row, phase)
         if (result := results.get(key(row, phase))) is not None:
-            measured.append(result)
+            fresh.append(result)
             lines.append(f"{name} {' | '.join(_cells(result))} |")
         elif name in kept.lines:
             old += 1
@@ -84,10 +86,12 @@ def _table(place: Place, rows: Sequence[Row], results: Results, kept: "_Kept") -
         yield f"## {_PLACES[place]}\n"
         yield from (f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS)))
         yield from lines
-        if measured:
-            yield f"\n{_machines(measured)}"
+        if fresh:
+            yield f"\n{_machines(fresh)}"
         if old:
-            yield f"\n{old} {_EARLIER} {' '.join(kept.measured)}"
+            # No more than were old before: what the page says of its own last runs is of rows that are measured anew.
+            told = kept.earlier if old <= kept.num_earlier else [*kept.measured, *kept.earlier]
+            yield f"\n{old} {_EARLIER} {' '.join(told)}"
         yield ""
 
 
@@ -101,6 +105,8 @@ class _Kept:
 
     lines: dict[str, str] = field(default_factory=dict)
     measured: list[str] = field(default_factory=list)
+    earlier: list[str] = field(default_factory=list)
+    num_earlier: int = 0
 
 
 def _kept(page: str) -> dict[str, _Kept]:
@@ -112,15 +118,17 @@ def _kept(page: str) -> dict[str, _Kept]:
         here = titles.get(line, here)
         if name := re.match(r"\| [^|]+ \| [^|]+ \|", line):
             here.lines[name[0]] = line
-        elif measured := re.match(rf"(?:\d+ {_EARLIER} )?(\d+ runs, .*)", line):
-            here.measured.append(measured[1])
+        elif earlier := re.match(rf"(\d+) {_EARLIER} (.*)", line):
+            here.num_earlier, here.earlier = int(earlier[1]), [earlier[2]]
+        elif re.match(r"\d+ runs, ", line):
+            here.measured.append(line)
     return places
 
 
 def _cells(result: Mapping[str, Any]) -> list[str]:
     if "outcome" in result:
         return _outcome(result["outcome"])
-    words = f"**failed**: {result['failed']}" if "failed" in result else f"could not be shown: {result['notShown']}"
+    words = f"{_FAILED} {result['failed']}" if "failed" in result else f"{_NOT_SHOWN} {result['notShown']}"
     return [*["-"] * 5, "**no**" if "failed" in result else "-", _plain(words)]
 
 

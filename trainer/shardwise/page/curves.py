@@ -71,7 +71,8 @@ class Metrics:
             for name in NAMES:
                 self._add(name, step, record.get(name))
         elif event == "evaluated":
-            self.evaluations.append(Evaluation.model_validate(record))
+            if "evaluatedAt" in record:  # an older release has not noted when
+                self.evaluations.append(Evaluation.model_validate(record))
             for name, value in by_name(record).items():
                 if name == HELD_OUT or name.endswith(SET_LOSS):
                     self._add(name, step, value)

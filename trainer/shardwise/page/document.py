@@ -78,11 +78,11 @@ class Save(Message):
 
 
 class Evaluation(Message):
-    """When an evaluation after a step was over and how long it took; None in a record of an older release."""
+    """When an evaluation after a step was over, and how long it took."""
 
     step: int
-    evaluated_at: float | None = None
-    evaluation_seconds: float | None = None
+    evaluated_at: float
+    evaluation_seconds: float
 
 
 class MemoryRow(Message):
