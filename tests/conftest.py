@@ -5,6 +5,7 @@ pytest reads it before any test imports JAX. A test that asks for the fixture `g
 """
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +85,29 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no t
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Distribute files as `--dist loadfile` does, but for those that share an API server and those of many hosts."""
     return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class _AtOnce:
+    """Print a failure when it happens: a run that is ended from outside would keep it for itself."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+        self._start = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            minutes = (time.monotonic() - self._start) / 60
+            self._terminal.ensure_newline()
+            self._terminal.section(f"{report.nodeid} failed after {minutes:.1f} minutes", sep="-", red=True)
+            self._terminal.line(report.longreprtext)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the process that prints the results print failures at once."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_AtOnce(terminal), "at-once")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
