@@ -6,10 +6,11 @@
 # over a named axis of a 2-D mesh.
 #
 # A *mesh* is the devices in a grid whose axes have names, and a *shard* is the part of an array that one device holds.
-# Inside `shard_map` a function sees only its own device's shard. It reaches the others by *collectives*. Each
-# collective names an axis of the mesh: the devices that differ only along that axis do it together ([JAX on
-# shard_map](https://docs.jax.dev/en/latest/notebooks/shard_map.html)). The bytes below are read from the compiled
-# program, and counted as what a device sends when its group is a ring, which is the least that is possible.
+# JAX's `shard_map` runs a function once on every device, on that device's own shard alone
+# ([its notebook](https://docs.jax.dev/en/latest/notebooks/shard_map.html)). The function reaches the other devices by
+# *collectives*. Each collective names an axis of the mesh: the devices that differ only along that axis do it together.
+# The bytes below are read from the compiled program, and counted as what a device sends when each passes what it has to
+# its neighbour, in a *ring*, until all have it: that is the least that is possible.
 
 # %%
 from collections.abc import Callable
@@ -40,7 +41,7 @@ def mesh_of(shape: tuple[int, ...], names: tuple[str, ...]) -> jax.sharding.Mesh
 # ## Six operations
 #
 # Four of the eight devices, so that all of it fits into a picture, on one axis, `i`. Device *d* holds the row *10 d +
-# column*. With *n* devices and *B* bytes on each, every device sends:
+# column*. With *n* devices and *B* bytes on each before the operation, every device sends:
 #
 # - `psum`, an *all-reduce*: every device gets the sum of all. *2 (n-1)/n B*. `pmean` divides that sum by *n*, and
 #   costs the same.
@@ -106,9 +107,11 @@ assert shapes[True] == (4, 1), "a tiled one keeps it"
 # ## A sum is two halves
 #
 # On eight devices, `psum_scatter` leaves each an eighth of the sum; `all_gather` then brings the eighths together.
-# That is `psum`: the same values and the same bytes. It matters because the halves can be taken apart:
-# [FSDP](06_fsdp.md) does the first half to gradients and the second to weights, and sends no more than data
-# parallelism. The numbers below are whole, so every order of adding gives the same bits.
+# That is `psum`: the same values and the same bytes, as this gather starts from an eighth on each device, not from *B*.
+# It matters because the halves can be taken apart: [FSDP](06_fsdp.md) does the first half to gradients and the second to
+# weights, and sends no more than data parallelism. The numbers below are whole, so every order of adding gives the same
+# bits. In the table `P('i',)` is an array whose first dimension is split over `i`, `P(None, 'i')` one whose second
+# is, and `P()` one that every device has whole.
 
 # %%
 line = mesh_of((8,), ("i",))

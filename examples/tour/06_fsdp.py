@@ -12,7 +12,8 @@
 # Six words, as all tours use them:
 #
 # - A *mesh* is the devices in a grid. Each of its *axes* has a name; here there is one axis, `data`, of eight devices.
-# - A *shard* is the part of an array that one device holds. `P("data")` splits an array's first dimension over `data`.
+# - A *shard* is the part of an array that one device holds. `P("data")` splits an array's first dimension over `data`,
+#   `P(None, "data")` its second; `P()` leaves it whole on every device.
 # - An *all-gather* gives every device all shards, which make the whole array.
 # - A *reduce-scatter* adds up one array of each device, and gives every device its own shard of the sum.
 # - An *all-reduce* gives every device all of that sum. It sends what the two before it send together.
@@ -181,7 +182,8 @@ assert np.allclose(held[kept], [[12 / N] * N, [16 / N] * N], rtol=1e-3), "FSDP h
 #
 # FSDP is often introduced with "the entire model is never on one device". That is true of the state. It is true of the
 # step only if the backward pass gathers again: else every layer's whole matrix waits for it. The second gather costs
-# half as much again on the wire.
+# half as much again on the wire, and a little less here, where `up` and `down` are gathered once. *Temporaries* are what
+# the step needs besides its state while it runs.
 
 # %%
 moved, needs, table = {}, {}, []

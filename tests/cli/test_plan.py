@@ -68,13 +68,15 @@ def test_a_search_ranks_layouts_and_writes_the_best(tmp_path: Path) -> None:
 
 
 def test_the_figures_belong_together(tmp_path: Path) -> None:
-    """Memory's kinds sum to its total; the products are the formula's, and a recomputed layer is done twice."""
+    """Memory's kinds sum to its total, and weights to its parameters; a recomputed layer is done twice."""
     plan = json.loads(_plan(tmp_path, "--json").stdout)
 
     memory = plan["memory"]
     kinds = ("parameters", "optimizer", "gradients", "activations", "temporaries", "batch", "program")
     assert sum(memory[kind] for kind in kinds) == memory["total"] == plan["neededBytes"]
     assert memory["limit"] == plan["limitBytes"] == 2**30
+    assert sum(weight["partBytes"] for weight in plan["weights"]) == memory["parameters"]
+    assert all(weight["axes"].keys() >= weight["split"].keys() for weight in plan["weights"])
     assert 1.2 < plan["flops"]["program"] / plan["flops"]["model"] < 1.5
     assert plan["wire"]["tensor"]["bytes"] >= 0.99 * plan["wire"]["tensor"]["least"] > 0
 

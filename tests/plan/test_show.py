@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from shardwise.plan.result import MemoryUse, Moved, Plan
+from shardwise.plan.result import MemoryUse, Moved, Plan, Weight
 from shardwise.plan.show import show
 
 
@@ -45,9 +45,9 @@ def _plan(inner: int, *axes: str) -> Plan:
     )
 
 
-def _shown(plan: Plan) -> str:
+def _shown(plan: Plan, *, weights: bool = False) -> str:
     out = StringIO()
-    show(plan, Console(file=out, width=110))
+    show(plan, Console(file=out, width=110), weights=weights)
     return out.getvalue()
 
 
@@ -67,3 +67,20 @@ def test_axes_have_the_names_of_a_job_file(inner: int, axes: tuple[str, ...], wo
 
     assert f"all-reduce   {words}" in text
     assert "data_" not in text
+
+
+def test_a_weight_has_its_axes_and_what_splits_them() -> None:
+    """Its row is there if weights are asked for: the names of its axes, a device's part, and the bytes of that."""
+    up = Weight(
+        name="blocks.mlp.up.weight",
+        axes={"layers": 4, "embed": 128, "mlp": 512},
+        part=[4, 64, 256],
+        split={"embed": "data", "mlp": "tensor"},
+        part_bytes=262_144,
+    )
+    plan = _plan(1, "tensor").model_copy(update={"weights": [up]})
+
+    row = next(line for line in _shown(plan, weights=True).splitlines() if "blocks.mlp.up" in line)
+    words = "blocks.mlp.up.weight layers 4, embed 128 / data, mlp 512 / tensor 4 x 64 x 256 262,144"
+    assert " ".join(row.split()) == words
+    assert "blocks.mlp.up" not in _shown(plan)

@@ -39,6 +39,9 @@ Write = Annotated[
 Pictures = Annotated[
     Path | None, typer.Option("--pictures", help="A folder to draw memory, wire and mesh into, as PNG.", metavar="DIR")
 ]
+Weights = Annotated[
+    bool, typer.Option("--weights", help="List the weights: the axes of each, a device's part, and what splits it.")
+]
 Summary = Annotated[
     Path | None,
     typer.Option(
@@ -54,6 +57,7 @@ def command(
     as_json: Json = False,
     search: Search = False,
     write: Write = False,
+    weights: Weights = False,
     pictures: Pictures = None,
     summary: Summary = None,
 ) -> None:
@@ -84,7 +88,7 @@ def command(
     else:
         if found:
             show_search(found, console)
-        show(made, console)
+        show(made, console, weights=weights)
         for path in drawn:
             console.print(f"drawn: {path}")
     if write:

@@ -12,7 +12,7 @@ from shardwise.plan.arithmetic import least_wire
 from shardwise.plan.collectives import Collective, collectives
 from shardwise.plan.compiled import Step, lowered_step
 from shardwise.plan.flops import kernel_flops, traced_flops
-from shardwise.plan.memory import memory, usable_bytes
+from shardwise.plan.memory import memory, usable_bytes, weights
 from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
 from shardwise.plan.targets import WHEELS
@@ -56,6 +56,7 @@ def plan(job: TrainingJob) -> Plan:
         needed_bytes=held.total,
         limit_bytes=held.limit,
         memory=held,
+        weights=weights(step.program),
         collectives=moved,
         wire=_wire(step, moved),
         synchronous_gathers=sum(row.count - row.asynchronous for row in rows if _is_gather_of_weights(row)),

@@ -11,7 +11,7 @@ from shardwise.job.accelerators import accelerator_of
 from shardwise.job.spec import TrainingJob
 from shardwise.plan.arithmetic import gradient_bytes
 from shardwise.plan.compiled import Step
-from shardwise.plan.result import MemoryUse
+from shardwise.plan.result import MemoryUse, Weight, axis_words
 from shardwise.train.memory import local_bytes
 from shardwise.train.pipeline import Schedule
 from shardwise.train.state import Program, flat
@@ -40,6 +40,30 @@ def memory(step: Step) -> MemoryUse:
         total=parameters + optimizer + batch + rest + step.code_bytes,
         limit=usable_bytes(step.job),
     )
+
+
+def weights(program: Program) -> list[Weight]:
+    """Return how each parameter lies on the mesh, in the model's order."""
+    rows = []
+    for name, leaf in flat(program.abstract()["params"]).items():
+        assert leaf.sharding is not None
+        axes = program.names[name]
+        part = leaf.sharding.shard_shape(leaf.shape)
+        parts = zip(axes, leaf.sharding.spec, leaf.shape, part, strict=True)
+        rows.append(
+            Weight(
+                name=name,
+                axes=dict(zip(axes, leaf.shape, strict=True)),
+                part=[*part],
+                split={axis: axis_words(_names(by)) for axis, by, whole, here in parts if here < whole},
+                part_bytes=math.prod(part) * leaf.dtype.itemsize,
+            )
+        )
+    return rows
+
+
+def _names(mesh_axes: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes
 
 
 def usable_bytes(job: TrainingJob) -> int | None:

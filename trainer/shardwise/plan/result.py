@@ -1,5 +1,6 @@
 """The result of a plan: for people through `show` and `pictures`, for programs as JSON."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -12,6 +13,11 @@ Link = Literal["ici", "nvlink", "network", "memory"]
 
 class _Result(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+def axis_words(mesh_axes: Iterable[str]) -> str:
+    """Return the name of mesh axes together, as a job file calls them; `data` is two mesh axes."""
+    return "+".join(dict.fromkeys("data" if axis.startswith("data") else axis for axis in mesh_axes))
 
 
 class MemoryUse(_Result):
@@ -32,6 +38,19 @@ class MemoryUse(_Result):
     """What programs can use; None if the class does not give it."""
 
 
+class Weight(_Result):
+    """How one parameter lies on the mesh; its layers are one array."""
+
+    name: str
+    axes: dict[str, int]
+    """The sizes of the whole array by the names of its axes, in order."""
+    part: list[int]
+    """The shape of what one device holds."""
+    split: dict[str, str]
+    """The mesh axes, as a job file calls them, by the axis that they split; an axis that none splits is left out."""
+    part_bytes: int
+
+
 class Moved(_Result):
     """Collectives that are alike, in one step of one device."""
 
@@ -48,8 +67,8 @@ class Moved(_Result):
 
     @property
     def axis(self) -> str:
-        """Return the name of its axes together; `data` is both of its mesh axes."""
-        return "+".join(dict.fromkeys("data" if axis.startswith("data") else axis for axis in self.axes))
+        """Return the name of its axes together."""
+        return axis_words(self.axes)
 
 
 class Wire(_Result):
@@ -136,6 +155,7 @@ class Plan(_Result):
     change: str | None = None
     """For a job that does not fit: a change with which it does."""
     memory: MemoryUse | None = None
+    weights: list[Weight] = []
     collectives: list[Moved] = []
     wire: dict[str, Wire] = {}
     synchronous_gathers: int | None = None

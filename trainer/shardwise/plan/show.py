@@ -26,8 +26,8 @@ KINDS = {
 """The kinds of memory, with their colours in the terminal and in a picture."""
 
 
-def show(plan: Plan, console: Console) -> None:
-    """Print a plan."""
+def show(plan: Plan, console: Console, *, weights: bool = False) -> None:
+    """Print a plan, with a row for each of its weights if they are asked for."""
     console.print(_head(plan))
     console.print(_verdict(plan))
     if plan.change:
@@ -35,6 +35,8 @@ def show(plan: Plan, console: Console) -> None:
     if plan.memory is not None:
         console.print(_bar(plan))
         console.print(_memory(plan))
+    if weights:
+        console.print(_weights(plan))
     if plan.compiled_for == "hardware" and plan.collectives:
         console.print(_wire(plan))
         console.print(_collectives(plan))
@@ -140,6 +142,16 @@ def _memory(plan: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     for kind, (colour, _) in KINDS.items():
         table.add_row(Text("  ■", style=colour), kind, Text(size(getattr(plan.memory, kind), 2), justify="right"))
+    return table
+
+
+def _weights(plan: Plan) -> Table:
+    left = ("weight", "axes / what splits them")
+    table = _table("Weights", (*left, "a device's part", "bytes of it"), left)
+    for row in plan.weights:
+        splits = {axis: f" / {by}" for axis, by in row.split.items()}
+        words = ", ".join(f"{axis} {length}{splits.get(axis, '')}" for axis, length in row.axes.items())
+        table.add_row(row.name, words, " x ".join(map(str, row.part)), f"{row.part_bytes:,}")
     return table
 
 
