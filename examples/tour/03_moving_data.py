@@ -108,9 +108,9 @@ assert shapes[True] == (4, 1), "a tiled one keeps it"
 #
 # On eight devices, `psum_scatter` leaves each an eighth of the sum; `all_gather` then brings the eighths together.
 # That is `psum`: the same values and the same bytes, as this gather starts from an eighth on each device, not from *B*.
-# It matters because the halves can be taken apart: [FSDP](06_fsdp.md) does the first half to gradients and the second to
-# weights, and sends no more than data parallelism. The numbers below are whole, so every order of adding gives the same
-# bits. In the table `P('i',)` is an array whose first dimension is split over `i`, `P(None, 'i')` one whose second
+# It matters because the halves can be taken apart: [FSDP](06_fsdp.md) does the first half to gradients and the second
+# to weights, and sends no more than data parallelism. The numbers below are whole, so every order of adding gives the
+# same bits. In the table `P('i',)` is an array whose first dimension is split over `i`, `P(None, 'i')` one whose second
 # is, and `P()` one that every device has whole.
 
 # %%

@@ -182,8 +182,8 @@ assert np.allclose(held[kept], [[12 / N] * N, [16 / N] * N], rtol=1e-3), "FSDP h
 #
 # FSDP is often introduced with "the entire model is never on one device". That is true of the state. It is true of the
 # step only if the backward pass gathers again: else every layer's whole matrix waits for it. The second gather costs
-# half as much again on the wire, and a little less here, where `up` and `down` are gathered once. *Temporaries* are what
-# the step needs besides its state while it runs.
+# half as much again on the wire, and a little less here, where `up` and `down` are gathered once. *Temporaries* are
+# what the step needs besides its state while it runs.
 
 # %%
 moved, needs, table = {}, {}, []

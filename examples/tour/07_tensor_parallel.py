@@ -100,8 +100,8 @@ assert off(rows_first, y) > 0.1, "rows first is another function"
 # Attention splits as the MLP does, because heads never look at each other. Cut `q`, `k` and `v` by columns, which is by
 # heads (here one of width 128 on each device), and `proj`, the projection behind them, by rows. The number of heads
 # must be a multiple of the number of devices. A device again runs the code of the whole, with fewer heads. So a layer
-# has two sums: one after attention, one after the MLP. Each is an all-reduce of all activations, 128 x 1024 numbers of 4
-# bytes: 2 x 2 x 7/8 x 524,288 bytes are what the table below says is sent.
+# has two sums: one after attention, one after the MLP. Each is an all-reduce of all activations, 128 x 1024 numbers
+# of 4 bytes: 2 x 2 x 7/8 x 524,288 bytes are what the table below says is sent.
 #
 # In the code, `leave` is that sum, at the end of each split part. `enter`, at its beginning, does nothing yet; the way
 # back will need it. XLA can find the same split itself, from `in_shardings` or from inputs that are already placed. All
@@ -155,8 +155,8 @@ assert max(off(out, plain) for out in outs.values()) < 1e-5, "every way gives th
 # | **f** | at the beginning | nothing | adds up the devices' gradients of `x`: each knows only its own columns' share |
 #
 # So a layer sums activations twice forwards, and their gradients twice backwards. What stands *before* the split part
-# learns from f's sum. Here it is `gain`, a factor for each column of `x`, as in a norm, of which every device has a copy.
-# f gives all copies the same gradient, so they stay equal without any communication of their own.
+# learns from f's sum. Here it is `gain`, a factor for each column of `x`, as in a norm, of which every device has a
+# copy. f gives all copies the same gradient, so they stay equal without any communication of their own.
 #
 # In JAX one switch of [`shard_map`](https://docs.jax.dev/en/latest/notebooks/shard_map.html) decides whether you write
 # f and g:
