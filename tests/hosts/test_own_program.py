@@ -36,6 +36,16 @@ while True:
         break
 """
 
+LATE = """
+import time, jax, shardwise
+run = shardwise.init(steps=1)
+if run.rank == 1:
+    time.sleep(35)
+spread = jax.NamedSharding(run.mesh(data=None), jax.P("data"))
+ones = jax.make_array_from_callback((4,), spread, lambda _: jax.numpy.ones(1))
+shardwise.report(step=1, loss=jax.jit(jax.numpy.sum)(ones))
+"""
+
 EACH_ITS_OWN = """
 import jax, shardwise
 run = shardwise.init(steps=2)
@@ -180,6 +190,15 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert len(saves[0]) == len(set(saves[0])) >= 3
     assert [event["step"] for event in run.records("saved")] == saves[0]
     assert run.records()[-1]["step"] == saves[0][-1]
+
+
+def test_a_process_may_come_late_to_its_first_sum(shell: ProgramShell) -> None:
+    """One loads or compiles half a minute longer than the other, which waits for it: nothing is started again."""
+    (shell.folder / "late.py").write_text(LATE)
+    summary = shell.begin("late", f"program.command=[{sys.executable}, late.py]").finish()
+
+    assert (summary["steps"], summary["restarts"]) == (1, {})
+    assert summary["loss"] == 4.0
 
 
 def test_a_model_of_each_process_is_refused(shell: ProgramShell) -> None:

@@ -5,13 +5,15 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from pydantic.alias_generators import to_camel
 
 from shardwise.program import endings
@@ -63,6 +65,8 @@ class Run:
         with self._phases.entered(Phase.JOIN):
             self._peers = Peers.join(place, limit_seconds=WORK_LIMIT_HANGS * place.hang_after_seconds)
         self._phases.switch_to(Phase.INIT)
+        if self._peers.count > 1 and jax.default_backend() == "cpu":
+            _introduce_devices()
         files = RunDirectory(self.directory, place.attempt)
         self._record = Record(files, self.name, of=steps, writes=self._peers.writes)
         self.checkpoints = Checkpoints(
@@ -194,11 +198,30 @@ class Run:
 
 
 def _number(name: str, value: Any) -> float:
-    whole = value.addressable_data(0) if isinstance(value, jax.Array) and value.is_fully_replicated else value
+    """Return a reported value. An exchange with another process that fails is that process's error, and passes."""
+    shape = getattr(value, "shape", "")
+    wrong = UsageError(
+        f"report({name}=...): given {type(value).__name__}{shape}, expected a number that every process holds whole"
+    )
+    if isinstance(value, jax.Array):
+        if not (value.is_fully_replicated or value.is_fully_addressable):
+            raise wrong
+        value = value.addressable_data(0) if value.is_fully_replicated else value
     try:
-        return float(np.asarray(whole))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"report({name}=...): given {type(value).__name__}{getattr(value, 'shape', '')}, expected a number that "
-            "every process holds whole"
-        ) from error
+        return float(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise wrong from error
+
+
+def _introduce_devices() -> None:
+    """Have the simulated devices of different processes meet now, when every process is here.
+
+    gloo opens the connections of a group of devices at the first exchange in it, and gives up if one process comes 30
+    seconds before another (https://github.com/jax-ml/jax/issues/40831). One that loads data or compiles may be later.
+    """
+    grid = np.array(jax.devices()).reshape(jax.process_count(), -1)
+    mesh, split = Mesh(grid, ("process", "device")), P("process", "device")
+    ones = jax.make_array_from_callback(grid.shape, NamedSharding(mesh, split), lambda _: np.ones((1, 1), np.float32))
+    for axes, left in (("process", P(None, "device")), (("process", "device"), P())):
+        total = jax.shard_map(partial(jax.lax.psum, axis_name=axes), mesh=mesh, in_specs=split, out_specs=left)
+        jax.jit(total)(ones).block_until_ready()
