@@ -9,8 +9,9 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 UV := $(BIN)/uv
-# Processes of pytest: two more than the cores of the smallest machine, since many tests wait for other processes.
-WORKERS ?= 4
+# Processes of pytest: one more than the cores of the smallest machine. Tests wait for other processes, but each run of several
+# hosts is many processes too: with four, some waited for others longer than libraries wait.
+WORKERS ?= 3
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 # Folders of tests that need neither a cluster nor many processes.

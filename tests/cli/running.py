@@ -20,7 +20,7 @@ from shardwise.launcher.agent.client import NoLeaderError
 from shardwise.launcher.system import processes
 from shardwise.protocol.contract import LOGS, ExitCode, Phase, Progress, progress_name, read_progress
 
-LIMIT_SECONDS = 300.0  # before a test gives up; nothing is measured with it
+LIMIT_SECONDS = 600.0  # before a test gives up; nothing is measured with it
 _PHASES = list(Phase)
 _ON_THE_WAY = _PHASES[: _PHASES.index(Phase.STEP)]
 
