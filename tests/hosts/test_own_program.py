@@ -195,10 +195,11 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
 def test_a_process_may_come_late_to_its_first_sum(shell: ProgramShell) -> None:
     """One loads or compiles half a minute longer than the other, which waits for it: nothing is started again."""
     (shell.folder / "late.py").write_text(LATE)
-    summary = shell.begin("late", f"program.command=[{sys.executable}, late.py]").finish()
+    run = shell.begin("late", f"program.command=[{sys.executable}, late.py]")
+    summary = run.finish()
 
     assert (summary["steps"], summary["restarts"]) == (1, {})
-    assert summary["loss"] == 4.0
+    assert [record["loss"] for record in run.records()] == [4.0]
 
 
 def test_a_model_of_each_process_is_refused(shell: ProgramShell) -> None:
