@@ -142,6 +142,18 @@ def test_classes_are_changed_by_values(helm: Helm) -> None:
     assert "classes.overrides.tpu-5: no built-in class has that name; they are cpu-sim" in said
 
 
+def test_only_some_classes_are_offered(helm: Helm) -> None:
+    """Those that are named, with what is merged over them, and no other; a typo is refused."""
+    names = ("--set", "classes.only={cpu-sim,tpu-v5e}")
+    objects = helm.render("shardwise", *names, "--set", "classes.overrides.tpu-v5e.image=mine")
+    classes = [each["metadata"]["name"] for each in objects if each["kind"] == "AcceleratorClass"]
+
+    assert classes == ["cpu-sim", "tpu-v5e"]
+    assert named(objects, "AcceleratorClass", "tpu-v5e")["spec"]["image"] == "mine"
+    said = helm.refused("template", "x", CHARTS / "shardwise", "--set", "classes.only={tpu-5}")
+    assert "classes.only: given tpu-5, expected built-in classes; they are cpu-sim" in said
+
+
 def test_how_classes_are_merged(helm: Helm) -> None:
     """Maps merge key by key, a list replaces the built-in one, and null takes a key out; it is still a class."""
     given = {"nodeSelector": {"nvidia.com/gpu.product": None, "pool": "h100"}, "tolerations": [{"key": "mine"}]}
