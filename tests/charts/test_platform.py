@@ -321,13 +321,17 @@ def test_the_example_of_argo_cd(helm: Helm, tmp_path: Path) -> None:
     chart, others = application["spec"]["sources"]
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(chart["helm"]["valuesObject"]), encoding="utf-8")
-    objects = helm.render("shardwise", "--values", PLATFORM, "--values", values)
+    objects = helm.render("shardwise", "--values", PLATFORM, "--values", values, "--include-crds")
+    crds = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
     monitor = named(objects, "ServiceMonitor", "shardwise")
 
     assert (ROOT / chart["path"] / "Chart.yaml").is_file()
     assert others["ref"] == "values"
     assert "ServerSideApply=true" in application["spec"]["syncPolicy"]["syncOptions"]
     assert "pre-upgrade" not in str(objects)
+    assert len(crds) == 3
+    for crd in crds:  # with one that is pruned all its jobs go
+        assert "Prune=false" in crd["metadata"]["annotations"]["argocd.argoproj.io/sync-options"]
     assert application["metadata"]["name"] == chart["helm"]["releaseName"]
     assert monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == chart["helm"]["releaseName"]
 
