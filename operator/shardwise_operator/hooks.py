@@ -1,6 +1,6 @@
 """The work of the chart's hooks: its Jobs run `python -m shardwise_operator.hooks`.
 
-    crds FOLDER             before an upgrade: Helm itself creates CRDs once and never changes them
+    crds FOLDER             before an upgrade: Helm itself creates CRDs once and never changes them; newer ones are left
     remove-policy NAME      before an uninstall: Helm would remove the classes first, and then every job is refused
     test NAMESPACE          `helm test`: a wrong job is refused, and the operator takes up a right one
 
@@ -9,13 +9,13 @@ Each Job has a role of its own, so that the operator's role needs no rights to C
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+import orjson
 import typer
-import yaml
 
 from shardwise.protocol.pods import AGENT
 from shardwise_operator.runtime.connection import connect
@@ -37,25 +37,31 @@ class HookError(Exception):
     """The cluster does not accept what the hook brings."""
 
 
-def install_crds(api: Api, folder: Path) -> list[str]:
-    """Server-side apply every CRD of `folder`, and wait until the API server serves them.
+def install_crds(api: Api, folder: Path) -> dict[str, list[str]]:
+    """Server-side apply every CRD of `folder` but those that are older than the cluster's; wait until all are served.
 
     Returns:
-        Their names.
+        By their names, what only the cluster's has; where that is something, the CRD was left as it is.
 
     Raises:
         HookError: the folder has none, or the server does not serve one within a minute.
         KubernetesError: the server refused one, or did not answer.
     """
-    files = sorted(folder.glob("*.yaml"))
+    files = sorted(folder.glob("*.json"))
     if not files:
-        raise HookError(f"{folder} has no *.yaml: expected the CRDs of the chart there")
-    names = [api.apply(CRDS, yaml.safe_load(file.read_text(encoding="utf-8")))["metadata"]["name"] for file in files]
+        raise HookError(f"{folder} has no *.json: expected the CRDs of the chart there")
+    newer = {}
+    for file in files:
+        crd = orjson.loads(file.read_bytes())
+        name = crd["metadata"]["name"]
+        newer[name] = _only_in_newer(_installed(api, name), crd)
+        if not newer[name]:
+            api.apply(CRDS, crd)
     _wait(
-        lambda: all(condition_of(api.get(CRDS, "", name), "Established").get("status") == "True" for name in names),
-        f"not served: one of {', '.join(names)}; `kubectl describe crd` shows the reason in its conditions",
+        lambda: all(condition_of(api.get(CRDS, "", name), "Established").get("status") == "True" for name in newer),
+        f"not served: one of {', '.join(newer)}; `kubectl describe crd` shows the reason in its conditions",
     )
-    return names
+    return newer
 
 
 def remove_policy(api: Api, name: str) -> None:
@@ -86,9 +92,11 @@ def try_install(api: Api, namespace: str, *, managed_by: str = "", policy: bool 
 
 
 @app.command("crds")
-def crds_command(folder: Annotated[Path, typer.Argument(help="The folder with one CRD in each *.yaml.")]) -> None:
+def crds_command(folder: Annotated[Path, typer.Argument(help="The folder with one CRD in each *.json.")]) -> None:
     """Apply the CRDs of a folder and wait until they are served."""
-    print(f"applied: {', '.join(install_crds(_api(), folder))}")  # noqa: T201  the Job's log
+    for name, newer in install_crds(_api(), folder).items():
+        kept = f"left as it is: {name}, which is newer: an older one would take {', '.join(newer)} out of what has it"
+        print(kept if newer else f"applied: {name}")  # noqa: T201  the Job's log
 
 
 @app.command("remove-policy")
@@ -107,6 +115,39 @@ def try_command(
     """See a wrong job refused, and a right one taken up by the operator."""
     try_install(_api(), namespace, managed_by=managed_by, policy=policy)
     print("a wrong job is refused, and the operator answers" if policy else "the operator answers")  # noqa: T201  the log
+
+
+def _installed(api: Api, name: str) -> Object:
+    """Return the cluster's CRD of this name; empty, if it has none."""
+    with suppress(NotFoundError):
+        return api.get(CRDS, "", name)
+    return {}
+
+
+def _only_in_newer(installed: Object, crd: Object) -> list[str]:
+    """Return what the installed CRD knows and the other does not, unless the other knows something more too.
+
+    From release to release a CRD only gains fields and values. An older one in its place would drop them from the
+    objects that have them, at their next write.
+    """
+    has, brings = ({*_known_of(each)} for each in (installed, crd))
+    return sorted(has - brings) if brings < has else []
+
+
+def _known_of(crd: Object) -> Iterator[str]:
+    for version in crd.get("spec", {}).get("versions", ()):
+        yield from _known(version["schema"]["openAPIV3Schema"], version["name"])
+
+
+def _known(schema: Object, path: str) -> Iterator[str]:
+    """Yield the path of a schema and all below it, with the values of a choice."""
+    yield path
+    yield from (f"{path}={value}" for value in schema.get("enum", ()))
+    for field, inner in schema.get("properties", {}).items():
+        yield from _known(inner, f"{path}.{field}")
+    for rest in ("items", "additionalProperties"):
+        if isinstance(schema.get(rest), dict):
+            yield from _known(schema[rest], f"{path}.*")
 
 
 def _waiting_job(namespace: str, managed_by: str) -> Object:

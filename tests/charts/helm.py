@@ -12,6 +12,7 @@ CHARTS = ROOT / "charts"
 JOBS = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
 SWEEP = ROOT / "examples" / "helm" / "sweep.yaml"
 PLATFORM = ROOT / "examples" / "helm" / "platform.yaml"
+ARGOCD = ROOT / "examples" / "argocd" / "application.yaml"
 TEAMS, RIGHTS = (ROOT / "examples" / "kueue" / name for name in ("teams.yaml", "rights.yaml"))
 
 Object = dict[str, Any]

@@ -81,7 +81,10 @@ def hooks_run(client: Client, folder: Path, namespace: str) -> Iterator[list[str
 
 
 def _entries(client: Client, namespace: str, volume: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a ConfigMap or a Secret; of another volume none."""
+    """The files of a ConfigMap, a Secret or several of them; of another volume none."""
+    if several := volume.get("projected"):
+        found = [_entries(client, namespace, source) for source in several["sources"]]
+        return {name: content for entries in found for name, content in entries.items()}
     if source := volume.get("configMap"):
         found = client.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{source['name']}")
         return {name: text.encode() for name, text in found["data"].items()}

@@ -8,6 +8,7 @@ import re
 import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,25 @@ def test_upgrade_and_rollback(admin: Helm, client: Client, tmp_path: Path) -> No
     assert before == after_upgrade == _kept(client)
     assert client.request("GET", CRD)["spec"]["names"]["categories"] == categories
     assert client.request("GET", DEPLOYMENT)["spec"]["replicas"] == 2
+
+
+def test_an_older_chart_leaves_newer_crds(admin: Helm, client: Client, tmp_path: Path) -> None:
+    """A rollback may be an upgrade to an older chart: what only the cluster's CRD knows stays in jobs that have it."""
+    found = client.request("GET", CRD)
+    newer = deepcopy(found)
+    spec = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["ofALaterRelease"] = {"type": "string"}
+    client.request("PUT", CRD, newer)
+
+    with hooks_run(client, tmp_path, NAMESPACE) as printed:
+        admin("upgrade", *RELEASE)
+    left = client.request("GET", CRD)
+    client.request("PUT", CRD, left | {"spec": found["spec"]})
+
+    assert left["spec"] == newer["spec"]
+    assert "left as it is: trainingjobs.shardwise.dev, which is newer" in printed[0]
+    assert "v1alpha1.spec.ofALaterRelease" in printed[0]
+    assert "applied: acceleratorclasses.shardwise.dev" in printed[0]
 
 
 def test_a_rotated_key_outlives_an_upgrade(admin: Helm, client: Client, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, PLATFORM, RIGHTS, ROOT, TEAMS, Helm, named, operator_of
+from tests.charts.helm import ARGOCD, CHARTS, PLATFORM, RIGHTS, ROOT, TEAMS, Helm, named, operator_of
 from tests.cluster.programs import programs
 from typer.testing import CliRunner
 
@@ -142,6 +142,18 @@ def test_classes_are_changed_by_values(helm: Helm) -> None:
     assert "classes.overrides.tpu-5: no built-in class has that name; they are cpu-sim" in said
 
 
+def test_only_some_classes_are_offered(helm: Helm) -> None:
+    """Those that are named, with what is merged over them, and no other; a typo is refused."""
+    names = ("--set", "classes.only={cpu-sim,tpu-v5e}")
+    objects = helm.render("shardwise", *names, "--set", "classes.overrides.tpu-v5e.image=mine")
+    classes = [each["metadata"]["name"] for each in objects if each["kind"] == "AcceleratorClass"]
+
+    assert classes == ["cpu-sim", "tpu-v5e"]
+    assert named(objects, "AcceleratorClass", "tpu-v5e")["spec"]["image"] == "mine"
+    said = helm.refused("template", "x", CHARTS / "shardwise", "--set", "classes.only={tpu-5}")
+    assert "classes.only: given tpu-5, expected built-in classes; they are cpu-sim" in said
+
+
 def test_how_classes_are_merged(helm: Helm) -> None:
     """Maps merge key by key, a list replaces the built-in one, and null takes a key out; it is still a class."""
     given = {"nodeSelector": {"nvidia.com/gpu.product": None, "pool": "h100"}, "tolerations": [{"key": "mine"}]}
@@ -260,21 +272,73 @@ def test_what_teams_get_names_what_is_there(helm: Helm) -> None:
 
     assert {each["roleRef"]["name"] for each in rights if "roleRef" in each} <= roles
     assert {each["metadata"].get("namespace", "vision") for each in rights} <= names["Namespace"]
-    assert named(objects, "AcceleratorClass", "tpu-v5e")["spec"]["allowed"]["namespaces"] == ["vision", "language"]
     assert {"vision", "language"} == names["Namespace"] == names["ClusterQueue"]
+    assert {each["metadata"]["namespace"] for each in teams if each["metadata"]["name"] == "runs"} == names["Namespace"]
     assert api in (TEAMS.parent / "queue.yaml").read_text(encoding="utf-8")
     for each in teams:
         if each["kind"] == "ClusterQueue":
             (group,) = each["spec"]["resourceGroups"]
             assert {flavor["name"] for flavor in group["flavors"]} == names["ResourceFlavor"]
+            assert all([one["name"] for one in of["resources"]] == group["coveredResources"] for of in group["flavors"])
         elif each["kind"] == "LocalQueue":
             assert each["metadata"]["namespace"] == each["spec"]["clusterQueue"]
 
 
-@pytest.mark.parametrize("path", [PLATFORM, RIGHTS], ids=lambda path: path.stem)
-def test_the_page_shows_the_files_of_a_platform(path: Path) -> None:
+def test_every_class_of_a_platform_counts_in_a_queue(helm: Helm) -> None:
+    """What a pod of it requests is counted, on nodes of one flavor alone; privileged ones are for the teams alone."""
+    objects = helm.render("shardwise", "--values", PLATFORM)
+    teams = [*yaml.safe_load_all(TEAMS.read_text(encoding="utf-8"))]
+    namespaces = [each["metadata"]["name"] for each in teams if each["kind"] == "Namespace"]
+    flavors = {each["metadata"]["name"]: each.get("spec", {}) for each in teams if each["kind"] == "ResourceFlavor"}
+    covered = {
+        name
+        for each in teams
+        if each["kind"] == "ClusterQueue"
+        for group in each["spec"]["resourceGroups"]
+        for name in group["coveredResources"]
+    }
+    classes = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "AcceleratorClass"}
+
+    assert set(classes) == {"cpu-sim", "gpu-h100", "tpu-v5e"}
+    for spec in classes.values():
+        counted = {*spec["requests"], *([spec["deviceResource"]] if "deviceResource" in spec else [])}
+        (flavor,) = [
+            each
+            for each, of in flavors.items()
+            if of.get("nodeLabels", {}).items() <= spec.get("nodeSelector", {}).items()
+            and bool(of) == ("deviceResource" in spec)
+        ]
+        tolerated = {each["key"] for each in spec.get("tolerations", ())}
+        assert {"cpu", "memory"} <= counted <= covered
+        assert {taint["key"] for taint in flavors[flavor].get("nodeTaints", ())} <= tolerated
+        if spec["podSecurity"] == "privileged":
+            assert spec["allowed"]["namespaces"] == namespaces
+
+
+def test_the_example_of_argo_cd(helm: Helm, tmp_path: Path) -> None:
+    """Its values are the chart's, no hook applies CRDs, and what tracking writes over a label is what selects by it."""
+    application = yaml.safe_load(ARGOCD.read_text(encoding="utf-8"))
+    chart, others = application["spec"]["sources"]
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(chart["helm"]["valuesObject"]), encoding="utf-8")
+    objects = helm.render("shardwise", "--values", PLATFORM, "--values", values, "--include-crds")
+    crds = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
+    monitor = named(objects, "ServiceMonitor", "shardwise")
+
+    assert (ROOT / chart["path"] / "Chart.yaml").is_file()
+    assert others["ref"] == "values"
+    assert "ServerSideApply=true" in application["spec"]["syncPolicy"]["syncOptions"]
+    assert "pre-upgrade" not in str(objects)
+    assert len(crds) == 3
+    for crd in crds:  # with one that is pruned all its jobs go
+        assert "Prune=false" in crd["metadata"]["annotations"]["argocd.argoproj.io/sync-options"]
+    assert application["metadata"]["name"] == chart["helm"]["releaseName"]
+    assert monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == chart["helm"]["releaseName"]
+
+
+def test_the_page_shows_the_values_of_a_platform() -> None:
     """docs/how-to/platform.md has them as they stand, without the comment above."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = PLATFORM.read_text(encoding="utf-8").splitlines(keepends=True)
     shown = "".join(dropwhile(lambda line: line.startswith("#"), lines))
 
     assert f"```yaml\n{shown}```" in (ROOT / "docs" / "how-to" / "platform.md").read_text(encoding="utf-8")

@@ -176,4 +176,6 @@ def _crd(
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "versions": [version],
     }
-    return CRDS.manifest({"name": f"{kind.plural}.{kind.group}"}, spec=spec)
+    # With a CRD go all objects of its kind: Argo CD never deletes one, even if it is no longer told of it (`skipCrds`).
+    kept = {"argocd.argoproj.io/sync-options": "Prune=false,Delete=false"}
+    return CRDS.manifest({"name": f"{kind.plural}.{kind.group}", "annotations": kept}, spec=spec)

@@ -1,4 +1,4 @@
-"""examples/kueue/teams.yaml: in a namespace where its rule holds a job is made with a queue, and keeps one."""
+"""examples/kueue/teams.yaml: but for the operator's own namespace, a job is made with a queue, and keeps one."""
 
 import json
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from tests.operator.api.jobs import JOBS, job
 
 MERGE = "application/merge-patch+json"
 TEAM = JOBS.replace("default", "vision")
+OURS = JOBS.replace("default", "shardwise-system")
 QUEUE = "kueue.x-k8s.io/queue-name"
 WORDS = f"metadata.labels: expected {QUEUE}, a LocalQueue of this namespace"
 
@@ -34,7 +35,8 @@ def _holds(client: Client) -> bool:
 def team(shardwise_api: Client) -> Iterator[Client]:
     """Return the client, once the rule holds in the namespace `vision`, which had a job `earlier` before it."""
     parts = [*yaml.safe_load_all(TEAMS.read_text(encoding="utf-8"))]
-    namespaces = [each for each in parts if each["kind"] == "Namespace"]
+    ours = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shardwise-system"}}
+    namespaces = [ours, *(each for each in parts if each["kind"] == "Namespace")]
     rule = [each for each in parts if each["kind"].startswith("ValidatingAdmissionPolicy")]
     for items in (namespaces, rule):
         shardwise_api.kubectl("apply", "--filename=-", stdin=_list(items))
@@ -42,15 +44,18 @@ def team(shardwise_api: Client) -> Iterator[Client]:
             shardwise_api.request("POST", TEAM, named("earlier"))
     wait("the rule", lambda: _holds(shardwise_api))
     yield shardwise_api
-    for items in (rule, namespaces):
-        shardwise_api.kubectl("delete", "--wait=false", "--filename=-", stdin=_list(items))
+    shardwise_api.kubectl("delete", "--filename=-", stdin=_list(rule))
+    wait("the end of the rule, for other tests", lambda: not _holds(shardwise_api))
+    shardwise_api.kubectl("delete", "--wait=false", "--filename=-", stdin=_list(namespaces))
 
 
 def test_no_job_is_made_without_a_queue(team: Client) -> None:
-    """Not even with an empty one; in a namespace without the label, everything is as before. The page shows it."""
+    """Not even with an empty one, nor in a namespace of no team; `helm test` makes one without. The page shows it."""
     with pytest.raises(RefusedError, match=WORDS) as refusal:
         team.request("POST", TEAM, named("job", **{QUEUE: ""}))
-    team.request("POST", f"{JOBS}?dryRun=All", named("job"))
+    with pytest.raises(RefusedError, match=WORDS):
+        team.request("POST", f"{JOBS}?dryRun=All", named("job"))
+    team.request("POST", f"{OURS}?dryRun=All", named("job"))
     team.request("POST", f"{TEAM}?dryRun=All", named("job", **{QUEUE: "team"}))
 
     page = (ROOT / "docs" / "how-to" / "platform.md").read_text(encoding="utf-8")

@@ -201,7 +201,10 @@ def test_the_example_of_a_queue_admits_the_example_of_a_job(place: Place) -> Non
 
 @pytest.mark.usefixtures("queues")
 def test_a_team_uses_what_the_other_leaves_free(place: Place) -> None:
-    """teams.yaml of the examples, this namespace for `vision`: 32 chips are its own, 32 lent, and no more are there."""
+    """teams.yaml of the examples, this namespace for `vision`: 32 chips are its own, 32 lent, and no more are there.
+
+    A job without an accelerator counts on the nodes that have none.
+    """
     text = re.sub(r"\b(vision|v5e)\b", place.namespace, TEAMS.read_text(encoding="utf-8"))
     items = [each for each in yaml.safe_load_all(text) if _is_of_queues(each) and _is_here(each, place)]
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -214,9 +217,21 @@ def test_a_team_uses_what_the_other_leaves_free(place: Place) -> None:
         wait(words, partial(_says, place, name, words))
 
     assert condition_of(place.job("third"), "Admitted")["status"] == "False"
-    for name in ("own", "lent", "third"):
+    place.apply(queued_job("simulated"))
+    wait("quota for it", partial(_says, place, "simulated", "by ClusterQueue"))
+    assert _flavors(place, "simulated") == {"plain"}
+    assert _flavors(place, "own") == {place.namespace}
+    for name in ("own", "lent", "third", "simulated"):
         place.delete(name)
     place.client.kubectl("delete", "--wait=false", "--filename=-", stdin=listed)
+
+
+def _flavors(place: Place, name: str) -> set[str]:
+    """The flavors in which Kueue counts a job."""
+    selected = ("--namespace", place.namespace, "--selector", f"shardwise.dev/job={name}", "--output", "json")
+    (workload,) = json.loads(place.client.kubectl("get", "workloads.kueue.x-k8s.io", *selected))["items"]
+    (hosts,) = workload["status"]["admission"]["podSetAssignments"]
+    return set(hosts["flavors"].values())
 
 
 def _says(place: Place, name: str, words: str) -> bool:

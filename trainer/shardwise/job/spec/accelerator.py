@@ -142,7 +142,10 @@ class Allowed(StrictModel):
     """Which jobs may use a class: one whose pods are privileged is worth root on its nodes."""
 
     namespaces: tuple[Label, ...] | None = Field(
-        None, strict=False, max_length=256, description="The namespaces of jobs; left out, all."
+        None,
+        strict=False,
+        max_length=256,
+        description="The namespaces of jobs; left out, all; with an empty list, none.",
     )
     images: tuple[Image, ...] | None = Field(
         None,
