@@ -72,7 +72,8 @@ def test_terraform_makes_the_slices_of_the_job() -> None:
     assert pool["placement_policy"] == [{"type": "COMPACT", "tpu_topology": job.spec.hardware.topology}]
     assert pool["node_count"] == topology.hosts
     (node,) = pool["node_config"]
-    assert (node["machine_type"], node["spot"]) == (topology.machine, True)
+    assert (node["machine_type"], node["spot"]) == (topology.machine, "${var.spot}")
+    assert variables["spot"]["default"] is True
     assert (pool["count"], variables["slices"]["default"]) == ("${var.slices}", job.spec.hardware.slices)
 
 

@@ -68,10 +68,10 @@ def test_every_kind_is_there() -> None:
         "own-text-from-a-volume",
         "resume-elsewhere",
         "suspend-resume",
-        "tpu-v5e-finetune-llama",
         "tpu-v5e-queued",
         "tpu-v5e-single-host",
         "tpu-v5p-long-sequences",
         "tpu-v5p-multi-host",
+        "tpu-v6e-finetune-llama",
         "tpu-v6e-multi-slice",
     }

@@ -1,10 +1,12 @@
 """shardwise.cli.saved_model: the weights of a run, for what reads them."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from safetensors.numpy import load_file
 from tests.cli.conftest import MODEL, QUICKSTART, Command
@@ -18,6 +20,8 @@ from shardwise.cli.saved_model import load_model
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
+from shardwise.protocol.contract import JOB_FILE, ExitCode
+from shardwise.train.data.chat import jinja_of
 from shardwise.train.generate import generate
 from shardwise.train.sampling import Sampling
 from shardwise.train.weights.reading import CONFIG_FILE
@@ -67,8 +71,13 @@ def test_a_model_is_imported_and_exported_by_the_commands(name: str, command: Co
     }
 
 
-def test_an_export_keeps_what_the_imported_model_could_do(command: Command, tmp_path: Path) -> None:
-    """Trained on shorter conversations it has as many positions as before, and ends its texts with the same tokens."""
+@pytest.mark.parametrize("place", ["beside the weights", "at a URL", "given"])
+def test_an_export_keeps_what_the_imported_model_could_do(place: str, command: Command, tmp_path: Path) -> None:
+    """Trained on shorter conversations it has as many positions as before, and ends its texts with the same tokens.
+
+    So it does wherever the tokenizer is: where the import has found it, at a URL, or in a folder that is given because
+    the job's path is another machine's. Its chat template is the one that it has trained with, not the published one.
+    """
     _published("llama3", tmp_path)
     folder = tmp_path / "llama3"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -80,19 +89,45 @@ def test_an_export_keeps_what_the_imported_model_could_do(command: Command, tmp_
     (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     generation = {"bos_token_id": begin, "eos_token_id": [end, other_end], "temperature": 0.6}
     (folder / "generation_config.json").write_text(json.dumps(generation))
+    (folder / "chat_template.jinja").write_text("published")
     (tmp_path / "chats.jsonl").write_text("")
     changes = ("model.seqLen=12", f"data.train.0.paths=[{tmp_path}/chats.jsonl]", "data.train.0.chatTemplate=llama3")
     words = [f"--set=training.{change}" for change in (*changes, "data.attendAcross=document")]
     made = command("import", str(folder), str(tmp_path / "run"), *words)
     assert made.code == 0, made.error
 
-    ended = command("export", str(tmp_path / "run"), str(tmp_path / "again" / "model.safetensors"))
+    job, words = tmp_path / "run" / JOB_FILE, []
+    if place == "at a URL":
+        fsspec.filesystem("memory").put(f"{folder}/", "/model/", recursive=True)
+        job.write_text(job.read_text().replace(str(folder), "memory://model"))
+    elif place == "given":
+        job.write_text(job.read_text().replace(str(folder), "/runs"))
+        export = ("export", str(tmp_path / "run"), str(tmp_path / "without" / "model.safetensors"))
+        ended = command(*export)
+        assert (ended.code, "--tokenizer names another" in ended.out) == (0, True)
+        text = job.read_text()
+        job.write_text(re.sub(r"\n *vocabSize: \d+", "", text))
+        ended = command(*export)
+        assert (ended.code, "by --tokenizer" in ended.error) == (ExitCode.USAGE, True)
+        job.write_text(text)
+        words = ["--tokenizer", str(folder)]
+    ended = command("export", str(tmp_path / "run"), str(tmp_path / "again" / "model.safetensors"), *words)
     assert ended.code == 0, ended.error
+    assert "its chat template is llama3, as in training" in ended.out
+    assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert (tmp_path / "again" / "chat_template.jinja").read_text() == jinja_of("llama3", "<bos>")
     config, written = (json.loads((tmp_path / "again" / name).read_text()) for name in (CONFIG_FILE, GENERATION_FILE))
     assert config["max_position_embeddings"] == 24
     for file in (config, written):
         assert (file["bos_token_id"], file["eos_token_id"]) == (begin, [end, answer_end, other_end])
     assert written["temperature"] == 0.6
+
+
+@pytest.mark.parametrize("words", [["gs://bucket/model"], ["model", "--tokenizer", "gs://bucket/tokenizer.json"]])
+def test_an_import_of_a_url_is_refused(words: list[str], command: Command, tmp_path: Path) -> None:
+    """In words on URLs, not on a path that nobody has given."""
+    refused = command("import", *words, str(tmp_path / "run"))
+    assert (refused.code, f"{words[-1]}: expected a path of this machine" in refused.error) == (ExitCode.USAGE, True)
 
 
 def test_an_import_with_scaled_positions_trains(process: Command, command: Command, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """shardwise.plan.targets: what a class must say before a plan can compile for it."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from tests.job.wrong_files import QUICKSTART
 
@@ -49,3 +52,11 @@ def test_every_gpu_is_described(name: str) -> None:
 
     assert compiler
     assert (targets._GPUS / f"{compiler.target}.txtpb").exists()
+
+
+def test_what_brings_a_compiler_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The target of make that there is, beside the extra of pip; where there is no checkout, the extra alone."""
+    monkeypatch.setattr(sys, "prefix", str(Path(__file__).parents[2] / ".venv"))
+    assert "make setup-plan" in targets.what_brings("tpu")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert targets.what_brings("tpu") == 'pip install "shardwise[plan-tpu]" brings it'

@@ -41,6 +41,12 @@ variable "slices" {
   description = "spec.hardware.slices of the job."
 }
 
+variable "spot" {
+  type        = bool
+  default     = true
+  description = "Spot machines; only a job with their nodeSelector and toleration runs there."
+}
+
 provider "google" {
   project = var.project
   region  = var.region
@@ -99,7 +105,7 @@ resource "google_container_node_pool" "slice" {
 
   node_config {
     machine_type = "ct6e-standard-4t"
-    spot         = true
+    spot         = var.spot
     oauth_scopes = ["https://www.googleapis.com/auth/cloud-platform"]
 
     workload_metadata_config {

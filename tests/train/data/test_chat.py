@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of
+from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of, jinja_of
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.opening import Watch
 from shardwise.train.data.sequences import Batch
@@ -71,6 +72,26 @@ def test_answers_alone_are_marked() -> None:
     tokens, counts = by_hand(TURNS)
     assert (found & ~MARK).tolist() == tokens[:-1]
     assert ((found & MARK) > 0).tolist() == counts[:-1]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("turns", [TURNS, [("user", " spaced \n"), ("assistant", "\tso ")]])
+@pytest.mark.parametrize("begin", [None, '<|begin "of" text|>'])
+def test_the_template_for_transformers_is_the_one_trained_with(
+    template: str, turns: list[tuple[str, str]], begin: str | None
+) -> None:
+    """Rendered as transformers does it: what a model is asked, and a whole conversation, to the letter."""
+    tokenizer = ChatTokenizer(ByteTokenizer(), template)
+    jinja = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(jinja_of(template, begin))
+    messages = [{"role": role, "content": content} for role, content in turns]
+    asked = tokenizer.asked(Message(*turn) for turn in turns)
+    (whole,) = tokenizer.encode_batch([json.dumps(turns).encode()])
+
+    assert jinja.render(messages=messages, add_generation_prompt=True) == (begin or "") + bytes(asked).decode()
+    assert (
+        jinja.render(messages=messages, add_generation_prompt=False)
+        == (begin or "") + bytes((whole & ~MARK).tolist()).decode()
+    )
 
 
 def test_weights_are_those_by_hand(tmp_path: Path) -> None:

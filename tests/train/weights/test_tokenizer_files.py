@@ -58,7 +58,7 @@ def test_an_export_has_its_tokenizer_beside_it(path: Path, tmp_path: Path) -> No
     """With the files that lay beside it, or else one that says how it is read."""
     out = tmp_path / "out"
     out.mkdir()
-    assert write_tokenizer(path, out, "<bos>", "<eos>") == ["tokenizer.json", "tokenizer_config.json"]
+    assert write_tokenizer(path, out, "<bos>", "<eos>", None) == ["tokenizer.json", "tokenizer_config.json"]
     assert (out / "tokenizer.json").read_bytes() == path.read_bytes()
     known = json.loads((out / "tokenizer_config.json").read_text())
     assert (known["bos_token"], known["eos_token"]) == ("<bos>", "<eos>")
@@ -68,8 +68,22 @@ def test_an_export_has_its_tokenizer_beside_it(path: Path, tmp_path: Path) -> No
     again = tmp_path / "again"
     again.mkdir()
     names = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
-    assert write_tokenizer(path, again, None, None) == names
+    assert write_tokenizer(path, again, None, None, None) == names
     assert {file.name for file in again.iterdir()} == {*names}
     assert "GPT2Tokenizer" in (again / "tokenizer_config.json").read_text()
     write_generation_config(again, {}, {"bos_token_id": 257, "eos_token_id": 258})
     assert json.loads((again / "generation_config.json").read_text())["eos_token_id"] == 258
+
+
+def test_an_export_has_the_chat_template_that_is_given(path: Path, tmp_path: Path) -> None:
+    """In place of the published one, for readers of either file."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (path.parent / "tokenizer_config.json").write_text(
+        '{"eos_token": "<eos>", "chat_template": "old"}', encoding="utf-8"
+    )
+    names = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+    assert write_tokenizer(path, out, None, None, "{{ new }}") == names
+    assert (out / "chat_template.jinja").read_text() == "{{ new }}"
+    known = json.loads((out / "tokenizer_config.json").read_text())
+    assert known == {"eos_token": "<eos>", "chat_template": "{{ new }}"}

@@ -4,7 +4,9 @@ Reads one parameter at a time, so that the model need not fit twice, and needs n
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -35,10 +37,19 @@ Dtype = Annotated[
 ]
 
 
-def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype = None) -> None:
+TokenizerFile = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="A tokenizer.json, or its folder or URL; without it the job's.", metavar="FILE"),
+]
+
+
+def command(
+    directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype = None, tokenizer: TokenizerFile = None
+) -> None:
     """Write a run's model as safetensors in Hugging Face's names.
 
     GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Qwen and Gemma have such a format; what other models differ in is named.
+    The tokenizer is copied, with the files published beside it, and the chat template that the run trained with.
     """
     _prepare_folder(out)
     job = on_the_processor(job_of(directory))
@@ -47,39 +58,77 @@ def command(directory: RunDir, out: OutFile, *, step: Step = None, dtype: Dtype 
     with trainer_imports():
         from shardwise.train import weights
         from shardwise.train.config import GptConfig
+        from shardwise.train.data.chat import jinja_of
         from shardwise.train.data.tokenizer import tokenizer_of
 
     training = job.spec.training
     data = training.data
-    # The weights alone need no tokenizer where the job names the size of their vocabulary.
-    here = data.tokenizer == BYTE_TOKENIZER or "://" in data.tokenizer or Path(data.tokenizer).exists()
-    tokenizer = tokenizer_of(data) if here or training.model.vocab_size is None else None
-    num_tokens = tokenizer.vocab_size if tokenizer else training.model.vocab_size
+    if tokenizer is not None:
+        data = data.model_copy(update={"tokenizer": _file(tokenizer)})
+    known = tokenizer_of(data) if _is_there(data.tokenizer, training.model.vocab_size, tokenizer) else None
+    num_tokens = known.vocab_size if known else training.model.vocab_size
     assert num_tokens is not None
     config = GptConfig.of(training, tokenizer_size=num_tokens, platform="cpu")
     family = weights.check_exportable(config)
     root = root_of(job, directory)
-    source = Path(data.tokenizer) if tokenizer and Path(data.tokenizer).is_file() else None
-    # A run from drawn weights may have a published tokenizer, and is not the model beside it.
-    published = weights.PublishedBeside.of(source if training.start_from else None, family, config)
-    tokens = published.tokens(tokenizer.begin_of_text if tokenizer else None, _ends(data, tokenizer))
-    known = {**published.positions(family, config), **tokens}
-    for candidate, is_last in _candidates(root, step):
-        console.print(f"writing {out} from the checkpoint of step {candidate} ...")
-        try:
-            weights.write(out, config, _parameters(root, candidate, dtype), known)
-        except CheckpointError as error:
-            if is_last:
-                raise
-            report_refused(console, candidate, str(error))
-        else:
-            break
-    weights.write_generation_config(out.parent, published.generation, tokens)
-    copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token)
+    with _tokenizer_here(data.tokenizer if known else None) as source:
+        # A run from drawn weights may have a published tokenizer, and is not the model beside it.
+        published = weights.PublishedBeside.of(source if training.start_from else None, family, config)
+        tokens = published.tokens(known.begin_of_text if known else None, _ends(data, known))
+        keys = {**published.positions(family, config), **tokens}
+        for candidate, is_last in _candidates(root, step):
+            console.print(f"writing {out} from the checkpoint of step {candidate} ...")
+            try:
+                weights.write(out, config, _parameters(root, candidate, dtype), keys)
+            except CheckpointError as error:
+                if is_last:
+                    raise
+                report_refused(console, candidate, str(error))
+            else:
+                break
+        weights.write_generation_config(out.parent, published.generation, tokens)
+        chat = next(iter(_templates(data)), None)
+        jinja = chat and jinja_of(chat, data.begin_token)
+        copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token, jinja)
     beside = ["config.json", "generation_config.json", *copied]
     console.print(f"wrote {out} ({size(out.stat().st_size)}) with {', '.join(beside)} beside it")
     if source is None:
         console.print(_without_tokenizer(data.tokenizer))
+    elif chat:
+        console.print(f"its chat template is {chat}, as in training")
+
+
+def _file(tokenizer: str) -> str:
+    return str(Path(tokenizer) / "tokenizer.json") if Path(tokenizer).is_dir() else tokenizer
+
+
+def _is_there(tokenizer: str, vocab_size: int | None, given: str | None) -> bool:
+    """Return whether a tokenizer can be read; UsageError if it cannot, and is given or needed."""
+    if tokenizer == BYTE_TOKENIZER or "://" in tokenizer or Path(tokenizer).is_file():
+        return True
+    # The weights alone need no tokenizer where the job names the size of their vocabulary.
+    if given is None and vocab_size is not None:
+        return False
+    raise UsageError(f"{tokenizer}: no such file here; give the model's tokenizer.json, or its folder, by --tokenizer")
+
+
+@contextmanager
+def _tokenizer_here(tokenizer: str | None) -> Iterator[Path | None]:
+    """Yield a tokenizer.json on this machine, with the files beside it; None where there is none, as of bytes."""
+    from shardwise.train.weights import fetch_tokenizer
+
+    if tokenizer is None or tokenizer == BYTE_TOKENIZER:
+        yield None
+    elif "://" in tokenizer:
+        with TemporaryDirectory() as folder:
+            yield fetch_tokenizer(tokenizer, Path(folder))
+    else:
+        yield Path(tokenizer)
+
+
+def _templates(data: Data) -> dict[str, None]:
+    """Return the templates of the job's conversations, each once, in its order."""
+    return dict.fromkeys(source.chat_template for source in data.train if source.chat_template)
 
 
 def _ends(data: Data, tokenizer: "Tokenizer | None") -> list[int]:
@@ -88,8 +137,7 @@ def _ends(data: Data, tokenizer: "Tokenizer | None") -> list[int]:
 
     if tokenizer is None:
         return []
-    templates = dict.fromkeys(source.chat_template for source in data.train if source.chat_template)
-    markers = [tokenizer.marker(ChatTokenizer(tokenizer, template).end_of_answer) for template in templates]
+    markers = [tokenizer.marker(ChatTokenizer(tokenizer, template).end_of_answer) for template in _templates(data)]
     # Of bytes no marker is a token.
     return [tokenizer.end_of_text, *(int(marker[0]) for marker in markers if len(marker) == 1)]
 
@@ -107,7 +155,10 @@ def _candidates(root: str, step: int | None) -> Iterator[tuple[int, bool]]:
 
 
 def _without_tokenizer(tokenizer: str) -> str:
-    why = "bytes have no tokenizer.json" if tokenizer == BYTE_TOKENIZER else f"{tokenizer} is not a file here"
+    if tokenizer == BYTE_TOKENIZER:
+        why = "bytes have no tokenizer.json"
+    else:
+        why = f"{tokenizer} is not a file here (--tokenizer names another)"
     return f"no tokenizer is beside it, since {why}: AutoTokenizer of transformers reads an empty one there"
 
 

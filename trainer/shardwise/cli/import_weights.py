@@ -30,15 +30,29 @@ from shardwise.protocol.text import size
 _TOKENIZER_FILE = "tokenizer.json"
 _TEXT_TO_FILL_IN = "your-text/*.txt"
 
+
+def _on_this_machine(given: str) -> Path:
+    if "://" in given:
+        raise UsageError(f"{given}: expected a path of this machine; copy it here first")
+    return Path(given)
+
+
 Weights = Annotated[
     Path,
     typer.Argument(
-        help="A safetensors file, its index, or the folder of one; config.json is read too.", metavar="MODEL"
+        help="A safetensors file, its index, or the folder of one; config.json is read too.",
+        metavar="MODEL",
+        parser=_on_this_machine,
     ),
 ]
 TokenizerFile = Annotated[
     Path | None,
-    typer.Option("--tokenizer", help="Its tokenizer.json; without it the one beside the weights.", metavar="FILE"),
+    typer.Option(
+        "--tokenizer",
+        help="Its tokenizer.json; without it the one beside the weights.",
+        metavar="FILE",
+        parser=_on_this_machine,
+    ),
 ]
 Heads = Annotated[
     int | None,

@@ -15,7 +15,7 @@ from shardwise.plan.flops import kernel_flops, traced_flops
 from shardwise.plan.memory import memory, usable_bytes, weights
 from shardwise.plan.result import Bubble, Flops, MemoryUse, Moved, Plan, Wire
 from shardwise.plan.roofline import link_of, roofline
-from shardwise.plan.targets import WHEELS
+from shardwise.plan.targets import what_brings
 from shardwise.protocol.errors import OutOfMemoryError
 from shardwise.train.flops import flops_per_token
 from shardwise.train.mesh import DATA
@@ -115,7 +115,7 @@ def _notes(step: Step) -> Iterable[str]:
     if step.stand_in:
         yield (
             f"the compiler for {step.stand_in.upper()}s is not installed, so this machine's own stood in: the "
-            f'memory is its, and it says nothing of links and time; pip install "{WHEELS[step.stand_in]}" brings it'
+            f"memory is its, and it says nothing of links and time; {what_brings(step.stand_in)}"
         )
     if step.assumed_vocab_size:
         yield (

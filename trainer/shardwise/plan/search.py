@@ -16,7 +16,7 @@ from shardwise.plan.build import plan
 from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
-from shardwise.plan.targets import WHEELS, compiles_for
+from shardwise.plan.targets import compiles_for, what_brings
 from shardwise.protocol.errors import JobError, UsageError
 from shardwise.protocol.text import size
 
@@ -152,7 +152,7 @@ def _refuse_unknown(job: TrainingJob) -> None:
     if not compiles_for(accelerator):
         raise UsageError(
             f"--search: the compiler for {spec.platform.upper()}s is not installed, and this machine's own says "
-            f'nothing of links and time; pip install "{WHEELS[spec.platform]}" brings it'
+            f"nothing of links and time; {what_brings(spec.platform)}"
         )
     if None in (spec.device_memory, spec.peak_flops, spec.memory_bandwidth, spec.interconnect):
         raise UsageError(

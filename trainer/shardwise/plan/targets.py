@@ -5,6 +5,7 @@ the machine; simulated devices from this machine's own compiler. `plan_environme
 be set before JAX is imported.
 """
 
+import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from shardwise.protocol.text import any_of
 _BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 """How the chips of one host lie in the grid, by their number."""
 _GPUS = Path(__file__).parent / "gpus"
-WHEELS = {"tpu": "shardwise[plan-tpu]", "gpu": "shardwise[plan-gpu]"}
+_WHEELS = {"tpu": "shardwise[plan-tpu]", "gpu": "shardwise[plan-gpu]"}
 """The extra by which pip installs the compiler for a platform."""
 _MODULES = {"tpu": "libtpu", "gpu": "jax_plugins.xla_cuda12"}
 
@@ -40,6 +41,14 @@ def compiles_for(accelerator: AcceleratorClass) -> bool:
     """Return whether the compiler for this class is installed here."""
     module = _MODULES.get(accelerator.spec.platform)
     return module is None or _is_installed(module)
+
+
+def what_brings(platform: str) -> str:
+    """Return what to do so that the compiler for a platform is there; in a checkout `make` has a target for it."""
+    of_pip = f'pip install "{_WHEELS[platform]}" brings it'
+    if not (Path(sys.prefix).parent / "requirements" / "plan.txt").exists():
+        return of_pip
+    return f"make setup-plan brings it to .venv-plan/bin/shardwise plan, elsewhere {of_pip}"
 
 
 def devices_for(job: TrainingJob) -> list[jax.Device]:

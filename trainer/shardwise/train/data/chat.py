@@ -58,6 +58,27 @@ def _llama3(message: Message) -> Iterator[Part]:
 
 
 TEMPLATES: Mapping[str, Callable[[Message], Iterator[Part]]] = {"chatml": _chatml, "llama3": _llama3}
+# The same for transformers, which renders it with jinja: a conversation, and what every answer begins with.
+_JINJA: Mapping[str, str] = {
+    "chatml": (
+        "{% for message in messages %}"
+        "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    ),
+    "llama3": (
+        "{% for message in messages %}"
+        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
+        "{{ message['content'] | trim + '<|eot_id|>' }}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+    ),
+}
+
+
+def jinja_of(template: str, begin: str | None) -> str:
+    """Return a template as the `chat_template` of transformers, with the token that begins each conversation."""
+    return ("" if begin is None else f"{{{{ {json.dumps(begin)} }}}}") + _JINJA[template]
 
 
 class ChatTokenizer:

@@ -76,6 +76,18 @@ def read_raw_blocks(file: DataFile) -> Iterator[bytes]:
         yield from plain_blocks(raw)
 
 
+def fetch(url: str, to: Path, *, missing_ok: bool = False) -> None:
+    """Copy a file as it is stored to this machine; DataError if it cannot be read, or is not there and must be."""
+
+    def copy() -> None:
+        filesystem, path = fsspec.core.url_to_fs(url)
+        if filesystem.isfile(path) or not missing_ok:
+            filesystem.get_file(path, str(to))
+
+    with reading(url):
+        with_retries(copy)
+
+
 def read_range(file: DataFile, start: int, stop: int) -> Generator[bytes, None, None]:
     """Yield the stored bytes from `start` up to `stop`, in non-empty blocks; DataError if they cannot be read."""
     with reading(file.url), closing(Steady(file.url, start)) as raw:

@@ -27,7 +27,12 @@ from shardwise.train.weights.fit import check_fits, free_keys, model_section
 from shardwise.train.weights.published_beside import PublishedBeside
 from shardwise.train.weights.reading import Stored, place, read
 from shardwise.train.weights.recognise import recognise
-from shardwise.train.weights.tokenizer_files import special_tokens, write_generation_config, write_tokenizer
+from shardwise.train.weights.tokenizer_files import (
+    fetch_tokenizer,
+    special_tokens,
+    write_generation_config,
+    write_tokenizer,
+)
 from shardwise.train.weights.writing import check_exportable, write
 
 __all__ = [
@@ -35,6 +40,7 @@ __all__ = [
     "Stored",
     "check_exportable",
     "check_fits",
+    "fetch_tokenizer",
     "free_keys",
     "model_section",
     "place",

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.protocol.errors import DataError
+from shardwise.train.data.files import fetch
 from shardwise.train.weights.locate import read_json
+from shardwise.train.weights.reading import CONFIG_FILE
 
 TOKENIZER_FILE = "tokenizer.json"
 GENERATION_FILE = "generation_config.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
-_BESIDE = (_TOKENIZER_CONFIG, "special_tokens_map.json", "chat_template.jinja", "added_tokens.json")
+_CHAT_TEMPLATE = "chat_template.jinja"
+_BESIDE = (_TOKENIZER_CONFIG, "special_tokens_map.json", _CHAT_TEMPLATE, "added_tokens.json")
 Ids = int | list[int] | None
 """Tokens by their numbers, as the files of published models have one, several or none."""
 
@@ -34,10 +37,25 @@ def special_tokens(tokenizer: Path) -> tuple[str | None, str | None]:
     return begin, _end_token(tokenizer.parent, library)
 
 
-def write_tokenizer(source: Path | None, folder: Path, begin: str | None, end: str | None) -> list[str]:
+def fetch_tokenizer(url: str, folder: Path) -> Path:
+    """Copy a tokenizer.json at a URL, and the published files beside it, into a folder; return its path there.
+
+    Raise DataError if it cannot be read.
+    """
+    place = url.rpartition("/")[0]
+    fetch(url, folder / TOKENIZER_FILE)
+    for name in (*_BESIDE, CONFIG_FILE, GENERATION_FILE):
+        fetch(f"{place}/{name}", folder / name, missing_ok=True)
+    return folder / TOKENIZER_FILE
+
+
+def write_tokenizer(
+    source: Path | None, folder: Path, begin: str | None, end: str | None, chat_template: str | None
+) -> list[str]:
     """Copy a tokenizer.json and what lies beside it into a folder; return the names of the files written.
 
-    Where nothing beside it says which class reads it, and with which tokens, that is written.
+    Where nothing beside it says which class reads it, and with which tokens, that is written. A chat template that is
+    given takes the place of those there.
     """
     if source is None:
         return []
@@ -49,7 +67,14 @@ def write_tokenizer(source: Path | None, folder: Path, begin: str | None, end: s
         tokens = {"bos_token": begin, "eos_token": end}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **{k: v for k, v in tokens.items() if v is not None}}
         _write(folder / _TOKENIZER_CONFIG, config)
-    return [TOKENIZER_FILE, *dict.fromkeys([*(file.name for file in found), _TOKENIZER_CONFIG])]
+    names = [*(file.name for file in found), _TOKENIZER_CONFIG]
+    if chat_template is not None:
+        (folder / _CHAT_TEMPLATE).write_text(chat_template, encoding="utf-8")
+        # Readers that know no file of its own take the key.
+        config = read_json(folder / _TOKENIZER_CONFIG)
+        _write(folder / _TOKENIZER_CONFIG, {**config, "chat_template": chat_template})
+        names.append(_CHAT_TEMPLATE)
+    return [TOKENIZER_FILE, *dict.fromkeys(names)]
 
 
 def write_generation_config(folder: Path, published: Mapping[str, Any], ids: Mapping[str, Ids]) -> None:
@@ -64,7 +89,7 @@ def _end_token(folder: Path, library: Any) -> str | None:
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str) and library.token_to_id(token) is not None:
                 return token
-    for name in (GENERATION_FILE, "config.json"):
+    for name in (GENERATION_FILE, CONFIG_FILE):
         if (folder / name).exists():
             ids = read_json(folder / name).get("eos_token_id")
             first = ids[0] if isinstance(ids, list) and ids else ids
