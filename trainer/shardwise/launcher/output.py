@@ -98,7 +98,8 @@ def status_line(status: RunStatus) -> Text:
     progress = status.progress
     parts = [status.phase + (f" ({status.reason})" if status.reason else "")]
     if progress.step is not None:
-        parts.append(f"step {progress.step:,} of {progress.of:,}")
+        # A program may not say how many steps it has.
+        parts.append(f"step {progress.step:,}" + (f" of {progress.of:,}" if progress.of else ""))
     if isinstance(progress.loss, float):
         parts.append(f"loss {progress.loss:.4f}")
     if isinstance(progress.tokens_per_second, float):

@@ -60,6 +60,11 @@ class Leaves:
         own = {name: values for name, leaf in self.leaves.items() if (values := _own(leaf)) is not None}
         return {name: zlib.crc32(values.tobytes()) for name, values in own.items()}
 
+    def are_apart(self) -> bool:
+        """Return whether this process, one of several, holds all of the arrays of JAX for itself."""
+        arrays = [leaf for leaf in self.leaves.values() if isinstance(leaf, jax.Array)]
+        return jax.process_count() > 1 and bool(arrays) and all(array.is_fully_addressable for array in arrays)
+
     def abstract(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, dtypes and shardings of the same."""
         return {name: _abstract(leaf) for name, leaf in self.leaves.items()}
