@@ -1,4 +1,4 @@
-"""Programs, most of which never heard of Shardwise, and on one host: what they are told, how an end or silence is meant."""
+"""Programs on one host or two, most without the library: what they are told, how an end or silence is understood."""
 
 import json
 import os
