@@ -103,7 +103,13 @@ def _refuse_wide(name: str, leaf: Any) -> None:
 def _laid(leaf: Any) -> jax.Array:
     """Return the leaf as an array that all processes hold together."""
     own = _own(leaf)
-    return _data(leaf) if own is None else _whole(own)
+    if own is not None:
+        return _whole(own)
+    array = _data(leaf)
+    if array.is_fully_replicated and len(array.sharding.addressable_devices) == 1:
+        # `device_put` of a local array on one device a process leaves an array that cannot tell its shards (JAX 0.10.2).
+        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, [_local(array)])
+    return array
 
 
 def _own(leaf: Any) -> np.ndarray | None:
