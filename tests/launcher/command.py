@@ -6,6 +6,7 @@ python command.py JOB DIR [ray]
 import json
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 from rich.console import Console
 from rich.text import Text
@@ -28,7 +29,7 @@ def main() -> None:
     if not ray:
         local.AGENT = (sys.executable, str(HERE / "stand_in_agent.py"))
     if json.loads((Path(directory) / "fake.json").read_text()).get("lineFails"):
-        local.status_line = no_line
+        patch("shardwise.launcher.local.status_line", no_line).start()
     try:
         resolved, consoles = resolve(load(Path(job))), {"console": Console(), "errors": Console(stderr=True)}
         sys.exit(local.run(resolved, Path(directory), fork=False, step=None, **consoles))

@@ -107,7 +107,7 @@ def _laid(leaf: Any) -> jax.Array:
         return _whole(own)
     array = _data(leaf)
     if array.is_fully_replicated and len(array.sharding.addressable_devices) == 1:
-        # `device_put` of a local array on one device a process leaves an array that cannot tell its shards (JAX 0.10.2).
+        # JAX 0.10.2: what `device_put` has laid so out of a local array cannot tell its shards.
         return jax.make_array_from_single_device_arrays(array.shape, array.sharding, [_local(array)])
     return array
 
