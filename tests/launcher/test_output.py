@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.launcher.output import describe
+from shardwise.launcher.output import describe, status_line
 from shardwise.protocol.contract import Cause, ExitCode
+from shardwise.protocol.run_status import RunPhase, RunProgress, RunStatus
 
 
 def done(code: int, rank: int) -> dict[str, Any]:
@@ -27,3 +28,29 @@ def test_the_end_is_told(code: int, rank: int, *, is_told: bool) -> None:
     assert said is None or said.startswith(
         f"the run has failed: rank {rank} ended with exit code {code} (restarts: none)"
     )
+
+
+@pytest.mark.parametrize(
+    ("in_pod", "words"),
+    [(False, "the same command goes on"), (True, "delete the job and apply it again: it goes on")],
+)
+def test_how_to_go_on(words: str, *, in_pod: bool) -> None:
+    """A command is given again; a job that has failed is not started by being applied once more."""
+    said = describe(done(ExitCode.FAILURE, 0) | {"cause": Cause.FAILURE}, in_pod=in_pod)
+
+    assert said is not None
+    assert said.endswith(f"once the cause is gone, {words} from the last checkpoint, if one is there")
+
+
+@pytest.mark.parametrize(("of", "words"), [(2000, "step 7 of 2,000"), (None, "step 7")])
+def test_a_line_without_an_end(of: int | None, words: str) -> None:
+    """A program that does not say how many steps it has is shown with those that it has made."""
+    status = RunStatus(
+        name="mine",
+        ray_session=1,
+        hosts=(),
+        phase=RunPhase.RUNNING,
+        progress=RunProgress(step=7, of=of, loss=0.5),
+    )
+
+    assert status_line(status).plain == f"running  {words}  loss 0.5000"

@@ -54,6 +54,7 @@ def test_failed(pods: Pods) -> None:
     assert record.restarts == {"failure": 1}
     assert "the reason why" in record.tail
     assert "rank 1 ended with exit code 3" in record.message
+    assert "delete the job and apply it again" in pods.output
 
 
 def test_a_program(pods: Pods) -> None:

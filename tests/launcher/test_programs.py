@@ -1,4 +1,4 @@
-"""A program that never heard of Shardwise, on one host: what it is told, how its end and its silence are understood."""
+"""Programs on one host or two, most without the library: what they are told, how an end or silence is understood."""
 
 import json
 import os
@@ -124,6 +124,25 @@ def test_silence_is_a_hang(shell: ProgramShell) -> None:
     assert run.wait() == ExitCode.FAILURE
     assert (run.summary["cause"], run.summary["status"]) == ("hang", "failed")
     assert "no progress for" in run.summary["error"]
+
+
+ALIKE = """
+import jax, shardwise
+run = shardwise.init(steps=2)
+state = {"model": %s, "step": 1}
+shardwise.report(step=1, loss=0.5)
+for step in (1, 2):
+    shardwise.checkpoint.save(state, step)
+"""
+WHOLE = "jax.device_put(jax.numpy.ones(4), jax.NamedSharding(run.mesh(data=None), jax.P()))"
+
+
+@pytest.mark.parametrize(("model", "times"), [("jax.numpy.ones(4)", 1), ("__import__('numpy').ones(4)", 0), (WHOLE, 0)])
+def test_copies_that_are_alike(shell: ProgramShell, model: str, times: int) -> None:
+    """Two processes of which each has arrays of JAX for itself alone are told, once, that both may do the same work."""
+    run = begin(shell, f"alike-{model[:3].strip('_')}-{times}", ALIKE % model, "hardware.topology=2x1")
+    run.finish()
+    assert run.output.count("each of the 2 processes has all of step 1 for itself") == times
 
 
 CHILD = "import time\nend = time.monotonic() + 15\nwhile time.monotonic() < end: sum(range(100_000))"

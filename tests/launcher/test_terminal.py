@@ -46,3 +46,18 @@ def test_line_of_a_live_run(run: Run) -> None:
     assert b'"step": 7' in before
     *_, drawn_last = LINE.finditer(before + after)
     assert ERASED in (before + after)[drawn_last.end() :]
+
+
+def test_a_line_that_fails(run: Run) -> None:
+    """What goes wrong with the line is told with its traceback, and costs the run nothing."""
+    ours, theirs = pty.openpty()
+    try:
+        run.start(terminal=theirs, lineFails=True)
+        os.close(theirs)
+        shown_until(ours, None)
+    finally:
+        os.close(ours)
+
+    assert run.end() == ExitCode.OK
+    assert "the line with the status has failed" in run.output
+    assert "TypeError: no line of quickstart" in run.output

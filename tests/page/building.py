@@ -99,3 +99,12 @@ def make_run(directory: Path) -> Path:
     committed.mkdir(parents=True)
     (committed / "COMMITTED").touch()
     return directory
+
+
+def make_program_run(directory: Path, **numbers: float) -> Path:
+    """Make the directory of a run of an own program, which reports these numbers at each of four steps."""
+    directory.mkdir()
+    begun = {"event": "started", "step": 0, "attempt": 0, "devices": 4, "program": True}
+    steps = [{"step": number, **numbers, "stepSeconds": 0.5} for number in range(1, 5)]
+    (directory / "metrics.jsonl").write_text(lines([begun, *steps]), encoding="utf-8")
+    return directory

@@ -4,9 +4,10 @@ import json
 import random
 from pathlib import Path
 
-from tests.page.building import METRICS, lines, started, step
+from tests.page.building import METRICS, lines, make_program_run, started, step
 
-from shardwise.page.curves import MOST_POINTS, Curve, Metrics, thinned
+from shardwise.page.curves import MOST_OTHERS, MOST_POINTS, Curve, Metrics, thinned
+from shardwise.protocol.contract import METRICS as METRICS_FILE
 from shardwise.train.metrics import steps
 
 
@@ -96,3 +97,14 @@ def test_each_set_has_a_curve(tmp_path: Path) -> None:
     assert [series.name for series in metrics.series() if series.name.startswith("books")] == ["books/loss"]
     metrics = read(tmp_path / "metrics.jsonl", lines([step(1), sets[0], started(0, 1)]))
     assert metrics.set_losses() == {}
+
+
+def test_the_numbers_of_an_own_program(tmp_path: Path) -> None:
+    """What it reports is a curve, as many as there is room for; a trainer's other numbers are none."""
+    metrics = Metrics(make_program_run(tmp_path / "run", loss=1.0, heldOutLoss=2.0, **{"val/loss": 3.0}) / METRICS_FILE)
+    assert (metrics.last("val/loss"), metrics.last("heldOutLoss"), metrics.set_losses()) == (3.0, 2.0, {})
+    many = {f"number{count}": 1.0 for count in range(MOST_OTHERS + 1)}
+    metrics = Metrics(make_program_run(tmp_path / "many", **many) / METRICS_FILE)
+    assert metrics.others == list(many)[:MOST_OTHERS]
+    metrics = read(tmp_path / "metrics.jsonl", lines([started(0, 0), {**step(1), "accuracy": 0.5}]))
+    assert (metrics.of_program, "accuracy" in metrics.curves) == (False, False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.page.browser import Browser, with_script
-from tests.page.building import BEGAN, HOSTILE, lines, make_run, step
+from tests.page.building import BEGAN, HOSTILE, lines, make_program_run, make_run, step
 
 from shardwise.cli.status import STATUSES
 from shardwise.page.document import PageDocument
@@ -113,6 +113,21 @@ def test_browser_says_what_a_run_has_not_recorded(browser: Browser, tmp_path: Pa
     assert "data-error" not in shown
     for text in ("No step is complete", "has not recorded", "No start of the trainers", "None is committed", "no logs"):
         assert text in shown
+
+
+@pytest.mark.parametrize("numbers", [{"loss": 0.5, "accuracy": 0.25, "valLoss": 0.75}, {"accuracy": 0.25}])
+def test_browser_shows_the_numbers_of_an_own_program(
+    browser: Browser, tmp_path: Path, numbers: dict[str, float]
+) -> None:
+    """All that it reports is drawn, each by its name; its loss has no unit, and nothing is said of what it lacks."""
+    shown = browser.shown(render(gather(make_program_run(tmp_path / "run", **numbers), status="complete")))
+    assert "data-error" not in shown
+    assert re.findall(r'data-points="(\d+)"', shown) == ["4"] * (len(numbers) + 1)
+    titles = re.findall(r"<h3>(.*?)</h3>", shown)
+    assert {"Loss" if name == "loss" else name for name in numbers} | {"Seconds per step"} == set(titles)
+    body = shown[shown.index("<body") : shown.index('<script type="application/json"')]
+    assert "nats" not in body
+    assert "held-out" not in body
 
 
 def test_saves_evaluations_and_host_times_are_drawn_over_time(browser: Browser, tmp_path: Path) -> None:

@@ -35,4 +35,10 @@ def test_text() -> None:
 
     assert "unigram entropy 3.00" in drawn
     assert "bigram entropy 2.00" in drawn
+    assert "nats per token" in drawn
     assert max(map(len, drawn.splitlines())) <= 70
+
+
+def test_text_of_an_own_program() -> None:
+    """A loss of which no entropy is known has no unit."""
+    assert "nats" not in plot_text(RECORDS, {}, width=70, height=15)

@@ -11,6 +11,7 @@ import secrets
 import signal
 import sys
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,7 @@ class _Command:
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         keeping = [asyncio.create_task(self._keep(host)) for host in range(num_hosts(self.job.spec.hardware))]
         showing = asyncio.create_task(self._show_status())
+        showing.add_done_callback(self._tell_unshown)
         try:
             while (code := self._code()) is None and self._given_up is None and self._interrupted < 2:
                 self._output.show()
@@ -215,6 +217,17 @@ class _Command:
                     status = await asyncio.to_thread(read_status, self._leader, self._tokens.status)
                     live.update(status_line(status))
                 await asyncio.sleep(_STATUS_SECONDS)
+
+    def _tell_unshown(self, showing: "asyncio.Task[None]") -> None:
+        """Say that the line is gone because of an error, which is a fault of ours: the run itself goes on."""
+        if not showing.cancelled() and (error := showing.exception()):
+            words = "".join(traceback.format_exception(error))
+            self.errors.print(
+                f"the line with the status has failed, and the run goes on without it; please report this:\n{words}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
 
     async def _wait_for_agents(self) -> None:
         """Give the agents the time to end by themselves."""

@@ -36,15 +36,23 @@ class Output:
     """Shows what is added from now on."""
 
     def __init__(
-        self, directory: Path, console: Console, errors: Console, *, host: int, sees_events: bool = True
+        self,
+        directory: Path,
+        console: Console,
+        errors: Console,
+        *,
+        host: int,
+        sees_events: bool = True,
+        in_pod: bool = False,
     ) -> None:
         """Show nothing of what was there before; the log is that of the host's trainer.
 
-        Without `sees_events` this host's folder has none, and each new log is found by its name.
+        Without `sees_events` this host's folder has none, and each new log is found by its name. `in_pod` is for
+        readers who have started the run by a job in a cluster, and not by a command.
         """
         events = directory / LOGS / EVENTS
         self._directory, self._console, self._errors = directory, console, errors
-        self._host, self._sees_events = host, sees_events
+        self._host, self._sees_events, self._in_pod = host, sees_events, in_pod
         self._path = None if sees_events else self._newest_log()
         self._events = GrowingFile(events, size_of(events))
         self._log: GrowingLog | None = None
@@ -58,7 +66,7 @@ class Output:
             if event["event"] == "attempt":
                 self._end_log()
                 self._log = GrowingLog(log_path(self._directory, event["attempt"], self._host))
-            if text := describe(event):
+            if text := describe(event, in_pod=self._in_pod):
                 self._print(text, self._errors if event.get("code", ExitCode.OK) not in _WELL else self._console)
         if not self._sees_events and (newest := self._newest_log()) != self._path:
             self._show_log()
@@ -98,7 +106,8 @@ def status_line(status: RunStatus) -> Text:
     progress = status.progress
     parts = [status.phase + (f" ({status.reason})" if status.reason else "")]
     if progress.step is not None:
-        parts.append(f"step {progress.step:,} of {progress.of:,}")
+        # A program may not say how many steps it has.
+        parts.append(f"step {progress.step:,}" + (f" of {progress.of:,}" if progress.of else ""))
     if isinstance(progress.loss, float):
         parts.append(f"loss {progress.loss:.4f}")
     if isinstance(progress.tokens_per_second, float):
@@ -108,8 +117,8 @@ def status_line(status: RunStatus) -> Text:
     return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
 
 
-def describe(event: Mapping[str, Any]) -> str | None:
-    """Return an event as text for people; None for one that is not shown."""
+def describe(event: Mapping[str, Any], *, in_pod: bool = False) -> str | None:
+    """Return an event as text for people, `in_pod` for those of a job; None for one that is not shown."""
     text: str | None = None
     match event["event"]:
         case "restarting":
@@ -122,17 +131,17 @@ def describe(event: Mapping[str, Any]) -> str | None:
             )
             text = f"recovered: {began}, {event['sinceEndSeconds']:.1f} s later"
         case "done":
-            text = _end(RunResult.model_validate(event), event["used"])
+            text = _end(RunResult.model_validate(event), event["used"], in_pod=in_pod)
         case name if name in _PLAIN:
             text = _PLAIN[name].format_map(event)
     return text
 
 
-def _end(result: RunResult, used: Mapping[str, int]) -> str | None:
+def _end(result: RunResult, used: Mapping[str, int], *, in_pod: bool) -> str | None:
     if result.code == ExitCode.OK:
         return None
     if result.code == ExitCode.SAVED:
-        return f"{result.message}; the same command goes on"
+        return result.message if in_pod else f"{result.message}; the same command goes on"
     if result.code == ExitCode.HOSTS_MISSING:
         return f"{result.message}; the others are given back until all can be had"
     # The trainer's own error has been shown, and says what to do; one of a program, which python ends so, may not.
@@ -142,6 +151,6 @@ def _end(result: RunResult, used: Mapping[str, int]) -> str | None:
     lines = [f"the run has failed: {result.message} (restarts: {restarts})"]
     if result.rank and result.log_tail:
         lines += [f"the end of rank {result.rank}'s log:", result.log_tail]
-    return "\n".join(
-        [*lines, "once the cause is gone, the same command goes on from the last checkpoint, if one is there"]
-    )
+    # Nothing is done for a job that has failed: the same file applied once more would change nothing.
+    again = "delete the job and apply it again: it" if in_pod else "the same command"
+    return "\n".join([*lines, f"once the cause is gone, {again} goes on from the last checkpoint, if one is there"])

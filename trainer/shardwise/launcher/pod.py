@@ -180,7 +180,7 @@ def _shown(config: AgentConfig) -> Iterator[None]:
     """Have a thread show the events of the run and the output of this host's trainer."""
     console, errors = Console(width=_COLUMNS), Console(width=_COLUMNS, stderr=True)
     sees_events = config.host == 0 or config.url is None
-    output = Output(config.directory, console, errors, host=config.host, sees_events=sees_events)
+    output = Output(config.directory, console, errors, host=config.host, sees_events=sees_events, in_pod=True)
     ended = threading.Event()
 
     def show() -> None:

@@ -18,7 +18,7 @@ NAMES = ("loss", "tokensPerSecond", "mfu", "stepSeconds", "gradNorm")
 HELD_OUT = "heldOutLoss"
 SET_LOSS = "/loss"
 """Ends the name of the curve of an evaluation set's losses."""
-MOST_POINTS, MOST_EVALUATIONS = 2000, 1000
+MOST_POINTS, MOST_EVALUATIONS, MOST_OTHERS = 2000, 1000, 8
 _DIGITS = 6
 
 
@@ -46,7 +46,11 @@ class Curve:
 
 
 class Metrics:
-    """metrics.jsonl so far: a curve by name, the last evaluations, and every other event in the order of the file."""
+    """metrics.jsonl so far: a curve by name, the last evaluations, and every other event in the order of the file.
+
+    `of_program` is whether an own program has written it. `others` names the first numbers that it reports beside those
+    that a trainer has too.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read the file; one that does not exist yet has no steps."""
@@ -55,6 +59,8 @@ class Metrics:
         self.events: list[dict[str, Any]] = []
         self.evaluations = deque[Evaluation](maxlen=MOST_EVALUATIONS)
         self.last_step = 0
+        self.of_program = False
+        self.others: list[str] = []
         self.read()
 
     def read(self) -> None:
@@ -68,7 +74,7 @@ class Metrics:
         event, step = record.get("event"), record.get("step", 0)
         if event is None:
             self.last_step = step
-            for name in NAMES:
+            for name in (*NAMES, *self._also(record)):
                 self._add(name, step, record.get(name))
         elif event == "evaluated":
             if "evaluatedAt" in record:  # an older release has not noted when
@@ -78,10 +84,18 @@ class Metrics:
                     self._add(name, step, value)
         else:
             if event in ("started", "restored"):
-                self.last_step = step
+                self.last_step, self.of_program = step, record.get("program", False)
                 for curve in self.curves.values():
                     curve.cut(step + 1)
             self.events.append(dict(record))
+
+    def _also(self, record: Mapping[str, Any]) -> list[str]:
+        """Return what else of a step is a curve: nothing of a trainer's."""
+        if not self.of_program:
+            return []
+        new = [name for name in record if name != "step" and name not in self.curves]
+        self.others += new[: MOST_OTHERS - len(self.others)]
+        return [HELD_OUT, *self.others]
 
     def _add(self, name: str, step: int, value: object) -> None:
         # What JSON cannot hold is null in the file: the step then has no point.
@@ -103,7 +117,8 @@ class Metrics:
 
     def set_losses(self) -> dict[str, float]:
         """Return the last loss on each evaluation set, by its name."""
-        curves = {name: curve for name, curve in self.curves.items() if name.endswith(SET_LOSS)}
+        names = [name for name in self.curves if name.endswith(SET_LOSS) and name not in self.others]
+        curves = {name: self.curves[name] for name in names}
         return {name.removesuffix(SET_LOSS): curve.values[-1] for name, curve in curves.items() if curve.values}
 
     def series(self) -> list[Series]:

@@ -108,8 +108,9 @@ class LogTail(Message):
 class PageDocument(Message):
     """All of a page.
 
-    `status` is as `shardwise status` names it, `live` whether a process holds the run. `resumed` are the steps from
-    which trainers have continued. `goodput` is wall time by category, and `goodput_of` says of what. `saves_left_out`,
+    `status` is as `shardwise status` names it, `live` whether a process holds the run. `program` is whether it is of an
+    own program, `others` name what that reports beside what a trainer does. `resumed` are the steps from which trainers
+    have continued. `goodput` is wall time by category, and `goodput_of` says of what. `saves_left_out`,
     `notices_left_out` and `logs_left_out` count what is too much to show.
     """
 
@@ -118,6 +119,7 @@ class PageDocument(Message):
     made_at: float
     status: str
     live: bool
+    program: bool = False
     phase: str | None = None
     reason: str = ""
     error: str = ""
@@ -133,6 +135,7 @@ class PageDocument(Message):
     restarts: dict[str, int] = Field(default_factory=dict)
     entropy: dict[str, float] = Field(default_factory=dict)
     series: list[Series] = Field(default_factory=list)
+    others: list[str] = Field(default_factory=list)
     resumed: list[int] = Field(default_factory=list)
     goodput: dict[str, float] = Field(default_factory=dict)
     goodput_of: str = ""

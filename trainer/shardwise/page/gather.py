@@ -68,6 +68,7 @@ def gather(
         made_at=now,
         status=status,
         live=running,
+        program=metrics.of_program,
         phase=live.phase if live else None,
         reason=live.reason if live else "",
         error="" if running else summary.get("error") or "",  # of a live run it is of the command before
@@ -83,6 +84,7 @@ def gather(
         restarts=live.restarts if live else (record.restarts if record else summary.get("restarts", {})),
         entropy=summary.get("entropy", {}),
         series=metrics.series(),
+        others=metrics.others,
         resumed=[event["step"] for event in starts if event["event"] == "restored"],
         **_goodput(summary, record, live),
         attempts=timeline.shown(),

@@ -22,6 +22,10 @@ from shardwise.train.run_directory import RunDirectory
 
 Tree = TypeVar("Tree")
 Abstract = Mapping[str, jax.ShapeDtypeStruct]
+_TOGETHER = (
+    "arrays on a mesh of all devices: jax.device_put(tree, jax.NamedSharding(run.mesh(data=None), jax.P())), "
+    "or eqx.filter_shard of a tree with functions"
+)
 
 
 class Checkpoints:
@@ -68,8 +72,13 @@ class Checkpoints:
         if differing := self._peers.agree("leaves", json.dumps(leaves.checksums()), _differing):
             raise CheckpointError(
                 f"checkpoint: {differing} of step {step} is not the same on all processes, and each has its own; "
-                "expected arrays on a mesh of all devices: jax.device_put(tree, jax.NamedSharding(run.mesh(data=None), "
-                "jax.P())), or else equal values"
+                f"expected {_TOGETHER}, or else equal values"
+            )
+        if self._writer is None and leaves.are_apart():
+            # Equal copies are refused nowhere: a program may average its gradients in a way that is not JAX's.
+            tell(
+                f"checkpoint: each of the {self._peers.count} processes has all of step {step} for itself, and so does "
+                f"the same work as the others, unless the script itself joins them; expected {_TOGETHER}"
             )
         arrays = leaves.arrays()
         abstract = {path: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for path, a in arrays.items()}

@@ -60,6 +60,11 @@ class Leaves:
         own = {name: values for name, leaf in self.leaves.items() if (values := _own(leaf)) is not None}
         return {name: zlib.crc32(values.tobytes()) for name, values in own.items()}
 
+    def are_apart(self) -> bool:
+        """Return whether this process, one of several, holds all of the arrays of JAX for itself."""
+        arrays = [leaf for leaf in self.leaves.values() if isinstance(leaf, jax.Array)]
+        return jax.process_count() > 1 and bool(arrays) and all(array.is_fully_addressable for array in arrays)
+
     def abstract(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, dtypes and shardings of the same."""
         return {name: _abstract(leaf) for name, leaf in self.leaves.items()}
@@ -98,7 +103,13 @@ def _refuse_wide(name: str, leaf: Any) -> None:
 def _laid(leaf: Any) -> jax.Array:
     """Return the leaf as an array that all processes hold together."""
     own = _own(leaf)
-    return _data(leaf) if own is None else _whole(own)
+    if own is not None:
+        return _whole(own)
+    array = _data(leaf)
+    if array.is_fully_replicated and len(array.sharding.addressable_devices) == 1:
+        # JAX 0.10.2: what `device_put` has laid so out of a local array cannot tell its shards.
+        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, [_local(array)])
+    return array
 
 
 def _own(leaf: Any) -> np.ndarray | None:

@@ -29,8 +29,8 @@ class Record:
         if saved_at is not None:
             begun["savedAt"] = saved_at
         self._step = after
-        devices = {"attempt": self._files.attempt, "of": self._of, "devices": jax.device_count()}
-        self.event(begun | devices)
+        facts = {"attempt": self._files.attempt, "of": self._of, "devices": jax.device_count(), "program": True}
+        self.event(begun | facts)
         self._summarise("running")
 
     def step(self, number: int, values: Mapping[str, float]) -> None:

@@ -68,7 +68,7 @@ def plot_png(
 
 
 def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90, height: int = 18) -> str:
-    """Return the same curve in characters."""
+    """Return the same curve in characters; a loss without floors is an own program's, of whatever unit."""
     import plotext  # noqa: PLC0415
 
     figure = plotext.figure
@@ -83,6 +83,6 @@ def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90,
     for name, value in floors.items():
         figure.line(value, label=f"{name} entropy {value:.2f}")
     figure.label("step", "x")
-    figure.label("nats per token", "y")
+    figure.label("nats per token" if floors else "loss", "y")
     figure.legend(x=numbers[-1], y=max([*losses, *floors.values()]), ha="right", va="top", relative=True)
     return str(plotext.uncolorize(str(figure.build())))

@@ -29,7 +29,7 @@ class Program(StrictModel):
         default_factory=dict, max_length=128, description="Variables of the program's processes."
     )
     workdir: PathText | None = Field(
-        None, description="Folder that it starts in; left out, that of the command, or the image's."
+        None, description="Folder that it starts in; left out, the one you are in; in a pod the image's."
     )
 
 
