@@ -145,6 +145,17 @@ def test_copies_that_are_alike(shell: ProgramShell, model: str, times: int) -> N
     assert run.output.count("each of the 2 processes has all of step 1 for itself") == times
 
 
+@pytest.mark.parametrize("before", ["jax.numpy.ones(4)", "jax.random.key(0)"])
+def test_an_init_that_comes_too_late(shell: ProgramShell, before: str) -> None:
+    """A script that has used JAX before it joins the others is told so, once, in words."""
+    script = f"import jax, shardwise\n{before}\nshardwise.init()\n"
+    run = begin(shell, f"late-{before[4:10]}", script, "hardware.topology=2x1")
+    assert run.wait() == ExitCode.USAGE
+    assert (run.summary["cause"], run.summary["restarts"]) == ("badInput", {})
+    assert "error: shardwise.init() came too late: call it before the script makes any array" in run.output
+    assert "Traceback" not in run.output
+
+
 CHILD = "import time\nend = time.monotonic() + 15\nwhile time.monotonic() < end: sum(range(100_000))"
 SIGNS = {
     "output": "import time\nfor _ in range(50):\n    print('on it')\n    time.sleep(0.3)\n",

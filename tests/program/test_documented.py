@@ -91,8 +91,9 @@ def test_the_lines_are_enough(tmp_path: Path, kind: str) -> None:
         lines = re.sub(r"jax\.device_put\(state, whole\)  # .*: (eqx\..*)", r"\1", lines)
         assert "eqx.filter_shard(state, whole)\n" in lines
     lines = lines.replace("1000", "20").replace("1001", "21")
-    head = "import jax\nimport jax.numpy as jnp\nimport numpy as np\n\ndata = np.ones((256, 4), np.float32)\n"
-    (tmp_path / "script.py").write_text(head + SCRIPTS[kind] + lines + ENDS)
+    lines = lines.replace("...\n", "data = np.ones((256, 4), np.float32)\n" + SCRIPTS[kind])
+    head = "import jax\nimport jax.numpy as jnp\nimport numpy as np\n"
+    (tmp_path / "script.py").write_text(head + lines + ENDS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHARDWISE_")}
     command = [sys.executable, "script.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -50,7 +50,7 @@ def init(
         directory: of a script that is run by itself; `runs/NAME` if left out. `shardwise run` gives its own.
 
     Raises:
-        UsageError: it was called before, or not in the main thread.
+        UsageError: it was called before, or after JAX was used, or not in the main thread.
         PeerError: another process did not come.
         RunDirectoryError: another live run uses the directory, or it cannot be written.
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import jax
 
-from shardwise.protocol.errors import PeerError
+from shardwise.protocol.errors import PeerError, UsageError
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.program import Place
 from shardwise.protocol.storage import first_line
@@ -62,6 +62,7 @@ class Peers:
 
         Raises:
             PeerError: some process did not come within the limit.
+            UsageError: JAX is at work already.
 
         """
         if orders.num_processes == 1:
@@ -87,6 +88,11 @@ class Peers:
             raise PeerError(
                 f"rank {orders.rank}: the {orders.num_processes} processes did not all reach {orders.coordinator} "
                 f"within {limit_seconds:.0f} seconds: {first_line(error)}"
+            ) from error
+        except RuntimeError as error:  # JAX's own word for what an own program has done before
+            raise UsageError(
+                "shardwise.init() came too late: call it before the script makes any array or key of JAX, and without "
+                f"jax.distributed.initialize() ({first_line(error)})"
             ) from error
         return cls(orders.rank, orders.num_processes, _client=key_value_store())
 
