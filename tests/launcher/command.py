@@ -3,9 +3,14 @@
 python command.py JOB DIR [ray]
 """
 
+import errno
 import json
+import os
 import sys
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from rich.console import Console
@@ -15,6 +20,7 @@ from shardwise.job.load import load
 from shardwise.job.resolve import resolve
 from shardwise.launcher import local
 from shardwise.launcher.agent import config
+from shardwise.launcher.system import processes
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.run_status import RunStatus
 
@@ -28,14 +34,29 @@ def main() -> None:
     config.TRAINER = (sys.executable, str(HERE / "fake_trainer.py"))
     if not ray:
         local.AGENT = (sys.executable, str(HERE / "stand_in_agent.py"))
-    if json.loads((Path(directory) / "fake.json").read_text()).get("lineFails"):
+    asked = json.loads((Path(directory) / "fake.json").read_text())
+    if asked.get("lineFails"):
         patch("shardwise.launcher.local.status_line", no_line).start()
+    if (hosts := asked.get("agentStarts")) is not None:
+        patch("shardwise.launcher.system.processes.start", starting(hosts)).start()
     try:
         resolved, consoles = resolve(load(Path(job))), {"console": Console(), "errors": Console(stderr=True)}
         sys.exit(local.run(resolved, Path(directory), fork=False, step=None, **consoles))
     except ShardwiseError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
+
+
+def starting(times: int) -> Callable[..., Awaitable[Process]]:
+    """Return what starts a process so many times, and then has no memory for another one."""
+    start, left = processes.start, iter(range(times))
+
+    async def limited(*command: str, **options: Any) -> Process:
+        if next(left, None) is None:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return await start(*command, **options)
+
+    return limited
 
 
 def no_line(status: RunStatus) -> Text:

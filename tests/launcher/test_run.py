@@ -1,5 +1,8 @@
 """A run that nothing disturbs: from the command to the end, on one host and on several, and what it says of itself."""
 
+import os
+import signal
+
 import pytest
 from tests.launcher.conftest import Run
 
@@ -70,6 +73,16 @@ def test_second_command(run: Run) -> None:
     assert "a live run" in run.output
     run.go_on()
     assert first.wait() == ExitCode.OK
+
+
+def test_an_agent_that_cannot_be_started(run: Run) -> None:
+    """Where the machine starts no other process for a host, the command says so and ends all: nobody waits for ever."""
+    run.start(hosts=2, agentStarts=2, faults=[HELD])
+    hosts = run.until_step(3)
+    os.kill(hosts[1]["agentPid"], signal.SIGKILL)
+
+    assert run.end() == ExitCode.FAILURE
+    assert "the agent of host 1 cannot be started: [Errno 12] Cannot allocate memory" in run.output
 
 
 def test_the_log_of_an_agent_is_bounded(run: Run) -> None:

@@ -116,6 +116,9 @@ class _Command:
             while (code := self._code()) is None and self._given_up is None and self._interrupted < 2:
                 self._output.show()
                 processes.reap_orphans()
+                for keeper in keeping:
+                    if keeper.done():
+                        keeper.result()  # raises what has ended it: a host without a keeper would be missed for ever
                 await asyncio.sleep(_LOOK_SECONDS)
             if code is not None:
                 await self._wait_for_agents()
@@ -141,7 +144,11 @@ class _Command:
         short_lives = 0
         while True:
             began = time.monotonic()
-            agent = await self._start_agent(host)
+            try:
+                agent = await self._start_agent(host)
+            except OSError as error:
+                self._given_up = f"the agent of host {host} cannot be started: {error}"
+                return
             async with bounded(self._agent_log(host)):
                 await _end_of(agent)
             if self._code() is not None:
