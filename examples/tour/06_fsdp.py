@@ -50,8 +50,8 @@ mesh = jax.make_mesh((N,), ("data",), axis_types=(AxisType.Auto,))
 # ## Which dimension is split
 #
 # Each array is split along its longest dimension that eight divides, if it is large enough to be worth a collective of
-# its own. Adam's moments have their parameter's shape, so the same rule places them. `eval_shape` gives all shapes
-# without making an array.
+# its own. (The trainer goes by an axis's name instead: tour 11.) Adam's moments have their parameter's shape, so the
+# same rule places them. `eval_shape` gives all shapes without making an array.
 
 
 # %%
@@ -245,9 +245,9 @@ show.picture(figure, "cost", "The state takes an eighth; gathering again keeps w
 # ## That is FSDP
 #
 # Shards at rest, an all-gather before each use, a reduce-scatter of each gradient: an eighth of the memory, for the
-# bytes of data parallel and the same losses. Next, [tensor parallelism](07_tensor_parallel.md) splits the computation
-# of a layer too. The rest of this page is for those who write such a program: how to make the weights, how to gather
-# over many devices, and which flags to set on GPUs.
+# bytes of data parallel, or half as many again where the backward pass gathers too, and the same losses. Next, [tensor
+# parallelism](07_tensor_parallel.md) splits the computation of a layer too. The rest of this page is for those who
+# write such a program: how to make the weights, how to gather over many devices, and which flags to set on GPUs.
 
 # %% [markdown]
 # ## An init that never makes the whole
