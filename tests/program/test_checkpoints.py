@@ -100,6 +100,32 @@ def test_shapes_are_enough(tmp_path: Path) -> None:
     assert same(found, saved)
 
 
+def test_what_comes_back_goes_into_a_program_together(tmp_path: Path) -> None:
+    """A key on the mesh is there again, and what was bound to no device is not: `jit` takes them beside each other."""
+    whole = laid((8,), ("all",))
+
+    def state() -> dict[str, jax.Array]:
+        on_mesh = jax.device_put((jnp.arange(4.0), jax.random.key(1), jax.random.split(jax.random.key(2), 8)), whole)
+        return {
+            **dict(zip(("weights", "key", "keys"), on_mesh, strict=True)),
+            "own": jax.random.key(3),
+            "n": jnp.int32(4),
+        }
+
+    with opened(tmp_path) as checkpoints:
+        checkpoints.save(state(), 1)
+    with opened(tmp_path) as checkpoints:
+        found, _ = checkpoints.restore(state(), None)
+
+    drawn = jax.jit(lambda t: t["weights"] + t["n"] + sum(jax.random.normal(t[name], (4,)) for name in ("key", "own")))
+    assert same(found, state())
+    assert found["key"].sharding.is_equivalent_to(whole, 0)
+    assert found["keys"].sharding.is_equivalent_to(whole, 1)
+    assert not found["own"].committed
+    assert not found["n"].committed
+    assert (drawn(found) == drawn(state())).all()
+
+
 def test_before_the_first_save(tmp_path: Path) -> None:
     """Without a checkpoint the tree comes back as it is, with step 0."""
     given = {"weights": jnp.arange(3.0)}

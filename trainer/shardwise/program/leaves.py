@@ -128,7 +128,7 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, _NUMBERS):
         words = _words(leaf)
         return jax.ShapeDtypeStruct(words.shape, words.dtype, sharding=_everywhere())
-    sharding = leaf.sharding if _is_shared(leaf.sharding) and not _is_key(leaf) else _everywhere()
+    sharding = leaf.sharding if _is_shared(leaf.sharding) else _everywhere()
     of = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
     return jax.ShapeDtypeStruct(of.shape, of.dtype, sharding=sharding)
 
@@ -140,11 +140,14 @@ def _like(leaf: Any, array: jax.Array) -> Any:
         kind = np.asarray(leaf).dtype
         value = words.view(kind)[..., 0] if kind.itemsize > _WORD_BYTES else words
         return value.copy() if isinstance(leaf, np.ndarray) else type(leaf)(value[()])
+    together = leaf.sharding is None or _is_shared(leaf.sharding)
+    # What `jnp.zeros` has made is bound to no device, and may go into a program beside arrays on a mesh.
+    loose = isinstance(leaf, jax.Array) and not leaf.committed
+    if not together:
+        array = jnp.asarray(np.asarray(_local(array))) if loose else _local(array)
     if _is_key(leaf):
-        array = jax.random.wrap_key_data(_local(array), impl=jax.random.key_impl(leaf))
-    if leaf.sharding is None or _is_shared(leaf.sharding):
-        return array
-    return jax.device_put(_local(array), leaf.sharding)
+        array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+    return array if together or loose else jax.device_put(array, leaf.sharding)
 
 
 def _local(array: jax.Array) -> jax.Array:
