@@ -246,4 +246,5 @@ def test_another_release_has_rules_of_its_own(helm: Helm) -> None:
     text = str(other["spec"])
     assert 'namespace="ns"' in text
     assert 'service="x-shardwise-metrics"' in text
+    assert "'namespace': 'ns'" in text
     assert "shardwise-system" not in text

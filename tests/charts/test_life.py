@@ -161,7 +161,9 @@ def test_a_team_has_the_rights_of_the_example(client: Client) -> None:
     jobs = {("vision", verb, "shardwise.dev/trainingjobs") for verb in ("create", "get", "list", "patch", "delete")}
     others = {("vision", "list", "/pods"), ("vision", "get", "/pods/log"), ("vision", "list", "/events")}
     queues = {("vision", "list", f"kueue.x-k8s.io/{kind}") for kind in ("workloads", "localqueues")}
-    may = {*jobs, *others, *queues, ("", "list", "shardwise.dev/acceleratorclasses")}
+    brings = {("vision", "create", kind) for kind in ("/configmaps", "/secrets", "/pods/exec")}
+    sees = {("vision", "list", "/persistentvolumeclaims"), ("", "list", "shardwise.dev/acceleratorclasses")}
+    may = {*jobs, *others, *queues, *brings, *sees}
     may_not = {
         ("default", "create", "shardwise.dev/trainingjobs"),
         ("vision", "create", "/pods"),

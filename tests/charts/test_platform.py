@@ -284,6 +284,20 @@ def test_what_teams_get_names_what_is_there(helm: Helm) -> None:
             assert each["metadata"]["namespace"] == each["spec"]["clusterQueue"]
 
 
+def test_kueue_reads_jobs() -> None:
+    """Kueue asks for the owner of each pod: it may read the kind that its configuration names, and no more."""
+    role, binding = yaml.safe_load_all((TEAMS.parent / "kueue.yaml").read_text(encoding="utf-8"))
+    (crd,) = CHARTS.glob("shardwise/crds/trainingjobs.*.yaml")
+    names = yaml.safe_load(crd.read_text(encoding="utf-8"))["spec"]
+
+    (rule,) = role["rules"]
+    assert (rule["apiGroups"], rule["resources"]) == ([names["group"]], [names["names"]["plural"]])
+    assert rule["verbs"] == ["get", "list", "watch"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    page = (ROOT / "docs" / "queues.md").read_text(encoding="utf-8")
+    assert f"externalFrameworks: [{names['names']['kind']}.v1alpha1.{names['group']}]" in page
+
+
 def test_every_class_of_a_platform_counts_in_a_queue(helm: Helm) -> None:
     """What a pod of it requests is counted, on nodes of one flavor alone; privileged ones are for the teams alone."""
     objects = helm.render("shardwise", "--values", PLATFORM)
