@@ -62,6 +62,7 @@ def with_standby(folder: Path, code: str, look: Callable[[Standby], Coroutine[No
     """Look at a process that runs this code and stands by; `look` ends it."""
     (folder / LOGS).mkdir()
     processes.become_subreaper()
+    processes.reap_orphans()  # of tests before this one in the same process, whose children's children come here too
 
     async def run() -> None:
         standby = await Standby(folder, 0).start([sys.executable, "-c", code], clean_environment())
