@@ -56,7 +56,6 @@ def row(fault: str, *phases: str, raises: Exception | None = None) -> Row:
     ("fault", "phase", "charged", "steps_lost"),
     [
         ("out of memory", "step", "outOfMemory 1", 2),
-        ("trainer raises", "save before commit", "failure 1", 4),
         ("late rank", "save before commit", "nothing", 0),
     ],
 )
