@@ -1,4 +1,7 @@
-"""Checkpoints and run directories in a bucket: pods that find its key in a Secret, and an S3 server that checks it."""
+"""Checkpoints and run directories in a bucket: pods that find its key in a Secret, and an S3 server that checks it.
+
+That a run goes on from its bucket where the directory is lost is shown without a cluster: tests/hosts/test_in_a_bucket.py.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,34 +24,6 @@ def bucket(_running_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) 
     """Return an empty bucket that pods reach."""
     with serving(_running_cluster.address, tmp_path_factory.mktemp("s3")) as bucket:
         yield bucket
-
-
-def test_a_run_goes_on_from_a_bucket(
-    apply: Apply, bucket: Bucket, cluster: Cluster, cluster_namespace: str, here: Here
-) -> None:
-    """A job deleted while it trains, whose run directory is lost, loses nothing: it is in the bucket.
-
-    It ends with the digest and the losses of the same file on one machine, which keeps its checkpoints in a folder.
-    """
-    make_secret(cluster.client, cluster_namespace, bucket.environment)
-    example = job_with(bucket)
-    job = apply(example)
-    job.until("checkpoints", lambda: len(committed(bucket, job.name)) >= 2)
-    nodes = job.kubectl("get", "pods", "--output=jsonpath={.items[*].spec.nodeName}").split()
-    assert len(set(nodes)) == len(nodes) == 2
-    job.delete()
-    first_half = job.losses
-    assert not (job.folder / "checkpoints").exists()
-    saved = committed(bucket, job.name)[-1]
-    assert max(first_half) < STEPS, "the job was over before it was deleted"
-    cluster.erase(job.folder)
-
-    job.apply(example)
-    job.until_phase("Complete", 600)
-    assert job.began == [saved]
-    assert job.status["checkpoint"]["step"] == committed(bucket, job.name)[-1] == STEPS
-    whole = {step: loss for step, loss in first_half.items() if step <= saved} | job.losses
-    assert Ended(job.status["digest"], whole) == here(example)
 
 
 def test_without_a_volume(apply: Apply, bucket: Bucket, cluster: Cluster, cluster_namespace: str, here: Here) -> None:
