@@ -1,6 +1,6 @@
 """Checkpoints and run directories in a bucket: pods that find its key in a Secret, and an S3 server that checks it.
 
-That a run goes on from its bucket where the directory is lost is shown without a cluster: tests/hosts/test_in_a_bucket.py.
+That a run whose directory is lost goes on from its bucket is shown without a cluster: tests/hosts/test_in_a_bucket.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping
