@@ -37,7 +37,7 @@ def program(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Return the pods of a job with an own program, none made yet, and the digest it ends with elsewhere."""
     folder, cache = tmp_path / "program", tmp_path_factory.getbasetemp() / "cache"
     folder.mkdir()
-    with ProgramShell(folder, cache, str(EXAMPLES / "equinox_sine.py"), "400") as shell, serving() as bucket:
+    with ProgramShell(folder, cache, str(EXAMPLES / "equinox_sine.py"), "200") as shell, serving() as bucket:
         run = shell.begin("undisturbed")
         run.finish()
         some = Apart(tmp_path, bucket)

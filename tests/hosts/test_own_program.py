@@ -1,11 +1,12 @@
-"""Own programs on two hosts are disturbed as the trainer is in the other tests here, and end with the same bits."""
+"""Own programs on two hosts are disturbed as the trainer is in the other tests here, and end with the same bits.
+
+The example of equinox is disturbed where hosts share no folder (`test_in_a_bucket.py`), and in pods.
+"""
 
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from tests.cli.running import Run
@@ -15,10 +16,11 @@ from tests.hosts.programs import EXAMPLES, ProgramShell
 from shardwise.cli.live import ask
 from shardwise.protocol.contract import ExitCode, Phase, Progress, log_path
 
-STEPS = 400
-PLACES = {"equinox_sine": ("2x2", "2x2"), "flax_spiral": ("2x2", "1x4", "2x2")}
-"""Hosts and devices of each of a run that is stopped, and goes on. On both the batch of flax is split in two and its
-layers in two, and a sum of two has the same bits in either order."""
+SCRIPT = EXAMPLES / "flax_spiral.py"
+STEPS = 200
+PLACES = ("2x2", "1x4", "2x2")
+"""Hosts and devices of a run that is stopped, and goes on. On both the batch is split in two and the layers in two, and
+a sum of two has the same bits in either order."""
 COUNTS = """
 import sys, time, shardwise
 run = shardwise.init(save_every_seconds=None)
@@ -55,29 +57,6 @@ shardwise.checkpoint.save(state, 1)
 """
 
 
-@dataclass(frozen=True)
-class Program:
-    """An example in the folder of all runs, and the run of it that nothing disturbs, at its end."""
-
-    script: Path
-    shell: ProgramShell
-    calm: Run
-
-    def begin(self, name: str, *changes: str) -> Run:
-        """Start a run of it, or go on with it."""
-        return self.shell.begin(f"{name}-{self.script.stem}", command_of(self.script), *changes)
-
-    @property
-    def digest(self) -> str:
-        """The digest of its last state."""
-        return str(self.calm.summary["digest"])
-
-
-def command_of(script: Path) -> str:
-    """The change of the job that makes this its program."""
-    return f"program.command=[{sys.executable}, {script}, '{STEPS}']"
-
-
 @pytest.fixture(scope="module")
 def _shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProgramShell]:
     folder, cache = tmp_path_factory.mktemp("programs"), tmp_path_factory.getbasetemp() / "cache"
@@ -93,19 +72,17 @@ def shell(_shell: ProgramShell) -> Iterator[ProgramShell]:
     assert _shell.remains() == []
 
 
-@pytest.fixture(scope="module", params=PLACES)
-def _program(request: pytest.FixtureRequest, _shell: ProgramShell) -> Program:
-    script = EXAMPLES / f"{request.param}.py"
-    calm = _shell.begin(f"calm-{script.stem}", command_of(script))
-    calm.finish()
-    return Program(script, _shell, calm)
+@pytest.fixture(scope="module")
+def calm(_shell: ProgramShell) -> Run:
+    """Return the run of the example that nothing disturbs, at its end."""
+    run = begin(_shell, "calm")
+    run.finish()
+    return run
 
 
-@pytest.fixture
-def program(_program: Program, shell: ProgramShell) -> Program:
-    """Return each example in turn."""
-    assert shell is _program.shell
-    return _program
+def begin(shell: ProgramShell, name: str, *changes: str) -> Run:
+    """Start a run of the example, or go on with it."""
+    return shell.begin(name, f"program.command=[{sys.executable}, {SCRIPT}, '{STEPS}']", *changes)
 
 
 def saved(rank: int) -> Callable[[Run, int], Progress]:
@@ -123,27 +100,27 @@ def saved(rank: int) -> Callable[[Run, int], Progress]:
 
 def test_every_example_is_tested() -> None:
     """Those of torch and of Levanter have environments of their own, and so tests: `*_program.py` beside this."""
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PLACES, "torch_ddp"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {SCRIPT.stem, "equinox_sine", "torch_ddp"}
 
 
-def test_it_learns(program: Program) -> None:
-    """Each takes all of its steps, and its loss comes down."""
-    losses = [record["loss"] for record in program.calm.records()]
+def test_it_learns(calm: Run) -> None:
+    """It takes all of its steps, and its loss comes down."""
+    losses = [record["loss"] for record in calm.records()]
     assert len(losses) == STEPS
     assert losses[-1] < losses[0] / 4
 
 
-def test_killed_and_hung(program: Program) -> None:
+def test_killed_and_hung(shell: ProgramShell, calm: Run) -> None:
     """Kill -9 of a process and of an agent, then SIGSTOP: all start again, from the newest checkpoint each time.
 
     Every step that is taken again has the same loss, and the end the same bits.
     """
-    run = program.begin("killed", "recovery.hangAfter=8s")
+    run = begin(shell, "killed", "recovery.hangAfter=8s")
     disturb(run, trainer(saved(0)), agent(saved(1)), trainer(saved(1), signal.SIGSTOP))
     summary = run.finish()
 
-    assert summary["digest"] == program.digest
-    assert losses_by_step(run) == losses_by_step(program.calm)
+    assert summary["digest"] == calm.summary["digest"]
+    assert losses_by_step(run) == losses_by_step(calm)
     assert summary["restarts"] == {"failure": 1, "hostLost": 1, "hang": 1}
     began = beginnings(run)
     assert len(began) == 4
@@ -154,23 +131,23 @@ def test_killed_and_hung(program: Program) -> None:
     assert [event["rank"] for event in run.events("stalled")] == [1]
 
 
-def test_a_stop_loses_nothing(program: Program) -> None:
+def test_a_stop_loses_nothing(shell: ProgramShell, calm: Run) -> None:
     """SIGTERM: all processes save after the same step and end; the same command goes on from that very step.
 
     So it does with another number of hosts, to the same bits.
     """
-    *before, last = PLACES[program.script.stem]
+    *before, last = PLACES
     stops = [0]
     for place in before:
-        run = program.begin("stopped", f"hardware.topology={place}")
+        run = begin(shell, "stopped", f"hardware.topology={place}")
         run.until_phase(Phase.STEP, step=stops[-1] + 20)
         assert run.send(signal.SIGTERM) == ExitCode.SAVED
         assert run.summary["status"] == "stopped"
         stops.append(run.records()[-1]["step"])
         assert run.records("saved")[-1]["step"] == stops[-1] < STEPS
 
-    again = program.begin("stopped", f"hardware.topology={last}")
-    assert again.finish()["digest"] == program.digest
+    again = begin(shell, "stopped", f"hardware.topology={last}")
+    assert again.finish()["digest"] == calm.summary["digest"]
     assert [event["step"] for event in again.records("restored")] == stops[1:]
     assert [record["step"] for record in again.records()] == list(range(1, STEPS + 1))
 

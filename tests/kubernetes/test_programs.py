@@ -13,6 +13,8 @@ from tests.kubernetes.jobs import ROOT, STATUS, Ended, Job, manifest, train_here
 Apply = Callable[[Mapping[str, Any]], Job]
 
 SCRIPT = ROOT / "examples" / "programs" / "equinox_sine.py"
+STEPS = 1000
+"""As many as it takes on a fast machine until all has been done to it."""
 HOST_0, HOST_1 = "own-program-0-0-0", "own-program-1-0-0"
 
 
@@ -45,7 +47,7 @@ def test_whatever_is_done_to_it(
     processes save before they end, no step is lost, and a suspended job gives both slices back.
     """
     example["spec"]["hardware"] = {"accelerator": "cpu-sim", "topology": "1x2", "slices": 2}
-    steps = int(example["spec"]["program"]["args"][0])
+    example["spec"]["program"]["args"] = [str(STEPS)]
     job = apply(example)
     job.until_step(20)
     shown = job.status["progress"]
@@ -53,7 +55,7 @@ def test_whatever_is_done_to_it(
     assert {pod["metadata"]["labels"]["shardwise.dev/slice"] for pod in job.all_pods} == {"0", "1"}
     assert list(job.pods) == [HOST_0, HOST_1]
     said = json.loads(job.inside(HOST_0, STATUS))
-    assert said["progress"]["of"] == steps
+    assert said["progress"]["of"] == STEPS
     assert not json.loads(job.inside(HOST_1, "import json, os; print(json.dumps(os.path.exists('/var/run/secrets')))"))
     job.inside(HOST_1, f"import os; os.kill({said['hosts'][1]['trainerPid']}, 9)")
     job.until("the restart", lambda: len(job.began) == 2)
@@ -74,7 +76,7 @@ def test_whatever_is_done_to_it(
     job.until_phase("Complete", 600)
     finished = job.status
     assert Ended(finished["digest"], job.losses) == here(example, tmp_path)
-    assert job.taken[taken:] == list(range(job.taken[taken], steps + 1)), "the eviction or the suspend has lost a step"
+    assert job.taken[taken:] == list(range(job.taken[taken], STEPS + 1)), "the eviction or the suspend has lost a step"
     assert job.began[-1] == saved
     assert finished["restarts"] == {"failure": 1, "eviction": 1}
-    assert finished["checkpoint"]["step"] == finished["progress"]["step"] == steps
+    assert finished["checkpoint"]["step"] == finished["progress"]["step"] == STEPS
