@@ -104,10 +104,11 @@ def test_every_example_is_tested() -> None:
 
 
 def test_it_learns(calm: Run) -> None:
-    """It takes all of its steps, and its loss comes down."""
+    """It takes all of its steps, its loss comes down, and nothing is said of copies that are alike."""
     losses = [record["loss"] for record in calm.records()]
     assert len(losses) == STEPS
     assert losses[-1] < losses[0] / 4
+    assert "for itself" not in calm.output
 
 
 def test_killed_and_hung(shell: ProgramShell, calm: Run) -> None:
@@ -167,6 +168,7 @@ def test_all_processes_agree(shell: ProgramShell) -> None:
     assert len(saves[0]) == len(set(saves[0])) >= 3
     assert [event["step"] for event in run.records("saved")] == saves[0]
     assert run.records()[-1]["step"] == saves[0][-1]
+    assert "for itself" not in run.output, "there is no array of JAX to compute twice"
 
 
 def test_a_process_may_come_late_to_its_first_sum(shell: ProgramShell) -> None:
