@@ -103,9 +103,10 @@ pytest: $(READY) $(PLAN_READY) ## the tests alone; the first time they compile a
 	$(if $(filter 1,$(KIND)),$(BIN)/python -m images.build && $(BIN)/python -m tests.cluster.kind build)
 	$(PYTEST) $(ARGS)
 
-.PHONY: test-kills
-test-kills: $(READY) ## every kind of kill in every phase, on two and on four hosts and on slices, where test takes a part
-	$(BIN)/pytest -n $(WORKERS) tests/hosts/every_kill.py $(ARGS)
+.PHONY: test-long
+test-long: $(READY) $(PLAN_READY) ## before a release: more kills, hosts, meshes, models and faults of what test takes a part of
+	$(BIN)/python -m tests.cluster prepare
+	$(PYTEST) -m long $(ARGS)
 
 .PHONY: test-skew
 test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOUS=COMMIT, each way, the operator changed under a running job

@@ -56,7 +56,7 @@ def row(fault: str, *phases: str, raises: Exception | None = None) -> Row:
     ("fault", "phase", "charged", "steps_lost"),
     [
         ("out of memory", "step", "outOfMemory 1", 2),
-        ("late rank", "save before commit", "nothing", 0),
+        pytest.param("late rank", "save before commit", "nothing", 0, marks=pytest.mark.long),
     ],
 )
 def test_faults_are_put_and_measured(fault: str, phase: str, charged: str, steps_lost: int) -> None:

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tests.cli.shell import Shell
 
 _MODEL = "{layers: 2, heads: 2, embed: 64, seqLen: 32}"
 _BACK = ("training.badSteps={lossSpike: rollBack, window: 32, sigmas: 5}", "recovery.restarts.nonfinite=5")
 
 
+@pytest.mark.long
 def test_what_was_left_out_makes_the_same_run_again(tmp_path: Path) -> None:
     """Each spike costs a restart and its batch; a fresh run of a job without those batches ends in the same state."""
     lines = "".join(f"{number % 10} green bottles hanging on the wall, " for number in range(540))

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.cli.shell import Shell
 from tests.hosts.disturbing import disturb, host, in_phase, trainer
 
 from shardwise.protocol.contract import Phase
 
 
+@pytest.mark.long
 def test_a_changing_mixture_of_a_shared_store_is_the_same_run_after_kills(tmp_path: Path) -> None:
     """A source by epochs, three phases, dedup: killed in each phase the run ends in the state of the undisturbed one.
 

@@ -1,7 +1,7 @@
 """Whatever is killed or stands still, in whatever phase: the run goes on, and ends as if nothing had happened.
 
 Only here real trainers that wait for each other in a collective lose a peer, and the result is compared. Each phase but
-`init` is hit, each kind of loss twice or more, and either rank by each kind; `make test-kills` has all combinations.
+`init` is hit, each kind of loss twice or more, and either rank by each kind; `make test-long` has all combinations.
 """
 
 import signal

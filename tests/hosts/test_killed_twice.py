@@ -6,6 +6,7 @@ Only here the recovery itself is hit: a run that is half back has neither its ol
 import os
 import signal
 
+import pytest
 from tests.cli.running import Run
 from tests.cli.shell import Shell
 from tests.hosts.conftest import agent_of
@@ -36,6 +37,7 @@ def stepping_again(run: Run) -> Progress:
     return in_phase(Phase.STEP, rank=0, further=2)(run, word.attempt)
 
 
+@pytest.mark.long
 def test_killed_twice(shell: Shell, digest: str) -> None:
     """A trainer, and the agent that is to start the next one; all trainers, and then the leader with its whole host."""
     run = shell.begin("twice")

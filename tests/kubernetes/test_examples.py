@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 from tests.cluster.cluster import Cluster
 from tests.kubernetes.jobs import ROOT, Ended, Job, manifest
 
@@ -15,6 +16,7 @@ Apply = Callable[[Mapping[str, Any]], Job]
 Here = Callable[[Mapping[str, Any]], Ended]
 
 
+@pytest.mark.long
 def test_two_slices(apply: Apply, here: Here) -> None:
     """Four pods, two of each slice, come to what `shardwise run` comes to."""
     example = manifest("cpu-two-slices")

@@ -73,7 +73,9 @@ class Month(Life):
 
 
 @pytest.mark.parametrize(
-    ("seed", "pools", "steps"), [(1, 5, 240_000), (2, 4, 60_000)], ids=["one pool to spare", "none, and a week"]
+    ("seed", "pools", "steps"),
+    [(1, 5, 240_000), pytest.param(2, 4, 60_000, marks=pytest.mark.long)],
+    ids=["one pool to spare", "none, and a week"],
 )
 def test_a_month_of_faults_ends_complete(seed: int, pools: int, steps: int) -> None:
     """No budget fails the job, whatever befalls it; each fault is charged once, by its own name, however many hosts.

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import P
+from tests.long import all_but
 from tests.train import test_context, test_meshes, test_pipeline
 from tests.train.rendezvous import strangers
 
@@ -24,6 +25,8 @@ MESHES = {
     },
     **{name: (devices, (*test_pipeline.WINDOWS, *words)) for name, (devices, words) in test_pipeline.PRODUCTS.items()},
 }
+SHORT = ["fsdp 2 x 2 in two steps x tensor 2", *(f"{name}, ring" for name in test_context.SHORT), *test_pipeline.SHORT]
+"""Those that `make test` takes."""
 
 
 def _lowered() -> jax.stages.Lowered:
@@ -50,7 +53,7 @@ def test_two_loops_of_transfers_have_channels_of_their_own() -> None:
     assert strangers(with_own_channels(_lowered()).compile().as_text() or "") == []
 
 
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("name", all_but(SHORT, MESHES))
 def test_no_collectives_of_a_step_are_mistaken_for_each_other(make_program: MakeProgram, name: str) -> None:
     """On every kind of mesh: what two loops, or a loop and what is beside it, send at the same time is told apart."""
     devices, words = MESHES[name]

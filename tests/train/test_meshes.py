@@ -61,13 +61,25 @@ MESHES = {
     ("words", "tolerance"),
     [
         (("optimizer.name=adamw", "model.block=sequential"), 2e-6),
-        (("optimizer.name=adam", "model.block=parallel", "model.position=rotary", "model.tiedHead=false"), 2e-6),
-        (("optimizer.name=lion", "optimizer.learningRate=1e-4", "model.block=parallel", "loss.zLoss=1e-4"), 2e-6),
+        pytest.param(
+            ("optimizer.name=adam", "model.block=parallel", "model.position=rotary", "model.tiedHead=false"),
+            2e-6,
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("optimizer.name=lion", "optimizer.learningRate=1e-4", "model.block=parallel", "loss.zLoss=1e-4"),
+            2e-6,
+            marks=pytest.mark.long,
+        ),
         (("optimizer.name=muon", "optimizer.learningRate=1e-3", "model.block=sequential"), 1e-4),
         (LLAMA, 1e-5),
-        ((*LLAMA, "model.attentionBias=true", "model.attentionOutBias=false", "model.qkNorm=true"), 1e-5),
+        pytest.param(
+            (*LLAMA, "model.attentionBias=true", "model.attentionOutBias=false", "model.qkNorm=true"),
+            1e-5,
+            marks=pytest.mark.long,
+        ),
         (GEMMA, 1e-5),
-        (NEOX, 1e-5),
+        pytest.param(NEOX, 1e-5, marks=pytest.mark.long),
     ],
     ids=["adamw", "adam-parallel-rotary", "lion-parallel", "muon", "llama", "qwen", "gemma", "neox"],
 )

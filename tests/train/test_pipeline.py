@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax import P
 from jax.extend.core import Jaxpr
+from tests.long import all_but
 from tests.train.conftest import run_here
 from tests.train.grids import layout_over
 from tests.train.test_meshes import NUM_STEPS, batch_of, run
@@ -41,6 +42,8 @@ PRODUCTS = {
     ),
     "pipeline 2 x context 2 x fsdp 2": (8, ("mesh.pipeline=2", "mesh.context=2")),
 }
+SHORT = ["pipeline 2 x fsdp 2 x tensor 2, 2 rounds", "pipeline 2 x context 2 x fsdp 2"]
+"""Those that `make test` takes."""
 SCHEDULES = [
     Schedule(stages, rounds, microbatches) for stages, rounds, microbatches in ((2, 1, 4), (4, 2, 8), (3, 3, 3))
 ]
@@ -96,7 +99,7 @@ def of_one_device(make_program: MakeProgram) -> tuple[str, list[float]]:
     return run(make_program(*WINDOWS, num_devices=1))
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", all_but(SHORT, PRODUCTS))
 def test_every_product_of_axes_gives_the_losses_of_one_device(make_program: MakeProgram, name: str) -> None:
     """Over 20 float32 steps, and from the very same bits: windows in turn, and packed documents."""
     devices, more = PRODUCTS[name]

@@ -1,7 +1,7 @@
-"""Every kind of kill in every phase, on hosts and on slices: `make test-kills`, which takes 14 minutes.
+"""Every kind of kill in every phase, on hosts and on slices: `make test-long`, of which this takes 14 minutes.
 
-The tests of this folder take a part of it, chosen so that each kind, each phase and each rank is there. Left out here
-too are the phases `start` and `data`, which are over sooner than a signal could be sent.
+The other tests of this folder take a part of it, chosen so that each kind, each phase and each rank is there. Left out
+here too are the phases `start` and `data`, which are over sooner than a signal could be sent.
 """
 
 import signal
@@ -14,6 +14,8 @@ from tests.cli.shell import EVALUATED, Shell
 from tests.hosts.disturbing import Kill, agent, disturb, host, in_phase, trainer
 
 from shardwise.protocol.contract import Phase
+
+pytestmark = pytest.mark.long
 
 PHASES = (Phase.JOIN, Phase.INIT, Phase.COMPILE, Phase.STEP, Phase.RESTORE, Phase.SAVE, Phase.EVALUATE)
 KINDS: dict[str, tuple[Callable[..., Kill], str]] = {
