@@ -231,7 +231,7 @@ dist: $(READY) ## what a release is made of, in DIST=dist: the wheels of both di
 	done
 	rm -f $(DIST)/.gitignore
 	helm=$$(command -v helm || echo $$($(BIN)/python -m tests.cluster build)/helm); \
-	  "$$helm" package charts/shardwise charts/training-job --destination $(DIST)
+	  "$$helm" package charts/shardwise charts/training-job charts/training-teams --destination $(DIST)
 	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 .PHONY: clean

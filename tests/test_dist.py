@@ -32,9 +32,10 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_is_in_it(dist: Path) -> None:
-    """Two wheels, two charts, and the checksum of each."""
+    """Two wheels, three charts, and the checksum of each."""
     names = {path.name for path in dist.iterdir()}
-    kinds = ["SHA256SUMS", "shardwise-*.tgz", "shardwise-*.whl", "shardwise_operator-*.whl", "training-job-*.tgz"]
+    kinds = ["SHA256SUMS", "shardwise-*.whl", "shardwise_operator-*.whl"]
+    kinds += ["shardwise-*.tgz", "training-job-*.tgz", "training-teams-*.tgz"]
     found = [path.name for kind in kinds for path in dist.glob(kind)]
     assert len(found) == len(kinds), found
     assert set(found) == names

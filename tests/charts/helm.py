@@ -13,7 +13,7 @@ JOBS = sorted((ROOT / "examples" / "kubernetes").glob("*.yaml"))
 SWEEP = ROOT / "examples" / "helm" / "sweep.yaml"
 PLATFORM = ROOT / "examples" / "helm" / "platform.yaml"
 ARGOCD = ROOT / "examples" / "argocd" / "application.yaml"
-TEAMS, RIGHTS = (ROOT / "examples" / "kueue" / name for name in ("teams.yaml", "rights.yaml"))
+TEAMS = ROOT / "examples" / "helm" / "teams.yaml"
 
 Object = dict[str, Any]
 
@@ -47,6 +47,11 @@ class Helm:
             words = ("template", "shardwise", CHARTS / chart, "--namespace", "shardwise-system")
             self._rendered[chart, *options] = self(*words, *options)
         return [document for document in yaml.safe_load_all(self._rendered[chart, *options]) if document]
+
+
+def of_teams(helm: Helm) -> list[Object]:
+    """The objects of the example of two teams."""
+    return helm.render("training-teams", "--values", TEAMS)
 
 
 def named(objects: list[Object], kind: str, name: str) -> Object:

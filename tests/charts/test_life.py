@@ -4,6 +4,7 @@ There are no nodes: a stand-in runs the operator and the hooks as processes, as 
 release is one for all tests, and each leaves it as it found it.
 """
 
+import json
 import re
 import subprocess
 from base64 import b64encode
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import CHARTS, JOBS, RIGHTS, SWEEP, Helm
+from tests.charts.helm import CHARTS, JOBS, SWEEP, Helm, of_teams
 from tests.charts.stand_in_kubelet import command, hooks_run
 from tests.cluster.api_server import ApiServer
 from tests.cluster.client import Client
@@ -154,10 +155,11 @@ def test_sweep_is_accepted(admin: Helm, client: Client) -> None:
     wait("the end of the sweep", lambda: "rates" not in client.kubectl("get", "tj", "-o", "name"))
 
 
-def test_a_team_has_the_rights_of_the_example(client: Client) -> None:
+def test_a_team_has_the_rights_of_its_chart(client: Client, helm: Helm) -> None:
     """What `kubectl` and `shardwise` need for jobs in its own namespace, and nothing by which it would get more."""
-    client.kubectl("create", "namespace", "vision")
-    client.kubectl("apply", "-f", RIGHTS)
+    rights = [each for each in of_teams(helm) if each["apiVersion"].startswith("rbac") or each["kind"] == "Namespace"]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
+    client.kubectl("apply", "--filename=-", stdin=listed)
     jobs = {("vision", verb, "shardwise.dev/trainingjobs") for verb in ("create", "get", "list", "patch", "delete")}
     others = {("vision", "list", "/pods"), ("vision", "get", "/pods/log"), ("vision", "list", "/events")}
     queues = {("vision", "list", f"kueue.x-k8s.io/{kind}") for kind in ("workloads", "localqueues")}
@@ -173,7 +175,7 @@ def test_a_team_has_the_rights_of_the_example(client: Client) -> None:
     }
 
     assert {each for each in may | may_not if _team_may(client, *each)} == may
-    client.kubectl("delete", "-f", RIGHTS)
+    client.kubectl("delete", "--wait=false", "--filename=-", stdin=listed)
 
 
 def test_operator_pod_is_admitted_as_restricted(client: Client) -> None:

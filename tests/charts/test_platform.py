@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.charts.helm import ARGOCD, CHARTS, PLATFORM, RIGHTS, ROOT, TEAMS, Helm, named, operator_of
+from tests.charts.helm import ARGOCD, CHARTS, PLATFORM, ROOT, TEAMS, Helm, named, of_teams, operator_of
 from tests.cluster.programs import programs
 from typer.testing import CliRunner
 
@@ -20,6 +20,7 @@ from shardwise_operator.runtime.tracing import checked_endpoint
 
 JSON = "--set-json"
 KUSTOMIZE = ROOT / "examples" / "kustomize"
+KUEUE = ROOT / "examples" / "kueue"
 
 
 @pytest.mark.parametrize(
@@ -263,18 +264,18 @@ def test_the_example_of_a_platform(helm: Helm) -> None:
 
 
 def test_what_teams_get_names_what_is_there(helm: Helm) -> None:
-    """Rights are those of the chart's roles or of the file; queues, flavors and namespaces are those of the teams."""
+    """Rights are those of one chart's roles or the other's; queues, flavors and namespaces are those of the teams."""
     objects = helm.render("shardwise", "--values", PLATFORM)
-    teams, rights = ([*yaml.safe_load_all(path.read_text(encoding="utf-8"))] for path in (TEAMS, RIGHTS))
-    roles = {each["metadata"]["name"] for each in (*objects, *rights) if each["kind"] == "ClusterRole"}
+    teams = of_teams(helm)
+    roles = {each["metadata"]["name"] for each in (*objects, *teams) if each["kind"] == "ClusterRole"}
     names = {kind: {each["metadata"]["name"] for each in teams if each["kind"] == kind} for kind in _kinds(teams)}
     (api,) = {each["apiVersion"] for each in teams if "kueue" in each["apiVersion"]}
 
-    assert {each["roleRef"]["name"] for each in rights if "roleRef" in each} <= roles
-    assert {each["metadata"].get("namespace", "vision") for each in rights} <= names["Namespace"]
+    assert {each["roleRef"]["name"] for each in teams if "roleRef" in each} <= roles
+    assert {each["metadata"].get("namespace", "vision") for each in teams} == names["Namespace"]
     assert {"vision", "language"} == names["Namespace"] == names["ClusterQueue"]
     assert {each["metadata"]["namespace"] for each in teams if each["metadata"]["name"] == "runs"} == names["Namespace"]
-    assert api in (TEAMS.parent / "queue.yaml").read_text(encoding="utf-8")
+    assert api in (KUEUE / "queue.yaml").read_text(encoding="utf-8")
     for each in teams:
         if each["kind"] == "ClusterQueue":
             (group,) = each["spec"]["resourceGroups"]
@@ -286,7 +287,7 @@ def test_what_teams_get_names_what_is_there(helm: Helm) -> None:
 
 def test_kueue_reads_jobs() -> None:
     """Kueue asks for the owner of each pod: it may read the kind that its configuration names, and no more."""
-    role, binding = yaml.safe_load_all((TEAMS.parent / "kueue.yaml").read_text(encoding="utf-8"))
+    role, binding = yaml.safe_load_all((KUEUE / "kueue.yaml").read_text(encoding="utf-8"))
     (crd,) = CHARTS.glob("shardwise/crds/trainingjobs.*.yaml")
     names = yaml.safe_load(crd.read_text(encoding="utf-8"))["spec"]
 
@@ -301,7 +302,7 @@ def test_kueue_reads_jobs() -> None:
 def test_every_class_of_a_platform_counts_in_a_queue(helm: Helm) -> None:
     """What a pod of it requests is counted, on nodes of one flavor alone; privileged ones are for the teams alone."""
     objects = helm.render("shardwise", "--values", PLATFORM)
-    teams = [*yaml.safe_load_all(TEAMS.read_text(encoding="utf-8"))]
+    teams = of_teams(helm)
     namespaces = [each["metadata"]["name"] for each in teams if each["kind"] == "Namespace"]
     flavors = {each["metadata"]["name"]: each.get("spec", {}) for each in teams if each["kind"] == "ResourceFlavor"}
     covered = {
@@ -326,7 +327,7 @@ def test_every_class_of_a_platform_counts_in_a_queue(helm: Helm) -> None:
         assert {"cpu", "memory"} <= counted <= covered
         assert {taint["key"] for taint in flavors[flavor].get("nodeTaints", ())} <= tolerated
         if spec["podSecurity"] == "privileged":
-            assert spec["allowed"]["namespaces"] == namespaces
+            assert sorted(spec["allowed"]["namespaces"]) == sorted(namespaces)
 
 
 def test_the_example_of_argo_cd(helm: Helm, tmp_path: Path) -> None:
@@ -350,9 +351,10 @@ def test_the_example_of_argo_cd(helm: Helm, tmp_path: Path) -> None:
     assert monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == chart["helm"]["releaseName"]
 
 
-def test_the_page_shows_the_values_of_a_platform() -> None:
+@pytest.mark.parametrize("values", [PLATFORM, TEAMS], ids=lambda values: values.stem)
+def test_the_page_shows_the_values_of_a_platform(values: Path) -> None:
     """docs/how-to/platform.md has them as they stand, without the comment above."""
-    lines = PLATFORM.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = values.read_text(encoding="utf-8").splitlines(keepends=True)
     shown = "".join(dropwhile(lambda line: line.startswith("#"), lines))
 
     assert f"```yaml\n{shown}```" in (ROOT / "docs" / "how-to" / "platform.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ def generate() -> ModuleType:
 
 def test_charts_are_found(generate: ModuleType) -> None:
     """The generator writes the files of every chart."""
-    assert [chart.name for chart in generate.CHARTS] == NAMES == ["shardwise", "training-job"]
+    assert [chart.name for chart in generate.CHARTS] == NAMES == ["shardwise", "training-job", "training-teams"]
 
 
 @each

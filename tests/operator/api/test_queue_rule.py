@@ -1,12 +1,11 @@
-"""examples/kueue/teams.yaml: but for the operator's own namespace, a job is made with a queue, and keeps one."""
+"""charts/training-teams: but for the operator's own namespace, a job is made with a queue, and keeps one."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
-from tests.charts.helm import ROOT, TEAMS
+from tests.charts.helm import ROOT, Helm, of_teams
 from tests.cluster.client import Client, RefusedError
 from tests.cluster.commands import wait
 from tests.operator.api.jobs import JOBS, job
@@ -34,7 +33,7 @@ def _holds(client: Client) -> bool:
 @pytest.fixture(scope="module")
 def team(shardwise_api: Client) -> Iterator[Client]:
     """Return the client, once the rule holds in the namespace `vision`, which had a job `earlier` before it."""
-    parts = [*yaml.safe_load_all(TEAMS.read_text(encoding="utf-8"))]
+    parts = of_teams(Helm())
     ours = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shardwise-system"}}
     namespaces = [ours, *(each for each in parts if each["kind"] == "Namespace")]
     rule = [each for each in parts if each["kind"].startswith("ValidatingAdmissionPolicy")]
