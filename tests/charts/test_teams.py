@@ -1,4 +1,4 @@
-"""What values make of charts/training-teams; tests/operator/controller/test_queues.py installs it beside a real Kueue."""
+"""What values make of charts/training-teams. tests/operator/controller/test_queues.py installs it by a real Kueue."""
 
 import json
 from typing import Any
