@@ -101,7 +101,8 @@ assert off(rows_first, y) > 0.1, "rows first is another function"
 # heads (here one of width 128 on each device), and `proj`, the projection behind them, by rows. The number of heads
 # must be a multiple of the number of devices. A device again runs the code of the whole, with fewer heads. So a layer
 # has two sums: one after attention, one after the MLP. Each is an all-reduce of all activations, 128 x 1024 numbers
-# of 4 bytes: 2 x 2 x 7/8 x 524,288 bytes are what the table below says is sent.
+# of 4 bytes. Over eight devices it sends twice 7/8 of them: 2 sums x 2 x 7/8 x 524,288 bytes are what the table below
+# says is sent.
 #
 # In the code, `leave` is that sum, at the end of each split part. `enter`, at its beginning, does nothing yet; the way
 # back will need it. XLA can find the same split itself, from `in_shardings` or from inputs that are already placed. All

@@ -314,7 +314,7 @@ def test_every_class_of_a_platform_counts_in_a_queue(helm: Helm) -> None:
     }
     classes = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "AcceleratorClass"}
 
-    assert set(classes) == {"cpu-sim", "gpu-h100", "tpu-v5e"}
+    assert set(classes) == {"cpu-sim", "gke-gpu-h100", "tpu-v5e"}
     for spec in classes.values():
         counted = {*spec["requests"], *([spec["deviceResource"]] if "deviceResource" in spec else [])}
         (flavor,) = [

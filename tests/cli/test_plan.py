@@ -13,6 +13,7 @@ from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.document import write_document
 from shardwise.protocol.contract import ExitCode
 
+ROOT = Path(__file__).parents[2]
 JOB = """\
 # A job whose layout is not the best.
 apiVersion: shardwise.dev/v1alpha1
@@ -131,3 +132,28 @@ def test_what_cannot_be_done_is_refused(words: tuple[str, ...], reason: str, tmp
     assert done.returncode == ExitCode.USAGE
     assert reason in done.stderr
     assert (tmp_path / "job.yaml").read_text() == JOB
+
+
+@pytest.mark.long
+def test_the_tours_show_these_plans(tmp_path: Path) -> None:
+    """The plan that docs/tour/README.md shows is printed so, and the table below it has the figures of the changes."""
+    page = (ROOT / "docs" / "tour" / "README.md").read_text(encoding="utf-8")
+    shown = page[page.index("$ shardwise plan") :].partition("```")[0].splitlines()
+    words, environment = shown[0].split()[2:], person(tmp_path) | {"COLUMNS": "117"}
+    command = [*COMMAND, *words]
+    plain = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    lines = [" ".join(line.replace("─", "").split()) for line in (*shown[1:], *plain.splitlines())]
+
+    assert [line for line in lines[: len(shown) - 1] if line not in lines[len(shown) - 1 :]] == []
+    rows = re.findall(
+        r"^\| (none|`(--set \S+)`).*?\| (\S+) MiB \| (?:(\S+) MiB)? *\| (?:(\S+) MiB)? *\|$", page, re.MULTILINE
+    )
+    assert len(rows) == 4
+    for _, change, *figures in rows:
+        done = subprocess.run(
+            [*command, *change.split(), "--json"], cwd=ROOT, env=environment, capture_output=True, check=True
+        )
+        plan = json.loads(done.stdout)
+        moved = [plan["wire"].get(axis, {}).get("bytes") for axis in ("data", "tensor")]
+        held = [plan["memory"]["parameters"], *moved]
+        assert [f"{each / 2**20:.2f}" if each else "" for each in held] == figures
