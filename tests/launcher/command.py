@@ -36,7 +36,7 @@ def main() -> None:
         local.AGENT = (sys.executable, str(HERE / "stand_in_agent.py"))
     asked = json.loads((Path(directory) / "fake.json").read_text())
     if asked.get("lineFails"):
-        patch("shardwise.launcher.local.status_line", no_line).start()
+        patch("shardwise.launcher.output.status_line", no_line).start()
     if (hosts := asked.get("agentStarts")) is not None:
         patch("shardwise.launcher.system.processes.start", starting(hosts)).start()
     try:

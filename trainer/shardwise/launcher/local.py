@@ -11,24 +11,23 @@ import secrets
 import signal
 import sys
 import time
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.live import Live
 
 from shardwise.job.load import dump
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import num_hosts
-from shardwise.launcher.agent.client import NoLeaderError, read_status, request
+from shardwise.launcher.agent.client import NoLeaderError, request
 from shardwise.launcher.agent.config import GANG_TOKEN, JOB_COPY, STATUS_TOKEN, AgentConfig, Tokens
 from shardwise.launcher.agent.standby import remove_standby_logs
 from shardwise.launcher.agent.trainer import tail
 from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.machine import ADDRESS
-from shardwise.launcher.output import Output, status_line
+from shardwise.launcher.output import Output, show_status, tell_unshown
 from shardwise.launcher.scratch import remove_scratch_of, scratch_folder
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.log_bound import bounded
@@ -41,7 +40,7 @@ from shardwise.protocol.takeover import hold
 
 AGENT: tuple[str, ...] = (sys.executable, "-m", "shardwise.launcher.agent_main")
 _LOOK_SECONDS = 0.1
-_STATUS_SECONDS = 0.5
+_LOOK_AT_AGENT_SECONDS = 0.5
 _END_SECONDS = 15.0
 _SHORT_LIFE_SECONDS = 5.0
 _MAX_SHORT_LIVES = 8
@@ -110,8 +109,8 @@ class _Command:
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         keeping = [asyncio.create_task(self._keep(host)) for host in range(num_hosts(self.job.spec.hardware))]
-        showing = asyncio.create_task(self._show_status())
-        showing.add_done_callback(self._tell_unshown)
+        showing = asyncio.create_task(show_status(self.console, self._leader, self._tokens.status))
+        showing.add_done_callback(partial(tell_unshown, self.errors))
         try:
             while (code := self._code()) is None and self._given_up is None and self._interrupted < 2:
                 self._output.show()
@@ -214,28 +213,6 @@ class _Command:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _show_status(self) -> None:
-        """Show the status of the run as a line, on a terminal."""
-        if not self.console.is_terminal:
-            return
-        with Live(console=self.console, refresh_per_second=4, transient=True) as live:
-            while True:
-                with suppress(NoLeaderError):
-                    status = await asyncio.to_thread(read_status, self._leader, self._tokens.status)
-                    live.update(status_line(status))
-                await asyncio.sleep(_STATUS_SECONDS)
-
-    def _tell_unshown(self, showing: "asyncio.Task[None]") -> None:
-        """Say that the line is gone because of an error, which is a fault of ours: the run itself goes on."""
-        if not showing.cancelled() and (error := showing.exception()):
-            words = "".join(traceback.format_exception(error))
-            self.errors.print(
-                f"the line with the status has failed, and the run goes on without it; please report this:\n{words}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
-
     async def _wait_for_agents(self) -> None:
         """Give the agents the time to end by themselves."""
         waits = [asyncio.create_task(agent.wait()) for agent in self._agents.values()]
@@ -259,7 +236,7 @@ async def _end_of(agent: asyncio.subprocess.Process) -> None:
     stopped_at: float | None = None
     while agent.returncode is None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_STATUS_SECONDS):
+            async with asyncio.timeout(_LOOK_AT_AGENT_SECONDS):
                 await agent.wait()
         now = time.monotonic()
         stopped_at = (stopped_at or now) if processes.is_stopped(agent.pid) else None

@@ -4,14 +4,19 @@ It only reads files, and never shows the same line twice. What went wrong goes t
 trainer ends with, and why the run has failed.
 """
 
+import asyncio
 import json
+import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
+from shardwise.launcher.agent.client import NoLeaderError, read_status
 from shardwise.launcher.system.lines import GrowingFile, GrowingLog, size_of
 from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path, trainer_logs
 from shardwise.protocol.leader_record import RunResult
@@ -19,6 +24,7 @@ from shardwise.protocol.run_status import RunStatus
 
 # The library that joins simulated devices of several processes logs each connection, and not in whole lines.
 _NOISE = ("[Gloo]", "connected peer ranks")
+_STATUS_SECONDS = 0.5
 _ERROR = "error: "  # begins the error that a trainer ends with
 _WELL = (ExitCode.OK, ExitCode.SAVED)
 _PLAIN = {
@@ -154,3 +160,26 @@ def _end(result: RunResult, used: Mapping[str, int], *, in_pod: bool) -> str | N
     # Nothing is done for a job that has failed: the same file applied once more would change nothing.
     again = "delete the job and apply it again: it" if in_pod else "the same command"
     return "\n".join([*lines, f"once the cause is gone, {again} goes on from the last checkpoint, if one is there"])
+
+
+async def show_status(console: Console, leader: str, token: str) -> None:
+    """Show the status of the run as a line, on a terminal, until cancelled; `leader` is where it is asked."""
+    if not console.is_terminal:
+        return
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while True:
+            with suppress(NoLeaderError):
+                live.update(status_line(await asyncio.to_thread(read_status, leader, token)))
+            await asyncio.sleep(_STATUS_SECONDS)
+
+
+def tell_unshown(errors: Console, showing: "asyncio.Task[None]") -> None:
+    """Say that the line is gone because of an error, which is a fault of ours: the run itself goes on."""
+    if not showing.cancelled() and (error := showing.exception()):
+        words = "".join(traceback.format_exception(error))
+        errors.print(
+            f"the line with the status has failed, and the run goes on without it; please report this:\n{words}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -9,42 +9,35 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from shardwise.job.accelerators import xla_flags
-from shardwise.job.load import dump
-from shardwise.job.paths import with_absolute_paths
 from shardwise.job.spec import TrainingJob
-from shardwise.job.topology import mesh_shape
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
+from shardwise.train.beginning import begin_report
 from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.checkpoint.save import Fence
 from shardwise.train.control import Controls, StoppedError
 from shardwise.train.devices import simulated
-from shardwise.train.executables import code_digest, machine, versions
+from shardwise.train.executables import machine
 from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
-from shardwise.train.git_state import git_state
 from shardwise.train.loop import Loop, Outcome
-from shardwise.train.memory import DeviceMemory, device_memory
 from shardwise.train.metrics import records, steps
 from shardwise.train.origin import origin_below
 from shardwise.train.peers import WRITER, Peers
 from shardwise.train.phases import Phases
 from shardwise.train.plot import plot_png
-from shardwise.train.report import Report, open_report
+from shardwise.train.report import Report
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Start, start
 from shardwise.train.summary import Summary
 from shardwise.train.user_errors import user_errors
-from shardwise.train.view import memory_table
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same for all processes of one machine, in pods too
 
@@ -125,7 +118,7 @@ def _run(
         token_flops = flops_per_token(ready.program.config)
         hardware = _peak(job, directory, ready, peers)
         hosts = list(dict.fromkeys(peers.exchange("host", platform.node())))
-        report = _begin_report(ready, directory, summary, hosts, console, stack) if summary else Report()
+        report = begin_report(ready, directory, summary, hosts, console, stack) if summary else Report()
         show(_mfu_text(token_flops, hardware))
         phases.step = ready.first_step
         writer = _checkpoint_writer(ready, directory, fence, peers, report)
@@ -150,33 +143,6 @@ def _run(
         _complete(ready, directory, summary, outcome)
     show(_end_text(ready, outcome))
     return outcome
-
-
-def _begin_report(
-    ready: Start, directory: RunDirectory, summary: Summary, hosts: list[str], console: Console, stack: ExitStack
-) -> Report:
-    """Write down what begins: the job, the head of the summary, the first events and what each device holds."""
-    if line := _other_mesh(ready, directory.read_job()):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    directory.write_job(dump(with_absolute_paths(ready.job)))
-    summary.running(ready)
-    memory = device_memory(ready.program, ready.step)
-    report = stack.enter_context(open_report(ready.job, directory, console, first_step=ready.first_step))
-    if ready.set_aside:
-        report.event({"event": "setAside", "step": ready.first_step, "steps": ready.set_aside})
-    report.event(_first_event(ready, directory.attempt, memory, hosts))
-    console.print(memory_table(memory))
-    return report
-
-
-def _other_mesh(ready: Start, before: TrainingJob | None) -> str | None:
-    """Return a line for a person if the run goes on, on another mesh than that of its last start."""
-    if ready.own_step is None or before is None:
-        return None
-    was, now = mesh_shape(before), mesh_shape(ready.job)
-    if was is None or now is None or was == now:
-        return None
-    return f"step {ready.own_step}: restored on the mesh {now.words}; the run's last start had {was.words}"
 
 
 def _checkpoint_writer(
@@ -227,28 +193,6 @@ def _end_text(ready: Start, outcome: Outcome) -> str:
     else:
         how = "complete:" if outcome.steps > ready.first_step else "nothing to do: the run was complete already at"
     return f"{how} step {outcome.steps}, state digest {outcome.digest}"
-
-
-def _first_event(ready: Start, attempt: int, memory: list[DeviceMemory], hosts: list[str]) -> dict[str, Any]:
-    event: dict[str, Any] = {
-        "event": "restored" if ready.first_step else "started",
-        "step": ready.first_step,
-        "attempt": attempt,
-    }
-    if ready.first_step and ready.restored_from:
-        event["savedAt"] = ready.restored_from.created.timestamp()
-    if attempt == 0 and (repository := git_state(Path.cwd())):  # a restarted trainer has no time to ask again
-        event["git"] = repository._asdict()
-    mesh = ready.program.layout.mesh
-    return event | {
-        "devices": mesh.size,
-        "mesh": dict(mesh.shape),
-        "xlaFlags": xla_flags(ready.job),
-        "hosts": hosts,
-        "versions": versions(),
-        "code": code_digest(),
-        "memory": [asdict(row) for row in memory],
-    }
 
 
 def _plot(job: TrainingJob, run: RunDirectory, drawn: Sequence[dict[str, Any]], floors: Mapping[str, float]) -> None:

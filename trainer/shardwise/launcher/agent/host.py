@@ -59,8 +59,7 @@ class Host:
         self._stuck = ""
         self._progress: Progress | None = None
         self._seen: tuple[int, int] = (0, 0)
-        self._told_at = 0.0
-        self._version = 0
+        self._told_at, self._version = 0.0, 0
         self._news = asyncio.Event()
         self.stop_asked = False
         self.leaving = asyncio.Event()

@@ -9,7 +9,8 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from shardwise.protocol.errors import DataError
-from shardwise.train.data.files import DataFile, Steady, reading
+from shardwise.train.data.files import DataFile, reading
+from shardwise.train.data.steady import Steady
 
 PARQUET, ARROW = "parquet", "arrow"
 _ROWS = 1024  # of a row group that are held at once

@@ -7,11 +7,11 @@ import gzip
 import json
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -19,10 +19,9 @@ from fsspec.implementations.local import LocalFileSystem
 from shardwise.protocol.errors import DataError, ShardwiseError
 from shardwise.protocol.storage import in_words, reason_of, with_retries
 from shardwise.train.data.compression import BLOCK_BYTES, DECOMPRESSORS, CorruptZstdError, plain_blocks
+from shardwise.train.data.steady import Steady
 
 _SAVED_STATE = "state.json"
-_REQUEST_BYTES = 8 << 20
-"""What one request to a bucket asks for; some back ends would ask for far more than a range of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,60 +172,6 @@ def _remote_stamp(properties: Mapping[str, Any]) -> str | None:
 
 def _address(filesystem: Any, path: str) -> str:
     return path if isinstance(filesystem, LocalFileSystem) else str(filesystem.unstrip_protocol(path))
-
-
-def _open(url: str) -> IO[bytes]:
-    filesystem, path = fsspec.core.url_to_fs(url)
-    handle: IO[bytes] = filesystem.open(path, "rb", block_size=_REQUEST_BYTES)
-    return handle
-
-
-class Steady:
-    """A file to read from a position on, which goes on where it was after an error that passes."""
-
-    def __init__(self, url: str, position: int = 0) -> None:
-        self._url, self._position = url, position
-        self._handle: IO[bytes] | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Return False: what is closed is opened again by the next `read`."""
-        return False
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def move_to(self, position: int) -> None:
-        """Go on from another position."""
-        self.close()
-        self._position = position
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, at most `size`; none at the end."""
-        block = with_retries(partial(self._read, size))
-        self._position += len(block)
-        return block
-
-    def close(self) -> None:
-        """Close what is open."""
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
-
-    def _read(self, size: int) -> bytes:
-        if self._handle is None:
-            self._handle = _open(self._url)
-            if self._position:
-                self._handle.seek(self._position)
-        try:
-            return self._handle.read(size)
-        except Exception:
-            # The next try opens the file again: a handle after an error may be at any position.
-            with suppress(Exception):
-                self._handle.close()
-            self._handle = None
-            raise
 
 
 @contextmanager
