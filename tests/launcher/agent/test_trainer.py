@@ -129,11 +129,12 @@ def test_each_leaves_one_behind_that_stands_by(tmp_path: Path) -> None:
             successor = Standby(tmp_path, 0)
             trainer = standby.give(orders(tmp_path, attempt, code), successor)
             await until(lambda: successor.ready)  # noqa: B023  as above
+            log = log_path(tmp_path, attempt, 0)
             if code is None:
+                await until(lambda: log.read_text() != "")  # noqa: B023  it forks before it obeys
                 trainer.ask("save")  # SIGUSR1, which ends who does not listen
             ended = await trainer.wait()
             assert (ended.code, ended.signal) == ((code, None) if code is not None else (None, signal.SIGUSR1))
-            log = log_path(tmp_path, attempt, 0)
             assert log.read_text() == ended.log_tail + "\n" == f"obeys {attempt}\n"
             seen.append(trainer.pid)
             trainer.close()
