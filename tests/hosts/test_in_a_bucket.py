@@ -81,6 +81,7 @@ def committed(pods: Apart) -> list[int]:
     return sorted(step for *_, folder, _ in markers if (step := checkpoint_step(folder)) is not None)
 
 
+@pytest.mark.long  # tests/kubernetes/test_buckets.py does so in pods
 def test_host_0_is_lost_with_its_disk(
     pods: Apart, undisturbed: Run, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
