@@ -48,6 +48,17 @@ def test_a_team_is_its_group(objects: list[Object]) -> None:
     assert {subject["name"] for subject in everywhere["subjects"]} == {*groups.values()}
 
 
+def test_a_service_account_for_buckets(helm: Helm, objects: list[Object]) -> None:
+    """One in each namespace, if it is named, with no token of the cluster in its pods."""
+    assert "ServiceAccount" not in {each["kind"] for each in objects}
+    made = helm.render(CHART, *OPTIONS, "--set", "serviceAccount=trainer")
+    accounts = [each for each in made if each["kind"] == "ServiceAccount"]
+    assert {each["metadata"]["namespace"] for each in accounts} == {*TEAMS}
+    assert {(each["metadata"]["name"], each["automountServiceAccountToken"]) for each in accounts} == {
+        ("trainer", False)
+    }
+
+
 def test_runs_outlive_the_chart(objects: list[Object]) -> None:
     """Neither Helm nor Argo CD takes a namespace or a claim away with its team."""
     kept = [each for each in objects if each["kind"] in {"Namespace", "PersistentVolumeClaim"}]

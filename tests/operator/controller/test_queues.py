@@ -210,7 +210,8 @@ def test_the_example_of_a_queue_admits_the_example_of_a_job(place: Place) -> Non
 def test_a_team_uses_what_the_other_leaves_free(place: Place, helm: Helm, tmp_path: Path) -> None:
     """The chart of teams, this namespace as `vision`: 32 chips are its own, 32 lent, and no more are there.
 
-    A job without an accelerator counts on the nodes that have none. Uninstalled, the chart leaves the namespaces.
+    The jobs use the account that it makes. One without an accelerator counts on the nodes that have none. Uninstalled,
+    the chart leaves the namespaces.
     """
     values, flavor = tmp_path / "teams.yaml", f"{place.namespace}-v5e"
     names = {"vision": place.namespace, "language": f"{place.namespace}-other", "v5e": flavor}
@@ -219,7 +220,6 @@ def test_a_team_uses_what_the_other_leaves_free(place: Place, helm: Helm, tmp_pa
     # The rule is for all namespaces, those of other tests too; this one is there already.
     options = ("--set", "requireQueue=false", "--take-ownership", "--namespace", "default", "--values", values)
     helm("upgrade", "--install", "teams", CHARTS / "training-teams", *options)
-    place.client.kubectl("create", "serviceaccount", "trainer", "--namespace", place.namespace)
     job = read_document(JOB).data
     job["spec"]["hardware"]["topology"] = "4x8"
     for name, words in (("own", "by ClusterQueue"), ("lent", "by ClusterQueue"), ("third", "insufficient")):
