@@ -19,7 +19,8 @@
 # - An *all-reduce* gives every device all of that sum. It sends what the two before it send together.
 #
 # These exchanges are *collectives*; [tour 03](03_moving_data.md) draws them. Of an array that has *B* bytes as a whole,
-# over *n* devices, each device sends *(n-1)/n B* in a gather or a scatter, here 7/8 *B*, and twice that in an all-reduce.
+# over *n* devices, each device sends *(n-1)/n B* in a gather or a scatter, here 7/8 *B*, and twice that in an
+# all-reduce.
 
 # %%
 import tempfile
