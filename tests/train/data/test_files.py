@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from shardwise.protocol.errors import DataError, StorageError
-from shardwise.train.data import files as reading
+from shardwise.train.data import steady
 from shardwise.train.data.files import find_files, has_changed, read_blocks
 
 TEXT = b"some text\n" * 1000
@@ -124,7 +124,7 @@ def test_a_file_that_the_storage_does_not_give_is_not_the_persons_mistake(
     def broken(_: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(reading, "_open", broken)
+    monkeypatch.setattr(steady, "_open", broken)
     with pytest.raises(StorageError, match=r"cannot read '.*x\.txt'.*Input/output error"):
         read(write(tmp_path / "x.txt"))
 
@@ -148,7 +148,7 @@ def test_an_error_that_passes_loses_and_repeats_no_byte(tmp_path: Path, monkeypa
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         return Shaky(path)
 
-    monkeypatch.setattr(reading, "_open", shaky)
+    monkeypatch.setattr(steady, "_open", shaky)
     assert read(path) == TEXT
     assert len(opened) == 3
 
