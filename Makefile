@@ -104,9 +104,8 @@ pytest: $(READY) $(PLAN_READY) ## the tests alone; the first time they compile a
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-long
-test-long: $(READY) $(PLAN_READY) ## before a release: more kills, hosts, meshes, models and faults of what test takes a part of
-	$(BIN)/python -m tests.cluster prepare
-	$(PYTEST) -m long $(ARGS)
+test-long: ## before a release: more kills, hosts, meshes, models and faults of what test takes a part of
+	$(MAKE) pytest ARGS="-m long $(ARGS)"
 
 .PHONY: test-skew
 test-skew: $(READY) ## operator and trainer of this tree beside those of PREVIOUS=COMMIT, each way, the operator changed under a running job

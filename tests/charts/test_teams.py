@@ -13,8 +13,6 @@ TEAMS: dict[str, dict[str, Any]] = {
     "two": {"quota": {"plain": {"memory": "1Gi"}}},
     "three": {},
 }
-
-
 OPTIONS = ("--set-json", f"flavors={FLAVORS}", "--set-json", f"teams={json.dumps(TEAMS)}")
 
 

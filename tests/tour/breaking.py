@@ -138,9 +138,9 @@ def _break(source: str, broken: Broken, tour: str) -> str:
 def _key(source: str, broken: Sequence[Broken]) -> str:
     """Return another text for anything that may change how a tour ends."""
     read = [IN_TURN, Path(__file__), ROOT / "requirements" / "dev.txt", *sorted((TOURS / "book").glob("*.py"))]
-    read += sorted((TOURS / "show").glob("*.py"))
-    if "shardwise" in source:
-        read += sorted((ROOT / "trainer" / "shardwise").rglob("*.py"))
+    trainer = ROOT / "trainer" / "shardwise"
+    of_in_turn = [trainer / "train" / name for name in ("jax_private.py", "kept_order.py")]
+    read += [*(TOURS / "show").glob("*.py"), *(trainer.rglob("*.py") if "shardwise" in source else of_in_turn)]
     parts = [source, repr(broken), os.environ["XLA_FLAGS"], platform.python_version(), machine()]
-    parts += [f"{path.relative_to(ROOT)}\n{path.read_text(encoding='utf-8')}" for path in read]
+    parts += [f"{path.relative_to(ROOT)}\n{path.read_text(encoding='utf-8')}" for path in sorted(read)]
     return sha256("\0".join(parts).encode()).hexdigest()[:32]

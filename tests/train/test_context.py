@@ -56,7 +56,7 @@ PRODUCTS = {
 }
 
 SHORT = ["context 2 x fsdp 2 x tensor 2", "context 4 x data 2, no fsdp, 2 microbatches"]
-"""Those that `make test` takes: each axis with another, and more than one microbatch."""
+"""Those that `make test` takes: with FSDP and tensor, and without FSDP in more than one microbatch."""
 
 
 @pytest.mark.parametrize("ways", [1, 2, 3])
