@@ -13,7 +13,9 @@ UV := $(BIN)/uv
 # hosts is many processes too: with four, some waited for others longer than libraries wait.
 WORKERS ?= 3
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(if $(filter 1,$(FRESH)),,--skip-passed)
+# 1: run the slow tests, too, that passed with the same content of all that they depend on.
+FRESH ?= 0
 # Folders of tests that need neither a cluster nor many processes.
 UNIT = tests/job tests/protocol tests/launcher/leader tests/operator/decide tests/operator/render tests/train/data
 # Nodes of the bare cluster that cluster-up starts.

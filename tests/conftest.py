@@ -15,7 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-pytest_plugins = ["tests.cluster.fixtures", "tests.page.browser"]
+pytest_plugins = ["tests.cluster.fixtures", "tests.page.browser", "tests.passed"]
 
 # Hundreds of processes are started, and reading JAX's sources anew would be half of what most of them do.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

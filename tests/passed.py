@@ -1,0 +1,155 @@
+"""Skips what has passed before: a slow test whose every input has the same content as then. A plugin of pytest.
+
+`make test` has it on: `--skip-passed`. That a test passed is kept outside of the checkout; without the folder every
+test runs, and so do those that failed, that were skipped, or that took no more than a second.
+
+An input of a test is the whole tree but for two things: other files of tests, unless it imports them, and the
+documents, unless it or what it imports of tests/ names one. The files in tests/ itself, which judge the whole tree,
+have all of it as their input. So no input has to be declared.
+"""
+
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PASSED = Path("~/.cache/shardwise/passed").expanduser()
+"""A folder for each key, and in it an empty file for each test that has passed with it."""
+SLOW_SECONDS = 1.0
+KEPT_DAYS = 30
+REASON = "passed before, with the same content of all that it depends on (`make test FRESH=1` runs it)"
+_VARIABLES = ("KIND", "HYPOTHESIS_PROFILE", "JAX_PLATFORMS", "XLA_FLAGS")
+_DOCUMENT = re.compile(r"\bdocs\b|\.md\b")
+_IMPORTED = re.compile(r"^\s*(?:from|import) (tests(?:\.\w+)*)(?: import \(?([\w, \n]+))?", re.MULTILINE)
+
+
+class Keys:
+    """The key of every file of tests: another one after any change that could change how its tests end.
+
+    Args:
+        contents: Of every file of the tree, by its path from the root, whatever stands for its content.
+        texts: The sources in tests/, by the same paths.
+        surroundings: What is no file: versions, variables.
+
+    """
+
+    def __init__(self, contents: Mapping[str, str], texts: Mapping[str, str], surroundings: str) -> None:
+        """Hash what all tests share."""
+        self._contents, self._texts, self._surroundings = contents, texts, surroundings
+        self._shared = surroundings + _digest({path: one for path, one in contents.items() if _is_shared(path)})
+        self._documents = _digest({path: one for path, one in contents.items() if _is_document(path)})
+
+    def of(self, path: str) -> str:
+        """Return the key of a file of tests, by its path from the root."""
+        if path.count("/") == 1:
+            return sha256(f"{path} {self._surroundings} {_digest(self._contents)}".encode()).hexdigest()[:32]
+        read = set(self._reached(path))
+        tests = _digest({each: self._contents[each] for each in read if not _is_shared(each)})
+        documents = self._documents if any(_DOCUMENT.search(self._texts[each]) for each in read) else ""
+        return sha256(f"{path} {self._shared} {tests} {documents}".encode()).hexdigest()[:32]
+
+    def _reached(self, path: str) -> Iterator[str]:
+        """Yield a file of tests, the `conftest.py` that it has, and what they import of tests/, each once."""
+        above = [f"{folder}/conftest.py" for folder in Path(path).parents]
+        ahead, seen = [path, *above], set()
+        while ahead:
+            if (here := ahead.pop()) not in self._texts or here in seen:
+                continue
+            seen.add(here)
+            yield here
+            for module, names in _IMPORTED.findall(self._texts[here]):
+                place = module.replace(".", "/")
+                within = [f"{place}/{name}" for name in re.findall(r"\w+", names)]
+                ahead += [f"{each}.py" for each in (place, *within)]
+
+
+class Passed:
+    """Skips what has passed, and keeps what passes."""
+
+    def __init__(self, keys: Keys) -> None:
+        """Nothing is known yet."""
+        self._folder = cache(lambda path: PASSED / keys.of(path.relative_to(ROOT).as_posix()))
+        self._failed = False
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Keep that it passed, if setup and teardown did too, nothing was skipped, and it took long."""
+        began, self._failed = time.monotonic(), False
+        result = yield
+        if not self._failed and time.monotonic() - began > SLOW_SECONDS:
+            kept = self._kept(item)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.touch()
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip what has passed, before any fixture of it is made."""
+        if self._kept(item).exists():
+            pytest.skip(REASON)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note whether all of a test passed."""
+        self._failed |= not report.passed
+
+    def _kept(self, item: pytest.Item) -> Path:
+        return self._folder(item.path) / sha256(item.nodeid.encode()).hexdigest()[:32]
+
+
+def of_this_tree() -> Keys:
+    """Return the keys of the files of this checkout, whether committed or not."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    files = {path: (ROOT / path).read_bytes() for path in listed.split("\0") if (ROOT / path).is_file()}
+    texts = {path: data.decode() for path, data in files.items() if path.startswith("tests/") and path.endswith(".py")}
+    contents = {path: sha256(data).hexdigest() for path, data in files.items()}
+    system = (platform.python_version(), platform.platform(), str(os.cpu_count()), str(os.geteuid()))
+    return Keys(contents, texts, " ".join((*system, *(os.environ.get(name, "") for name in _VARIABLES))))
+
+
+def _is_shared(path: str) -> bool:
+    """Whether all tests may read it."""
+    return not _is_document(path) and not (path.startswith("tests/") and Path(path).match("test_*.py"))
+
+
+def _is_document(path: str) -> bool:
+    return path.startswith("docs/") or ("/" not in path and path.endswith(".md"))
+
+
+def _digest(contents: Mapping[str, str]) -> str:
+    return sha256("\0".join(f"{path} {one}" for path, one in sorted(contents.items())).encode()).hexdigest()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    said = "skip slow tests that passed with the same content of all that they depend on"
+    parser.addoption("--skip-passed", action="store_true", help=said)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Do so if asked, but not where golden files are written anew; forget what has not been asked for in a month."""
+    if not config.getoption("--skip-passed") or os.environ.get("UPDATE_GOLDEN") == "1":
+        return
+    config.pluginmanager.register(Passed(of_this_tree()), "passed")
+    if not hasattr(config, "workerinput"):
+        _forget(time.time() - KEPT_DAYS * 24 * 3600)
+
+
+def _forget(before: float) -> None:
+    for folder in PASSED.glob("*"):
+        if folder.stat().st_mtime < before:
+            for kept in folder.iterdir():
+                kept.unlink()
+            folder.rmdir()

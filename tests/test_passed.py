@@ -1,0 +1,103 @@
+"""Which tests are skipped because they passed before: `tests/passed.py`."""
+
+from pathlib import Path
+
+import pytest
+from tests import passed
+from tests.passed import Keys, Passed
+
+TREE = {
+    "trainer/one.py": "1",
+    "docs/page.md": "1",
+    "README.md": "1",
+    "tests/conftest.py": "import os",
+    "tests/helper.py": "A = 1",
+    "tests/part/conftest.py": "from tests.part.hosts import B",
+    "tests/part/hosts.py": "B = 1",
+    "tests/part/test_one.py": "from tests import (\n    helper,\n)\nfrom tests.part.test_two import C",
+    "tests/part/test_two.py": "C = 1",
+    "tests/part/test_pages.py": 'PAGES = "docs"',
+    "tests/test_tree.py": "",
+    "tests/golden/x.txt": "1",
+}
+ONE, TWO, PAGES, WHOLE = "part/test_one", "part/test_two", "part/test_pages", "test_tree"
+ALL = {ONE, TWO, PAGES, WHOLE}
+
+
+def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
+    """Return the keys of all files of tests, by what they are called in tests/."""
+    known = Keys(tree, {path: text for path, text in tree.items() if path.endswith(".py")}, surroundings)
+    return {name: known.of(f"tests/{name}.py") for name in ALL}
+
+
+@pytest.mark.parametrize(
+    ("changed", "run"),
+    [
+        ("trainer/one.py", ALL),
+        ("tests/helper.py", ALL),
+        ("tests/conftest.py", ALL),
+        ("tests/golden/x.txt", ALL),
+        ("tests/part/test_one.py", {ONE, WHOLE}),
+        ("tests/part/test_two.py", {ONE, TWO, WHOLE}),
+        ("docs/page.md", {PAGES, WHOLE}),
+        ("README.md", {PAGES, WHOLE}),
+    ],
+)
+def test_what_a_change_runs(changed: str, run: set[str]) -> None:
+    """All that could end in another way, however the file is changed: removed too."""
+    before = keys(TREE)
+    edited, removed = {**TREE, changed: TREE[changed] + "\n"}, {path: TREE[path] for path in TREE if path != changed}
+    for after in (keys(edited), keys(removed)):
+        assert {name for name in ALL if after[name] != before[name]} == run
+    assert before == keys(dict(TREE))
+
+
+def test_surroundings_run_everything() -> None:
+    """Another Python, kernel or variable is another key of every file."""
+    assert not set(keys(TREE).values()) & set(keys(TREE, "3.12").values())
+
+
+TESTS = """\
+import pathlib, pytest
+def note(name):
+    with pathlib.Path("ran").open("a") as file:
+        file.write(name + " ")
+@pytest.fixture
+def made():
+    note("made")
+    yield
+    assert not pathlib.Path("broken").exists()
+def test_passes(made):
+    note("passes")
+def test_fails():
+    note("fails")
+    assert False
+def test_skips():
+    note("skips")
+    pytest.skip("not here")
+"""
+
+
+def test_only_what_has_passed_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what failed, in its teardown too, or skipped itself; a skipped test makes no fixture. A new key runs all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(passed, "ROOT", tmp_path)
+    monkeypatch.setattr(passed, "PASSED", tmp_path / "passed")
+    monkeypatch.setattr(passed, "SLOW_SECONDS", 0.0)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").touch()
+
+    def ran(content: str) -> str:
+        (tmp_path / "ran").unlink(missing_ok=True)
+        words = ["-q", "--import-mode=importlib", "-p", "no:cacheprovider", "-c", "pytest.ini", "tests"]
+        pytest.main(words, plugins=[Passed(Keys({"tests/test_it.py": content}, {}, ""))])
+        return (tmp_path / "ran").read_text()
+
+    (tmp_path / "broken").touch()
+    assert ran("old") == "made passes fails skips "
+    (tmp_path / "broken").unlink()
+    assert ran("old") == "made passes fails skips "
+    assert ran("old") == "fails skips "
+    assert ran("new") == "made passes fails skips "
+    assert ran("old") == "fails skips "
