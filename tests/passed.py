@@ -3,9 +3,9 @@
 `make test` has it on: `--skip-passed`. That a test passed is kept outside of the checkout; without the folder every
 test runs, and so do those that failed, that were skipped, or that took no more than a second.
 
-An input of a test is the whole tree but for two things: other files of tests, unless it imports them, and the
-documents, unless it or what it imports of tests/ names one. The files in tests/ itself, which judge the whole tree,
-have all of it as their input. So no input has to be declared.
+An input of a test is the whole tree but for two things: other files of tests, unless it imports them, and documents
+and benchmarks, unless it or what it imports of tests/ names one. The files in tests/ itself, which judge the whole
+tree, have all of it as their input. So no input has to be declared.
 """
 
 import os
@@ -27,7 +27,7 @@ SLOW_SECONDS = 1.0
 KEPT_DAYS = 30
 REASON = "passed before, with the same content of all that it depends on (`make test FRESH=1` runs it)"
 _VARIABLES = ("KIND", "HYPOTHESIS_PROFILE", "JAX_PLATFORMS", "XLA_FLAGS")
-_DOCUMENT = re.compile(r"\bdocs\b|\.md\b")
+_ASIDE = re.compile(r"\b(docs|benchmarks)\b|\.md\b")
 _IMPORTED = re.compile(r"^\s*(?:from|import) (tests(?:\.\w+)*)(?: import \(?([\w, \n]+))?", re.MULTILINE)
 
 
@@ -45,7 +45,7 @@ class Keys:
         """Hash what all tests share."""
         self._contents, self._texts, self._surroundings = contents, texts, surroundings
         self._shared = surroundings + _digest({path: one for path, one in contents.items() if _is_shared(path)})
-        self._documents = _digest({path: one for path, one in contents.items() if _is_document(path)})
+        self._aside = _digest({path: one for path, one in contents.items() if _is_aside(path)})
 
     def of(self, path: str) -> str:
         """Return the key of a file of tests, by its path from the root."""
@@ -53,8 +53,8 @@ class Keys:
             return sha256(f"{path} {self._surroundings} {_digest(self._contents)}".encode()).hexdigest()[:32]
         read = set(self._reached(path))
         tests = _digest({each: self._contents[each] for each in read if not _is_shared(each)})
-        documents = self._documents if any(_DOCUMENT.search(self._texts[each]) for each in read) else ""
-        return sha256(f"{path} {self._shared} {tests} {documents}".encode()).hexdigest()[:32]
+        aside = self._aside if any(_ASIDE.search(self._texts[each]) for each in read) else ""
+        return sha256(f"{path} {self._shared} {tests} {aside}".encode()).hexdigest()[:32]
 
     def _reached(self, path: str) -> Iterator[str]:
         """Yield a file of tests, the `conftest.py` that it has, and what they import of tests/, each once."""
@@ -121,11 +121,11 @@ def of_this_tree() -> Keys:
 
 def _is_shared(path: str) -> bool:
     """Whether all tests may read it."""
-    return not _is_document(path) and not (path.startswith("tests/") and Path(path).match("test_*.py"))
+    return not _is_aside(path) and not (path.startswith("tests/") and Path(path).match("test_*.py"))
 
 
-def _is_document(path: str) -> bool:
-    return path.startswith("docs/") or ("/" not in path and path.endswith(".md"))
+def _is_aside(path: str) -> bool:
+    return path.startswith(("docs/", "benchmarks/")) or ("/" not in path and path.endswith(".md"))
 
 
 def _digest(contents: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ TREE = {
     "trainer/one.py": "1",
     "docs/page.md": "1",
     "README.md": "1",
+    "benchmarks/one.py": "1",
     "tests/conftest.py": "import os",
     "tests/helper.py": "A = 1",
     "tests/part/conftest.py": "from tests.part.hosts import B",
@@ -41,6 +42,7 @@ def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
         ("tests/part/test_two.py", {ONE, TWO, WHOLE}),
         ("docs/page.md", {PAGES, WHOLE}),
         ("README.md", {PAGES, WHOLE}),
+        ("benchmarks/one.py", {PAGES, WHOLE}),
     ],
 )
 def test_what_a_change_runs(changed: str, run: set[str]) -> None:
