@@ -1,10 +1,12 @@
 """Which tests are skipped because they passed before: `tests/passed.py`."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 from tests import passed
-from tests.passed import Keys, Passed
+from tests.passed import KEPT_DAYS, Keys, Passed
 
 TREE = {
     "trainer/one.py": "1",
@@ -103,3 +105,16 @@ def test_only_what_has_passed_is_skipped(tmp_path: Path, monkeypatch: pytest.Mon
     assert ran("old") == "fails skips "
     assert ran("new") == "made passes fails skips "
     assert ran("old") == "fails skips "
+
+
+def test_what_was_kept_long_ago_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the files in it; what is newer stays."""
+    monkeypatch.setattr(passed, "PASSED", tmp_path)
+    before = time.time() - KEPT_DAYS * 24 * 3600
+    for name, moment in (("old", before - 60), ("new", before + 60)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test").touch()
+        os.utime(tmp_path / name, (moment, moment))
+
+    passed._forget(before)
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "test"]
