@@ -13,9 +13,10 @@ UV := $(BIN)/uv
 # hosts is many processes too: with four, some waited for others longer than libraries wait.
 WORKERS ?= 3
 # A crashed process ends the run by the name of its test; a replaced one would run that test, and crash, again.
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(if $(filter 1,$(FRESH)),,--skip-passed)
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 # 1: run the slow tests, too, that passed with the same content of all that they depend on.
 FRESH ?= 0
+SKIP = $(if $(filter 1,$(FRESH)),,--skip-passed)
 # Folders of tests that need neither a cluster nor many processes.
 UNIT = tests/job tests/protocol tests/launcher/leader tests/operator/decide tests/operator/render tests/train/data
 # Nodes of the bare cluster that cluster-up starts.
@@ -103,7 +104,7 @@ docs: $(DOCS_READY) ## the site of docs/, in build/site; a link that leads nowhe
 pytest: $(READY) $(PLAN_READY) ## the tests alone; the first time they compile a Kubernetes and build images, which takes 10 minutes
 	$(BIN)/python -m tests.cluster prepare
 	$(if $(filter 1,$(KIND)),$(BIN)/python -m images.build && $(BIN)/python -m tests.cluster.kind build)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(SKIP) $(ARGS)
 
 .PHONY: test-long
 test-long: ## before a release: more kills, hosts, meshes, models and faults of what test takes a part of

@@ -3,9 +3,10 @@
 `make test` has it on: `--skip-passed`. That a test passed is kept outside of the checkout; without the folder every
 test runs, and so do those that failed, that were skipped, or that took no more than a second.
 
-An input of a test is the whole tree but for two things: other files of tests, unless it imports them, and documents
-and benchmarks, unless it or what it imports of tests/ names one. The files in tests/ itself, which judge the whole
-tree, have all of it as their input. So no input has to be declared.
+An input of a test is the whole tree but for two things: other files of tests, unless it imports them, and the parts
+of the tree that it does not name. A part is named by a word anywhere in a file of tests or in what it imports of
+tests/, so that a word too many runs a test too often, and no input has to be declared. The files in tests/ itself,
+which judge the whole tree, have all of it as their input.
 """
 
 import os
@@ -14,7 +15,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -27,7 +28,24 @@ SLOW_SECONDS = 1.0
 KEPT_DAYS = 30
 REASON = "passed before, with the same content of all that it depends on (`make test FRESH=1` runs it)"
 _VARIABLES = ("KIND", "HYPOTHESIS_PROFILE", "JAX_PLATFORMS", "XLA_FLAGS")
-_ASIDE = re.compile(r"\b(docs|benchmarks)\b|\.md\b")
+_PODS = "cluster|kubernetes|operator|images|charts|helm"
+"""Who names one of these may run pods, in which everything runs."""
+PARTS = {
+    "docs/": r"\bdocs\b|\.md\b",
+    "benchmarks/": r"\bbenchmarks\b",
+    "examples/": rf"examples|\btour\b|{_PODS}",
+    "operator/": _PODS,
+    "charts/": _PODS,
+    "images/": _PODS,
+    "Makefile": r"\bmake\b|makefile",
+    "trainer/shardwise/cli/": rf"\bcli\b|{_PODS}",
+    "trainer/shardwise/client/": rf"\bcli\b|\bclient\b|{_PODS}",
+    "trainer/shardwise/launcher/": rf"\bcli\b|launcher|{_PODS}",
+    "trainer/shardwise/page/": rf"\bcli\b|launcher|\bpage\b|{_PODS}",
+    "trainer/shardwise/plan/": rf"\bcli\b|\bplan\b|{_PODS}",
+    "trainer/shardwise/program/": rf"\bcli\b|launcher|\bprogram\b|{_PODS}",
+}
+"""Parts of the tree by how their paths begin, and what names one; of the packages, also what imports or starts it."""
 _IMPORTED = re.compile(r"^\s*(?:from|import) (tests(?:\.\w+)*)(?: import \(?([\w, \n]+))?", re.MULTILINE)
 
 
@@ -44,17 +62,27 @@ class Keys:
     def __init__(self, contents: Mapping[str, str], texts: Mapping[str, str], surroundings: str) -> None:
         """Hash what all tests share."""
         self._contents, self._texts, self._surroundings = contents, texts, surroundings
-        self._shared = surroundings + _digest({path: one for path, one in contents.items() if _is_shared(path)})
-        self._aside = _digest({path: one for path, one in contents.items() if _is_aside(path)})
+        of_parts: dict[str, dict[str, str]] = {part: {} for part in ("", *PARTS)}
+        for path, content in contents.items():
+            if not _is_test(path):
+                of_parts[_part(path)][path] = content
+        self._shared = surroundings + _digest(of_parts.pop(""))
+        self._parts = {part: _digest(within) for part, within in of_parts.items()}
 
     def of(self, path: str) -> str:
         """Return the key of a file of tests, by its path from the root."""
         if path.count("/") == 1:
             return sha256(f"{path} {self._surroundings} {_digest(self._contents)}".encode()).hexdigest()[:32]
         read = set(self._reached(path))
-        tests = _digest({each: self._contents[each] for each in read if not _is_shared(each)})
-        aside = self._aside if any(_ASIDE.search(self._texts[each]) for each in read) else ""
-        return sha256(f"{path} {self._shared} {tests} {aside}".encode()).hexdigest()[:32]
+        tests = _digest({each: self._contents[each] for each in read if _is_test(each)})
+        parts = " ".join(self._parts[part] for part in self.named(path))
+        return sha256(f"{path} {self._shared} {tests} {parts}".encode()).hexdigest()[:32]
+
+    def named(self, path: str) -> list[str]:
+        """Return the parts of the tree that a file of tests or what it imports of tests/ names."""
+        # `tests/conftest.py`, which every test has, names how tests are distributed and which fixtures there are.
+        text = path + "".join(self._texts[each] for each in sorted(self._reached(path)) if each != "tests/conftest.py")
+        return [part for part, names in PARTS.items() if re.search(names, text, re.IGNORECASE)]
 
     def _reached(self, path: str) -> Iterator[str]:
         """Yield a file of tests, the `conftest.py` that it has, and what they import of tests/, each once."""
@@ -76,7 +104,7 @@ class Passed:
 
     def __init__(self, keys: Keys) -> None:
         """Nothing is known yet."""
-        self._folder = cache(lambda path: PASSED / keys.of(path.relative_to(ROOT).as_posix()))
+        self._folder = cache(partial(_asked_for, keys))
         self._failed = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -119,13 +147,15 @@ def of_this_tree() -> Keys:
     return Keys(contents, texts, " ".join((*system, *(os.environ.get(name, "") for name in _VARIABLES))))
 
 
-def _is_shared(path: str) -> bool:
-    """Whether all tests may read it."""
-    return not _is_aside(path) and not (path.startswith("tests/") and Path(path).match("test_*.py"))
+def _is_test(path: str) -> bool:
+    return path.startswith("tests/") and Path(path).match("test_*.py")
 
 
-def _is_aside(path: str) -> bool:
-    return path.startswith(("docs/", "benchmarks/")) or ("/" not in path and path.endswith(".md"))
+def _part(path: str) -> str:
+    """Return the part of the tree that a file is in, an empty string if all tests may read it."""
+    if "/" not in path and path.endswith(".md"):
+        return "docs/"
+    return next((part for part in PARTS if path.startswith(part)), "")
 
 
 def _digest(contents: Mapping[str, str]) -> str:
@@ -145,6 +175,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Passed(of_this_tree()), "passed")
     if not hasattr(config, "workerinput"):
         _forget(time.time() - KEPT_DAYS * 24 * 3600)
+
+
+def _asked_for(keys: Keys, path: Path) -> Path:
+    """Return the folder of what has passed of a file of tests, and note in its time that it was asked for now."""
+    folder = PASSED / keys.of(path.relative_to(ROOT).as_posix())
+    if folder.exists():
+        os.utime(folder)
+    return folder
 
 
 def _forget(before: float) -> None:

@@ -9,22 +9,31 @@ from tests import passed
 from tests.passed import KEPT_DAYS, Keys, Passed
 
 TREE = {
-    "trainer/one.py": "1",
+    "trainer/shardwise/train/one.py": "1",
+    "trainer/shardwise/launcher/one.py": "1",
+    "operator/one.py": "1",
+    "Makefile": "1",
     "docs/page.md": "1",
     "README.md": "1",
     "benchmarks/one.py": "1",
-    "tests/conftest.py": "import os",
+    "tests/conftest.py": 'FIXTURES = "cluster"',
     "tests/helper.py": "A = 1",
     "tests/part/conftest.py": "from tests.part.hosts import B",
     "tests/part/hosts.py": "B = 1",
     "tests/part/test_one.py": "from tests import (\n    helper,\n)\nfrom tests.part.test_two import C",
     "tests/part/test_two.py": "C = 1",
     "tests/part/test_pages.py": 'PAGES = "docs"',
+    "tests/part/test_hosts.py": "from shardwise.launcher import local",
+    "tests/part/test_pods.py": "from tests import pods",
+    "tests/pods.py": '"""On a cluster."""',
     "tests/test_tree.py": "",
     "tests/golden/x.txt": "1",
 }
-ONE, TWO, PAGES, WHOLE = "part/test_one", "part/test_two", "part/test_pages", "test_tree"
-ALL = {ONE, TWO, PAGES, WHOLE}
+ONE, TWO, PAGES, HOSTS, PODS, WHOLE = (
+    *(f"part/test_{name}" for name in ("one", "two", "pages", "hosts", "pods")),
+    "test_tree",
+)
+ALL = {ONE, TWO, PAGES, HOSTS, PODS, WHOLE}
 
 
 def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
@@ -36,7 +45,10 @@ def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
 @pytest.mark.parametrize(
     ("changed", "run"),
     [
-        ("trainer/one.py", ALL),
+        ("trainer/shardwise/train/one.py", ALL),
+        ("trainer/shardwise/launcher/one.py", {HOSTS, PODS, WHOLE}),
+        ("operator/one.py", {PODS, WHOLE}),
+        ("Makefile", {WHOLE}),
         ("tests/helper.py", ALL),
         ("tests/conftest.py", ALL),
         ("tests/golden/x.txt", ALL),
@@ -44,7 +56,7 @@ def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
         ("tests/part/test_two.py", {ONE, TWO, WHOLE}),
         ("docs/page.md", {PAGES, WHOLE}),
         ("README.md", {PAGES, WHOLE}),
-        ("benchmarks/one.py", {PAGES, WHOLE}),
+        ("benchmarks/one.py", {WHOLE}),
     ],
 )
 def test_what_a_change_runs(changed: str, run: set[str]) -> None:
@@ -118,3 +130,17 @@ def test_what_was_kept_long_ago_is_forgotten(tmp_path: Path, monkeypatch: pytest
 
     passed._forget(before)
     assert [path.name for path in tmp_path.rglob("*")] == ["new", "test"]
+
+
+def test_what_is_asked_for_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long ago it passed."""
+    monkeypatch.setattr(passed, "PASSED", tmp_path)
+    here = Path(__file__)
+    known = Keys({f"tests/{here.name}": "1"}, {}, "")
+    folder = tmp_path / known.of(f"tests/{here.name}")
+    folder.mkdir()
+    os.utime(folder, (0, 0))
+
+    assert passed._asked_for(known, here) == folder
+    passed._forget(time.time() - 60)
+    assert folder.exists()

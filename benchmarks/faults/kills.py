@@ -62,7 +62,8 @@ def _stuck_in_collective(phase: str) -> Outcome:
 
 def _late(phase: str) -> Outcome:
     """A rank that only comes later is no fault, and nothing is said of it."""
-    run = ground().put(at(phase, Does.LATE, seconds=4.0), changes=(EVALUATED, IMPATIENT))
+    put = ground().put_to_restored if phase == "restore" else ground().put
+    run = put(at(phase, Does.LATE, seconds=4.0), changes=(EVALUATED, IMPATIENT))
     return run.outcome(charged={}, note="4 s late: less than what is allowed before a stall is said")
 
 
@@ -76,13 +77,18 @@ def _slow(_: str, *, plan: Plan, note: str) -> Outcome:
     return run.outcome(charged={}, cause="none", told=slow, note=note)
 
 
-def _of_ray(_: str, *, host: int, named: Callable[[str], bool]) -> Outcome:
-    """Losing a part of Ray stops no training and loses no step."""
-    run = ground().start(_SLOW)
-    run.run.until_status(both_step(1))
+def _of_ray(phase: str, *, host: int, named: Callable[[str], bool]) -> Outcome:
+    """Losing a part of Ray stops no training and loses no step; in other phases than a step rank 1 waits for it."""
+    if phase == "step":
+        run = ground().start(_SLOW)
+        run.run.until_status(both_step(1))
+    else:
+        run = ground().put(at(phase, Does.HOLD), changes=(EVALUATED,))
+        run.until_put()
     pid = part_of_ray(run.run, host, named)
     run.put_now()
     os.kill(pid, signal.SIGKILL)
+    run.let_go()
     return run.outcome(charged={}, note="training goes on meanwhile")
 
 
@@ -109,6 +115,7 @@ def _hangs(does: Does) -> Callable[[str], Outcome]:
 
 
 _IN_A_SAVE = ("save before commit", "save after commit")
+_OF_RAY = ("compile", "step", "save before commit", "evaluation")
 ROWS = (
     _row("trainer killed", _ALL, partial(_ends, does=Does.KILL, charged=Cause.FAILURE)),
     _row(
@@ -116,14 +123,18 @@ ROWS = (
     ),
     _row(
         "trainer raises",
-        ("data", "step", "save before commit", "evaluation"),
+        ("start", "data", "compile", "restore", "step", *_IN_A_SAVE, "evaluation"),
         partial(_ends, does=Does.RAISE, charged=Cause.FAILURE),
     ),
-    _row("out of memory", ("data", "step"), partial(_ends, does=Does.MEMORY, charged=Cause.OUT_OF_MEMORY)),
-    _row("SIGSTOP to a trainer", ("compile", "restore", "step", "save before commit", "evaluation"), _hangs(Does.STOP)),
-    _row("stuck before a collective", ("join", "step"), _hangs(Does.STUCK)),
+    _row(
+        "out of memory",
+        ("data", "compile", "restore", "step", "save before commit", "evaluation"),
+        partial(_ends, does=Does.MEMORY, charged=Cause.OUT_OF_MEMORY),
+    ),
+    _row("SIGSTOP to a trainer", _ALL, _hangs(Does.STOP)),
+    _row("stuck before a collective", ("join", "step", "save before commit", "evaluation"), _hangs(Does.STUCK)),
     _row("stuck in a collective", ("step",), _stuck_in_collective),
-    _row("late rank", ("start", "step", "save before commit"), _late),
+    _row("late rank", _ALL, _late),
     _row(
         "slow rank: devices",
         ("step",),
@@ -138,10 +149,10 @@ ROWS = (
         ("step",),
         partial(_slow, plan=Plan(late_seconds=(0.0, 0.8)), note="rank 1's batches come 0.8 s late"),
     ),
-    _row("Ray's head killed", ("step",), partial(_of_ray, host=0, named=lambda name: name.endswith("/gcs_server"))),
-    _row("Ray's node process killed", ("step",), partial(_of_ray, host=1, named=lambda name: name.endswith("/raylet"))),
-    _row("Ray's worker killed", ("step",), partial(_of_ray, host=1, named=lambda name: name.startswith("ray::"))),
-    _row("agent killed", ("start", "step", *_IN_A_SAVE), partial(_ends, does=Does.AGENT, charged=Cause.HOST_LOST)),
+    _row("Ray's head killed", _OF_RAY, partial(_of_ray, host=0, named=lambda name: name.endswith("/gcs_server"))),
+    _row("Ray's node process killed", _OF_RAY, partial(_of_ray, host=1, named=lambda name: name.endswith("/raylet"))),
+    _row("Ray's worker killed", _OF_RAY, partial(_of_ray, host=1, named=lambda name: name.startswith("ray::"))),
+    _row("agent killed", _ALL, partial(_ends, does=Does.AGENT, charged=Cause.HOST_LOST)),
     _row(
         "agent killed that leads",
         ("compile", "step", "save before commit"),
@@ -149,7 +160,7 @@ ROWS = (
     ),
     _row(
         "host killed",
-        ("data", "restore", "step", "save before commit", "evaluation"),
+        _ALL,
         partial(_ends, does=Does.HOST, charged=Cause.HOST_LOST),
     ),
     _row(

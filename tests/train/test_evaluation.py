@@ -1,6 +1,7 @@
 """Evaluations while a run trains: every set each time, by one program, and the results wherever a person looks."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,15 @@ def test_sets_need_no_held_out_documents(tmp_path: Path) -> None:
     ]
     digests = [json.loads((one / "summary.json").read_text())["digest"] for one in (plain, with_sets)]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+def test_a_run_too_short_for_an_evaluation_says_so(tmp_path: Path) -> None:
+    """Once, and it trains."""
+    directory = directory_of(tmp_path, "short")
+    said = StringIO()
+    assert run_here(directory, *words(tmp_path), "training.evaluation.everySteps=3", said=said) == ExitCode.OK
+
+    line = "nothing will be evaluated: evaluation.everySteps is 3, and steps 2"
+    assert " ".join(said.getvalue().split()).count(line) == 1
+    assert not [record for record in records(directory / "metrics.jsonl") if record.get("event") == "evaluated"]

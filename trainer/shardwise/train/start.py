@@ -190,6 +190,10 @@ def _evaluated(training: Training, data: Dataset, seq_len: int, show: Show, phas
     evaluation = training.evaluation
     if evaluation.every_steps is None:
         return ()
+    if evaluation.every_steps > training.steps:
+        show(
+            f"nothing will be evaluated: evaluation.everySteps is {evaluation.every_steps}, and steps {training.steps}"
+        )
     held_out = [Evaluated(name=HELD_OUT, sequences=data.held_out, batches=evaluation.batches)] if data.held_out else []
     sets = open_sets(
         evaluation.sets,
