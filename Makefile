@@ -44,6 +44,7 @@ PLAN_READY := .venv-plan/.ready-$(call fingerprint,requirements/plan.txt trainer
 BENCH_READY := .venv-bench/.ready-$(call fingerprint,requirements/bench.txt)
 DOCS_READY := .venv-docs/.ready-$(call fingerprint,requirements/docs.txt)
 HF_READY := .venv-hf/.ready-$(call fingerprint,requirements/hf.txt)
+LEVANTER_READY := .venv-levanter/.ready-$(call fingerprint,requirements/levanter.txt)
 
 COMPILE = $(UV) pip compile --quiet --python-platform x86_64-unknown-linux-gnu --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
@@ -124,6 +125,10 @@ test-hf: $(READY) $(HF_READY) ## every family of models against transformers, ou
 	  JAX_PLATFORMS=cpu $(BIN)/python -m tests.train.weights.hf.random_here $$folder/random && \
 	  .venv-hf/bin/python -m tests.train.weights.hf.random_there check $$folder/random
 	$(BIN)/pytest -n 0 tests/hosts/torch_program.py
+
+.PHONY: test-levanter
+test-levanter: $(READY) $(LEVANTER_READY) ## Levanter, unmodified, as an own program: killed, hung, stopped (1 GB the first time)
+	$(BIN)/pytest -n 0 tests/hosts/levanter_program.py $(ARGS)
 
 .PHONY: record-hf
 record-hf: $(READY) $(HF_READY) ## write the logits of every family anew that transformers computes, for the tests without it
@@ -224,6 +229,7 @@ lock: $(INSTALLER) ## resolve requirements/*.txt again (UPGRADE=1 moves every pi
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 	$(COMPILE) requirements/docs.in -o requirements/docs.txt
 	$(COMPILE_TPU) requirements/hf.in -o requirements/hf.txt
+	$(COMPILE) requirements/levanter.in -o requirements/levanter.txt
 
 .PHONY: dist
 dist: $(READY) ## what a release is made of, in DIST=dist: the wheels of both distributions, the charts, their checksums
@@ -238,7 +244,7 @@ dist: $(READY) ## what a release is made of, in DIST=dist: the wheels of both di
 
 .PHONY: clean
 clean: ## remove the environments and the tools' caches (runs and checkpoints stay)
-	rm -rf .venv .venv-bench .venv-docs .venv-hf .venv-plan .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-docs .venv-hf .venv-levanter .venv-plan .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------- the environments
@@ -298,4 +304,10 @@ $(HF_READY): | $(READY)
 	@echo "==> .venv-hf: torch and transformers, which imports and exports are compared with (3 GB the first time)"
 	$(BIN)/python -m venv --clear --without-pip .venv-hf
 	$(UV) pip sync --python .venv-hf/bin/python --compile-bytecode --require-hashes requirements/hf.txt
+	@touch $@
+
+$(LEVANTER_READY): | $(READY)
+	@echo "==> .venv-levanter: Levanter with the newest JAX that it runs with (1 GB the first time)"
+	$(BIN)/python -m venv --clear --without-pip .venv-levanter
+	$(UV) pip sync --python .venv-levanter/bin/python --compile-bytecode --require-hashes requirements/levanter.txt
 	@touch $@

@@ -5,7 +5,7 @@ test runs, and so do those that failed, that were skipped, or that took no more 
 
 An input of a test is the whole tree but for two things: other files of tests, unless it imports them, and the parts
 of the tree that it does not name. A part is named by a word anywhere in a file of tests or in what it imports of
-tests/, so that a word too many runs a test too often, and no input has to be declared. The files in tests/ itself,
+tests/, so no input has to be declared, and a word too many only runs a test too often. The files in tests/ itself,
 which judge the whole tree, have all of it as their input.
 """
 
@@ -30,6 +30,7 @@ REASON = "passed before, with the same content of all that it depends on (`make 
 _VARIABLES = ("KIND", "HYPOTHESIS_PROFILE", "JAX_PLATFORMS", "XLA_FLAGS")
 _PODS = "cluster|kubernetes|operator|images|charts|helm"
 """Who names one of these may run pods, in which everything runs."""
+SHARED = ""
 PARTS = {
     "docs/": r"\bdocs\b|\.md\b",
     "benchmarks/": r"\bbenchmarks\b",
@@ -38,6 +39,8 @@ PARTS = {
     "charts/": _PODS,
     "images/": _PODS,
     "Makefile": r"\bmake\b|makefile",
+    "tests/cluster/": rf"api_server|{_PODS}",
+    "tests/page/": r"\bpage\b|\bbrowser\b",
     "trainer/shardwise/cli/": rf"\bcli\b|{_PODS}",
     "trainer/shardwise/client/": rf"\bcli\b|\bclient\b|{_PODS}",
     "trainer/shardwise/launcher/": rf"\bcli\b|launcher|{_PODS}",
@@ -62,11 +65,11 @@ class Keys:
     def __init__(self, contents: Mapping[str, str], texts: Mapping[str, str], surroundings: str) -> None:
         """Hash what all tests share."""
         self._contents, self._texts, self._surroundings = contents, texts, surroundings
-        of_parts: dict[str, dict[str, str]] = {part: {} for part in ("", *PARTS)}
+        of_parts: dict[str, dict[str, str]] = {}
         for path, content in contents.items():
             if not _is_test(path):
-                of_parts[_part(path)][path] = content
-        self._shared = surroundings + _digest(of_parts.pop(""))
+                of_parts.setdefault(_part(path), {})[path] = content
+        self._shared = surroundings + _digest(of_parts.pop(SHARED, {}))
         self._parts = {part: _digest(within) for part, within in of_parts.items()}
 
     def of(self, path: str) -> str:
@@ -82,7 +85,7 @@ class Keys:
         """Return the parts of the tree that a file of tests or what it imports of tests/ names."""
         # `tests/conftest.py`, which every test has, names how tests are distributed and which fixtures there are.
         text = path + "".join(self._texts[each] for each in sorted(self._reached(path)) if each != "tests/conftest.py")
-        return [part for part, names in PARTS.items() if re.search(names, text, re.IGNORECASE)]
+        return [part for part in sorted(self._parts) if re.search(_names(part), text, re.IGNORECASE)]
 
     def _reached(self, path: str) -> Iterator[str]:
         """Yield a file of tests, the `conftest.py` that it has, and what they import of tests/, each once."""
@@ -152,10 +155,17 @@ def _is_test(path: str) -> bool:
 
 
 def _part(path: str) -> str:
-    """Return the part of the tree that a file is in, an empty string if all tests may read it."""
+    """Return the part of the tree that a file is in, `SHARED` if all tests may read it."""
     if "/" not in path and path.endswith(".md"):
         return "docs/"
-    return next((part for part in PARTS if path.startswith(part)), "")
+    if path.startswith("tests/") and path.count("/") > 1:
+        return path[: path.index("/", len("tests/")) + 1]
+    return next((part for part in PARTS if path.startswith(part)), SHARED)
+
+
+def _names(part: str) -> str:
+    """Return what names a part: a folder of tests is named by its path, or as one of modules."""
+    return PARTS.get(part) or rf"\btests(?:[./]| import .*){part.split('/')[1]}\b"
 
 
 def _digest(contents: Mapping[str, str]) -> str:

@@ -31,6 +31,7 @@ SOURCES: dict[str, tuple[list[str], dict[Path, list[str]]]] = {
     "hf.txt": (["hf.in"], {}),
     "gpu.txt": (["gpu.in"], {TRAINER: EXTRAS}),
     "image.txt": (["image.in", "uv.in"], {}),
+    "levanter.txt": (["levanter.in"], {}),
     "operator.txt": (["override.in"], {TRAINER: [], OPERATOR: []}),
     "plan.txt": (["plan.in"], {TRAINER: ["train", "plan-tpu", "plan-gpu"]}),
     "tpu.txt": (["tpu.in"], {TRAINER: EXTRAS}),

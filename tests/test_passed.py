@@ -18,8 +18,13 @@ TREE = {
     "benchmarks/one.py": "1",
     "tests/conftest.py": 'FIXTURES = "cluster"',
     "tests/helper.py": "A = 1",
-    "tests/part/conftest.py": "from tests.part.hosts import B",
-    "tests/part/hosts.py": "B = 1",
+    "tests/part/conftest.py": "from tests.part.running import B",
+    "tests/part/running.py": "B = 1",
+    "tests/part/golden/x.txt": "1",
+    "tests/apart/golden/x.txt": "1",
+    "tests/apart/using.py": "from tests.part.running import B",
+    "tests/apart/test_using.py": "from tests.apart.using import B",
+    "tests/apart/test_alone.py": 'TEXT = "part"',
     "tests/part/test_one.py": "from tests import (\n    helper,\n)\nfrom tests.part.test_two import C",
     "tests/part/test_two.py": "C = 1",
     "tests/part/test_pages.py": 'PAGES = "docs"',
@@ -29,11 +34,9 @@ TREE = {
     "tests/test_tree.py": "",
     "tests/golden/x.txt": "1",
 }
-ONE, TWO, PAGES, HOSTS, PODS, WHOLE = (
-    *(f"part/test_{name}" for name in ("one", "two", "pages", "hosts", "pods")),
-    "test_tree",
-)
-ALL = {ONE, TWO, PAGES, HOSTS, PODS, WHOLE}
+ONE, TWO, PAGES, HOSTS, PODS = (f"part/test_{name}" for name in ("one", "two", "pages", "hosts", "pods"))
+USING, ALONE, WHOLE = "apart/test_using", "apart/test_alone", "test_tree"
+ALL = {ONE, TWO, PAGES, HOSTS, PODS, USING, ALONE, WHOLE}
 
 
 def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
@@ -51,7 +54,10 @@ def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
         ("Makefile", {WHOLE}),
         ("tests/helper.py", ALL),
         ("tests/conftest.py", ALL),
-        ("tests/golden/x.txt", ALL),
+        ("tests/golden/x.txt", {WHOLE}),
+        ("tests/part/running.py", ALL - {ALONE}),
+        ("tests/part/golden/x.txt", ALL - {ALONE}),
+        ("tests/apart/golden/x.txt", {USING, ALONE, WHOLE}),
         ("tests/part/test_one.py", {ONE, WHOLE}),
         ("tests/part/test_two.py", {ONE, TWO, WHOLE}),
         ("docs/page.md", {PAGES, WHOLE}),

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
 
-QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
+QUICKSTART = Path(__file__).parents[2] / "tests/job/golden/quickstart.yaml"
 BEGAN = 1795000000.0
 HOSTILE = "</script><script>document.title='taken over'</script><!-- \u2028 & <b>"
 SIZES = {"params_bytes": 100, "optimizer_bytes": 200, "batch_bytes": 3, "temporary_bytes": 40}
