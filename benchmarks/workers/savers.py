@@ -189,11 +189,11 @@ class Shardwise:
         self._digester: Any = None
 
     def prepare(self, like: Abstract) -> None:
-        """Compile the digest and import what lists a bucket, which the trainer does beside other work at its start."""
-        from shardwise.train.checkpoint import import_lister  # noqa: PLC0415  only Shardwise's environment has it
+        """Compile the digest and make what lists a bucket, which the trainer does beside other work at its start."""
+        from shardwise.train.checkpoint import prepare_bucket  # noqa: PLC0415  only Shardwise's environment has it
         from shardwise.train.digest import Digester  # noqa: PLC0415
 
-        import_lister(self._root)
+        prepare_bucket(self._root)
         self._digester = Digester(like)
 
     def save(self, step: int, tree: Arrays) -> Saving:

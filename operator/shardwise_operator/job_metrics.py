@@ -98,6 +98,10 @@ _GAUGES: Mapping[str, tuple[str, Callable[[_Job], float | None]]] = {
     "checkpoint_timestamp_seconds": ("When that was complete.", _of_status("checkpoint", "time")),
     "goodput_ratio": ("The share of the wall time that went into steps that count.", _goodput),
     "loss": ("The loss of the last step, while host 0 answers.", _of_run(lambda run: run.progress.loss)),
+    "held_out_loss": (
+        "The loss of the last evaluation on held-out documents, while host 0 answers.",
+        _of_run(lambda run: run.progress.held_out_loss),
+    ),
     "tokens_per_second": (
         "The tokens that all devices train on in a second, while host 0 answers.",
         _of_run(lambda run: run.progress.tokens_per_second),

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.operator.building import manifest as manifest_in_default
 from tests.operator.building import record
 from tests.operator.operating import Place, StandInAgents, told
 
+from shardwise.cli.in_cluster import print_status
 from shardwise.client import Cluster
 from shardwise.job.document import write_document
 from shardwise.protocol.errors import ClusterError, JobError, UsageError
@@ -37,6 +39,10 @@ def test_submitted_stopped_and_gone_on_with(cluster_client: Cluster, place: Plac
     status = job.status
     assert status.progress is not None
     assert (status.progress.step, status.progress.of, status.progress.loss) == (10, 100, "2.5000")
+    with (console := Console(width=80, color_system=None)).capture() as printed:
+        print_status("job", status, console)
+    lines = {" ".join(line.split()) for line in printed.get().splitlines()}
+    assert {"loss 2.5000", "held-out loss 2.7500"} <= lines
 
     job.stop()
     place.until("host 0 to be asked", lambda: bool(agents.stopped))

@@ -74,6 +74,7 @@ def told(phase: str = "running", *, step: int = 10, **fields: Any) -> RunSummary
         step=step,
         of=100,
         loss=2.5,
+        held_out_loss=2.75,
         tokens_per_second=1000.0,
         mfu=0.25,
         step_seconds=2.0,

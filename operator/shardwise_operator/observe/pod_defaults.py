@@ -53,6 +53,9 @@ class PodDefaults(StrictModel):
         (), strict=False, max_length=16, description="Secrets that open registries, beside the job's own."
     )
     service_account_name: _Name | None = Field(None, description="The service account, unless the job names one.")
+    runtime_class_name: _Name | None = Field(
+        None, description="The RuntimeClass, such as gVisor's or nvidia, unless the job names one."
+    )
     user_of_namespace: bool = Field(
         default=False, description="Name no user: admission gives the pods the numbers of their namespace."
     )
@@ -72,8 +75,12 @@ class PodDefaults(StrictModel):
             own = [secret.get("name") for secret in spec.get("imagePullSecrets", [])]
             further = [{"name": each.name} for each in self.image_pull_secrets if each.name not in own]
             spec["imagePullSecrets"] = [*spec.get("imagePullSecrets", []), *further]
-        if self.service_account_name:
-            spec.setdefault("serviceAccountName", self.service_account_name)
+        for field, name in (
+            ("serviceAccountName", self.service_account_name),
+            ("runtimeClassName", self.runtime_class_name),
+        ):
+            if name:
+                spec.setdefault(field, name)
         return {**template, **({"metadata": metadata} if metadata else {}), **({"spec": spec} if spec else {})}
 
     def _with_env(self, containers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

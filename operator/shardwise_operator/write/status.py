@@ -105,10 +105,12 @@ def _of_the_run(seen: Observed, old: Mapping[str, Any]) -> _Fields:
 
 
 def _recorded(record: TerminationRecord, old: Mapping[str, Any]) -> _Fields:
-    loss = None if record.loss is None else _text(float(record.loss), ".4f")
+    loss, held_out = (
+        None if written is None else _text(float(written), ".4f") for written in (record.loss, record.held_out_loss)
+    )
     step, known = record.checkpoint_step, old.get("checkpoint", {}).get("step")
     return {
-        "progress": JobProgress(step=record.step, of=record.steps, loss=loss),
+        "progress": JobProgress(step=record.step, of=record.steps, loss=loss, held_out_loss=held_out),
         "checkpoint": None if step is None or step == known else SavedCheckpoint(step=step),
         "digest": record.digest or None,
         "goodput": _goodput(record.goodput),
@@ -121,6 +123,7 @@ def _reported(seen: Observed, status: RunSummary, old: Mapping[str, Any], heard_
         step=run.step,
         of=run.of,
         loss=_text(run.loss, ".4f"),
+        held_out_loss=_text(run.held_out_loss, ".4f"),
         tokens_per_second=_text(run.tokens_per_second, ".0f"),
         mfu=_text(run.mfu, ".1%"),
         eta=None if run.eta_seconds is None else eta.words(run.eta_seconds),

@@ -70,6 +70,26 @@ def test_the_newest_checkpoint_and_failed_saves(tmp_path: Path) -> None:
     assert seen == [(old, None), (old, one), (old, two), (new, None), (new, one), (new, None)]
 
 
+def test_the_last_evaluation(tmp_path: Path) -> None:
+    """The loss on held-out documents is known until the next one, and to the leader that comes after a save."""
+    path = tmp_path / METRICS
+    tail = MetricsTail(tmp_path, 0)
+    seen = []
+    for record in (
+        step(1, 1.0),
+        {"event": "evaluated", "step": 1, "heldOutLoss": 2.5, "sets": {"web": {"loss": 3.0}}},
+        step(2, 1.0),
+        {"event": "saved", "step": 2, "durableSeconds": 0.5},
+        {"event": "evaluated", "step": 2, "heldOutLoss": None},
+    ):
+        with path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        tail.read()
+        seen.append(tail.held_out_loss)
+    assert seen == [None, 2.5, 2.5, 2.5, None]
+    assert MetricsTail(tmp_path, 0, tail.known).held_out_loss == 2.5
+
+
 def test_a_line_that_a_kill_cut_short(tmp_path: Path) -> None:
     """The next trainer removes the half line; the records after it are read as they are."""
     path = tmp_path / METRICS

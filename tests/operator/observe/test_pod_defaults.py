@@ -15,7 +15,8 @@ DEFAULTS = """{
     "labels": {"team": "none", "cost-centre": "7"},
     "annotations": {"note": "default"},
     "imagePullSecrets": [{"name": "registry"}],
-    "serviceAccountName": "trainer"
+    "serviceAccountName": "trainer",
+    "runtimeClassName": "gvisor"
 }"""
 
 
@@ -26,7 +27,7 @@ def pod(job: dict[str, Any], defaults: str = DEFAULTS) -> dict[str, Any]:
 
 
 def test_what_a_job_leaves_out_is_filled_in() -> None:
-    """Labels, annotations, pull secrets and the service account; the operator's own labels stay."""
+    """Labels, annotations, pull secrets, service account and RuntimeClass; the operator's own labels stay."""
     made = pod(manifest())
 
     assert (
@@ -35,17 +36,20 @@ def test_what_a_job_leaves_out_is_filled_in() -> None:
     assert made["metadata"]["annotations"]["note"] == "default"
     assert made["spec"]["imagePullSecrets"] == [{"name": "registry"}]
     assert made["spec"]["serviceAccountName"] == "trainer"
+    assert made["spec"]["runtimeClassName"] == "gvisor"
 
 
 def test_the_job_s_own_words_win() -> None:
     """Key by key; its pull secrets come beside the default ones."""
-    job = asking(manifest(), imagePullSecrets=[{"name": "own"}, {"name": "registry"}], serviceAccountName="mine")
+    own: dict[str, Any] = {"imagePullSecrets": [{"name": "own"}, {"name": "registry"}], "serviceAccountName": "mine"}
+    job = asking(manifest(), runtimeClassName="kata", **own)
     job["spec"]["pod"]["template"]["metadata"] = {"labels": {"team": "ours"}}
     made = pod(job)
 
     assert made["metadata"]["labels"].items() >= {"team": "ours", "cost-centre": "7"}.items()
     assert made["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "registry"}]
     assert made["spec"]["serviceAccountName"] == "mine"
+    assert made["spec"]["runtimeClassName"] == "kata"
 
 
 def test_where_pods_run_and_with_what_variables() -> None:

@@ -36,6 +36,7 @@ def test_progress_is_the_run_s_word() -> None:
         "step": 10,
         "of": 100,
         "loss": "2.5000",
+        "heldOutLoss": "2.7500",
         "tokensPerSecond": "1000",
         "mfu": "25.0%",
         "eta": "3m0s",
@@ -119,11 +120,11 @@ def test_what_a_newer_release_has_said_is_kept() -> None:
 
 def test_the_end_is_the_last_record_s() -> None:
     """Step, loss, checkpoint, digest, goodput and restarts outlive the pods' agents."""
-    ended = pod(phase="Succeeded", record=record(0, restarts={"hang": 2}))
+    ended = pod(phase="Succeeded", record=record(0, restarts={"hang": 2}, held_out_loss="2.5"))
 
     status = _compose(seen(begun(Phase.COMPLETE, completed_at=NOW), ended))
 
-    assert status["progress"] == {"step": 100, "of": 100, "loss": "1.2345"}
+    assert status["progress"] == {"step": 100, "of": 100, "loss": "1.2345", "heldOutLoss": "2.5000"}
     assert status["checkpoint"] == {"step": 100}
     assert status["digest"] == "d" * 16
     assert status["restarts"] == {"hang": 2}

@@ -74,7 +74,13 @@ def _lines(name: str, status: JobStatus) -> Iterator[tuple[str, str]]:
     progress = status.progress
     if progress and progress.step is not None:
         yield "step", _step(status)
-        for label, text in (("loss", progress.loss), ("tokens/s", progress.tokens_per_second), ("MFU", progress.mfu)):
+        figures = {
+            "loss": progress.loss,
+            "held-out loss": progress.held_out_loss,
+            "tokens/s": progress.tokens_per_second,
+            "MFU": progress.mfu,
+        }
+        for label, text in figures.items():
             if text:
                 yield label, escape(text)
         if progress.eta:

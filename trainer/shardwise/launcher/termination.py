@@ -1,6 +1,7 @@
 """The termination record of an agent in a pod, made from the files of the run directory."""
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,16 @@ def termination_record(directory: Path, host: int, code: int | None, message: st
     """Return the record of an agent that ended with the run's exit code, or alone: without a code, for `message`."""
     record, summary = LeaderRecord.read(directory), read_summary(directory)
     result = record.result if record and code is not None else None
-    step, saved = _end_of(directory / METRICS)
+    end = _end_of(directory / METRICS)
     return TerminationRecord(
         code=code,
         host=host,
         attempt=record.attempt if record else None,
-        step=step.get("step", 0),
+        step=end.step.get("step", 0),
         steps=summary.get("of", 0),
-        loss=None if step.get("loss") is None else str(step["loss"]),
-        checkpoint_step=saved,
+        loss=_text(end.step.get("loss")),
+        held_out_loss=_text(end.evaluated.get("heldOutLoss")),
+        checkpoint_step=end.saved.get("step"),
         digest=summary.get("digest"),
         restarts=record.restarts if record else {},
         goodput={name: round(seconds, 3) for name, seconds in record.goodput.items()} if record else {},
@@ -45,16 +47,25 @@ def refused(host: int, error: ShardwiseError) -> TerminationRecord:
     return TerminationRecord(code=code, host=host, cause=cause, message=str(error))
 
 
-def _end_of(metrics: Path) -> tuple[dict[str, Any], int | None]:
-    """Return the last completed step's record, and the last step that was saved."""
-    last: dict[str, Any] = {}
-    saved: int | None = None
+def _text(number: float | None) -> str | None:
+    return None if number is None else str(number)
+
+
+@dataclass
+class _End:
+    """The last records of the metrics: of a completed step, of a save and of an evaluation; empty if there is none."""
+
+    step: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Any] = field(default_factory=dict)
+    evaluated: dict[str, Any] = field(default_factory=dict)
+
+
+def _end_of(metrics: Path) -> _End:
+    end = _End()
     offset = max(0, size_of(metrics) - _METRICS_BYTES)
     for line in GrowingFile(metrics, offset).lines()[1 if offset else 0 :]:  # the first may be the end of one
         record = json.loads(line)
-        event = record.get("event")
-        if event is None:
-            last = record
-        elif event == "saved":
-            saved = record["step"]
-    return last, saved
+        name = record.get("event", "step")
+        if name in vars(end):
+            setattr(end, name, record)
+    return end

@@ -49,6 +49,7 @@ class JobProgress(StrictModel):
     step: _Step | None = Field(None, description="The last completed step.")
     of: _Step | None = Field(None, description="The steps of the whole run.")
     loss: _Figure | None = Field(None, description="The loss of the last step.")
+    held_out_loss: _Figure | None = Field(None, description="The loss of the last evaluation on held-out documents.")
     tokens_per_second: _Figure | None = Field(None, description="Tokens per second of the whole job.")
     mfu: _Figure | None = Field(None, description="The share of the devices' peak in use.")
     eta: _Figure | None = Field(None, description="Time to the last step at this pace.")

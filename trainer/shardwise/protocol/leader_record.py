@@ -58,7 +58,7 @@ class MetricsRead(Message):
 
     `committed` is the newest step that was saved, `last` the record of the last step, `lost_seconds` the time of steps
     that a later attempt repeated; `steps_time` that of the others, in one sum up to the checkpoint and one since. `of`
-    is how many steps a program says it has.
+    is how many steps a program says it has, `held_out_loss` that of the last evaluation.
     """
 
     offset: int
@@ -68,6 +68,7 @@ class MetricsRead(Message):
     lost_seconds: float
     steps_time: tuple[StepsTime, ...]
     of: int | None
+    held_out_loss: float | None = None
 
 
 class LeaderRecord(Message):

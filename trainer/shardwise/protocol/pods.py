@@ -88,6 +88,7 @@ class TerminationRecord(Message):
     step: Count = 0
     steps: Count = 0
     loss: _Number | None = None
+    held_out_loss: _Number | None = None
     checkpoint_step: Count | None = None
     digest: Annotated[str, Field(max_length=128)] | None = None
     restarts: Annotated[dict[ShortText, Count], Field(max_length=16)] = Field(default_factory=dict)

@@ -39,11 +39,15 @@ class RunPhase(StrEnum):
 
 
 class RunProgress(Message):
-    """The last step's figures: `step` is the last completed one of `of`, `mfu` a share of the devices' peak."""
+    """The last step's figures: `step` is the last completed one of `of`, `mfu` a share of the devices' peak.
+
+    `held_out_loss` is that of the last evaluation.
+    """
 
     step: Count | None = None
     of: Count | None = None
     loss: _Figure = None
+    held_out_loss: _Figure = None
     grad_norm: _Figure = None
     tokens_per_second: _Figure = None
     mfu: _Figure = None

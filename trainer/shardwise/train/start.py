@@ -25,7 +25,7 @@ from shardwise.protocol.errors import DataError
 from shardwise.protocol.evaluated import HELD_OUT
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.text import any_of
-from shardwise.train.checkpoint import Manifest, import_lister, set_aside
+from shardwise.train.checkpoint import Manifest, prepare_bucket, set_aside
 from shardwise.train.config import GptConfig
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.evaluation_sets import Evaluated, open_sets
@@ -120,8 +120,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
     program = build(job, devices_of(job))
     root = checkpoint_root(training.checkpoint.path, run.path)
     pool = ThreadPoolExecutor(2, thread_name_prefix="compile")
-    if peers.writes:
-        pool.submit(import_lister, root)
+    pool.submit(prepare_bucket, root, lists=peers.writes)
     try:
         with phases.entered(Phase.COMPILE):
             kept = Executables(job, program.config, peers.rank)

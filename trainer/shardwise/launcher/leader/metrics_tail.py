@@ -29,6 +29,7 @@ class MetricsTail:
     seconds that took; `failed_saves` is about the saves that failed since. `attempt` is the last one that began its
     steps, -1 before, and `stepped` whether it has completed one. `lost_seconds` is the time of steps that a later
     attempt repeated. `recent_seconds` are those of the last steps. `of` is how many steps a program says it has.
+    `held_out_loss` is that of the last evaluation, None before one and if it is not a number.
     `known` is what all lines up to the last one that told of a checkpoint have said; None before the first.
     """
 
@@ -47,6 +48,7 @@ class MetricsTail:
         self.stepped = False
         self.lost_seconds = known.lost_seconds if known else 0.0
         self.of = known.of if known else None
+        self.held_out_loss = known.held_out_loss if known else None
 
     def read(self) -> bool:
         """Take in lines that were appended since the last call; return whether more of them are to be read."""
@@ -85,6 +87,8 @@ class MetricsTail:
             self.checkpoint = CheckpointStatus(
                 step=record["step"], saved_at=record.get("savedAt"), seconds=record["durableSeconds"]
             )
+        elif event == "evaluated":
+            self.held_out_loss = record.get("heldOutLoss")
         elif event == "saveFailed":
             self.failed_saves = FailedSaves(in_a_row=record["inARow"], reason=record["reason"])
 
@@ -102,4 +106,5 @@ class MetricsTail:
             lost_seconds=self.lost_seconds,
             steps_time=self._times.in_short,
             of=self.of,
+            held_out_loss=self.held_out_loss,
         )

@@ -37,7 +37,9 @@ class RunMetrics(Collector):
             ("mfu", "mfu_ratio", progress.mfu),
             ("gradNorm", "grad_norm", progress.grad_norm),
         ):
-            yield _gauge(name, f"{key} of the last step.", [(job, value if isinstance(value, float) else None)])
+            yield _gauge(name, f"{key} of the last step.", [(job, _number(value))])
+        held_out = [(job, _number(progress.held_out_loss))]
+        yield _gauge("held_out_loss", "The loss of the last evaluation on held-out documents.", held_out)
         age = status.checkpoint.age_seconds if status.checkpoint else None
         yield _gauge("checkpoint_age_seconds", "The time since the newest checkpoint was complete.", [(job, age)])
         failed = status.failed_saves.in_a_row if status.failed_saves else 0
@@ -53,6 +55,10 @@ class RunMetrics(Collector):
         yield _gauge("host_step_seconds", "The last step's seconds.", step_seconds)
         own_seconds = [(labels, host.own_seconds) for labels, host in hosts]
         yield _gauge("host_own_seconds", "A fixed piece of work on the host's own devices, in seconds.", own_seconds)
+
+
+def _number(value: float | str | None) -> float | None:
+    return value if isinstance(value, float) else None
 
 
 def _gauge(name: str, description: str, samples: Sequence[tuple[dict[str, str], float | None]]) -> Metric:

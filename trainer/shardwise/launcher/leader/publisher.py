@@ -151,7 +151,9 @@ class StatusPublisher:
             joined=_joined(reports.values(), is_program=state.job.spec.program is not None),
             hosts=tuple(HostStatus.of(reports[host]) for host in sorted(reports)),
             slowest_host=self._slow.host if self._slow else None,
-            progress=RunProgress.model_validate({**metrics.last, "of": of, "eta_seconds": eta}),
+            progress=RunProgress.model_validate(
+                {**metrics.last, "held_out_loss": metrics.held_out_loss, "of": of, "eta_seconds": eta}
+            ),
             checkpoint=_with_age(metrics.checkpoint, time.time()),
             failed_saves=metrics.failed_saves,
             goodput=state.goodput,

@@ -14,7 +14,7 @@ from shardwise.train.checkpoint.manifest import NO_HISTORY, ArrayEntry, History,
 from shardwise.train.checkpoint.reader import Restored, load_numpy, read_manifest, restore, steps
 from shardwise.train.checkpoint.retention import set_aside
 from shardwise.train.checkpoint.save import SaveTicket
-from shardwise.train.checkpoint.store import import_lister
+from shardwise.train.checkpoint.store import prepare_bucket
 from shardwise.train.checkpoint.writer import CheckpointWriter
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "Manifest",
     "Restored",
     "SaveTicket",
-    "import_lister",
     "load_numpy",
+    "prepare_bucket",
     "read_manifest",
     "restore",
     "set_aside",

@@ -7,12 +7,13 @@ breaks: the caller asks again through TensorStore, which knows what to do about 
 """
 
 import http.client
+import os
 import ssl
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
@@ -23,7 +24,12 @@ _SIGNED_SECONDS = 3600
 _SILENT_SECONDS = 60.0
 _PIECE_BYTES = 256 << 10
 """What is read of an object at once: it is still in the core's cache when its checksum is made."""
+_MAKING = threading.Lock()
+"""Whoever comes while the client is made waits for it, instead of making another."""
 _PLAIN = frozenset({http.client.OK, http.client.PARTIAL_CONTENT})
+
+Sign = Callable[[str, dict[str, str], int], str]
+"""(operation, its parameters, for how many seconds) -> a signed address."""
 
 
 class Objects:
@@ -34,7 +40,7 @@ class Objects:
         import botocore.exceptions  # noqa: PLC0415  half a second, which a run without a bucket need not wait for
 
         self._bucket = bucket
-        self._sign = _signer()
+        self._sign = signer()
         self._not_plain = (OSError, http.client.HTTPException, botocore.exceptions.BotoCoreError)
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
@@ -98,13 +104,27 @@ class Objects:
         return ssl.create_default_context()
 
 
-def _signer() -> Callable[[str, dict[str, str], int], str]:
-    """Return botocore's signing of addresses: it finds the endpoint and the credentials, and renews them."""
+def aws_settings() -> tuple[tuple[str, str], ...]:
+    """Return the variables by which a bucket's endpoint and credentials are found: other ones are other clients."""
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+
+
+def signer() -> Sign:
+    """Return botocore's signing of addresses, which finds the endpoint and the credentials, and renews them.
+
+    The first call takes up to half a second, which a thread can spend beside other work.
+    """
+    with _MAKING:
+        return _signer(aws_settings())
+
+
+@lru_cache(maxsize=1)
+def _signer(_settings: tuple[tuple[str, str], ...]) -> Sign:
     import botocore.session  # noqa: PLC0415  as above
     from botocore.config import Config  # noqa: PLC0415  as above
 
     client: Any = botocore.session.get_session().create_client("s3", config=Config(signature_version="s3v4"))
-    sign: Callable[[str, dict[str, str], int], str] = client.generate_presigned_url
+    sign: Sign = client.generate_presigned_url
     return sign
 
 

@@ -7,8 +7,10 @@ mean is the manifest's business.
 """
 
 import shutil
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,14 +23,36 @@ from shardwise.protocol.contract import COMMITTED, checkpoint_name, checkpoint_s
 from shardwise.protocol.files import sync_directory
 from shardwise.protocol.storage import may_pass
 from shardwise.train.checkpoint.manifest import SET_ASIDE
-from shardwise.train.checkpoint.objects import Objects
+from shardwise.train.checkpoint.objects import Objects, aws_settings, signer
+
+_MAKING = threading.Lock()
+"""Whoever comes while the client is made waits for it, instead of making another."""
 
 
-def import_lister(root: str) -> None:
-    """Import what lists the bucket of a root. That takes a second, so a thread can do it beside other work."""
+def prepare_bucket(root: str, *, lists: bool = True) -> None:
+    """Make what signs addresses in the bucket of a root, and what `lists` it.
+
+    That takes up to a second, so a thread can do it beside other work.
+    """
     scheme = urlsplit(root).scheme
-    if scheme in BUCKET_DRIVERS:
-        fsspec.get_filesystem_class(scheme)
+    if lists and scheme in BUCKET_DRIVERS:
+        _lister(root)
+    if scheme == "s3":
+        signer()
+
+
+def _lister(root: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a root, with its connections, and the root's path there."""
+    with _MAKING:
+        return _make_lister(root, aws_settings())
+
+
+@lru_cache(maxsize=4)
+def _make_lister(root: str, _settings: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
+    filesystem, path = fsspec.core.url_to_fs(root)
+    if "s3" in filesystem.protocol:
+        filesystem.connect()
+    return filesystem, path
 
 
 class Store:
@@ -113,7 +137,7 @@ class Store:
 
     def _list_bucket(self) -> list[str]:
         try:
-            filesystem, path = fsspec.core.url_to_fs(self.root)
+            filesystem, path = _lister(self.root)
             entries = filesystem.ls(path, detail=True, refresh=True)
         except FileNotFoundError:  # also of a bucket that does not exist
             return [key.decode().split("/")[0] for key in self.folder().list().result()]
