@@ -31,14 +31,17 @@ _VARIABLES = ("KIND", "HYPOTHESIS_PROFILE", "JAX_PLATFORMS", "XLA_FLAGS")
 _PODS = "cluster|kubernetes|operator|images|charts|helm"
 """Who names one of these may run pods, in which everything runs."""
 SHARED = ""
+"""What is an input of every test."""
 PARTS = {
     "docs/": r"\bdocs\b|\.md\b",
+    "README.md": rf"\bdocs\b|\.md\b|{_PODS}",  # the images have it
     "benchmarks/": r"\bbenchmarks\b",
     "examples/": rf"examples|\btour\b|{_PODS}",
     "operator/": _PODS,
     "charts/": _PODS,
     "images/": _PODS,
     "Makefile": r"\bmake\b|makefile",
+    "tests/passed.py": r"\bpassed\.py\b",  # decides what runs, not how it ends
     "tests/cluster/": rf"api_server|{_PODS}",
     "tests/page/": r"\bpage\b|\bbrowser\b",
     "trainer/shardwise/cli/": rf"\bcli\b|{_PODS}",
@@ -156,11 +159,10 @@ def _is_test(path: str) -> bool:
 
 def _part(path: str) -> str:
     """Return the part of the tree that a file is in, `SHARED` if all tests may read it."""
-    if "/" not in path and path.endswith(".md"):
-        return "docs/"
     if path.startswith("tests/") and path.count("/") > 1:
         return path[: path.index("/", len("tests/")) + 1]
-    return next((part for part in PARTS if path.startswith(part)), SHARED)
+    part = next((part for part in PARTS if path.startswith(part)), SHARED)
+    return "docs/" if part == SHARED and "/" not in path and path.endswith(".md") else part
 
 
 def _names(part: str) -> str:

@@ -15,6 +15,7 @@ TREE = {
     "Makefile": "1",
     "docs/page.md": "1",
     "README.md": "1",
+    "CHANGELOG.md": "1",
     "benchmarks/one.py": "1",
     "tests/conftest.py": 'FIXTURES = "cluster"',
     "tests/helper.py": "A = 1",
@@ -61,7 +62,8 @@ def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
         ("tests/part/test_one.py", {ONE, WHOLE}),
         ("tests/part/test_two.py", {ONE, TWO, WHOLE}),
         ("docs/page.md", {PAGES, WHOLE}),
-        ("README.md", {PAGES, WHOLE}),
+        ("CHANGELOG.md", {PAGES, WHOLE}),
+        ("README.md", {PAGES, PODS, WHOLE}),
         ("benchmarks/one.py", {WHOLE}),
     ],
 )
