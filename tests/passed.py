@@ -30,6 +30,8 @@ REASON = "passed before, with the same content of all that it depends on (`make 
 _VARIABLES = ("KIND", "HYPOTHESIS_PROFILE", "JAX_PLATFORMS", "XLA_FLAGS")
 _PODS = "cluster|kubernetes|operator|images|charts|helm"
 """Who names one of these may run pods, in which everything runs."""
+_WHOLE = rf"\bcli\b|\btour\b|{_PODS}"
+"""Who names one of these starts the command line, in which every package runs; a tour may start it."""
 SHARED = ""
 """What is an input of every test."""
 PARTS = {
@@ -43,13 +45,14 @@ PARTS = {
     "Makefile": r"\bmake\b|makefile",
     "tests/passed.py": r"\bpassed\.py\b",  # decides what runs, not how it ends
     "tests/cluster/": rf"api_server|{_PODS}",
+    "tests/job/": r"\bjob\b",
     "tests/page/": r"\bpage\b|\bbrowser\b",
-    "trainer/shardwise/cli/": rf"\bcli\b|{_PODS}",
-    "trainer/shardwise/client/": rf"\bcli\b|\bclient\b|{_PODS}",
-    "trainer/shardwise/launcher/": rf"\bcli\b|launcher|{_PODS}",
-    "trainer/shardwise/page/": rf"\bcli\b|launcher|\bpage\b|{_PODS}",
-    "trainer/shardwise/plan/": rf"\bcli\b|\bplan\b|{_PODS}",
-    "trainer/shardwise/program/": rf"\bcli\b|launcher|\bprogram\b|{_PODS}",
+    "trainer/shardwise/cli/": _WHOLE,
+    "trainer/shardwise/client/": rf"\bclient\b|{_WHOLE}",
+    "trainer/shardwise/launcher/": rf"launcher|{_WHOLE}",
+    "trainer/shardwise/page/": rf"launcher|\bpage\b|{_WHOLE}",
+    "trainer/shardwise/plan/": rf"\bplan\b|{_WHOLE}",
+    "trainer/shardwise/program/": rf"launcher|\bprogram\b|{_WHOLE}",
 }
 """Parts of the tree by how their paths begin, and what names one; of the packages, also what imports or starts it."""
 _IMPORTED = re.compile(r"^\s*(?:from|import) (tests(?:\.\w+)*)(?: import \(?([\w, \n]+))?", re.MULTILINE)
