@@ -30,15 +30,15 @@ REASON = "passed before, with the same content of all that it depends on (`make 
 _VARIABLES = ("KIND", "HYPOTHESIS_PROFILE", "JAX_PLATFORMS", "XLA_FLAGS")
 _PODS = "cluster|kubernetes|operator|images|charts|helm"
 """Who names one of these may run pods, in which everything runs."""
-_WHOLE = rf"\bcli\b|\btour\b|{_PODS}"
+_WHOLE = rf"\bcli\b|\btour\b|\bbin\b.*shardwise|{_PODS}"
 """Who names one of these starts the command line, in which every package runs; a tour may start it."""
 SHARED = ""
 """What is an input of every test."""
 PARTS = {
     "docs/": r"\bdocs\b|\.md\b",
-    "README.md": rf"\bdocs\b|\.md\b|{_PODS}",  # the images have it
+    "README.md": rf"\bdocs\b|\.md\b|examples|{_PODS}",  # the text that examples read; the images have it
     "benchmarks/": r"\bbenchmarks\b",
-    "examples/": rf"examples|\btour\b|{_PODS}",
+    "examples/": r"examples|\btour\b",
     "operator/": _PODS,
     "charts/": _PODS,
     "images/": _PODS,
@@ -55,7 +55,9 @@ PARTS = {
     "trainer/shardwise/program/": rf"launcher|\bprogram\b|{_WHOLE}",
 }
 """Parts of the tree by how their paths begin, and what names one; of the packages, also what imports or starts it."""
-_IMPORTED = re.compile(r"^\s*(?:from|import) (tests(?:\.\w+)*)(?: import \(?([\w, \n]+))?", re.MULTILINE)
+_IMPORTED = re.compile(r"^\s*(?:from|import) (tests(?:\.\w+)*)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
+_BESIDE = re.compile(r"\b\w+\.py\b")
+"""A script beside a file, which it starts."""
 
 
 class Keys:
@@ -94,7 +96,7 @@ class Keys:
         return [part for part in sorted(self._parts) if re.search(_names(part), text, re.IGNORECASE)]
 
     def _reached(self, path: str) -> Iterator[str]:
-        """Yield a file of tests, the `conftest.py` that it has, and what they import of tests/, each once."""
+        """Yield a file of tests, its `conftest.py`s, and what they import of tests/ or name beside them, each once."""
         above = [f"{folder}/conftest.py" for folder in Path(path).parents]
         ahead, seen = [path, *above], set()
         while ahead:
@@ -106,6 +108,7 @@ class Keys:
                 place = module.replace(".", "/")
                 within = [f"{place}/{name}" for name in re.findall(r"\w+", names)]
                 ahead += [f"{each}.py" for each in (place, *within)]
+            ahead += [f"{Path(here).parent}/{script}" for script in _BESIDE.findall(self._texts[here])]
 
 
 class Passed:

@@ -24,7 +24,9 @@ TREE = {
     "tests/part/golden/x.txt": "1",
     "tests/apart/golden/x.txt": "1",
     "tests/apart/using.py": "from tests.part.running import B",
-    "tests/apart/test_using.py": "from tests.apart.using import B",
+    "tests/apart/test_using.py": "from tests.helper import A\nfrom tests.apart.using import B",
+    "tests/apart/script.py": "from shardwise.launcher import local",
+    "tests/apart/test_starting.py": 'SCRIPT = Path(__file__).with_name("script.py")',
     "tests/apart/test_alone.py": 'TEXT = "part"',
     "tests/part/test_one.py": "from tests import (\n    helper,\n)\nfrom tests.part.test_two import C",
     "tests/part/test_two.py": "C = 1",
@@ -36,8 +38,8 @@ TREE = {
     "tests/golden/x.txt": "1",
 }
 ONE, TWO, PAGES, HOSTS, PODS = (f"part/test_{name}" for name in ("one", "two", "pages", "hosts", "pods"))
-USING, ALONE, WHOLE = "apart/test_using", "apart/test_alone", "test_tree"
-ALL = {ONE, TWO, PAGES, HOSTS, PODS, USING, ALONE, WHOLE}
+USING, STARTING, ALONE, WHOLE = "apart/test_using", "apart/test_starting", "apart/test_alone", "test_tree"
+ALL = {ONE, TWO, PAGES, HOSTS, PODS, USING, STARTING, ALONE, WHOLE}
 
 
 def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
@@ -50,15 +52,15 @@ def keys(tree: dict[str, str], surroundings: str = "3.11") -> dict[str, str]:
     ("changed", "run"),
     [
         ("trainer/shardwise/train/one.py", ALL),
-        ("trainer/shardwise/launcher/one.py", {HOSTS, PODS, WHOLE}),
+        ("trainer/shardwise/launcher/one.py", {HOSTS, STARTING, PODS, WHOLE}),
         ("operator/one.py", {PODS, WHOLE}),
         ("Makefile", {WHOLE}),
         ("tests/helper.py", ALL),
         ("tests/conftest.py", ALL),
         ("tests/golden/x.txt", {WHOLE}),
-        ("tests/part/running.py", ALL - {ALONE}),
-        ("tests/part/golden/x.txt", ALL - {ALONE}),
-        ("tests/apart/golden/x.txt", {USING, ALONE, WHOLE}),
+        ("tests/part/running.py", ALL - {STARTING, ALONE}),
+        ("tests/part/golden/x.txt", ALL - {STARTING, ALONE}),
+        ("tests/apart/golden/x.txt", {USING, STARTING, ALONE, WHOLE}),
         ("tests/part/test_one.py", {ONE, WHOLE}),
         ("tests/part/test_two.py", {ONE, TWO, WHOLE}),
         ("docs/page.md", {PAGES, WHOLE}),
