@@ -6,6 +6,7 @@ Called by `in_cluster.py`. Each says when it is put, and returns when it is over
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.faults.pods import WITHIN_SECONDS, Hurt
 from tests.cluster import nodes, processes
@@ -131,12 +132,17 @@ def node_killed(hurt: Hurt) -> None:
 
 
 def drained(hurt: Hurt) -> None:
-    """Drain the node of host 1, of this job's pods."""
-    node = hurt.node(1)
-    hurt.now()
+    """Drain the node of host 1, of this job's pods; trainers that stand still go on once its pod has to end."""
+    node, old = hurt.node(1), hurt.pod(1)
     selector = f"--pod-selector=shardwise.dev/job={hurt.job.name}"
-    hurt.client.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", selector, "--timeout=120s")
+    words = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", selector, "--timeout=120s")
     try:
+        with ThreadPoolExecutor(1) as threads:
+            hurt.now()
+            drain = threads.submit(hurt.client.kubectl, *words)
+            hurt.job.until("the eviction", lambda: old not in hurt.job.pods, WITHIN_SECONDS)
+            hurt.let_go()
+            drain.result()
         hurt.until_next_step()
     finally:
         hurt.client.kubectl("uncordon", node)

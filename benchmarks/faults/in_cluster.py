@@ -46,13 +46,20 @@ class Fault:
 _FIRST = "the first process of the container, which ends with it"
 _NOTHING = "the run goes on, and so there is nothing to be noticed"
 _UNKNOWN = {"unknown": 1}
+_ALL = (START, STEP, SAVE)
 FAULTS: tuple[Fault, ...] = (
-    Fault(name="trainer killed", put=harms.trainer, charged=[{"failure": 1}], phases=(START, STEP, SAVE)),
-    Fault(name="agent killed", put=harms.container(1), charged=[_UNKNOWN], phases=(START, STEP, SAVE), note=_FIRST),
-    Fault(name="agent of host 0 killed", put=harms.container(0), charged=[_UNKNOWN], phases=(START, STEP), note=_FIRST),
-    Fault(name="pod deleted", put=harms.deleted(1), charged=[_UNKNOWN], phases=(START, STEP, SAVE)),
-    Fault(name="pod of host 0 deleted", put=harms.deleted(0), charged=[_UNKNOWN]),
-    Fault(name="pod evicted", put=harms.evicted, charged=[{"eviction": 1}], note="through the eviction API"),
+    Fault(name="trainer killed", put=harms.trainer, charged=[{"failure": 1}], phases=_ALL),
+    Fault(name="agent killed", put=harms.container(1), charged=[_UNKNOWN], phases=_ALL, note=_FIRST),
+    Fault(name="agent of host 0 killed", put=harms.container(0), charged=[_UNKNOWN], phases=_ALL, note=_FIRST),
+    Fault(name="pod deleted", put=harms.deleted(1), charged=[_UNKNOWN], phases=_ALL),
+    Fault(name="pod of host 0 deleted", put=harms.deleted(0), charged=[_UNKNOWN], phases=_ALL),
+    Fault(
+        name="pod evicted",
+        put=harms.evicted,
+        charged=[{"eviction": 1}],
+        phases=_ALL,
+        note="through the eviction API",
+    ),
     Fault(
         name="out of memory",
         put=harms.out_of_memory,
@@ -85,7 +92,7 @@ FAULTS: tuple[Fault, ...] = (
         at_once=True,
     ),
     Fault(name="node tainted", put=harms.tainted, charged=[{"nodeLost": 1}, {"maintenance": 1}], note="NoExecute"),
-    Fault(name="node drained", put=harms.drained, charged=[{"eviction": 1}, {"maintenance": 1}]),
+    Fault(name="node drained", put=harms.drained, charged=[{"eviction": 1}, {"maintenance": 1}], phases=(STEP, SAVE)),
     Fault(
         name="node killed",
         put=harms.node_killed,

@@ -43,8 +43,8 @@ class Release:
         self._run("rollback", "shardwise")
 
     def uninstall(self) -> None:
-        """Remove it."""
-        self._run("uninstall", "shardwise")
+        """Remove it, the pods of its Deployment too: a Deployment is gone before them otherwise."""
+        self._run("uninstall", "shardwise", "--cascade=foreground")
 
     def _run(self, *words: str) -> None:
         run(*self._command(*words, "--wait", "--timeout=5m"))
