@@ -112,8 +112,7 @@ class Poller:
                 self._asked[key] = _Asked(target)
             if key not in self._rhythm:
                 self._rhythm.add(key)
-                heapq.heappush(self._due, (time.monotonic(), key))
-                self._lock.notify()
+                self._push(time.monotonic(), key)
 
     def forget(self, key: Key) -> None:
         """Stop polling it."""
@@ -160,6 +159,12 @@ class Poller:
             pool = self._silent_pool if asked and asked.error else self._pool
             pool.submit(self._poll, key)
 
+    def _push(self, due_at: float, key: Key) -> None:
+        """Let a job be polled at `due_at`; the thread that hands out is woken only if that is the next of all."""
+        heapq.heappush(self._due, (due_at, key))
+        if self._due[0] == (due_at, key):
+            self._lock.notify()
+
     def _poll(self, key: Key) -> None:
         with self._lock:
             asked = self._asked.get(key)
@@ -179,8 +184,7 @@ class Poller:
             new = self._take(asked, status, error)
             # Jobs that began together are not polled together for ever.
             pause_seconds = self._period_seconds() * random.uniform(*_SPREAD)  # noqa: S311  spreads load, guards nothing
-            heapq.heappush(self._due, (time.monotonic() + pause_seconds, key))
-            self._lock.notify()
+            self._push(time.monotonic() + pause_seconds, key)
         if new:
             self._changed(key)
 
