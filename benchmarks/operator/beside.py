@@ -2,7 +2,7 @@
 
 Called by `__main__.py`. All pods have the spec that the operator gives those of a job, so that they weigh the same.
 What the control plane does with nothing there is measured before each turn, and taken off: leases come by the second,
-not by the job.
+not by the job. So that little is taken off, a node has the pods of ten jobs.
 """
 
 import random
@@ -24,6 +24,8 @@ from shardwise_operator.observe.snapshot import take_snapshot
 from shardwise_operator.render.pods import Place, pod_manifest
 
 CALM_SECONDS = 10.0
+JOBS_A_NODE = 10
+_CALM_SHARE = 0.95
 PODS, JOBS, JOBSETS, OURS = "pods alone", "Indexed Jobs", f"JobSets ({jobset.VERSION})", "Shardwise"
 _PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _JOBS_PATH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
@@ -78,9 +80,7 @@ def _turn(made: Stage, pids: dict[str, int], operator: int | None, way: Way, pod
     """From the first object to the last running pod; then all of it goes again."""
     own = {"operator": operator} if operator else {}
     pids = {name: pid for name, pid in pids.items() if name != "operator"} | own
-    calm = costs.read(pids)
-    time.sleep(CALM_SECONDS)
-    idle = _cpu(costs.read(pids) - calm, CALM_SECONDS, {})
+    idle = _calm(pids)
     running = crowd.Arrivals.of_pods()
     before, began = costs.read(pids), time.monotonic()
     crowd.post(way.path, way.bodies)
@@ -92,7 +92,27 @@ def _turn(made: Stage, pids: dict[str, int], operator: int | None, way: Way, pod
     wait("all pods to be gone", lambda: _none(made, _PODS_PATH), 600)
     by_operator = spent.pop("operator", 0.0)
     cluster = sum(spent.values())
-    return {"seconds": seconds, "core_seconds": cluster, "operator_core_seconds": by_operator, "peak_mib": peak}
+    return {
+        "seconds": seconds,
+        "idle_cores": sum(idle.values()),
+        "core_seconds": cluster,
+        "operator_core_seconds": by_operator,
+        "peak_mib": peak,
+    }
+
+
+def _calm(pids: dict[str, int]) -> dict[str, float]:
+    """Cores by process with nothing there, once they fall no more: what was deleted is cleared away for a while."""
+    cores = _cores(pids)
+    while sum((later := _cores(pids)).values()) < _CALM_SHARE * sum(cores.values()):
+        cores = later
+    return cores
+
+
+def _cores(pids: dict[str, int]) -> dict[str, float]:
+    before = costs.read(pids)
+    time.sleep(CALM_SECONDS)
+    return {name: used / CALM_SECONDS for name, used in (costs.read(pids) - before).cpu_seconds.items()}
 
 
 def _delete_all(made: Stage, path: str) -> None:
@@ -106,9 +126,7 @@ def _none(made: Stage, path: str) -> bool:
 
 
 def _cpu(spent: costs.Reading, seconds: float, idle: Mapping[str, float]) -> dict[str, float]:
-    """Core-seconds by process above what it takes in that time with nothing there; of an empty `idle`, cores."""
-    if not idle:
-        return {name: used / seconds for name, used in spent.cpu_seconds.items()}
+    """Core-seconds by process above what it takes in that time with nothing there."""
     return {name: used - idle[name] * seconds for name, used in spent.cpu_seconds.items()}
 
 

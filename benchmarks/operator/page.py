@@ -15,10 +15,11 @@ the load below says how much that was here.
 """
 _BESIDE = """
 `make bench-operator ARGS="--beside 3"` measures it, in turns in shuffled order on one cluster. All pods have the spec
-of ours. What each process takes with nothing there is measured before each turn and taken off. Times: core-seconds of
-control plane and operator over those of the pods alone in the same round. JobSet's operator is compiled from its
-module and asked about each JobSet and each pod by webhook, as in its chart; both operators are processes beside the
-control plane. A TrainingJob's pods are as those of the others but for their names, labels and what hangs on them.
+of ours, and a node has room for those of ten jobs. What each process takes with nothing there is measured before each
+turn, once it falls no more, and taken off. Times: core-seconds of control plane and operator over those of the pods
+alone in the same round. JobSet's operator is compiled from its module and asked about each JobSet and each pod by
+webhook, as in its chart; both operators are processes beside the control plane. A TrainingJob's pods are as those of
+the others but for their names, labels and what hangs on them.
 """
 _POLLING = """
 Polling is real: the address of every KWOK pod is routed to this machine, where one listener answers `/status` as a run
@@ -65,9 +66,14 @@ def beside(results: Mapping[str, Any]) -> Table:
         rows=rows,
         notes=[
             notes.paragraph(_BESIDE),
-            f"{results['rounds']} rounds, the first of them begun as follows. {_measured(results)}",
+            f"{results['rounds']} rounds, {_idle(results)} cores taken off; the first began so: {_measured(results)}",
         ],
     )
+
+
+def _idle(results: Mapping[str, Any]) -> str:
+    idle = [figures["idle_cores"] for figures in results["ways"].values()]
+    return f"{min(each['low'] for each in idle):.2f} to {max(each['high'] for each in idle):.2f}"
 
 
 def _spread(spread: Mapping[str, float], form: str = ".1f") -> str:
