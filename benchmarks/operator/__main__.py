@@ -40,7 +40,7 @@ def bench(
     """Measure from the first `kubectl apply` until all jobs run, then while their writes keep their pace."""
     machine = describe()
     if rounds:
-        with stage(nodes=max(HOSTS, jobs // beside.JOBS_A_NODE)) as made:
+        with stage(nodes=max(HOSTS, round(jobs * beside.NODES_A_JOB))) as made:
             measured = beside.measure(made, _pids(made), jobs=jobs, hosts=HOSTS, rounds=rounds)
         table = page.beside({"machine": machine, **measured})
         Console().print(table.rich(), "")

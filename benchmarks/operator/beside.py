@@ -2,7 +2,7 @@
 
 Called by `__main__.py`. All pods have the spec that the operator gives those of a job, so that they weigh the same.
 What the control plane does with nothing there is measured before each turn, and taken off: leases come by the second,
-not by the job. So that little is taken off, a node has the pods of ten jobs.
+not by the job. So that little is taken off, the nodes are as few as hold the pods with ease.
 """
 
 import random
@@ -24,7 +24,7 @@ from shardwise_operator.observe.snapshot import take_snapshot
 from shardwise_operator.render.pods import Place, pod_manifest
 
 CALM_SECONDS = 10.0
-JOBS_A_NODE = 10
+NODES_A_JOB = 0.6
 _CALM_SHARE = 0.95
 PODS, JOBS, JOBSETS, OURS = "pods alone", "Indexed Jobs", f"JobSets ({jobset.VERSION})", "Shardwise"
 _PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -15,7 +15,7 @@ the load below says how much that was here.
 """
 _BESIDE = """
 `make bench-operator ARGS="--beside 3"` measures it, in turns in shuffled order on one cluster. All pods have the spec
-of ours, and a node has room for those of ten jobs. What each process takes with nothing there is measured before each
+of ours, on six nodes for ten jobs. What each process takes with nothing there is measured before each
 turn, once it falls no more, and taken off. Times: core-seconds of control plane and operator over those of the pods
 alone in the same round. JobSet's operator is compiled from its module and asked about each JobSet and each pod by
 webhook, as in its chart; both operators are processes beside the control plane. A TrainingJob's pods are as those of
