@@ -10,6 +10,7 @@ from shardwise.cli.app import app
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+COUNTED = ("Shardwise", "JobSets")
 SECTIONS = dict(SECTION.findall((DOCS / "migrate.md").read_text(encoding="utf-8")))
 
 
@@ -32,6 +33,21 @@ def test_speed_is_what_was_measured() -> None:
         gpt, llama = of_the_limit(who, of_llama=False), of_the_limit(who, of_llama=True)
         assert (len(gpt), len(llama)) == (4, 2)
         assert cell.startswith(f"GPT {gpt[0]} to {gpt[-1]}, Llama {llama[0]} to {llama[-1]} of it")
+
+
+def test_costs_and_faults_are_what_was_measured() -> None:
+    """What a thousand jobs cost beside the same pods alone, and how many rows the table of faults has."""
+    page = (DOCS / "comparison.md").read_text(encoding="utf-8")
+    measured = (DOCS / "performance.md").read_text(encoding="utf-8")
+    (table,) = [text for title, text in SECTION.findall(measured) if title.startswith("Operator: 1,000 jobs x 4 hosts")]
+    ours, jobset = (re.search(rf"^\| {who}.* ([\d.]+) \(\S+ - \S+\) \|$", table, re.MULTILINE) for who in COUNTED)
+    faults = (DOCS / "faults.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!fault \||---)", faults, re.MULTILINE)
+
+    assert ours
+    assert jobset
+    assert re.search(rf"^\| cost of 1,000 jobs .* \| {ours[1]} \|.*\| {jobset[1]} \|$", page, re.MULTILINE)
+    assert f"| a table of faults, measured | [{len(rows)} rows](faults.md) |" in page
 
 
 def test_each_peer_has_a_section() -> None:
