@@ -58,7 +58,9 @@ def test_trainer_killed(run: Run, rank: int) -> None:
     ]
     assert [event["fromStep"] for event in events(run, "running")] == [0, 5]
     first, second = events(run, "hosts")
-    assert {host["host"]: host["step"] for host in first["hosts"]} == {0: 7, 1: 7}
+    heard = {host["host"]: host["step"] for host in first["hosts"]}
+    assert heard == {0: heard[0], 1: 7}
+    assert heard[0] in (6, 7), "the status has the step of the leader's own host before the channel brings it"
     assert (second["attempt"], [host["host"] for host in second["hosts"]]) == (1, [0, 1])
     lines = map(json.loads, (run.directory / METRICS).read_text().splitlines())
     begun = [record["committed"] for record in lines if record.get("event") in ("started", "restored")]
