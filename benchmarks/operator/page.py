@@ -14,12 +14,12 @@ scheduler, KWOK, CoreDNS and kube-proxy. Read the core-seconds first: seconds de
 the load below says how much that was here.
 """
 _BESIDE = """
-`make bench-operator ARGS="--beside 3"` measures it, in turns in shuffled order on one cluster. All pods have the spec
-of ours, on six nodes for ten jobs. What each process takes with nothing there is measured before each
-turn, once it falls no more, and taken off. Times: core-seconds of control plane and operator over those of the pods
-alone in the same round. JobSet's operator is compiled from its module and asked about each JobSet and each pod by
-webhook, as in its chart; both operators are processes beside the control plane. A TrainingJob's pods are as those of
-the others but for their names, labels and what hangs on them.
+measures it, in turns in shuffled order on one cluster. All pods have the spec of ours, on six nodes for ten jobs. What
+each process takes with nothing there is measured before each turn, once it falls no more, and taken off. Times:
+core-seconds of control plane and operator over those of the pods alone in the same round. JobSet's operator is compiled
+from its module and asked about each JobSet and each pod by webhook, as in its chart; both operators are processes
+beside the control plane. A TrainingJob's pods are as those of the others but for their names, labels and what hangs on
+them.
 """
 _POLLING = """
 Polling is real: the address of every KWOK pod is routed to this machine, where one listener answers `/status` as a run
@@ -65,10 +65,14 @@ def beside(results: Mapping[str, Any]) -> Table:
         ],
         rows=rows,
         notes=[
-            notes.paragraph(_BESIDE),
-            f"{results['rounds']} rounds, {_idle(results)} cores taken off; the first began so: {_measured(results)}",
+            f'`make bench-operator ARGS="{_words(results)}"` {notes.paragraph(_BESIDE)}',
+            f"Rounds: {results['rounds']}. Taken off: {_idle(results)} cores. The first round: {_measured(results)}",
         ],
     )
+
+
+def _words(results: Mapping[str, Any]) -> str:
+    return f"--beside {results['rounds']} --jobs {results['jobs']}"
 
 
 def _idle(results: Mapping[str, Any]) -> str:
