@@ -1,9 +1,5 @@
-"""The command `shardwise-operator`: build the parts, and run them until SIGTERM or a lost Lease."""
+"""The command `shardwise-operator`: read its options, and run the operator until SIGTERM or a lost Lease."""
 
-import socket
-import uuid
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,37 +9,13 @@ from shardwise.job.quantity import Duration
 from shardwise.protocol.errors import JobError
 from shardwise_operator import __version__
 from shardwise_operator.config import Settings, read_key
-from shardwise_operator.controller import JobController
-from shardwise_operator.job_metrics import JobMetrics
 from shardwise_operator.logs import LogFormat, LogLevel, write_logs
-from shardwise_operator.observe.agents import Agents
-from shardwise_operator.observe.nodes import NodeWatch
-from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.pod_defaults import PodDefaults, read_pod_defaults
-from shardwise_operator.observe.poll import Poller
-from shardwise_operator.page.serve import JobsPages
-from shardwise_operator.render.names import OURS
+from shardwise_operator.operator import Operator, Reach, Serving
 from shardwise_operator.runtime.access import Certificate, TokenFile
-from shardwise_operator.runtime.cache import Cache
-from shardwise_operator.runtime.connection import Connection, connect
-from shardwise_operator.runtime.elector import Elector
-from shardwise_operator.runtime.errors import NotFoundError
-from shardwise_operator.runtime.kinds import GANGS, TRAINING_JOBS
-from shardwise_operator.runtime.manager import Manager, stop_on_signals
-from shardwise_operator.runtime.metrics import Metrics
-from shardwise_operator.runtime.pace import Limiter
-from shardwise_operator.runtime.queue import WorkQueue
-from shardwise_operator.runtime.recorder import Recorder
-from shardwise_operator.runtime.tracing import Tracing, checked_endpoint
-from shardwise_operator.runtime.transport import Api
-from shardwise_operator.runtime.web import WebServer, health_pages, metrics_pages
-from shardwise_operator.write.apply import Applier
-from shardwise_operator.write.catalog import Catalog
-from shardwise_operator.write.requests import Requests
-from shardwise_operator.write.spans import Traces
-
-_LEASE_QPS, _LEASE_SECONDS = 5.0, 5.0
-_LIST_QPS = 20.0
+from shardwise_operator.runtime.connection import connect
+from shardwise_operator.runtime.manager import stop_on_signals
+from shardwise_operator.runtime.tracing import checked_endpoint
 
 app = typer.Typer(
     name="shardwise-operator",
@@ -113,46 +85,18 @@ def run(  # noqa: PLR0913  the options of the command
         kueue_priority_boost=kueue_priority_boost,
         gang_scheduling=gang_scheduling,
     )
-    certificate = Certificate(tls) if tls else None
-    token_of_metrics = TokenFile(metrics_token) if metrics_token else None
-    token_of_page = TokenFile(page_token) if page_token else None
-    checked = _checked(tracing_endpoint)
-    connection, metrics = connect(kubeconfig), Metrics()
-    elector = _elector(connection, metrics, lease_namespace, lease_name)
-    tracing = Tracing(checked, metrics, version=__version__, instance=elector.identity) if checked else None
-    api = Api(connection, metrics, limiter=Limiter(qps, burst), may_write=elector.leads)
-    lists = Api(connection, metrics, limiter=Limiter(_LIST_QPS, int(_LIST_QPS)))
-    if gang_scheduling:
-        _check_gangs(lists, namespace)
-    cache, queue, agents = Cache(), WorkQueue(metrics), Agents()
-    poller, requests = Poller(agents, poll_seconds, queue.add), Requests(agents, queue.add)
-    manager = Manager(lists, cache, queue, elector, metrics, workers=workers, namespace=namespace)
-    controller = JobController(
-        cache,
-        api,
-        settings=settings,
-        observer=Observer(cache, api, settings),
-        applier=Applier(api, requests, settings.tokens),
-        poller=poller,
-        recorder=Recorder(api, metrics, component="shardwise"),
-        catalog=Catalog(cache, api, NodeWatch(cache, manager.watch)),
-        traces=Traces(tracing.send) if tracing else Traces(),
+    serving = Serving(
+        health_address=health_address,
+        metrics_address=metrics_address,
+        metrics_token=TokenFile(metrics_token) if metrics_token else None,
+        page_address=page_address,
+        page_token=TokenFile(page_token) if page_token else None,
+        certificate=Certificate(tls) if tls else None,
     )
-    metrics.registry.register(JobMetrics(controller.jobs, poller.latest, leads=elector.leads))
-    with ExitStack() as stack:
-        if tracing:
-            stack.enter_context(tracing)  # first, to end last: the last passes have spans too
-        stack.enter_context(WebServer(health_address, health_pages(manager, poller.stuck)))
-        pages = metrics_pages(metrics.registry, token_of_metrics)
-        stack.enter_context(WebServer(metrics_address, pages, certificate=certificate))
-        if token_of_page:
-            listed = partial(cache.synced, TRAINING_JOBS)
-            page = JobsPages(controller.jobs, listed, token=token_of_page, namespace=namespace)
-            server = WebServer(page_address, page.pages, forms=page.forms, certificate=certificate)
-            stack.enter_context(server)
-        stack.enter_context(poller)
-        stack.enter_context(requests)
-        manager.run(controller, stop)
+    endpoint = _checked(tracing_endpoint)
+    reach = Reach(connect(kubeconfig), qps=qps, burst=burst, lease_name=lease_name)
+    operator = Operator(reach, settings, namespace=namespace, workers=workers, tracing_endpoint=endpoint)
+    operator.run(serving, stop)
 
 
 def _checked(tracing_endpoint: str) -> str:
@@ -177,25 +121,6 @@ def _duration(ttl_after_finished: str) -> str | None:
         return str(Duration(ttl_after_finished)) if ttl_after_finished else None
     except ValueError as error:
         raise SystemExit(f"--ttl-after-finished (ttlAfterFinished in the chart): {error}") from error
-
-
-def _check_gangs(api: Api, namespace: str) -> None:
-    """End the process if the API server knows no gangs: jobs would wait for them for ever."""
-    try:
-        next(api.pages(GANGS, namespace, labels=OURS, metadata_alone=True))
-    except NotFoundError as error:
-        raise SystemExit(
-            f"--gang-scheduling (gangScheduling in the chart): given a cluster without {GANGS.api_version}, "
-            "expected Kubernetes 1.35 with the feature gates GenericWorkload and GangScheduling"
-        ) from error
-
-
-def _elector(connection: Connection, metrics: Metrics, namespace: str, name: str) -> Elector:
-    """Build the elector, with a rate and a time limit of its own: a busy operator must not lose its Lease."""
-    limiter = Limiter(_LEASE_QPS, int(_LEASE_QPS))
-    api = Api(connection, metrics, limiter=limiter, read_seconds=_LEASE_SECONDS)
-    identity = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-    return Elector(api, namespace=namespace, name=name, identity=identity)
 
 
 def main() -> None:

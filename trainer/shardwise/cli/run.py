@@ -4,6 +4,7 @@ The launcher does the work: hosts of `cpu-sim` are simulated here, one host of G
 process imports neither JAX nor Ray.
 """
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,8 +64,8 @@ def command(
     devices that JAX finds. A host or a process that dies is replaced, and the run goes on. SIGTERM, Ctrl-C or
     `shardwise stop` saves, then stops; the same command goes on from there.
     """
-    is_command = len(what) > 1 or hosts is not None or devices is not None
-    if is_command:
+    if len(what) > 1 or hosts is not None or devices is not None:
+        _refuse_job_file(what)
         if overrides:
             raise UsageError("run: --set changes a job file, and a command has none")
         job = job_of_command(what, hosts=hosts or 1, devices=devices or 1)
@@ -83,6 +84,23 @@ def command(
 
     refuse_elsewhere(job)
     sys.exit(run(job, directory, fork=fork, step=step, console=Console(), errors=Console(stderr=True)))
+
+
+def _refuse_job_file(command: list[str]) -> None:
+    """Refuse a command that begins with a job file: what follows it was meant to change the job."""
+    file, *words = command
+    if Path(file).suffix not in {".yaml", ".yml"} or os.access(file, os.X_OK):
+        return
+    if not words:
+        raise UsageError(
+            f"run: given --hosts or --devices with the job file {file}, which says itself how many there are; "
+            "expected a change of it, such as --set hardware.topology=2x4"
+        )
+    change = words[0] if "=" in words[0] else "training.steps=500"
+    raise UsageError(
+        f"run: given {' '.join(words)} after the job file {file}, expected nothing; "
+        f"a field of the job is changed by --set {change}"
+    )
 
 
 def _refuse_start(job: TrainingJob, *, fork: bool, step: int | None) -> None:

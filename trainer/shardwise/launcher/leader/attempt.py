@@ -17,15 +17,7 @@ from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
 from shardwise.protocol.contract import LOGS, Progress
 from shardwise.protocol.report import Exit
-from shardwise.protocol.requests import (
-    Done,
-    Ended,
-    EndTrainer,
-    ReadStacks,
-    SignalTrainer,
-    Stacks,
-    StartTrainer,
-)
+from shardwise.protocol.requests import Done, Ended, EndTrainer, ReadStacks, SignalTrainer, Stacks, StartTrainer
 
 LOOK_SECONDS = 0.25
 _FRESH_SECONDS = 3.0
@@ -115,6 +107,7 @@ class Attempt:
             if answer:
                 self._state.members.answered(rank, answer.agent_id, now)
                 self._take_exit(rank, answer.exit)
+        self._take_own_progress()
         return answers
 
     async def explain(self, since: float, answers: Mapping[int, Ended | None]) -> Ending:
@@ -174,9 +167,10 @@ class Attempt:
             self._state.members.discount_pause(now - self._looked_at)
         self._looked_at = now
         self._state.metrics.read()
-        self._notice_step(now)
         for rank, received in self._state.channel.reports.items():
             self._take_report(rank, received)
+        self._take_own_progress()
+        self._notice_step(now)
         self._watch_over(now)
         return Observed(
             num_hosts=len(self._hosts),
@@ -189,13 +183,19 @@ class Attempt:
             silent=self.silent,
         )
 
+    def _take_own_progress(self) -> None:
+        """Take the progress of this host's trainer, which the channel brings a moment later."""
+        report = self._state.host.report()
+        if report.attempt == self.number and report.progress:
+            self.progress[0] = report.progress
+
     def _notice_step(self, now: float) -> None:
         """Tell the members of a completed step of this host's trainer."""
-        report = self._state.host.report()
-        if report.attempt == self.number and report.progress and report.progress.step > self._step:
-            self._step = report.progress.step
+        own = self.progress.get(0)
+        if own and own.step > self._step:
+            self._step = own.step
             # Every host took part in it some time after it began, so that is when all of them were surely alive.
-            self._state.members.stepped(now - report.progress.step_seconds)
+            self._state.members.stepped(now - own.step_seconds)
 
     def _take_report(self, rank: int, received: ReceivedReport) -> None:
         report = received.report
