@@ -32,9 +32,9 @@ STEPS = "--set=training.steps=6"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the quickstart's job file and the text that it names."""
+    """Return a folder with the quickstart's job file, by the name x, and the text that it names."""
     made = tmp_path_factory.mktemp("main-job")
-    (made / "job.yaml").write_bytes(QUICKSTART.read_bytes())
+    (made / "job.yaml").write_text(QUICKSTART.read_text().replace("name: quickstart", "name: x"))
     (made / "README.md").write_text("The quick brown fox jumps over the lazy dog, être ou ne pas être. " * 200)
     (made / "other.md").write_text("Pack my box with five dozen liquor jugs. " * 300)
     (made / "empty.md").touch()
@@ -43,9 +43,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(folder: Path, process: Command) -> Path:
-    """Return the directory of a run of the small quickstart that has come to its end."""
-    ended = process("run", "job.yaml", "--dir", "runs/x", *SMALL, STEPS, folder=folder)
+    """Return the directory, named after the job, of a run of the small quickstart that has come to its end."""
+    ended = process("run", "job.yaml", *SMALL, STEPS, folder=folder)
     assert (ended.code, ended.error) == (0, "")
+    assert ended.out.startswith("run directory runs/x\n")
     assert "complete: step 6" in ended.out
     return folder / "runs" / "x"
 

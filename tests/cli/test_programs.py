@@ -45,7 +45,6 @@ def test_commands_for_models_refuse_it(command: Command, tmp_path: Path, name: s
         (["--fork", "--hosts", "2", "--", "python", "my.py"], "--fork is for jobs of the trainer"),
         (["--step", "3", "--dir", "d", str(EXAMPLE)], "--step is for jobs of the trainer"),
         (["--devices", "999", "--", "python", "my.py"], "spec.hardware.topology"),
-        ([str(EXAMPLE)], "no run directory was given"),
         ([str(EXAMPLE), "training.steps=3", "--dir", "d"], "is changed by --set training.steps=3"),
         (["missing.yml", "d"], "given d after the job file missing.yml, expected nothing"),
         (["--hosts", "2", str(EXAMPLE)], "such as --set hardware.topology=2x4"),

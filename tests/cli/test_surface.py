@@ -75,7 +75,7 @@ def test_version(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["train"], ["run", "job.yaml"], ["status"], ["check", "--wrong"], ["check"]], ids=" ".join
+    "arguments", [["train"], ["run"], ["status"], ["check", "--wrong"], ["check"]], ids=" ".join
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], command: Command) -> None:
     """An unknown command, a missing argument and an unknown option end with 2 and words on standard error."""

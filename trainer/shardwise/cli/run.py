@@ -15,7 +15,7 @@ from rich.console import Console
 
 from shardwise.cli.command import Overrides, trainer_imports
 from shardwise.job.load import load
-from shardwise.job.own_program import job_of_command, name_of_command
+from shardwise.job.own_program import job_of_command
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
@@ -28,7 +28,7 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="The run directory; made if needed. A run that is there goes on. Of a command runs/NAME if left out.",
+        help="The run directory; made if needed. A run that is there goes on. Else runs/NAME, by the job or program.",
         metavar="DIR",
     ),
 ]
@@ -69,9 +69,6 @@ def command(
         if overrides:
             raise UsageError("run: --set changes a job file, and a command has none")
         job = job_of_command(what, hosts=hosts or 1, devices=devices or 1)
-        directory = directory or Path("runs") / name_of_command(what)
-    elif directory is None:
-        raise UsageError("run: no run directory was given; expected one, such as --dir runs/first")
     else:
         job = resolve(load(Path(what[0]), overrides or []))
     _refuse_start(job, fork=fork, step=step)
@@ -83,7 +80,11 @@ def command(
             raise ModuleNotFoundError(name="jax")
 
     refuse_elsewhere(job)
-    sys.exit(run(job, directory, fork=fork, step=step, console=Console(), errors=Console(stderr=True)))
+    console = Console()
+    if directory is None:
+        directory = Path("runs") / job.metadata.name
+        console.print(f"run directory {directory}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(run(job, directory, fork=fork, step=step, console=console, errors=Console(stderr=True)))
 
 
 def _refuse_job_file(command: list[str]) -> None:
