@@ -56,8 +56,11 @@ class Document:
         return self.places.get(path, "")
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader without YAML 1.1's guesses: every plain scalar stays text until `_scalar` reads it."""
+class _Loader(yaml.CSafeLoader):
+    """SafeLoader without YAML 1.1's guesses: every plain scalar stays text until `_scalar` reads it.
+
+    By libyaml, which is what API servers' reader was translated from, and takes a tenth of the time.
+    """
 
 
 class _Dumper(yaml.CSafeDumper):
