@@ -74,9 +74,7 @@ def test_version(command: Command) -> None:
     assert (ended.code, ended.out.split()[0]) == (0, "shardwise")
 
 
-@pytest.mark.parametrize(
-    "arguments", [["train"], ["run"], ["status"], ["check", "--wrong"], ["check"]], ids=" ".join
-)
+@pytest.mark.parametrize("arguments", [["train"], ["run"], ["status"], ["check", "--wrong"], ["check"]], ids=" ".join)
 def test_wrong_usage_is_exit_code_2(arguments: list[str], command: Command) -> None:
     """An unknown command, a missing argument and an unknown option end with 2 and words on standard error."""
     ended = command(*arguments)

@@ -57,6 +57,7 @@ def explained(ended: Exit, times_lost: int, polled: Exit | None = None) -> Endin
             config=SimpleNamespace(num_hosts=2),
             job=SimpleNamespace(spec=SimpleNamespace(program=None)),
             members=members,
+            host=SimpleNamespace(report=lambda: SimpleNamespace(attempt=None)),  # its trainer has no orders
             channel=StandInChannel(members, own, ended, times_lost),
             events=Mock(),
         )

@@ -116,10 +116,13 @@ def _end_with_raylet() -> None:
 def _guarded_by_a_shell() -> Iterator[None]:
     """End Ray's processes if this one is killed: its two agents would try for a minute to reach the head.
 
-    The shell reads a pipe that only this process can write to, and so until this process is gone.
+    The shell reads a pipe that only this process can write to, and so until this process is gone. Workers that have
+    been started since are children of what is known now; one without a task would look for its raylet as long.
     """
-    numbers = " ".join(str(child.pid) for child in psutil.Process().children(recursive=True))
-    command = ["/bin/sh", "-c", f"read -r line; kill -9 {numbers} 2>/dev/null"]
+    numbers = [child.pid for child in psutil.Process().children(recursive=True)]
+    started = " ".join(f"/proc/{number}/task/*/children" for number in numbers)
+    killing = f"kill -9 {' '.join(map(str, numbers))} $(cat {started} 2>/dev/null) 2>/dev/null"
+    command = ["/bin/sh", "-c", f"read -r line; {killing}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as shell:  # noqa: S603  our own numbers
         try:
             yield
