@@ -16,7 +16,7 @@ from benchmarks.faults.stage import stage
 
 NOT_SHOWN: Sequence[str] = (
     "The way back of a JobSet whose node is killed: it made no other pod in 400 s; its Job waits for the dead node's.",
-    "KubeRay beside ours: its controller was not run here; a plain Job of Kubernetes and a JobSet stand beside.",
+    "A RayJob of KubeRay: it is submitted to Ray's job server, which is not in our images; a RayCluster stands beside.",
     "A claim in pods that is read-only, gives EIO or a stale handle: shown on one machine alone.",
 )
 
@@ -135,6 +135,8 @@ ROWS: tuple[Row, ...] = (
             (peers.Kind.JOB, peers.POD_DELETED),
             (peers.Kind.JOB, peers.NODE_KILLED),
             (peers.Kind.JOB_SET, peers.POD_DELETED),
+            (peers.Kind.RAY_CLUSTER, peers.POD_DELETED),
+            (peers.Kind.RAY_CLUSTER, peers.NODE_KILLED),
         )
     ),
 )

@@ -1,6 +1,6 @@
-"""What Kubernetes itself has beside ours, a Job and a JobSet: one pod that runs `shardwise run` with both hosts in it.
+"""What there is beside ours, a Job, a JobSet and a RayCluster: one pod that runs `shardwise run` with both hosts in it.
 
-Nobody but the controllers of the two looks after it. Called by `in_cluster.py`.
+Nobody but the controllers of the three looks after it. Called by `in_cluster.py`.
 """
 
 import json
@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults import kuberay
 from benchmarks.faults.outcome import EQUAL, Outcome
 from benchmarks.faults.pods import EVERY_STEPS, FAULT_STEP, STEPS, WITHIN_SECONDS
 from benchmarks.faults.said import Said
@@ -19,6 +20,8 @@ from benchmarks.faults.stage import NAMESPACE, Stage, alone, stage
 from benchmarks.operator import jobset
 from tests.cluster.commands import wait
 from tests.kubernetes.jobs import small
+
+from shardwise.protocol.contract import SUMMARY
 
 NODE_KILLED, POD_DELETED = "node killed", "pod deleted"
 _NAME = "peer"
@@ -37,6 +40,7 @@ class Kind(Enum):
 
     JOB = "plain Job"
     JOB_SET = f"JobSet ({jobset.VERSION})"
+    RAY_CLUSTER = f"RayCluster (KubeRay {kuberay.MODULE.version})"
 
 
 def measure(kind: Kind, fault: str) -> Outcome:
@@ -46,6 +50,8 @@ def measure(kind: Kind, fault: str) -> Outcome:
     with ExitStack() as stack:
         if kind is Kind.JOB_SET:
             stack.enter_context(jobset.operating(client, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        if kind is Kind.RAY_CLUSTER:
+            stack.enter_context(kuberay.operating(client))
         stack.callback(made.cluster.erase, folder)
         objects = json.dumps(_objects(kind, made, job))
         stack.callback(client.kubectl, "delete", "--filename=-", "--wait=true", stdin=objects)
@@ -64,11 +70,11 @@ def measure(kind: Kind, fault: str) -> Outcome:
             client.kubectl("--namespace", NAMESPACE, "delete", "pod", name, "--wait=false")
         wait("another pod", lambda: _others(made, name), WITHIN_SECONDS)
         noticed = time.time()
-        wait("the end", lambda: _complete(kind, made), WITHIN_SECONDS)
+        wait("the end", lambda: _complete(kind, made, folder), WITHIN_SECONDS)
         said.end()
 
         next_step, charged = said.next_step(began), _charged(kind, made)
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         return Outcome(
             detected_seconds=noticed - began,
             cause="none",
@@ -84,12 +90,15 @@ def _others(made: Stage, name: str) -> bool:
     return any(pod["metadata"]["name"] != name for pod in made.cluster.client.request("GET", _PODS)["items"])
 
 
-def _complete(kind: Kind, made: Stage) -> bool:
+def _complete(kind: Kind, made: Stage, folder: Path) -> bool:
     """Whether it has ended well.
 
     Raises:
         AssertionError: it has ended badly.
     """
+    if kind is Kind.RAY_CLUSTER:  # it has no end of its own: a head that has ended is made again
+        summary = folder / SUMMARY
+        return summary.exists() and json.loads(summary.read_text(encoding="utf-8")).get("status") == "complete"
     if kind is Kind.JOB:
         return bool(made.cluster.client.request("GET", _JOB)["status"].get("succeeded"))
     status = made.cluster.client.request("GET", _JOB_SET).get("status", {})
@@ -98,6 +107,8 @@ def _complete(kind: Kind, made: Stage) -> bool:
 
 
 def _charged(kind: Kind, made: Stage) -> str:
+    if kind is Kind.RAY_CLUSTER:
+        return "nothing"  # it makes a head again as often as it ends
     if kind is Kind.JOB:
         name, count = "backoffLimit", made.cluster.client.request("GET", _JOB)["status"].get("failed", 0)
     else:
@@ -114,6 +125,8 @@ def _objects(kind: Kind, made: Stage, job: Mapping[str, Any]) -> dict[str, Any]:
     if kind is Kind.JOB:
         spec = {"completionMode": "Indexed", "completions": 1, "parallelism": 1, "template": template}
         work = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    elif kind is Kind.RAY_CLUSTER:
+        work = kuberay.ray_cluster(_NAME, template, NAMESPACE)
     else:
         work = jobset.job_set(_NAME, 1, template, NAMESPACE)
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"job.yaml": file}}

@@ -1,12 +1,11 @@
 """JobSet beside ours: Kubernetes' own operator for gangs, as a process. Called by `beside.py`.
 
-Its source comes as a Go module of one version, checked by its sum, and nothing of it is kept here. As in its chart, the
-API server asks its webhooks about every JobSet and every pod of one, here at an address of this machine.
+As in its chart, the API server asks its webhooks about every JobSet and every pod of one, here at an address of this
+machine.
 """
 
 import base64
 import json
-import shutil
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from benchmarks.operator.peer_source import Module, compiled
 from benchmarks.operator.stage import NAMESPACE, process
 from tests.cluster.authority import Authority
 from tests.cluster.client import Client
-from tests.cluster.commands import ClusterError, run, say, wait
+from tests.cluster.commands import run, wait
 from tests.cluster.places import CACHE, KUBECONFIG
-from tests.cluster.programs import go_compiler, locked, programs
+from tests.cluster.programs import programs
 
 VERSION = "v0.12.0"
-_SUM = "h1:YYPuV0px8Ongq/RXmJg6V0w2UC67aiR+rCMD06vhQQQ="
-_MODULE = "sigs.k8s.io/jobset"
+_MODULE = Module(
+    name="JobSet",
+    path="sigs.k8s.io/jobset",
+    version=VERSION,
+    checksum="h1:YYPuV0px8Ongq/RXmJg6V0w2UC67aiR+rCMD06vhQQQ=",
+)
 _ADDRESS, _PORT, _PROBE = "127.0.0.1", 18_483, "127.0.0.1:18484"
 
 
@@ -48,7 +52,7 @@ def job_set(name: str, hosts: int, pod: dict[str, Any], namespace: str = NAMESPA
 @contextmanager
 def operating(client: Client, folder: Path) -> Iterator[int]:
     """Have JobSet's operator look after the cluster as long as this lasts; its process."""
-    built = _built()
+    built = compiled(_MODULE)
     rendered = _rendered(built)
     client.kubectl("apply", "--server-side", "--filename", built / "source" / "charts" / "jobset" / "crds")
     wait("JobSet's type", partial(client.answers, "/apis/jobset.x-k8s.io/v1alpha2/jobsets"))
@@ -76,25 +80,6 @@ def operating(client: Client, folder: Path) -> Iterator[int]:
             yield pid
         finally:
             client.kubectl("delete", "--filename=-", stdin=listed)
-
-
-def _built() -> Path:
-    """The folder of its source and its program, compiled where that is missing."""
-    folder = CACHE / f"jobset-{VERSION}"
-    with locked("jobset"):
-        if not folder.exists():
-            made = folder.with_suffix(".part")
-            shutil.rmtree(made, ignore_errors=True)
-            say(f"compiling JobSet {VERSION}: about 2 minutes on two cores")
-            go = go_compiler()
-            found = json.loads(run(go, "mod", "download", "-json", f"{_MODULE}@{VERSION}", folder=CACHE))
-            if found["Sum"] != _SUM:
-                raise ClusterError(f"{_MODULE} {VERSION} has the sum {found['Sum']}, expected {_SUM}")
-            shutil.copytree(found["Dir"], made / "source")
-            run("chmod", "-R", "u+w", made)
-            run(go, "build", "-o", made / "manager", ".", folder=made / "source", environment={"CGO_ENABLED": "0"})
-            made.rename(folder)
-    return folder
 
 
 def _rendered(built: Path) -> list[dict[str, Any]]:
