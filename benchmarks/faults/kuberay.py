@@ -46,7 +46,7 @@ def operating(client: Client) -> Iterator[int]:
     command = (
         # Its probes ask Ray's dashboard agent.
         *("/usr/bin/env", "ENABLE_PROBES_INJECTION=false", str(built / "manager"), f"--kubeconfig={KUBECONFIG}"),
-        *("--metrics-addr=0", f"--health-probe-bind-address={_PROBE}"),
+        *("--enable-leader-election=false", "--metrics-addr=0", f"--health-probe-bind-address={_PROBE}"),
     )
     log = CACHE / "bench-kuberay.log"
     with process(log, *command) as pid:
