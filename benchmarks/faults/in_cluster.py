@@ -16,6 +16,7 @@ from benchmarks.faults.stage import stage
 
 NOT_SHOWN: Sequence[str] = (
     "The way back of a JobSet whose node is killed: it made no other pod in 400 s; its Job waits for the dead node's.",
+    "The same of a RayCluster: KubeRay made no other head in 400 s, beside that of the dead node.",
     "A RayJob of KubeRay: it is submitted to Ray's job server, which is not in our images; a RayCluster stands beside.",
     "A claim in pods that is read-only, gives EIO or a stale handle: shown on one machine alone.",
 )
@@ -136,7 +137,6 @@ ROWS: tuple[Row, ...] = (
             (peers.Kind.JOB, peers.NODE_KILLED),
             (peers.Kind.JOB_SET, peers.POD_DELETED),
             (peers.Kind.RAY_CLUSTER, peers.POD_DELETED),
-            (peers.Kind.RAY_CLUSTER, peers.NODE_KILLED),
         )
     ),
 )
