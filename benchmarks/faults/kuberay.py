@@ -4,13 +4,12 @@ A RayCluster here is its head alone, whose container runs a command of ours: Kub
 again. Ray's dashboard and job server, which a RayJob submits to, are not in our images.
 """
 
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from benchmarks.operator.peer_source import Module, compiled
+from benchmarks.operator.peer_source import Module, compiled, is_ready
 from benchmarks.operator.stage import process
 from tests.cluster.client import Client
 from tests.cluster.commands import wait
@@ -50,13 +49,5 @@ def operating(client: Client) -> Iterator[int]:
     )
     log = CACHE / "bench-kuberay.log"
     with process(log, *command) as pid:
-        wait("KubeRay's operator", _ready, hint=f"See {log}")
+        wait("KubeRay's operator", partial(is_ready, _PROBE), hint=f"See {log}")
         yield pid
-
-
-def _ready() -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{_PROBE}/readyz", timeout=2):
-            return True
-    except OSError:  # it does not listen yet, or says no
-        return False

@@ -6,7 +6,6 @@ machine.
 
 import base64
 import json
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from benchmarks.operator.peer_source import Module, compiled
+from benchmarks.operator.peer_source import Module, compiled, is_ready
 from benchmarks.operator.stage import NAMESPACE, process
 from tests.cluster.authority import Authority
 from tests.cluster.client import Client
@@ -72,7 +71,7 @@ def operating(client: Client, folder: Path) -> Iterator[int]:
     )
     log = CACHE / "bench-jobset.log"
     with process(log, *command) as pid:
-        wait("JobSet's operator", _ready, hint=f"See {log}")
+        wait("JobSet's operator", partial(is_ready, _PROBE), hint=f"See {log}")
         hooks = [_by_address(each, (authority.folder / "ca.crt").read_bytes()) for each in rendered]
         listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": hooks})
         client.kubectl("apply", "--server-side", "--filename=-", stdin=listed)
@@ -98,11 +97,3 @@ def _by_address(configuration: dict[str, Any], authority: bytes) -> dict[str, An
             "caBundle": base64.b64encode(authority).decode(),
         }
     return configuration
-
-
-def _ready() -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{_PROBE}/readyz", timeout=2):
-            return True
-    except OSError:  # it does not listen yet, or says no
-        return False

@@ -1,10 +1,12 @@
-"""The program of another operator, compiled from its Go module. Called by `jobset.py` and `benchmarks.faults.kuberay`.
+"""Another operator: its program, compiled from its Go module, and when it is ready.
 
-Of a module one version is taken, checked by its sum. Nothing of it is kept in this repository.
+Called by `jobset.py` and `benchmarks.faults.kuberay`. Of a module one version is taken, checked by its sum.
+Nothing of it is kept in this repository.
 """
 
 import json
 import shutil
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,3 +57,12 @@ def compiled(module: Module) -> Path:
             run(go, "build", "-o", made / "manager", ".", folder=made / "source", environment={"CGO_ENABLED": "0"})
             made.rename(folder)
     return folder
+
+
+def is_ready(probe: str) -> bool:
+    """Return whether the program says so at host:port."""
+    try:
+        with urllib.request.urlopen(f"http://{probe}/readyz", timeout=2):
+            return True
+    except OSError:  # it does not listen yet, or says no
+        return False
