@@ -26,6 +26,7 @@ from typing import Any
 WORKER = ("_private", "workers", "default_worker.py")
 RAYLET = ("core", "src", "ray", "raylet", "raylet")
 GCS_SERVER = ("core", "src", "ray", "gcs", "gcs_server")
+RAYLET_OF_WORKER = "RAY_RAYLET_PID"  # the variable of a worker's that names the raylet that has started it
 
 _SESSION = "s"  # every session has folders of its own, so all of them can have the same name
 _STORE_BYTES = 80 << 20  # Ray's minimum is 75 MiB; the file is sparse, and nothing is ever stored

@@ -117,12 +117,13 @@ def _guarded_by_a_shell() -> Iterator[None]:
     """End Ray's processes if this one is killed: its two agents would try for a minute to reach the head.
 
     The shell reads a pipe that only this process can write to, and so until this process is gone. Workers that have
-    been started since are children of what is known now; one without a task would look for its raylet as long.
+    been started since are found by the raylet that their environment names: the raylet itself may be gone by then, since
+    Ray has the kernel end it with its driver, and a worker without a task would look for it as long as the agents.
     """
-    numbers = [child.pid for child in psutil.Process().children(recursive=True)]
-    started = " ".join(f"/proc/{number}/task/*/children" for number in numbers)
-    killing = f"kill -9 {' '.join(map(str, numbers))} $(cat {started} 2>/dev/null) 2>/dev/null"
-    command = ["/bin/sh", "-c", f"read -r line; {killing}"]
+    numbers = [str(child.pid) for child in psutil.Process().children(recursive=True)]
+    of_them = f"{private.RAYLET_OF_WORKER}=({'|'.join(numbers)})"
+    workers = f"$(grep -lzxE '{of_them}' /proc/[0-9]*/environ | cut -d / -f 3)"
+    command = ["/bin/sh", "-c", f"read -r line; kill -KILL {' '.join(numbers)} {workers} 2>/dev/null"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as shell:  # noqa: S603  our own numbers
         try:
             yield
