@@ -15,7 +15,8 @@ DRIVER = """
 import subprocess, sys, time, psutil
 from shardwise.launcher.ray import tasks
 
-raylet = subprocess.Popen(["/bin/sh", "-c", "read -r go; RAY_RAYLET_PID=$$ sleep 1000 & read -r end"], stdin=subprocess.PIPE)
+acts = "read -r go; RAY_RAYLET_PID=$$ sleep 1000 & read -r end"
+raylet = subprocess.Popen(["/bin/sh", "-c", acts], stdin=subprocess.PIPE)
 with tasks._guarded_by_a_shell():
     raylet.stdin.write(b"go\\n")
     raylet.stdin.flush()

@@ -117,8 +117,8 @@ def _guarded_by_a_shell() -> Iterator[None]:
     """End Ray's processes if this one is killed: its two agents would try for a minute to reach the head.
 
     The shell reads a pipe that only this process can write to, and so until this process is gone. Workers that have
-    been started since are found by the raylet that their environment names: the raylet itself may be gone by then, since
-    Ray has the kernel end it with its driver, and a worker without a task would look for it as long as the agents.
+    been started since are found by the raylet that their environment names. The raylet itself may be gone by then: Ray
+    has the kernel end it with its driver, and a worker without a task would look for it as long as the agents.
     """
     numbers = [str(child.pid) for child in psutil.Process().children(recursive=True)]
     of_them = f"{private.RAYLET_OF_WORKER}=({'|'.join(numbers)})"
