@@ -15,7 +15,7 @@ from benchmarks.command import serve
 from benchmarks.machine import describe
 from benchmarks.operator import beside, costs, page
 from benchmarks.operator.crowd import Arrivals, make
-from benchmarks.operator.stage import Stage, stage
+from benchmarks.operator.stage import Stage, operating, stage
 from benchmarks.turns import ROOT
 from rich.console import Console
 from tests.cluster import processes
@@ -35,22 +35,25 @@ def bench(
     rounds: Annotated[
         int, typer.Option("--beside", min=0, help="Instead: turns of the same pods alone, by Indexed Jobs and by ours.")
     ] = 0,
+    one_policy: Annotated[
+        bool, typer.Option("--one-policy", help="Make no NetworkPolicy for a job (networkPolicy.jobs: false).")
+    ] = False,
     write: Annotated[bool, typer.Option("--write", help="Write the section of docs/performance.md.")] = False,
 ) -> None:
     """Measure from the first `kubectl apply` until all jobs run, then while their writes keep their pace."""
     machine = describe()
     if rounds:
         with stage(nodes=max(HOSTS, round(jobs * beside.NODES_A_JOB))) as made:
-            measured = beside.measure(made, _pids(made), jobs=jobs, hosts=HOSTS, rounds=rounds)
+            measured = beside.measure(made, _control_plane(), jobs=jobs, hosts=HOSTS, rounds=rounds)
         table = page.beside({"machine": machine, **measured})
         Console().print(table.rich(), "")
         if write:
             document.write([table])
         return
-    with stage(nodes=jobs) as made:
-        figures = {"machine": machine, **_measure(made, jobs)}
+    with stage(nodes=jobs) as made, operating(made, one_policy=one_policy) as operator:
+        figures = {"machine": machine, "one_policy": one_policy, **_measure(made, operator, jobs)}
     results = json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
-    results[str(jobs)] = figures
+    results[f"{jobs} one policy" if one_policy else str(jobs)] = figures
     _RESULTS.parent.mkdir(exist_ok=True)
     _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     for table in page.tables(results):
@@ -59,8 +62,8 @@ def bench(
         document.write(page.tables(results))
 
 
-def _measure(made: Stage, jobs: int) -> dict[str, Any]:
-    pids = _pids(made)
+def _measure(made: Stage, operator: int, jobs: int) -> dict[str, Any]:
+    pids = {**_control_plane(), "operator": operator}
     pods, running = Arrivals.of_pods(), Arrivals.of_jobs()
     calm_before = costs.read(pids)
     time.sleep(CALM_SECONDS)
@@ -95,15 +98,14 @@ def _measure(made: Stage, jobs: int) -> dict[str, Any]:
         "steady_seconds": steady_seconds,
         "steady_cpu_seconds": dict(steady.cpu_seconds),
         "steady_requests": {name: count for name, count in steady.requests.most_common() if count},
-        "resident_bytes": costs.resident_bytes(made.operator_pid),
-        "peak_resident_bytes": costs.resident_bytes(made.operator_pid, "VmHWM"),
+        "resident_bytes": costs.resident_bytes(operator),
+        "peak_resident_bytes": costs.resident_bytes(operator, "VmHWM"),
     }
 
 
-def _pids(made: Stage) -> dict[str, int]:
-    """The processes that cost something."""
-    pids = {name: pid for name, pid, alive in processes.recorded() if alive and name in costs.CONTROL_PLANE}
-    return {**pids, "operator": made.operator_pid}
+def _control_plane() -> dict[str, int]:
+    """The processes beside the operator that cost something."""
+    return {name: pid for name, pid, alive in processes.recorded() if alive and name in costs.CONTROL_PLANE}
 
 
 def watched_seconds(jobs: int) -> float:

@@ -1,4 +1,4 @@
-"""The same pods made in four ways, in turns: alone, by Indexed Jobs, by JobSets, and by TrainingJobs.
+"""The same pods made in five ways, in turns: alone, by Indexed Jobs, by JobSets, and twice by TrainingJobs.
 
 Called by `__main__.py`. All pods have the spec that the operator gives those of a job, so that they weigh the same.
 What the control plane does with nothing there is measured before each turn, and taken off: leases come by the second,
@@ -9,13 +9,13 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.operator import costs, crowd, jobset
-from benchmarks.operator.stage import NAMESPACE, Stage
+from benchmarks.operator.stage import NAMESPACE, Stage, operating
 from benchmarks.turns import Spread
 from tests.cluster.commands import say, wait
 from tests.operator.building import begun, classes, seen
@@ -26,7 +26,8 @@ from shardwise_operator.render.pods import Place, pod_manifest
 CALM_SECONDS = 10.0
 NODES_A_JOB = 0.6
 _CALM_SHARE = 0.95
-PODS, JOBS, JOBSETS, OURS = "pods alone", "Indexed Jobs", f"JobSets ({jobset.VERSION})", "Shardwise"
+PODS, JOBS, JOBSETS = "pods alone", "Indexed Jobs", f"JobSets ({jobset.VERSION})"
+OURS, ONE_POLICY = "Shardwise", "Shardwise, one NetworkPolicy for all"
 _PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _JOBS_PATH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 _WITHIN_SECONDS = 900.0
@@ -42,18 +43,14 @@ class Way:
 
 def measure(made: Stage, pids: dict[str, int], *, jobs: int, hosts: int, rounds: int) -> dict[str, Any]:
     """All ways in every round, in shuffled order: seconds, and core-seconds above idle, each with its spread."""
-    results: dict[str, list[dict[str, float]]] = {PODS: [], JOBS: [], JOBSETS: [], OURS: []}
+    results: dict[str, list[dict[str, float]]] = {PODS: [], JOBS: [], JOBSETS: [], OURS: [], ONE_POLICY: []}
     for number in range(rounds):
         order = list(results)
         random.Random(number).shuffle(order)  # noqa: S311  repeatable, not secret
         for name in order:
             say(f"round {number + 1} of {rounds}: {name}")
-            with ExitStack() as stack:
-                operators = {OURS: pids["operator"]}
-                if name == JOBSETS:
-                    folder = stack.enter_context(tempfile.TemporaryDirectory())
-                    operators[JOBSETS] = stack.enter_context(jobset.operating(made.client, Path(folder)))
-                turn = _turn(made, pids, operators.get(name), _way(name, jobs, hosts), jobs * hosts)
+            with _operating(made, name) as operator:
+                turn = _turn(made, pids, operator, _way(name, jobs, hosts), jobs * hosts)
             say(", ".join(f"{figure} {value:.1f}" for figure, value in turn.items()))
             results[name].append(turn)
     return {
@@ -71,6 +68,19 @@ def measure(made: Stage, pids: dict[str, int], *, jobs: int, hosts: int, rounds:
     }
 
 
+@contextmanager
+def _operating(made: Stage, name: str) -> Iterator[int | None]:
+    """Have the operator of a way run, if it has one; its process."""
+    with tempfile.TemporaryDirectory() as folder:
+        operators = {
+            JOBSETS: lambda: jobset.operating(made.client, Path(folder)),
+            OURS: lambda: operating(made),
+            ONE_POLICY: lambda: operating(made, one_policy=True),
+        }
+        with operators.get(name, nullcontext)() as pid:
+            yield pid
+
+
 def _all(turn: Mapping[str, float]) -> float:
     """The core-seconds of the control plane and of the way's own operator."""
     return turn["core_seconds"] + turn["operator_core_seconds"]
@@ -78,14 +88,13 @@ def _all(turn: Mapping[str, float]) -> float:
 
 def _turn(made: Stage, pids: dict[str, int], operator: int | None, way: Way, pods: int) -> dict[str, float]:
     """From the first object to the last running pod; then all of it goes again."""
-    own = {"operator": operator} if operator else {}
-    pids = {name: pid for name, pid in pids.items() if name != "operator"} | own
+    pids = {**pids, "operator": operator} if operator else pids
     idle = _calm(pids)
     running = crowd.Arrivals.of_pods()
-    before, began = costs.read(pids), time.monotonic()
+    before, began = costs.cpu(pids), time.monotonic()
     crowd.post(way.path, way.bodies)
     seconds = running.wait(pods, "all pods to be Running", _WITHIN_SECONDS) - began
-    spent = _cpu(costs.read(pids) - before, time.monotonic() - began, idle)
+    spent = _above_idle(costs.difference(costs.cpu(pids), before), time.monotonic() - began, idle)
     peak = costs.resident_bytes(operator, "VmHWM") / 2**20 if operator else 0.0
     _delete_all(made, way.path)
     _delete_all(made, _PODS_PATH)  # the garbage collector takes them too, more slowly
@@ -110,9 +119,9 @@ def _calm(pids: dict[str, int]) -> dict[str, float]:
 
 
 def _cores(pids: dict[str, int]) -> dict[str, float]:
-    before = costs.read(pids)
+    before = costs.cpu(pids)
     time.sleep(CALM_SECONDS)
-    return {name: used / CALM_SECONDS for name, used in (costs.read(pids) - before).cpu_seconds.items()}
+    return {name: used / CALM_SECONDS for name, used in costs.difference(costs.cpu(pids), before).items()}
 
 
 def _delete_all(made: Stage, path: str) -> None:
@@ -125,9 +134,9 @@ def _none(made: Stage, path: str) -> bool:
     return not made.client.request("GET", f"{path}?limit=1")["items"]
 
 
-def _cpu(spent: costs.Reading, seconds: float, idle: Mapping[str, float]) -> dict[str, float]:
+def _above_idle(spent: Mapping[str, float], seconds: float, idle: Mapping[str, float]) -> dict[str, float]:
     """Core-seconds by process above what it takes in that time with nothing there."""
-    return {name: used - idle[name] * seconds for name, used in spent.cpu_seconds.items()}
+    return {name: used - idle[name] * seconds for name, used in spent.items()}
 
 
 def _way(name: str, jobs: int, hosts: int) -> Way:

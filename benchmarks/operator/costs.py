@@ -1,4 +1,4 @@
-"""What the jobs cost: CPU and memory of processes, and what the operator counts of itself. Called by `__main__.py`."""
+"""What the jobs cost: CPU and memory of processes, and what the operator counts of itself."""
 
 import os
 import re
@@ -40,9 +40,9 @@ class Reading:
 
     def __sub__(self, earlier: "Reading") -> "Reading":
         return Reading(
-            _difference(self.cpu_seconds, earlier.cpu_seconds),
-            _difference(self.requests, earlier.requests),
-            _difference(self.passes, earlier.passes),
+            difference(self.cpu_seconds, earlier.cpu_seconds),
+            difference(self.requests, earlier.requests),
+            difference(self.passes, earlier.passes),
         )
 
     def pass_seconds(self, share: float) -> float:
@@ -57,7 +57,7 @@ class Reading:
 
 def read(pids: dict[str, int]) -> Reading:
     """The counters now; `pids` has the processes, the operator's among them."""
-    reading = Reading(Counter({name: cpu_seconds(pid) for name, pid in pids.items()}))
+    reading = Reading(cpu(pids))
     for family in text_string_to_metric_families(metrics()):
         for sample in family.samples:
             if sample.name == "shardwise_operator_api_requests_total" and sample.labels["verb"] not in (
@@ -69,6 +69,11 @@ def read(pids: dict[str, int]) -> Reading:
             elif sample.name == "shardwise_operator_reconcile_seconds_bucket":
                 reading.passes[float(sample.labels["le"])] = int(sample.value)
     return reading
+
+
+def cpu(pids: dict[str, int]) -> Counter[str]:
+    """The CPU seconds of processes since they started."""
+    return Counter({name: cpu_seconds(pid) for name, pid in pids.items()})
 
 
 def metrics() -> str:
@@ -89,5 +94,6 @@ def resident_bytes(pid: int, field: str = "VmRSS") -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def _difference(later: Counter[_K], earlier: Counter[_K]) -> Counter[_K]:
+def difference(later: Counter[_K], earlier: Counter[_K]) -> Counter[_K]:
+    """What was counted between two readings; nothing of it is left out for being none, as Counter's own minus does."""
     return Counter({key: later[key] - earlier[key] for key in later})

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import notes
+from benchmarks.operator.beside import ONE_POLICY, OURS
 from benchmarks.pages import Table
 
 _METHOD = """
@@ -35,10 +36,16 @@ for the disk, everything shares one network namespace, no kubelet pulls an image
 as it is asked, which saves a write of the status.
 """
 
+_ONE_POLICY = """
+One NetworkPolicy: none is made for a job (`networkPolicy.jobs: false` in the chart, `--one-policy` here), as where a
+namespace has one for all of its jobs.
+"""
+_NAMES = {False: OURS, True: ONE_POLICY}
+
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
-    """The tables; `results` by the number of jobs."""
-    runs = [results[jobs] for jobs in sorted(results, key=int)]
+    """The tables; `results` has all runs that were kept, by name."""
+    runs = sorted(results.values(), key=lambda run: (run["jobs"], run["one_policy"]))
     return [_start(runs), _costs(runs)]
 
 
@@ -85,7 +92,7 @@ def _spread(spread: Mapping[str, float], form: str = ".1f") -> str:
 
 
 def _start(runs: list[Mapping[str, Any]]) -> Table:
-    rows = [_row("Shardwise", run["jobs"], _figures(run)) for run in runs]
+    rows = [_row(_NAMES[run["one_policy"]], run["jobs"], _figures(run)) for run in runs]
     columns = ["", "jobs", "all pods Running s", "control plane core-s", "operator core-s", "operator peak MiB"]
     return Table(
         title="Operator: from the first job created until all run",
@@ -115,16 +122,21 @@ def _costs(runs: list[Mapping[str, Any]]) -> Table:
         ["passes a job", *(f"{run['passes'] / run['jobs']:.1f}" for run in runs)],
         ["operator's CPU a job, ms", *(f"{1e3 * run['cpu_seconds']['operator'] / run['jobs']:.0f}" for run in runs)],
         ["requests a job", *(f"{sum(run['requests'].values()) / run['jobs']:.1f}" for run in runs)],
-        *([f"- {name}", *(_share(run, name) for run in runs)] for name in runs[-1]["requests"]),
+        *([f"- {name}", *(_share(run, name) for run in runs)] for name in runs[0]["requests"]),
         ["running: watched for, s", *(f"{run['steady_seconds']:.0f}" for run in runs)],
         ["running: writes a second", *(f"{_rate(run, 'steady_requests'):.1f}" for run in runs)],
         ["running: operator's cores", *(f"{_cores(run, 'operator'):.2f}" for run in runs)],
         ["running: API server's cores", *(f"{_cores(run, 'kube-apiserver'):.2f}" for run in runs)],
         ["before: API server's cores", *(f"{run['idle_cores']['kube-apiserver']:.2f}" for run in runs)],
     ]
-    columns = ["until all say Running, then while they run", *(f"{run['jobs']:,} jobs" for run in runs)]
+    columns = ["until all say Running, then while they run", *map(_column, runs)]
     note = "Polls, watches and their answers are in the CPU; the requests leave out lists, watches and the lease."
-    return Table(title="Operator: what a job costs", columns=columns, rows=rows, notes=[note, *map(_measured, runs)])
+    said = [note, notes.paragraph(_ONE_POLICY), *map(_measured, runs)]
+    return Table(title="Operator: what a job costs", columns=columns, rows=rows, notes=said)
+
+
+def _column(run: Mapping[str, Any]) -> str:
+    return f"{run['jobs']:,} jobs" + (", one NetworkPolicy" if run["one_policy"] else "")
 
 
 def _share(run: Mapping[str, Any], name: str) -> str:

@@ -1,6 +1,7 @@
 """What the jobs of the benchmark stand on: the test cluster, nodes that KWOK plays, and the operator as a process.
 
-Called by `__main__.py`. The operator looks after the jobs of its own name alone, so another one may run beside it.
+Called by `__main__.py` and `beside.py`. The operator looks after the jobs of its own name alone, so another one may run
+beside it.
 """
 
 import secrets
@@ -29,16 +30,16 @@ _CLASSES = ROOT / "charts" / "shardwise" / "files" / "classes"
 
 @dataclass(frozen=True)
 class Stage:
-    """The cluster's administrator, and the processes of the operator and of what answers for all hosts."""
+    """The cluster's administrator, the process that answers for all hosts, and a folder that goes with the stage."""
 
     client: Client
-    operator_pid: int
     hosts_pid: int
+    folder: Path
 
 
 @contextmanager
 def stage(nodes: int) -> Iterator[Stage]:
-    """Bring up what is not up, start the operator, and end it again; the cluster and its nodes stay."""
+    """Bring up what is not up, and what answers for hosts; the cluster and its nodes stay."""
     if not lifecycle.is_up():
         lifecycle.up(1, 50)
     network.allow_everything()  # with a policy for each job it would take a core, and KWOK's pods have no network
@@ -49,9 +50,20 @@ def stage(nodes: int) -> Iterator[Stage]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stand_in = (sys.executable, "-m", "benchmarks.operator.stand_in")
         hosts_pid = stack.enter_context(process(folder / "stand-in.log", *stand_in))
-        pid = stack.enter_context(process(CACHE / "bench-operator.log", *_operator(folder)))
-        wait("the operator", _leads, hint=f"See {CACHE / 'bench-operator.log'}")
-        yield Stage(client(), pid, hosts_pid)
+        yield Stage(client(), hosts_pid, folder)
+
+
+@contextmanager
+def operating(made: Stage, *, one_policy: bool = False) -> Iterator[int]:
+    """Have the operator look after the stage's jobs as long as this lasts; its process.
+
+    With `one_policy` it makes no NetworkPolicy for a job, as with `networkPolicy.jobs: false` in the chart.
+    """
+    log = CACHE / "bench-operator.log"
+    options = ("--no-job-network-policies",) if one_policy else ()
+    with process(log, *_operator(made.folder), *options) as pid:
+        wait("the operator", _leads, hint=f"See {log}")
+        yield pid
 
 
 @contextmanager
