@@ -63,6 +63,7 @@ def test_every_kind_is_there() -> None:
         "cpu-two-hosts",
         "cpu-two-slices",
         "evaluate",
+        "gpu-h100-queued",
         "gpu-hosts",
         "own-program",
         "own-text-from-a-volume",

@@ -26,8 +26,9 @@ _MANY_SECONDS = 180.0  # twenty jobs on a busy machine
 _COLLECTED_SECONDS = 120.0  # the garbage collector seeks new kinds rarely
 Make = Callable[..., Queues]
 ROOT = Path(__file__).parents[3]
-EXAMPLE = ROOT / "examples" / "kueue" / "queue.yaml"
-JOB = ROOT / "examples" / "kubernetes" / "tpu-v5e-queued.yaml"
+EXAMPLES = ROOT / "examples"
+EXAMPLE = EXAMPLES / "kueue" / "queue.yaml"
+JOB = EXAMPLES / "kubernetes" / "tpu-v5e-queued.yaml"
 
 
 @pytest.fixture
@@ -188,21 +189,25 @@ def _age(place: Place, name: str) -> None:
 
 
 @pytest.mark.usefixtures("queues")
-def test_the_example_of_a_queue_admits_the_example_of_a_job(place: Place) -> None:
-    """queue.yaml of the examples, in this namespace, has quota for tpu-v5e-queued.yaml, whose pod gets its flavor."""
-    text = EXAMPLE.read_text(encoding="utf-8").replace("namespace: training", f"namespace: {place.namespace}")
+@pytest.mark.parametrize(
+    ("queue", "job", "hosts"), [("queue.yaml", "tpu-v5e-queued", 1), ("queue-h100.yaml", "gpu-h100-queued", 2)]
+)
+def test_the_example_of_a_queue_admits_the_example_of_a_job(place: Place, queue: str, job: str, hosts: int) -> None:
+    """A queue of the examples, in this namespace, has quota for the job beside it, whose pods get its flavor."""
+    text = (EXAMPLES / "kueue" / queue).read_text(encoding="utf-8")
+    text = text.replace("namespace: training", f"namespace: {place.namespace}")
+    flavor, cluster_queue, _ = yaml.safe_load_all(text)
     place.client.kubectl("apply", "--server-side", "--filename=-", stdin=text)
     place.client.kubectl("create", "serviceaccount", "trainer", "--namespace", place.namespace)
-    place.client.kubectl("apply", "--namespace", place.namespace, "--filename", JOB)
-    place.until("its admission", lambda: condition_of(place.job("tpu-v5e-queued"), "Admitted").get("status") == "True")
-    place.until("its pod", lambda: place.pods("tpu-v5e-queued"))
-    (pod,) = place.pods("tpu-v5e-queued").values()
+    place.client.kubectl("apply", "--namespace", place.namespace, "--filename", EXAMPLES / "kubernetes" / f"{job}.yaml")
+    place.until("its admission", lambda: condition_of(place.job(job), "Admitted").get("status") == "True")
+    place.until("its pods", lambda: len(place.pods(job)) == hosts)
 
-    admitted = condition_of(place.job("tpu-v5e-queued"), "Admitted")["message"]
-    assert admitted.startswith("by ClusterQueue research")
-    (flavor, *_) = yaml.safe_load_all(text)
-    assert flavor["spec"]["nodeLabels"].items() <= pod["spec"]["nodeSelector"].items()
-    place.delete("tpu-v5e-queued")
+    admitted = condition_of(place.job(job), "Admitted")["message"]
+    assert admitted.startswith(f"by ClusterQueue {cluster_queue['metadata']['name']}")
+    for pod in place.pods(job).values():
+        assert flavor["spec"]["nodeLabels"].items() <= pod["spec"]["nodeSelector"].items()
+    place.delete(job)
     place.client.kubectl("delete", "--wait=false", "--filename=-", stdin=text)
 
 
