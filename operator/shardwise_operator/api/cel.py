@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from shardwise.job.flags import FUSION, OVERLAP, REFUSED, YES
 from shardwise.job.presets import PRESETS
 
+_SIZES = (1, 2, 4, 5, 8, 12, 16, 20, 25, 32, 64)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
@@ -77,6 +79,14 @@ def _on(name: str) -> str:
     return f"^--{name}(=(?i:{'|'.join(YES)}))?$"
 
 
-def listed(number: str) -> str:
-    """Return usual sizes that divide a number, as text."""
-    return " + ".join(f"({number} % {size} == 0 ? ' {size}' : '')" for size in (1, 2, 4, 5, 8, 12, 16, 20, 25, 32, 64))
+def listed(before: str, *numbers: str) -> str:
+    """Return text, and after it usual sizes that divide all numbers; 0 is a number that each of them divides.
+
+    A list of one value, mapped, gives the value a name: CEL on a CRD has no other way to write it once.
+    """
+    names = [f"n{place}" for place in range(len(numbers))]
+    fit = {size: " && ".join(f"{name} % {size} == 0" for name in names) for size in _SIZES}
+    text = " + ".join([f"'{before}'", *(f"({fits} ? ' {size}' : '')" for size, fits in fit.items())])
+    for name, number in zip(names, numbers, strict=True):
+        text = f"[{number}].map({name}, {text})[0]"
+    return text

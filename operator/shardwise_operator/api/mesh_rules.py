@@ -20,37 +20,36 @@ _ROWS = (
 _LAYERS = of_preset("self.model", "layers", "layers")
 _HAS_LAYERS = has_size("self.model", "layers")
 _PIPELINE = "self.?mesh.?pipeline.orValue(1)"
-
-
-def _tensor_divides(what: str, known: str, number: str) -> Rule:
-    return _of_training(
-        holds=f"!{known} || {number} % {_TENSOR} == 0",
-        message=f"'expected a tensor that divides {what}, such as' + {listed(number)}",
-        shows=True,
-        field=".mesh.tensor",
-    )
-
+_LAYERS_OF_STAGE = f"{_LAYERS} / {_PIPELINE}"
+# What tensor divides: its name, whether it is known here, and it.
+_DIVIDED = (
+    ("heads", has_size("self.model", "heads"), _MODEL_HEADS),
+    ("kvHeads", f"({has_size('self.model', 'heads')} && {_MODEL_KV_HEADS} != {_MODEL_HEADS})", _MODEL_KV_HEADS),
+    ("mlp", f"(has(self.model.mlp) || {has_size('self.model', 'embed')})", _MLP),
+    (f"the vocabulary rows, padded to {VOCAB_MULTIPLE}", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS),
+)
+_DIVIDED_OR_0 = tuple(f"{known} ? {number} : 0" for _, known, number in _DIVIDED)
 
 MESH_RULES: tuple[Rule, ...] = (
-    _tensor_divides("heads", has_size("self.model", "heads"), _MODEL_HEADS),
-    _tensor_divides(
-        "kvHeads", f"({has_size('self.model', 'heads')} && {_MODEL_KV_HEADS} != {_MODEL_HEADS})", _MODEL_KV_HEADS
-    ),
-    _tensor_divides("mlp", f"(has(self.model.mlp) || {has_size('self.model', 'embed')})", _MLP),
-    _tensor_divides(
-        f"the vocabulary rows, padded to {VOCAB_MULTIPLE}", f"(has(self.model.vocabSize) || {_BYTE})", _ROWS
+    *(
+        _of_training(
+            holds=f"!{known} || {number} % {_TENSOR} == 0",
+            message=listed(f"expected a tensor that divides {what}; these fit the model:", *_DIVIDED_OR_0),
+            shows=True,
+            field=".mesh.tensor",
+        )
+        for what, known, number in _DIVIDED
     ),
     _of_training(
         holds=f"!{_HAS_LAYERS} || {_LAYERS} % {_PIPELINE} == 0",
-        message=f"'expected a pipeline that divides layers, such as' + {listed(_LAYERS)}",
+        message=listed("expected a pipeline that divides layers, such as", _LAYERS),
         shows=True,
         field=".mesh.pipeline",
     ),
     _of_training(
         holds=f"!{_HAS_LAYERS} || {_LAYERS} % {_PIPELINE} != 0 "
-        f"|| {_LAYERS} / {_PIPELINE} % self.?mesh.?pipelineRounds.orValue(1) == 0",
-        message=f"'expected pipelineRounds that divide the layers of a stage, such as' "
-        f"+ {listed(f'({_LAYERS} / {_PIPELINE})')}",
+        f"|| {_LAYERS_OF_STAGE} % self.?mesh.?pipelineRounds.orValue(1) == 0",
+        message=listed("expected pipelineRounds that divide the layers of a stage, such as", _LAYERS_OF_STAGE),
         shows=True,
         field=".mesh.pipelineRounds",
     ),

@@ -27,13 +27,13 @@ MODEL_RULES: tuple[Rule, ...] = (
     ),
     _of_model(
         holds=f"!{_KNOWN} || {_SIZED_HEADS} || {_EMBED} % {_HEADS} == 0",
-        message="'expected a number of heads that divides embed, such as' + " + listed(_EMBED),
+        message=listed("expected a number of heads that divides embed, such as", _EMBED),
         shows=True,
         field=".heads",
     ),
     _of_model(
         holds=f"!{has_size('self', 'heads')} || {_HEADS} % {_KV_HEADS} == 0",
-        message="'expected a number of kvHeads that divides heads, such as' + " + listed(_HEADS),
+        message=listed("expected a number of kvHeads that divides heads, such as", _HEADS),
         shows=True,
         field=".kvHeads",
     ),
