@@ -23,7 +23,7 @@ from benchmarks.turns import ROOT, WorkerError
 
 from shardwise.launcher.agent.client import NoLeaderError, request
 from shardwise.launcher.agent.config import AgentConfig
-from shardwise.launcher.ray import rpc
+from shardwise.launcher.ray import rpc_server
 from shardwise.launcher.ray.node import RAY_VARIABLE, RayNode, RayPlace, node_part
 from shardwise.launcher.ray.session import RaySession
 from shardwise.launcher.system import processes
@@ -231,7 +231,7 @@ async def _ray(scratch: Path, hosts: int) -> dict[str, float]:
     (scratch / "token").write_text(secrets.token_hex(16))
     async with AsyncExitStack() as stack:
         for host in range(hosts):
-            server = await rpc.serve(scratch / f"h{host}.sock", _nothing)
+            server = await rpc_server.serve(scratch / f"h{host}.sock", _nothing)
             stack.callback(server.close)
         places = [
             RayPlace(

@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from shardwise.launcher.ray.node import RAY_VARIABLE, RayNode, RayPlace
-from shardwise.launcher.ray.rpc import CallError, serve
+from shardwise.launcher.ray.rpc import CallError
+from shardwise.launcher.ray.rpc_server import serve
 from shardwise.launcher.ray.session import RaySession, RaySessionError
 from shardwise.launcher.system import log_bound, processes
 from shardwise.launcher.system.lines import size_of

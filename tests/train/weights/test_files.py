@@ -248,13 +248,39 @@ def test_a_failed_write_leaves_the_old_file(small: Mapping[str, GptConfig], tmp_
     assert {file.name for file in tmp_path.iterdir()} == {"model.safetensors", "config.json"}
 
 
-def test_a_folder_of_another_model_is_not_written_to(small: Mapping[str, GptConfig], tmp_path: Path) -> None:
+OTHERS = [
+    ("{}", "nothing of this one"),
+    ("no JSON", "nothing of this one"),
+    ('{"model_type": "gpt2", "n_layer": 12, "n_embd": 768}', "n_embd is 768, not 32, n_layer is 12, not 3"),
+]
+
+
+@pytest.mark.parametrize(("there", "wrong"), OTHERS)
+def test_a_folder_of_another_model_is_not_written_to(
+    small: Mapping[str, GptConfig], tmp_path: Path, there: str, wrong: str
+) -> None:
     """A config.json that says something else is never overwritten, and no weights come beside it."""
-    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(DataError, match="export into a folder of its own"):
+    (tmp_path / "config.json").write_text(there, encoding="utf-8")
+    with pytest.raises(DataError, match=rf"describes another model \({wrong}\); export into a folder of its own"):
         write(tmp_path / "model.safetensors", small["gpt2"], [("norm.weight", np.ones(32, np.float32))])
-    assert (tmp_path / "config.json").read_text(encoding="utf-8") == "{}"
+    assert (tmp_path / "config.json").read_text(encoding="utf-8") == there
     assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_config_of_another_release_is_replaced(small: Mapping[str, GptConfig], tmp_path: Path) -> None:
+    """It describes the same model, with a key more and one fewer: what is written is this release's."""
+    program = program_of(small["gpt2"], devices=1)
+    params = on_host(random_params(program))
+    write(tmp_path / "model.safetensors", program.config, params.items())
+    path = tmp_path / "config.json"
+    text = path.read_text(encoding="utf-8")
+    (left_out, _), *kept = json.loads(text).items()
+    path.write_text(json.dumps({"a_key_of_then": 1, **dict(kept)}), encoding="utf-8")
+    assert left_out not in path.read_text(encoding="utf-8")
+
+    write(tmp_path / "model.safetensors", program.config, params.items())
+
+    assert path.read_text(encoding="utf-8") == text
 
 
 UNPUBLISHED = [

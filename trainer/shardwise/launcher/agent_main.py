@@ -22,7 +22,7 @@ from shardwise.launcher.agent.host import Host
 from shardwise.launcher.agent.server import Server
 from shardwise.launcher.agent.standby import remove_standby_logs
 from shardwise.launcher.leader.leader import Leader
-from shardwise.launcher.ray import rpc
+from shardwise.launcher.ray import rpc_server
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import ExitCode
@@ -86,7 +86,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         stack.callback(tidy, of_others=False)
         stack.push_async_callback(host.close)
-        opened = await rpc.serve(config.socket, host.answer)
+        opened = await rpc_server.serve(config.socket, host.answer)
         stack.callback(opened.close)
         looking = asyncio.create_task(host.run())
         stack.push_async_callback(cancel, looking)

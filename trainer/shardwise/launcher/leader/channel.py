@@ -15,7 +15,8 @@ from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.leader.events import Events
 from shardwise.launcher.leader.members import LOST_SECONDS, Members
 from shardwise.launcher.ray.node import RayNode
-from shardwise.launcher.ray.rpc import Answering, CallError
+from shardwise.launcher.ray.rpc import CallError
+from shardwise.launcher.ray.rpc_server import Answering
 from shardwise.launcher.ray.session import RaySession, RaySessionError
 from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.message import Message

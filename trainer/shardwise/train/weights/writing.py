@@ -87,8 +87,18 @@ def _of(path: str, waiting: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def _write_config(path: Path, published: Mapping[str, Any]) -> None:
-    text = json.dumps(published, indent=2) + "\n"
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise DataError(f"{path}: describes another model; export into a folder of its own")
+    """Write config.json, also over one of this model from another release, which knew more keys of it or fewer."""
+    if path.exists():
+        try:
+            there: Any = json.loads(path.read_bytes())
+        except ValueError:
+            there = None
+        shared = [key for key in published if isinstance(there, dict) and key in there]
+        wrong = [f"{key} is {there[key]!r}, not {published[key]!r}" for key in shared if there[key] != published[key]]
+        if wrong or not shared:
+            raise DataError(
+                f"{path}: describes another model ({', '.join(wrong[:_MOST_NAMED]) or 'nothing of this one'}); "
+                "export into a folder of its own"
+            )
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write((json.dumps(published, indent=2) + "\n").encode())
