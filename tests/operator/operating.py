@@ -140,6 +140,12 @@ class Operator:
             sum(each.value for each in counted if each.labels["verb"] == verb and each.labels["kind"] not in but)
         )
 
+    def has_heard_of(self, job: dict[str, Any]) -> bool:
+        """Whether a job is in its cache as it is given here."""
+        return job["metadata"]["resourceVersion"] in [
+            each["metadata"]["resourceVersion"] for each in self._controller.jobs()
+        ]
+
     def spans(self, result: str) -> float:
         """How many spans had this result."""
         return self.metrics.registry.get_sample_value("shardwise_operator_spans_total", {"result": result}) or 0.0

@@ -27,6 +27,7 @@ def recorded(place: Place, operator: Operator, golden: Golden) -> Callable[[str]
 
     def check(name: str) -> None:
         place.until(name, lambda: f'phase="{PHASES.get(name, name.capitalize())}"' in _series(operator, place))
+        place.until("the operator to know it", lambda: operator.has_heard_of(place.job("job")))
         golden(f"{name}.prom", _series(operator, place))
 
     return check
@@ -80,9 +81,11 @@ def test_a_job_in_a_queue(place: Place, queueing_operator: Operator, queues: Que
     place.until("the quota to be another's", lambda: len(place.pods("other")) == 2)
     place.apply(queued_job())
     place.until("it to wait in the queue", lambda: "insufficient" in place.status().get("message", ""))
+    place.until("the operator to know it", lambda: queueing_operator.has_heard_of(place.job("job")))
     golden("queued.prom", _of_the_job(queueing_operator, place))
     place.delete("other")
     place.until("it to say why", lambda: place.status().get("reason") == "Scheduling")
+    place.until("the operator to know it", lambda: queueing_operator.has_heard_of(place.job("job")))
     golden("admitted.prom", _of_the_job(queueing_operator, place))
 
 
