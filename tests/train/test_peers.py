@@ -82,6 +82,37 @@ def test_messages_are_exchanged_and_a_silent_process_is_named() -> None:
     assert of_first.splitlines()[3].startswith("rank 0 waited 1 seconds for rank 2 at shardwise/verdict/1: ")
 
 
+LEAVING = """
+import sys, time
+from shardwise.protocol.orders import Orders
+from shardwise.train import peers
+peers._LEAVE_SECONDS = 1
+rank, port = int(sys.argv[1]), sys.argv[2]
+orders = Orders(job_file="", directory="", progress="", stacks="", rank=rank, num_processes=2,
+                coordinator=f"127.0.0.1:{port}", attempt=0, fork=False, step=None, deadline_seconds=None)
+joined = peers.Peers.join(orders, limit_seconds=60)
+if rank == 0:
+    time.sleep(6)  # it removes checkpoints, and the other is at its end already
+joined.leave()
+print("left", flush=True)
+"""
+
+
+def test_a_process_may_come_to_its_end_long_after_the_others() -> None:
+    """Also later than JAX waits at its shutdown, where it ends them all: each leaves well."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    start = partial(subprocess.Popen, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with (
+        start([sys.executable, "-c", LEAVING, "0", port]) as first,
+        start([sys.executable, "-c", LEAVING, "1", port]) as other,
+    ):
+        said = [process.communicate() for process in (first, other)]
+
+    assert [(first.returncode, said[0][0]), (other.returncode, said[1][0])] == [(0, "left\n")] * 2, said
+
+
 def test_a_process_before_the_coordinator_does_not_ask_jax_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries again until the port is served, or until the limit; JAX would be refused once and wait a second."""
     refused: list[float] = []

@@ -1,13 +1,16 @@
-"""shardwise.launcher.agent.host: what an agent does with a trainer that does not hear signals yet."""
+"""shardwise.launcher.agent.host: trainers that do not hear signals yet, and those that cannot be started."""
 
 import asyncio
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 from shardwise.job.load import load
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
-from shardwise.protocol.contract import LOGS
+from shardwise.protocol.contract import LOGS, log_path
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.requests import Ended, EndTrainer, ReadStacks, SignalTrainer, Stacks, StartTrainer
 
@@ -37,10 +40,10 @@ def host_of(directory: Path) -> Host:
     return Host(config, load(JOB))
 
 
-def orders(directory: Path) -> Orders:
-    """Return the first attempt's."""
+def orders(directory: Path, attempt: int = 0) -> Orders:
+    """Return those of an attempt."""
     names = {name: str(directory / name) for name in ("job_file", "progress", "stacks")}
-    part = {"rank": 0, "num_processes": 1, "coordinator": "", "attempt": 0}
+    part = {"rank": 0, "num_processes": 1, "coordinator": "", "attempt": attempt}
     return Orders.model_validate(
         {**names, **part, "directory": str(directory), "fork": False, "step": None, "deadline_seconds": None}
     )
@@ -66,3 +69,33 @@ def test_a_trainer_that_still_imports_is_not_ended_by_a_question(tmp_path: Path)
     text, number, asked = asyncio.run(ask())
     assert "still imports" in text
     assert (number, asked) == (9, True)
+
+
+def test_a_trainer_that_could_not_be_started_is_started_later(tmp_path: Path) -> None:
+    """However often the volume refuses meanwhile; each refusal says why, and leaves no process, log or handle."""
+    in_the_way = log_path(tmp_path, 1, 0).parent
+
+    async def ask() -> int | None:
+        host = host_of(tmp_path)
+        try:
+            await host.answer(StartTrainer(orders=orders(tmp_path)))
+            await host.answer(EndTrainer())
+            in_the_way.touch()
+            handles = set[int]()
+            for _ in range(3):
+                with pytest.raises(FileExistsError, match=in_the_way.name):
+                    await host.answer(StartTrainer(orders=orders(tmp_path, 1)))
+                assert psutil.Process().children() == []
+                handles.add(psutil.Process().num_fds())
+            assert len(handles) == 1
+            in_the_way.unlink()
+            await host.answer(StartTrainer(orders=orders(tmp_path, 1)))
+            ended = await host.answer(EndTrainer())
+            assert isinstance(ended, Ended)
+            assert ended.exit
+            return ended.exit.attempt
+        finally:
+            await host.close()
+
+    assert asyncio.run(ask()) == 1
+    assert sorted(path.name for path in (tmp_path / LOGS).iterdir()) == ["attempt-0", "attempt-1"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shardwise.launcher.leader.causes import Ending
-from shardwise.launcher.leader.result import complete_summary, failed, saved
-from shardwise.protocol.contract import SUMMARY, Cause
+from shardwise.launcher.leader.result import complete_summary, failed, saved, stopped_badly
+from shardwise.protocol.contract import SUMMARY, Cause, ExitCode
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.report import Exit
 
@@ -24,6 +24,7 @@ FAILED = failed(Ending(cause=Cause.FAILURE, rank=1, exit=KILLED, message="rank 1
         (saved(""), "starting", None, "stopped"),
         (saved(""), "starting", "complete", "complete"),
         (saved(""), None, None, "stopped"),
+        (saved(""), "failed", None, "stopped"),
         (FAILED, None, None, "failed"),
         (FAILED, "running", "stopped", "failed"),
         (FAILED, "nonfinite", None, "nonfinite"),
@@ -64,3 +65,20 @@ def test_a_program_that_was_mended(tmp_path: Path, word: RunResult, status: str,
 
     assert (summary["status"], summary.get("error"), summary["initialDigest"]) == (status, error, "ab")
     assert summary.get("cause") == (word.cause or None)
+
+
+@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_stop_that_ends_badly(cause: Cause, *, stepped: bool, restarts: bool) -> None:
+    """It can be resumed where nothing is lost, or what a lost host, a device, storage or a hang has cost.
+
+    Where no restart is left for that, or the run itself has failed, it is as failed as without the stop.
+    """
+    ending = Ending(cause=cause, rank=1, exit=None, message="it ended")
+    result = stopped_badly(ending, stepped=stepped, restarts=restarts)
+
+    of_a_machine = cause in (Cause.HOST_LOST, Cause.DEVICE, Cause.STORAGE, Cause.HANG)
+    resumable = of_a_machine and restarts if stepped else cause != Cause.BAD_INPUT
+    assert (result.code == ExitCode.SAVED, result.cause) == ((True, None) if resumable else (False, cause))
+    assert "it ended" in result.message

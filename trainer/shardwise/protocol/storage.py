@@ -28,6 +28,7 @@ _PASSING = frozenset(
     }
 )
 _OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in TensorStore's messages
+_ERRNO = re.compile(r"\[Errno (\d+)\]")  # in the text of an OSError
 _PASSING_STATUS = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ABORTED|UNAUTHENTICATED")
 """How TensorStore's messages begin. A token that was refused a moment ago is often granted the next."""
 _PASSING_REPLIES = frozenset({408, 425, 429})  # and all from 500 on
@@ -62,6 +63,12 @@ def may_pass(error: BaseException) -> bool:
     if reply >= 500 or reply in _PASSING_REPLIES:
         return True
     return isinstance(error, ValueError) and bool(_PASSING_STATUS.match(str(error)))
+
+
+def reason_may_pass(reason: str) -> bool:
+    """Return whether another process gives an error of a file system that may pass as the reason of a refusal."""
+    found = _ERRNO.search(reason)
+    return found is not None and int(found[1]) in _PASSING
 
 
 def in_words(error: Exception, words: str, otherwise: type[ShardwiseError]) -> ShardwiseError:

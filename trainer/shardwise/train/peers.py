@@ -102,8 +102,13 @@ class Peers:
         return self.rank == WRITER
 
     def leave(self) -> None:
-        """Leave the others after a good end. After a failure the process just exits."""
+        """Leave the others after a good end. After a failure the process just exits.
+
+        JAX ends all processes if one comes to its shutdown much later than the first: rank 0 may remove checkpoints
+        and write the summary for minutes. So they meet here before, where the watchdog alone decides what hangs.
+        """
         if self.count > 1:
+            self.exchange("leave", "")
             jax.distributed.shutdown()
 
     def agree(self, name: str, text: str, settle: Settle) -> str:

@@ -176,12 +176,12 @@ class Host:
             await self._end_trainer()
             if self.stuck:
                 raise StuckError(self.stuck)
-            if self._trainer:
-                self._trainer.close()
-            standby, successor = await self._standbys.take()
+            before, self._trainer = self._trainer, None  # what follows may fail, and is tried again from here
+            if before:
+                before.close()
             self._progress_file.unlink(missing_ok=True)
             self._progress, self._seen, self._exit = None, (0, 0), None
-            self._trainer = standby.give(orders, successor)
+            self._trainer = await self._standbys.give(orders)
             self._activity = Activity(time.monotonic(), is_program=self._runs_program)
             self._ended = asyncio.create_task(self._await_end(self._trainer))
         self._tell()

@@ -156,6 +156,15 @@ class Standbys:
         self._standby = Standby(self._config.directory, self._config.host) if forked else None
         return standby, self._standby
 
+    async def give(self, orders: Orders) -> Trainer:
+        """Make a trainer of a standby by giving it orders; OSError if the volume refuses, and nothing of it is left."""
+        standby, successor = await self.take()
+        try:
+            return standby.give(orders, successor)
+        except OSError:
+            await standby.end()
+            raise
+
     async def dismiss(self) -> None:
         """End it."""
         standby, self._standby = self._standby, None

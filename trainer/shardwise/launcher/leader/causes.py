@@ -13,10 +13,11 @@ A pure decision: the first line of this list that fits.
     device          all exit codes only report that a peer is gone: the link between them has failed
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from signal import SIGABRT, SIGKILL
 
+from shardwise.launcher.leader.members import host_names
 from shardwise.protocol.contract import Cause, ExitCode
 from shardwise.protocol.report import Exit
 
@@ -72,6 +73,15 @@ def attribute(exits: Mapping[int, Exit], lost: Collection[int], hang: str | None
             return Ending(cause=Cause.OUT_OF_MEMORY, rank=rank, exit=ended, message=message)
     rank, ended = next(((rank, ended) for rank, ended in bad.items() if _aborted(ended)), next(iter(bad.items())))
     return _explained_by(rank, ended)
+
+
+def or_by_leaving(ending: Ending, hosts: Sequence[int]) -> Ending:
+    """Attribute a failure before the first step to a leaving host that explains it."""
+    # Trainers that are stopped while they meet end one by one, and those that wait for one of them fail by that.
+    if not hosts or ending.exit is None or not follows_from_a_peer(ending.exit):
+        return ending
+    message = f"{host_names(hosts)} leaves before the first step; {ending.message}"
+    return Ending(cause=Cause.HOST_LOST, rank=hosts[0], exit=None, message=message)
 
 
 def _explained_by(rank: int, ended: Exit) -> Ending:

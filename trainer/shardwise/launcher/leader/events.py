@@ -2,10 +2,11 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.protocol.contract import EVENTS, LOGS
+from shardwise.protocol.contract import EVENTS, LOGS, Progress
 from shardwise.protocol.storage import passing_over
 
 
@@ -23,3 +24,17 @@ class Events:
         line = json.dumps({"time": round(time.time(), 3), "event": event, **more}) + "\n"
         with passing_over(), self._path.open("ab", buffering=0) as file:
             file.write(line.encode())
+
+
+def host_times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
+    """Return for each host where its trainer's time of an attempt went, as it was last heard."""
+    return [
+        {
+            "host": host,
+            "step": last.step,
+            "stepSeconds": round(last.step_seconds, 4),
+            "ownSeconds": round(last.own_seconds, 6) if last.measured else None,
+            "phases": {name: round(seconds, 4) for name, seconds in last.seconds.items()},
+        }
+        for host, last in sorted(progress.items())
+    ]

@@ -7,7 +7,7 @@ it is acted on.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from shardwise.job.spec import TrainingJob
@@ -16,20 +16,29 @@ from shardwise.launcher.agent.host import Host
 from shardwise.launcher.leader import old_logs
 from shardwise.launcher.leader.attempt import Attempt
 from shardwise.launcher.leader.budgets import charge, left, wait_seconds
-from shardwise.launcher.leader.causes import Ending, attribute, follows_from_a_peer
+from shardwise.launcher.leader.causes import Ending, attribute, or_by_leaving
 from shardwise.launcher.leader.channel import ChannelError
 from shardwise.launcher.leader.decision import Action
+from shardwise.launcher.leader.events import host_times
 from shardwise.launcher.leader.members import host_names
 from shardwise.launcher.leader.publisher import LOOK_SECONDS, StatusPublisher
-from shardwise.launcher.leader.result import complete_summary, failed, hosts_released, read_summary, saved
+from shardwise.launcher.leader.result import (
+    complete_summary,
+    failed,
+    hosts_released,
+    read_summary,
+    saved,
+    stopped_badly,
+)
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.wait_for_hosts import hosts_are_there
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system.tasks import cancel
-from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode, Progress
+from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode
 from shardwise.protocol.errors import StorageError
 from shardwise.protocol.leader_address import LeaderAddress
-from shardwise.protocol.leader_record import RunResult
+from shardwise.protocol.leader_record import RunResult, Used
+from shardwise.protocol.storage import reason_may_pass
 from shardwise.protocol.takeover import next_attempt
 
 if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
@@ -117,7 +126,7 @@ class Leader:
         since, gone = time.monotonic(), state.leaving
         state.over = running.number
         answers = await running.end()
-        state.events.write("hosts", attempt=running.number, hosts=_times(running.progress))
+        state.events.write("hosts", attempt=running.number, hosts=host_times(running.progress))
         leaving = state.leaving if action in (Action.SAVED, Action.LEAVE) and not state.stop.is_set() else []
         if state.leaving:
             await state.keep()  # before they may go: their last records tell of the save
@@ -128,8 +137,9 @@ class Leader:
         if action in _WELL:
             return _WELL[action]
         ending = await running.explain(since, answers)
-        ending = self._noted(ending if running.stepped else _or_by_leaving(ending, gone))
-        return _stopped_badly(ending, stepped=running.stepped) if state.stop.is_set() else ending
+        ending = self._noted(ending if running.stepped else or_by_leaving(ending, gone))
+        allowed = self._charged(ending) is not None
+        return stopped_badly(ending, stepped=running.stepped, restarts=allowed) if state.stop.is_set() else ending
 
     def _noted(self, ending: Ending) -> Ending:
         """Write the event of a bad end."""
@@ -138,12 +148,16 @@ class Leader:
         self._state.events.write("ended", attempt=self._state.over, **facts)
         return ending
 
-    async def _not_started(self, running: Attempt, error: CallError) -> RunResult | None:
+    async def _not_started(self, running: Attempt, error: CallError) -> RunResult | Ending | None:
+        """Return what it costs that a host could not start its trainer; None if it is just tried again."""
         self._refused += 1
         self._state.events.write("notStarted", attempt=running.number, reason=str(error))
         self._state.over = running.number
         await running.end()
         self._state.end(well=False)
+        if reason_may_pass(error.reason):
+            message = f"no trainer could be started: {error}"
+            return self._noted(Ending(cause=Cause.STORAGE, rank=error.host, exit=None, message=message))
         if self._refused == _MAX_REFUSED_ORDERS:
             return RunResult(code=ExitCode.FAILURE, message=f"no trainer could be started: {error}")
         await self._pause(_AGAIN_SECONDS)
@@ -152,9 +166,8 @@ class Leader:
     async def _restart(self, ending: Ending) -> RunResult | None:
         """Charge a bad end to its budget, and wait for the backoff; return a result if the budget is used up."""
         state, recovery = self._state, self._state.job.spec.recovery
-        before, restarts = state.record.used, state.record.restarts
-        committed = max(before.committed, state.metrics.committed)
-        used = charge(before, ending.cause, restarts=recovery.restarts, committed=committed)
+        restarts = state.record.restarts
+        used = self._charged(ending)
         if used is None:
             return failed(ending)
         state.recovers(ending.message, left(used, ending.cause, recovery.restarts))
@@ -164,6 +177,12 @@ class Leader:
         state.events.write("restarting", cause=ending.cause, message=ending.message, waitSeconds=wait)
         await self._pause(wait)
         return None
+
+    def _charged(self, ending: Ending) -> Used | None:
+        """Return what is used up after one more restart for a bad end; None if its budget does not allow it."""
+        state, before = self._state, self._state.record.used
+        committed = max(before.committed, state.metrics.committed)
+        return charge(before, ending.cause, restarts=state.job.spec.recovery.restarts, committed=committed)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than until a stop is asked for, or this host leaves."""
@@ -217,33 +236,3 @@ class Leader:
             if not set(hosts) & set(self._state.members.not_polled_since(since, now)):
                 break
             await asyncio.sleep(LOOK_SECONDS)
-
-
-def _times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
-    """Return for each host where its trainer's time of an attempt went, as it was last heard."""
-    return [
-        {
-            "host": host,
-            "step": last.step,
-            "stepSeconds": round(last.step_seconds, 4),
-            "ownSeconds": round(last.own_seconds, 6) if last.measured else None,
-            "phases": {name: round(seconds, 4) for name, seconds in last.seconds.items()},
-        }
-        for host, last in sorted(progress.items())
-    ]
-
-
-def _or_by_leaving(ending: Ending, hosts: Sequence[int]) -> Ending:
-    """Attribute a failure before the first step to a leaving host that explains it."""
-    # Trainers that are stopped while they meet end one by one, and those that wait for one of them fail by that.
-    if not hosts or ending.exit is None or not follows_from_a_peer(ending.exit):
-        return ending
-    message = f"{host_names(hosts)} leaves before the first step; {ending.message}"
-    return Ending(cause=Cause.HOST_LOST, rank=hosts[0], exit=None, message=message)
-
-
-def _stopped_badly(ending: Ending, *, stepped: bool) -> RunResult:
-    """Return the result of a run whose trainers failed when they were asked to stop."""
-    if ending.cause != Cause.BAD_INPUT and not stepped:
-        return saved(f"stopped before the first step; {ending.message}")
-    return failed(ending, f"{ending.message}, when it was asked to stop")

@@ -12,6 +12,7 @@ from shardwise.protocol.leader_record import RunResult
 
 _UNFINISHED = (None, "starting", "running", "failed")
 _ENDED_WELL = ("complete", "stopped")
+_OF_A_MACHINE = (Cause.HOST_LOST, Cause.DEVICE, Cause.STORAGE, Cause.HANG)
 _OF_AN_ENDING = {"cause", "rank", "exit", "log_tail"}
 _SAID_OF_AN_END = ("status", "error", "cause", "rank", "exit", "logTail")
 
@@ -31,6 +32,24 @@ def failed(ending: Ending, message: str | None = None) -> RunResult:
         exit=ending.exit.message if ending.exit else None,
         log_tail=ending.exit.log_tail if ending.exit else "",
     )
+
+
+def stopped_badly(ending: Ending, *, stepped: bool, restarts: bool) -> RunResult:
+    """Return the result of a run whose trainers ended badly after they were asked to stop.
+
+    It stays one that can be resumed if nothing was lost, or only what a restart would have made up for.
+
+    Args:
+        ending: of the trainers.
+        stepped: whether they had taken a step.
+        restarts: whether the budget of the cause allows a restart.
+
+    """
+    if ending.cause != Cause.BAD_INPUT and not stepped:
+        return saved(f"stopped before the first step; {ending.message}")
+    if restarts and ending.cause in _OF_A_MACHINE:
+        return saved(f"stopped, but the last save was not made: {ending.message}")
+    return failed(ending, f"{ending.message}, when it was asked to stop")
 
 
 def host_lost(host: int, message: str) -> RunResult:
@@ -69,8 +88,8 @@ def complete_summary(
     # A trainer says itself how it ended, a program need not.
     if result.code == ExitCode.OK and now.get("status") not in _ENDED_WELL:
         now |= {"status": "complete"}
-    if result.code == ExitCode.SAVED and now.get("status") == "running":
-        now |= {"status": "stopped"}
+    if result.code == ExitCode.SAVED and now.get("status") in ("running", "failed"):
+        now = {key: value for key, value in now.items() if key not in _SAID_OF_AN_END} | {"status": "stopped"}
     if result.code == ExitCode.HOSTS_MISSING and now.get("status") in _UNFINISHED:
         now |= {"status": "stopped"}
     if result.cause and now.get("status") in _UNFINISHED:

@@ -1,0 +1,53 @@
+"""What the leader makes of a host that cannot start its trainer; whole runs are in tests/launcher and tests/hosts."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shardwise.launcher.leader.causes import Ending
+from shardwise.launcher.leader.leader import Leader
+from shardwise.launcher.ray.rpc import CallError
+from shardwise.protocol.contract import Cause, ExitCode
+from shardwise.protocol.leader_record import RunResult
+
+
+async def refused(times: int, reason: str) -> list[RunResult | Ending | None]:
+    """Return what each of so many attempts comes to that host 2 cannot start; the state is a stand-in."""
+    stop, leaving = asyncio.Event(), asyncio.Event()
+    stop.set()  # it does not wait between two attempts
+    events = SimpleNamespace(write=lambda *_, **__: None)
+    state = SimpleNamespace(
+        events=events, stop=stop, host=SimpleNamespace(leaving=leaving), over=0, end=lambda **_: None
+    )
+
+    async def end() -> None:
+        """End nothing."""
+
+    leader: Any = Leader.__new__(Leader)
+    leader._state, leader._refused = state, 0
+    running = SimpleNamespace(number=3, end=end)
+    return [await leader._not_started(running, CallError(2, reason)) for _ in range(times)]
+
+
+@pytest.mark.parametrize(
+    "reason", ["OSError: [Errno 28] No space left on device: 'logs'", "[Errno 5] Input/output error"]
+)
+def test_storage_that_may_come_back_has_its_budget(reason: str) -> None:
+    """A volume that refuses the start of a trainer costs what one costs that refuses a save, from the first time on."""
+    (ending,) = asyncio.run(refused(1, reason))
+
+    assert isinstance(ending, Ending)
+    assert (ending.cause, ending.rank) == (Cause.STORAGE, 2)
+    assert reason in ending.message
+
+
+def test_what_stays_ends_the_run() -> None:
+    """Another reason is tried again some times, and then the run ends with it."""
+    *tried, result = asyncio.run(refused(10, "PermissionError: [Errno 13] Permission denied: 'logs'"))
+
+    assert tried == [None] * 9
+    assert isinstance(result, RunResult)
+    assert result.code == ExitCode.FAILURE
+    assert "Permission denied" in result.message
