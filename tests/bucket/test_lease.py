@@ -1,37 +1,18 @@
 """The lease of a folder of checkpoints: one live run writes there, locally and in a bucket."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tensorstore as ts
-from tests.train.s3_server import serving
+from tests.bucket.conftest import of, silently
 
 from shardwise.bucket import lease
 from shardwise.bucket.folder import description, open_folder
-from shardwise.bucket.lease import Lease
 from shardwise.protocol import storage
-from shardwise.protocol.errors import CheckpointError, RunDirectoryError, StorageError
+from shardwise.protocol.errors import CheckpointError, RunDirectoryError
 from shardwise.train.checkpoint import steps
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """A bucket's address."""
-    with serving() as bucket:
-        yield bucket.url
-
-
-@pytest.fixture(params=["folder", "bucket"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A place for checkpoints that nobody has used."""
-    if request.param == "folder":
-        return str(tmp_path / "checkpoints")
-    return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
 
 
 @pytest.fixture
@@ -39,15 +20,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease that is renewed, and stale, soon."""
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
     monkeypatch.setattr(lease, "LOOK_SECONDS", 0.01)
-
-
-def of(root: str, run: str) -> Lease:
-    """A start of a run."""
-    return Lease(root, run=run, name="job", directory=f"/runs/{run}")
-
-
-def silently(_words: str) -> None:
-    """Nobody is told."""
 
 
 def take(root: str, run: str, tell: Callable[[str], None] = silently) -> None:
@@ -168,44 +140,3 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="cannot be used"):
         take(str(tmp_path / "file" / "below"), "run")
-
-
-class Dead:
-    """A store that takes requests and answers none."""
-
-    def read(self, _name: str) -> ts.Future[ts.KvStore.ReadResult]:
-        """Begin to read."""
-        return self._never()
-
-    def write(self, _name: str, _content: bytes, **_: bytes) -> ts.Future[ts.KvStore.TimestampedStorageGeneration]:
-        """Begin to write."""
-        return self._never()
-
-    def _never(self) -> ts.Future[Any]:
-        promise, future = ts.Promise[Any].new()
-        self.kept = promise  # else the request would end
-        return future
-
-
-def test_a_store_that_died_does_not_hold_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not it is just being renewed: the holder ends, and leaves the lease to get stale."""
-    monkeypatch.setattr(lease, "END_SECONDS", 0.2)
-    for renew_seconds in (0.01, 60.0):
-        monkeypatch.setattr(lease, "RENEW_SECONDS", renew_seconds)
-        began = time.monotonic()
-        with of(str(tmp_path), "first").held(silently) as first:
-            first._folder = Dead()  # type: ignore[assignment]
-            time.sleep(0.1)
-
-        assert time.monotonic() - began < 10
-
-
-def test_a_store_that_never_answers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import, or a start, ends with words that a restart may help against."""
-    monkeypatch.setattr(lease, "ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(storage, "WAITS_SECONDS", (0.01,))
-    waiting = of(str(tmp_path), "first")
-    waiting._folder = Dead()  # type: ignore[assignment]
-
-    with pytest.raises(StorageError, match=r"has not answered within 0.1 s"), waiting.held(silently):
-        pass

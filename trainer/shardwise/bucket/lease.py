@@ -27,6 +27,7 @@ from shardwise.protocol.storage import first_line, in_words, with_retries
 LEASE = "LEASE"
 RENEW_SECONDS = 15.0
 LOOK_SECONDS = 1.0
+_ROUNDS = 3  # of a renewal whose write is refused
 END_SECONDS = 15.0
 """How long the end of a holder waits for a store, for each of three things; the next holder waits longer, then."""
 
@@ -125,15 +126,23 @@ class Lease:
 
     def _say(self, *, live: bool) -> None:
         with self._lock:  # the thread and a commit may renew at once, and each write must follow its own read
-            value, generation = self._read()
-            holder = self._parsed(value)
-            if holder is None:  # a volume that is not mounted any more leaves a folder that can be written to
-                raise OSError(
-                    errno.ESTALE, f"{self._root}/{self._file} is gone, so this is not the folder that was held"
-                )
             own = self._own.model_copy(update={"live": live})
-            if not (holder.start == self._own.start and self._write(own, generation)):
-                raise RunDirectoryError(f"{self._root}: {holder.words} has taken over; nothing was committed")
+            for _ in range(_ROUNDS):
+                # A refused write proves nothing: TensorStore sends one again whose answer was lost, and is refused for
+                # what it has written itself. Who holds the folder is what the lease says then.
+                if self._write(own, self._held_generation()):
+                    return
+            raise OSError(errno.EAGAIN, f"{self._root}/{self._file} takes no write, though nobody has taken over")
+
+    def _held_generation(self) -> bytes:
+        """Return the generation of the lease, which is still this start's; raise as `renew` if it is not."""
+        value, generation = self._read()
+        holder = self._parsed(value)
+        if holder is None:  # a volume that is not mounted any more leaves a folder that can be written to
+            raise OSError(errno.ESTALE, f"{self._root}/{self._file} is gone, so this is not the folder that was held")
+        if holder.start != self._own.start:
+            raise RunDirectoryError(f"{self._root}: {holder.words} has taken over; nothing was committed")
+        return generation
 
     def _keep(self) -> None:
         while not self._over.wait(RENEW_SECONDS):
