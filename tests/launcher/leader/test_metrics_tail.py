@@ -1,13 +1,17 @@
 """What the leader learns from metrics as they are written."""
 
 import asyncio
+import errno
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from shardwise.launcher.leader import metrics_tail
 from shardwise.launcher.leader.metrics_tail import MetricsTail
+from shardwise.launcher.system import lines
 from shardwise.protocol.contract import METRICS
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import CheckpointStatus, FailedSaves
@@ -159,3 +163,24 @@ def test_lines_of_weeks_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     asyncio.run(both())
     assert tail.last == step(200, 1.0)
     assert others >= 5
+
+
+def test_a_volume_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an attempt runs that is as if nothing new were there; before one it is told, and so is what stays."""
+    path = tmp_path / METRICS
+    path.write_text(json.dumps(step(1, 1.0)) + "\n")
+    tail = MetricsTail(tmp_path, 0)
+    tail.read()
+    with path.open("a") as file:
+        file.write(json.dumps(step(2, 1.0)) + "\n")
+    for number in (errno.EIO, errno.ESTALE, errno.EACCES):
+        with monkeypatch.context() as failing:
+            failing.setattr(lines, "content_of", Mock(side_effect=OSError(number, "no")))
+            with nullcontext() if number != errno.EACCES else pytest.raises(PermissionError):
+                assert not tail.read()
+            with pytest.raises(OSError, match="no"):
+                asyncio.run(tail.read_all())
+        assert tail.last == step(1, 1.0)
+
+    tail.read()
+    assert tail.last == step(2, 1.0)

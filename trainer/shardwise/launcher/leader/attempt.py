@@ -13,11 +13,14 @@ from shardwise.launcher.leader.channel import ANSWER_SECONDS, ReceivedReport
 from shardwise.launcher.leader.decision import Action, Observed, decide
 from shardwise.launcher.leader.orders import orders_of
 from shardwise.launcher.leader.program_exits import understood
+from shardwise.launcher.leader.stacks import write_stacks
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.launcher.leader.watchdog import RankState, Stall, judge
-from shardwise.protocol.contract import LOGS, Progress
+from shardwise.launcher.ray.rpc import CallError
+from shardwise.protocol.contract import Progress
 from shardwise.protocol.report import Exit
-from shardwise.protocol.requests import Done, Ended, EndTrainer, ReadStacks, SignalTrainer, Stacks, StartTrainer
+from shardwise.protocol.requests import Done, Ended, EndTrainer, SignalTrainer, StartTrainer
+from shardwise.protocol.storage import may_pass
 
 LOOK_SECONDS = 0.25
 _FRESH_SECONDS = 3.0
@@ -71,11 +74,19 @@ class Attempt:
         return self._runs_program and self._state.deadline_seconds == 0.0
 
     async def give_orders(self) -> None:
-        """Give every trainer its orders; raise CallError if a host cannot be reached or cannot start its trainer."""
+        """Give every trainer its orders; raise CallError if a host cannot be reached or cannot start its trainer.
+
+        Neither can this host while its volume does not give it what the last attempt has saved.
+        """
         state = self._state
         state.baseline.restarted()
         state.stragglers.restarted()
-        await state.metrics.read_all()  # what the last attempt wrote while it ended
+        try:
+            await state.metrics.read_all()  # what the last attempt wrote while it ended: what it saved is in the orders
+        except OSError as error:
+            if not may_pass(error):
+                raise
+            raise CallError(0, str(error)) from error
         orders = orders_of(self.number, state)
 
         async def start(rank: int) -> None:
@@ -231,17 +242,7 @@ class Attempt:
         stall = judge(states, self._state.baseline, self._state.job.spec.recovery.hang_after.seconds)
         if stall and self._stall is None:
             self._state.events.write("stalled", attempt=self.number, rank=stall.rank, message=stall.message)
-            self._writing_stacks = asyncio.create_task(self._write_stacks())
+            self._writing_stacks = asyncio.create_task(write_stacks(self.number, self._state))
         if self._stall and stall is None:
             self._state.events.write("goesOn", attempt=self.number)
         self._stall = stall
-
-    async def _write_stacks(self) -> None:
-        answers = await self._state.channel.ask_all(ReadStacks(), Stacks, ANSWER_SECONDS)
-        parts = [
-            f"rank {rank}: {answer.text if answer else 'its host did not answer'}\n"
-            for rank, answer in sorted(answers.items())
-        ]
-        name = f"stacks-{self.number}-{time.strftime('%Y%m%dT%H%M%S')}.txt"
-        (self._state.directory / LOGS / name).write_text("\n".join(parts), encoding="utf-8")
-        self._state.events.write("stacks", attempt=self.number, file=f"{LOGS}/{name}")

@@ -16,6 +16,7 @@ from shardwise.protocol.contract import METRICS
 from shardwise.protocol.eta import RECENT_STEPS
 from shardwise.protocol.leader_record import MetricsRead
 from shardwise.protocol.run_status import CheckpointStatus, FailedSaves
+from shardwise.protocol.storage import passing_over
 
 _PIECE_BYTES = 1 << 18
 """What is read at once, in some milliseconds: the leader's loop has followers to answer meanwhile."""
@@ -51,18 +52,27 @@ class MetricsTail:
         self.held_out_loss = known.held_out_loss if known else None
 
     def read(self) -> bool:
-        """Take in lines that were appended since the last call; return whether more of them are to be read."""
+        """Take in lines that were appended since the last call; return whether more of them are to be read.
+
+        An error that may pass counts as if there were none: they are there the next time.
+        """
+        with passing_over():
+            return self._read_piece()
+        return False
+
+    async def read_all(self) -> None:
+        """Take in all lines that were appended, however many: they may be those of weeks; OSError if it cannot."""
+        while self._read_piece():  # noqa: ASYNC110  nothing is waited for: the loop has its turn between two pieces
+            await asyncio.sleep(0)
+
+    def _read_piece(self) -> bool:
+        """Take in some of the lines, and return as `read`; OSError if that fails."""
         before = self.checkpoint
         for line in self._file.lines():
             self._take(json.loads(line))
         if self.checkpoint != before and self.committed >= 0:
             self.known = self._sum()
         return self._file.behind
-
-    async def read_all(self) -> None:
-        """Take in all lines that were appended, however many: they may be those of weeks."""
-        while self.read():  # noqa: ASYNC110  nothing is waited for: the loop has its turn between two pieces
-            await asyncio.sleep(0)
 
     def _take(self, record: dict[str, Any]) -> None:
         event = record.get("event")
