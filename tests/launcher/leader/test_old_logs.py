@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shardwise.launcher.leader.old_logs import ATTEMPTS_KEPT, in_bucket, remove
+from shardwise.launcher.leader.old_logs import ATTEMPTS_KEPT, STACKS_KEPT, in_bucket, remove, remove_stacks
 from shardwise.protocol.contract import EVENTS, LOGS, log_path
 
 
@@ -29,6 +29,7 @@ def test_a_run_without_logs(tmp_path: Path) -> None:
     """A directory that nobody has logged to, or that is away, ends no run."""
     remove(tmp_path, 2 * ATTEMPTS_KEPT)
 
+    assert remove_stacks(tmp_path, 1) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -36,3 +37,21 @@ def test_in_a_bucket() -> None:
     """There goes what goes here at the start of the same attempt, and of no attempt whose number begins alike."""
     assert in_bucket(ATTEMPTS_KEPT - 1) == []
     assert in_bucket(ATTEMPTS_KEPT + 1) == [f"{LOGS}/attempt-1/", f"{LOGS}/stacks-1-"]
+
+
+def test_an_attempt_that_stalls_again_and_again(tmp_path: Path) -> None:
+    """Its first stacks and the newest are kept, with those that are written next; other attempts keep theirs."""
+    logs = tmp_path / LOGS
+    logs.mkdir()
+    others = {"stacks-10-20260101T000000.txt", "stacks-0-20260101T000000.txt", "stacks-1.note"}
+    for name in others:
+        (logs / name).write_text("stays\n")
+    names = [f"stacks-1-20260101T{minute:04}00.txt" for minute in range(3 * STACKS_KEPT)]
+    removed = list[str]()
+    for number, name in enumerate(names):
+        removed += remove_stacks(tmp_path, 1)
+        (logs / name).write_text("stood\n")
+        assert len(list(logs.glob("stacks-1-*"))) == min(number + 1, 1 + STACKS_KEPT)
+
+    assert {path.name for path in logs.iterdir()} == others | {names[0], *names[-STACKS_KEPT:]}
+    assert removed == [f"{LOGS}/{name}" for name in names[1:-STACKS_KEPT]]

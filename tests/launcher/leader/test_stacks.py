@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from shardwise.launcher.leader.old_logs import STACKS_KEPT
 from shardwise.launcher.leader.stacks import write_stacks
 from shardwise.protocol.contract import LOGS
 from shardwise.protocol.requests import Stacks
@@ -30,6 +31,20 @@ def test_the_stacks_of_all_ranks(tmp_path: Path) -> None:
     assert file.read_text() == "rank 0: in step()\n\nrank 1: its host did not answer\n"
     state.events.write.assert_called_once_with("stacks", attempt=3, file=f"{LOGS}/{file.name}")
     assert file.name.startswith("stacks-3-")
+
+
+def test_a_hiccup_every_hour(tmp_path: Path) -> None:
+    """The files of an attempt do not fill its volume, nor their copies a bucket."""
+    state = state_in(tmp_path)
+    state.copy = Mock()
+    before = [f"{LOGS}/stacks-3-2026010{day}T000000.txt" for day in range(1, 10)]
+    assert len(before) == 1 + STACKS_KEPT
+    for name in before:
+        (tmp_path / name).touch()
+    asyncio.run(write_stacks(3, state))
+
+    assert len(list((tmp_path / LOGS).iterdir())) == 1 + STACKS_KEPT
+    state.copy.remove_below.assert_called_once_with([before[1]])
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES])

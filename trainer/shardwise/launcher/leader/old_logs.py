@@ -1,4 +1,7 @@
-"""What attempts that are long over have left in DIR/logs, so that a run of months does not fill its volume."""
+"""What DIR/logs need not keep, so that a run of months does not fill its volume.
+
+That are the logs and stacks of attempts that are long over, and of one that stalls again and again most of its stacks.
+"""
 
 import re
 import shutil
@@ -8,6 +11,8 @@ from pathlib import Path
 from shardwise.protocol.contract import LOGS
 
 ATTEMPTS_KEPT = 100
+STACKS_KEPT = 8
+"""Of an attempt, beside its first: of a thousand ranks they are tens of megabytes."""
 _OF_ATTEMPT = re.compile(r"(?:attempt|stacks)-(\d+)(?:-.*\.txt)?")  # a folder of logs, or a file of stacks
 
 
@@ -24,3 +29,13 @@ def remove(directory: Path, newest: int) -> None:
             match = _OF_ATTEMPT.fullmatch(path.name)
             if match and int(match[1]) <= newest - ATTEMPTS_KEPT:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def remove_stacks(directory: Path, attempt: int) -> list[str]:
+    """Remove stacks of an attempt that is about to write more; return the names in the bucket of what was removed."""
+    removed = list[str]()
+    with suppress(OSError):  # as above
+        for path in sorted((directory / LOGS).glob(f"stacks-{attempt}-*.txt"))[1 : 1 - STACKS_KEPT]:
+            path.unlink()
+            removed.append(f"{LOGS}/{path.name}")
+    return removed

@@ -5,6 +5,7 @@ import sys
 import time
 
 from shardwise.launcher.leader.channel import ANSWER_SECONDS
+from shardwise.launcher.leader.old_logs import remove_stacks
 from shardwise.launcher.leader.state import LeaderState
 from shardwise.protocol.contract import LOGS
 from shardwise.protocol.requests import ReadStacks, Stacks
@@ -18,6 +19,9 @@ async def write_stacks(attempt: int, state: LeaderState) -> None:
         f"rank {rank}: {answer.text if answer else 'its host did not answer'}\n"
         for rank, answer in sorted(answers.items())
     ]
+    removed = await asyncio.to_thread(remove_stacks, state.directory, attempt)
+    if state.copy and removed:
+        await asyncio.to_thread(state.copy.remove_below, removed)
     name = f"stacks-{attempt}-{time.strftime('%Y%m%dT%H%M%S')}.txt"
     try:
         await asyncio.to_thread((state.directory / LOGS / name).write_text, "\n".join(parts), encoding="utf-8")
