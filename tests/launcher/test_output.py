@@ -1,11 +1,19 @@
-"""shardwise.launcher.output: how a run's end reads."""
+"""shardwise.launcher.output: how a run and its end read."""
 
+import errno
+import io
+import json
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from rich.console import Console
 
-from shardwise.launcher.output import describe, status_line
-from shardwise.protocol.contract import Cause, ExitCode
+from shardwise.launcher.output import Output, describe, status_line
+from shardwise.launcher.system import lines
+from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path
 from shardwise.protocol.run_status import RunPhase, RunProgress, RunStatus
 
 
@@ -54,3 +62,26 @@ def test_a_line_without_an_end(of: int | None, words: str) -> None:
     )
 
     assert status_line(status).plain == f"running  {words}  loss 0.5000"
+
+
+def test_a_volume_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends no command that shows a run: what it held back is shown afterwards, once. What stays is an error."""
+    log, shown = log_path(tmp_path, 0, 0), io.StringIO()
+    log.parent.mkdir(parents=True)
+    output = Output(tmp_path, Console(file=shown), Console(file=shown), host=0)
+    (tmp_path / LOGS / EVENTS).write_text(json.dumps({"event": "attempt", "attempt": 0}) + "\n")
+    log.write_text("one\n")
+    output.show()
+    with log.open("a") as file:
+        file.write("two\n")
+    with (tmp_path / LOGS / EVENTS).open("a") as file:
+        file.write(json.dumps({"event": "goesOn", "attempt": 0}) + "\n")
+    for number in (errno.EIO, errno.ESTALE, errno.EACCES):
+        with monkeypatch.context() as failing:
+            failing.setattr(lines, "content_of", Mock(side_effect=OSError(number, "no")))
+            with nullcontext() if number != errno.EACCES else pytest.raises(PermissionError):
+                output.show()
+        assert shown.getvalue() == "one\n"
+
+    output.end()
+    assert shown.getvalue() == "one\ntwo\nthe stall is over\n"

@@ -21,6 +21,7 @@ from shardwise.launcher.system.lines import GrowingFile, GrowingLog, size_of
 from shardwise.protocol.contract import EVENTS, LOGS, Cause, ExitCode, log_path, trainer_logs
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.run_status import RunStatus
+from shardwise.protocol.storage import passing_over
 
 # The library that joins simulated devices of several processes logs each connection, and not in whole lines.
 _NOISE = ("[Gloo]", "connected peer ranks")
@@ -66,7 +67,7 @@ class Output:
 
     def show(self) -> None:
         """Show what is new."""
-        for line in self._events.lines():
+        for line in _new_lines(self._events):
             event = json.loads(line)
             self._show_log()
             if event["event"] == "attempt":
@@ -89,7 +90,7 @@ class Output:
         return max(trainer_logs(self._directory, self._host), default=(-1, self._host, None))[2]
 
     def _show_log(self) -> None:
-        for line in self._log.lines() if self._log else []:
+        for line in _new_lines(self._log) if self._log else []:
             self._print_log(line)
 
     def _end_log(self) -> None:
@@ -105,6 +106,13 @@ class Output:
 
     def _print(self, line: str, console: Console) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _new_lines(file: GrowingFile) -> list[str]:
+    """Return what was added; nothing while the volume fails, for it is looked for again in a moment."""
+    with passing_over():
+        return file.lines()
+    return []
 
 
 def status_line(status: RunStatus) -> Text:
