@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from shardwise.launcher.leader.result import read_summary
 from shardwise.launcher.system.lines import GrowingFile, size_of
@@ -11,15 +12,21 @@ from shardwise.protocol.contract import METRICS, Cause, ExitCode
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.pods import TerminationRecord
+from shardwise.protocol.storage import passing_over, with_retries
 
 _METRICS_BYTES = 4 << 20  # the end of the metrics, in which the last save is looked for
 
 
 def termination_record(directory: Path, host: int, code: int | None, message: str = "") -> TerminationRecord:
-    """Return the record of an agent that ended with the run's exit code, or alone: without a code, for `message`."""
-    record, summary = LeaderRecord.read(directory), read_summary(directory)
+    """Return the record of an agent that ended with the run's exit code, or alone: without a code, for `message`.
+
+    A volume that cannot be read now, nor soon after, takes from it what the run has reached, and not how it ended.
+    """
+    left = _Left()
+    with passing_over():
+        left = with_retries(partial(_Left.read, directory))
+    record, summary, end = left.record, left.summary, left.end
     result = record.result if record and code is not None else None
-    end = _end_of(directory / METRICS)
     return TerminationRecord(
         code=code,
         host=host,
@@ -58,6 +65,19 @@ class _End:
     step: dict[str, Any] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
     evaluated: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Left:
+    """What the run directory has of the run; nothing of it need be there."""
+
+    record: LeaderRecord | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    end: _End = field(default_factory=_End)
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        return cls(LeaderRecord.read(directory), read_summary(directory), _end_of(directory / METRICS))
 
 
 def _end_of(metrics: Path) -> _End:
