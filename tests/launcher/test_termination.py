@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.launcher import termination
+from shardwise.launcher.leader.result import read_summary
 from shardwise.launcher.termination import termination_record
 from shardwise.protocol import storage
 from shardwise.protocol.contract import METRICS
@@ -35,14 +35,14 @@ def test_a_volume_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
     """It is read again; if it does not come back, the record still says how the agent ended."""
     monkeypatch.setattr(storage, "WAITS_SECONDS", (0.0, 0.0))
     (tmp_path / METRICS).write_text(json.dumps({"step": 3, "loss": 1.5}) + "\n")
-    read, tries = termination.read_summary, count(1)
+    tries = count(1)
 
     def fails_first(directory: Path) -> dict[str, object]:
         if next(tries) <= failing:
             raise OSError(errno.EIO, "Input/output error")
-        return read(directory)
+        return read_summary(directory)
 
-    monkeypatch.setattr(termination, "read_summary", fails_first)
+    monkeypatch.setattr("shardwise.launcher.termination.read_summary", fails_first)
     record = termination_record(tmp_path, 1, 80)
 
     assert (record.code, record.host, record.step) == (80, 1, step)
