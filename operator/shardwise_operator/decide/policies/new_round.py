@@ -11,8 +11,8 @@ from dataclasses import replace
 from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide import endings
 from shardwise_operator.decide.budgets import budget, charge
-from shardwise_operator.decide.plan import Event, Plan, never
-from shardwise_operator.decide.policies import preflight, queueing
+from shardwise_operator.decide.plan import Event, Plan, never, soonest
+from shardwise_operator.decide.policies import cleanup, deadline, preflight, queueing
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import FALSE, INVALID, READY, RESUMED, STARTED, SUSPEND_ASKED, SUSPENDED, TRUE, Lost
@@ -24,7 +24,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
     """Start a round if none is under way."""
     state = seen.state
     if state.round is not None and state.phase != Phase.SUSPENDED:
-        return None
+        return _not_to_be_made(seen, now)
     if seen.suspend:  # before its first round
         state = replace(state, phase=Phase.SUSPENDED, reason=SUSPEND_ASKED)
         return Plan(state=state.with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=now))
@@ -87,7 +87,20 @@ def _anew(state: State, number: int, hosts: Iterable[str], reason: str, now: flo
     )
 
 
+def _not_to_be_made(seen: Observed, now: float) -> Plan | None:
+    """Return the plan of a round that began by itself, and whose job no longer goes with its class; None of others.
+
+    It waits for the class as a first round does, and holds nothing meanwhile: neither pods of earlier rounds nor quota.
+    Its deadline still counts. A round with a pod has its snapshot, whatever the cache shows, and goes on.
+    """
+    if seen.made_of is not None or seen.round_pods() or deadline.passed(seen, now):
+        return None
+    steps = (*cleanup.decide(seen, now).steps, *(queueing.left(seen) if endings.all_ended(seen, now) else ()))
+    again = soonest([cleanup.wake(seen, now), deadline.wake(seen, now)])
+    return replace(_invalid(seen, now), steps=steps, requeue_after_seconds=again)
+
+
 def _invalid(seen: Observed, now: float) -> Plan:
-    state = seen.state.at(seen.state.phase, FALSE, INVALID, seen.problem, now=now)
+    state = seen.state.at_rest(INVALID, now=now).at(seen.state.phase, FALSE, INVALID, seen.problem, now=now)
     known = seen.state.reason == INVALID and seen.state.message == seen.problem
     return Plan(state=state, events=() if known else (Event(INVALID, seen.problem),))

@@ -1,12 +1,19 @@
 """Rounds: begun where the job goes with its class, each with names that no pod has had."""
 
 from dataclasses import replace
+from typing import Any
 
-from tests.operator.building import NOW, begun, manifest, pod, seen, snapshot
+from tests.operator.building import NOW, SETTINGS, begun, manifest, pod, seen, snapshot, workload
 
+from shardwise_operator.decide.decide import decide
+from shardwise_operator.decide.plan import Create, Delete
 from shardwise_operator.decide.policies import new_round
+from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.pod import Pod
+from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.state import Phase, State
-from shardwise_operator.reasons import FALSE, INVALID, READY, TRUE
+from shardwise_operator.reasons import DEADLINE, FALSE, INVALID, READY, TRUE
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, WORKLOADS
 
 
 def test_the_first_round() -> None:
@@ -70,3 +77,53 @@ def test_a_job_that_does_not_go_with_its_class_waits() -> None:
     healed = new_round.decide(seen(State()), NOW)
     assert healed is not None
     assert healed.state.round == 0
+
+
+def _without_class(*pods: Pod, **fields: Any) -> Observed:
+    """A job in its second round, which began by itself, when its class has just changed."""
+    state = begun(Phase.PENDING, round=1, attempts={"0-0": 1, "0-1": 1}, pods={}, ran_at=NOW - 60)
+    return replace(seen(state, *pods, **fields), desired=None, snapshot=None, problem="expected 1 slice at most")
+
+
+def test_a_later_round_that_its_class_no_longer_accepts_waits() -> None:
+    """It says so, once, holds neither earlier pods nor quota, and goes on when the class accepts it again."""
+    queued = Queueing(queue="", workload=workload())
+    earlier = _without_class(pod(phase="Failed"), queueing=queued)
+
+    plan = decide(earlier, SETTINGS, NOW)
+
+    assert (plan.state.round, plan.state.phase) == (1, Phase.PENDING)
+    assert (plan.state.reason, plan.state.message) == (INVALID, "expected 1 slice at most")
+    assert [event.reason for event in plan.events] == [INVALID]
+    assert plan.steps == (
+        Delete(PODS, "job-0-0-0", "uid-0-0-0"),
+        Delete(WORKLOADS, "job-shardwise-11111111", "uid-workload"),
+    )
+    again = decide(replace(earlier, state=plan.state, pods=(), queueing=None), SETTINGS, NOW)
+    assert (again.events, again.steps) == ((), ())
+    healed = decide(seen(plan.state), SETTINGS, NOW)
+    assert {step.kind for step in healed.steps if isinstance(step, Create)} >= {CONFIG_MAPS, PODS}
+
+
+def test_quota_stays_while_an_earlier_pod_runs() -> None:
+    """It is given back when that has ended, as everywhere."""
+    plan = decide(
+        _without_class(pod(deleting_at=NOW + 20), queueing=Queueing(queue="", workload=workload())), SETTINGS, NOW
+    )
+
+    assert (plan.state.reason, plan.steps) == (INVALID, ())
+    assert plan.requeue_after_seconds == 21.0
+
+
+def test_a_deadline_counts_while_the_class_is_waited_for() -> None:
+    """The job fails at it, and is looked at then."""
+    waits = decide(_without_class(deadline_seconds=100.0), SETTINGS, NOW)
+    passed = decide(_without_class(deadline_seconds=100.0), SETTINGS, NOW + 40)
+
+    assert (waits.state.reason, waits.requeue_after_seconds) == (INVALID, 40.0)
+    assert (passed.state.phase, passed.state.reason) == (Phase.FAILED, DEADLINE)
+
+
+def test_a_round_with_pods_is_never_told_to_wait_for_its_class() -> None:
+    """It has its snapshot, which the cache does not show yet."""
+    assert new_round.decide(_without_class(pod(attempt=1, round=1)), NOW) is None
