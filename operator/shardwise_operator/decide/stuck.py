@@ -25,4 +25,10 @@ def stuck(seen: Observed, now: float) -> Mapping[str, str]:
 
 def past_grace(pod: Pod, now: float) -> bool:
     """Return whether a deleted pod has outlived its grace period: what is left of it was killed and runs no more."""
-    return pod.deleting_at is not None and now > pod.deleting_at + _PAST_GRACE_SECONDS
+    over_at = past_grace_at(pod)
+    return over_at is not None and now >= over_at
+
+
+def past_grace_at(pod: Pod) -> float | None:
+    """Return when a deleted pod will have outlived its grace period; None of one that is not being deleted."""
+    return None if pod.deleting_at is None else pod.deleting_at + _PAST_GRACE_SECONDS

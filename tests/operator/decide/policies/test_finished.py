@@ -1,8 +1,8 @@
 """Finished jobs: what lingers is ended, and the job goes after its time."""
 
-from tests.operator.building import NOW, UID, begun, pod, seen
+from tests.operator.building import NOW, UID, admitted, begun, pod, seen
 
-from shardwise_operator.decide.plan import Delete
+from shardwise_operator.decide.plan import Delete, ReplaceStatus
 from shardwise_operator.decide.policies import finished
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
@@ -50,3 +50,23 @@ def test_it_goes_after_its_time() -> None:
     assert early.requeue_after_seconds == 50.0
     assert late is not None
     assert late.steps == (Delete(TRAINING_JOBS, "job", UID),)
+
+
+def test_a_pod_that_cannot_be_ended_does_not_keep_the_quota() -> None:
+    """Half a minute after it was to be gone it is over, as for a suspend, and a pass comes then."""
+    state = begun(Phase.COMPLETE, completed_at=NOW - 3600)
+    pods = (pod(phase="Succeeded"), pod("0-1", deleting_at=NOW - 20))
+
+    early = finished.decide(seen(state, *pods, queueing=admitted()), NOW)
+    late = finished.decide(seen(state, *pods, queueing=admitted()), NOW + 10)
+    told = finished.decide(seen(state, *pods, queueing=admitted(finished=True)), NOW)
+
+    assert early is not None
+    assert (early.steps, early.requeue_after_seconds) == ((), 10.0)
+    assert late is not None
+    (step,) = late.steps
+    assert isinstance(step, ReplaceStatus)
+    assert [each["type"] for each in step.obj["status"]["conditions"]] == ["Finished"]
+    assert late.requeue_after_seconds is None
+    assert told is not None
+    assert (told.steps, told.requeue_after_seconds) == ((), None)
