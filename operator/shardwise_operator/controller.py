@@ -88,7 +88,7 @@ class JobController:
             return None
         self._tell_what_is_written(key)
         now = time.time()
-        seen = self.observer.observe(job, self.poller.published(key), now)
+        seen = self.observer.observe(job, self.poller.published(key, job["metadata"]["uid"]), now)
         plan = decide(seen, self.settings, now)
         outcome = self.applier.apply(seen, plan)
         if outcome.made:
@@ -142,7 +142,7 @@ class JobController:
         if seen.poll is None:
             self._statuses.wait(key)
         tokens = self.settings.tokens.statuses(seen.uid)
-        self.poller.follow(key, Target(pod=leader.uid, address=leader.address, tokens=tokens))
+        self.poller.follow(key, seen.uid, Target(pod=leader.uid, address=leader.address, tokens=tokens))
 
     def _jobs_of_class(self, accelerator: Object) -> Iterator[Key]:
         """Yield the keys of the catalogue and of the jobs that the class may have kept from starting."""

@@ -58,10 +58,10 @@ class Poll:
 
 
 class _Asked:
-    """One job that is polled: whom to ask, the last answer, and the answer that is published."""
+    """One job that is polled: its UID, whom to ask, the last answer, and the answer that is published."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, uid: str, target: Target) -> None:
+        self.uid, self.target = uid, target
         self.latest: RunSummary | None = None
         self.published: RunSummary | None = None
         self.published_at = 0.0
@@ -104,12 +104,12 @@ class Poller:
         for pool in (self._pool, self._silent_pool):
             pool.shutdown(cancel_futures=True)
 
-    def follow(self, key: Key, target: Target) -> None:
-        """Poll this job's host 0 from now on."""
+    def follow(self, key: Key, uid: str, target: Target) -> None:
+        """Poll this job's host 0 from now on; `uid` is the job's."""
         with self._lock:
             asked = self._asked.get(key)
-            if asked is None or asked.target != target:
-                self._asked[key] = _Asked(target)
+            if asked is None or (asked.uid, asked.target) != (uid, target):
+                self._asked[key] = _Asked(uid, target)
             if key not in self._rhythm:
                 self._rhythm.add(key)
                 self._push(time.monotonic(), key)
@@ -119,11 +119,11 @@ class Poller:
         with self._lock:
             self._asked.pop(key, None)
 
-    def published(self, key: Key) -> Poll | None:
-        """Return what is published of a job; None if it is not polled."""
+    def published(self, key: Key, uid: str) -> Poll | None:
+        """Return what is published of the job with this UID; None if it is not polled, though an earlier one may be."""
         with self._lock:
             asked = self._asked.get(key)
-            if asked is None:
+            if asked is None or asked.uid != uid:
                 return None
             return Poll(
                 heard_at=asked.heard_at,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.operator.building import UID
 from tests.operator.operating import StandInAgents, told
 
 from shardwise.protocol.run_status import RunSummary
@@ -44,13 +45,13 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def _heard_at(poller: Poller) -> float:
-    poll = poller.published(KEY)
+    poll = poller.published(KEY, UID)
     assert poll is not None
     return poll.heard_at
 
 
 def _step(poller: Poller) -> int | None:
-    poll = poller.published(KEY)
+    poll = poller.published(KEY, UID)
     assert poll is not None
     return None if poll.status is None else poll.status.progress.step
 
@@ -58,7 +59,7 @@ def _step(poller: Poller) -> int | None:
 def test_an_answer_is_published(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
     """And the job's next pass is asked for."""
     agents.answer = told(step=3)
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
 
     assert changed.get(timeout=SECONDS) == KEY
     assert _step(poller) == 3
@@ -67,7 +68,7 @@ def test_an_answer_is_published(poller: Poller, agents: StandInAgents, changed: 
 def test_progress_is_published(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
     """Every step that host 0 tells reaches the status, or a later one does."""
     agents.answer = told(step=3)
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
     changed.get(timeout=SECONDS)
     agents.answer = told(step=4)
 
@@ -78,9 +79,9 @@ def test_progress_is_published(poller: Poller, agents: StandInAgents, changed: "
 def test_the_same_answer_is_no_news(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
     """A job that stands still costs no write; its word stays fresh."""
     agents.answer = told()
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
     changed.get(timeout=SECONDS)
-    first = poller.published(KEY)
+    first = poller.published(KEY, UID)
     assert first is not None
 
     heard = {first.heard_at}
@@ -96,12 +97,12 @@ def test_the_same_answer_is_no_news(poller: Poller, agents: StandInAgents, chang
 def test_silence_is_said_once(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
     """The job's pass is asked for when the word is stale, with the reason, and again when it speaks."""
     agents.answer = told()
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
     changed.get(timeout=SECONDS)
     agents.answer = None
 
     changed.get(timeout=SECONDS)
-    poll = poller.published(KEY)
+    poll = poller.published(KEY, UID)
     assert poll is not None
     assert poll.error == "192.0.2.1: silence"
     with pytest.raises(queue.Empty):
@@ -115,9 +116,9 @@ def test_a_poll_that_fails_is_not_the_last(
 ) -> None:
     """An error of our own is silence; the job is asked again."""
     monkeypatch.setattr(agents, "status", lambda _: 1 / 0)
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
     changed.get(timeout=SECONDS)
-    poll = poller.published(KEY)
+    poll = poller.published(KEY, UID)
     assert poll is not None
     assert poll.error == "the operator could not read the answer"
 
@@ -140,7 +141,7 @@ def test_a_poll_that_stands_still_is_told(
         return told()
 
     monkeypatch.setattr(agents, "status", stand_still)
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
     begun.wait(SECONDS)
     _until(lambda: poller.stuck() == ["default/job"])
 
@@ -161,15 +162,15 @@ def test_many_that_cannot_be_reached_make_nobody_stale(agents: StandInAgents, mo
     monkeypatch.setattr(agents, "status", status)
     monkeypatch.setattr("shardwise_operator.observe.poll._MAX_POLLS_PER_SECOND", 10_000.0)
     with Poller(agents, 0.5, lambda _: None) as poller:
-        poller.follow(KEY, Target(pod="well", address="192.0.2.1", tokens=("secret",)))
+        poller.follow(KEY, UID, Target(pod="well", address="192.0.2.1", tokens=("secret",)))
         _until(lambda: _heard_at(poller) > 0)
         for number in range(200):
             lost = Target(pod=str(number), address="192.0.2.2", tokens=("secret",))
-            poller.follow(("default", f"lost-{number}"), lost)
+            poller.follow(("default", f"lost-{number}"), UID, lost)
         stale = 0
         for _ in range(60):
             time.sleep(0.05)
-            poll = poller.published(KEY)
+            poll = poller.published(KEY, UID)
             assert poll is not None
             stale += not poll.fresh(time.time())
 
@@ -179,10 +180,10 @@ def test_many_that_cannot_be_reached_make_nobody_stale(agents: StandInAgents, mo
 def test_another_host_0_starts_anew(poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]") -> None:
     """The word of the one before it is not taken for its own."""
     agents.answer = told()
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
     changed.get(timeout=SECONDS)
     agents.answer = None
-    poller.follow(KEY, Target(pod="other", address="192.0.2.2", tokens=("secret",)))
+    poller.follow(KEY, UID, Target(pod="other", address="192.0.2.2", tokens=("secret",)))
 
     assert _step(poller) is None
 
@@ -192,10 +193,23 @@ def test_a_job_that_is_forgotten_has_no_figures(
 ) -> None:
     """What host 0 said last goes with the job."""
     agents.answer = told(step=7)
-    poller.follow(KEY, TARGET)
+    poller.follow(KEY, UID, TARGET)
     changed.get(timeout=SECONDS)
 
     assert poller.latest()[KEY].progress.step == 7
     poller.forget(KEY)
-    assert poller.published(KEY) is None
+    assert poller.published(KEY, UID) is None
     assert poller.latest() == {}
+
+
+def test_a_job_of_the_same_name_has_no_figures_of_the_one_before(
+    poller: Poller, agents: StandInAgents, changed: "queue.Queue[object]"
+) -> None:
+    """Where no pass came between the two, what host 0 of the earlier one said is still kept."""
+    agents.answer = told(step=7)
+    poller.follow(KEY, UID, TARGET)
+    changed.get(timeout=SECONDS)
+
+    assert poller.published(KEY, "uid of the next") is None
+    poller.follow(KEY, "uid of the next", TARGET)
+    assert poller.published(KEY, UID) is None
