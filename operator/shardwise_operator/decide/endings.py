@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from shardwise_operator.decide.naming import counted
 from shardwise_operator.decide.plan import Delete, Plan, RequestStop, Step
 from shardwise_operator.decide.stuck import past_grace
 from shardwise_operator.observe.observed import Observed
@@ -47,4 +48,4 @@ def is_over(seen: Observed, pod: Pod, now: float) -> bool:
 def left_behind(seen: Observed, now: float) -> str:
     """Return a message that names the pods that still exist though nothing waits for them; "" without any."""
     left = [f"{pod.name} on {pod.node}" for pod in seen.pods if not pod.ended and past_grace(pod, now)]
-    return f"still there, for their nodes cannot end them: {', '.join(left)}" if left else ""
+    return f"still there, for their nodes cannot end them: {counted(left)}" if left else ""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from shardwise_operator import reasons
+from shardwise_operator.decide.naming import counted
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 
@@ -36,7 +37,7 @@ def _reasons(seen: Observed, now: float) -> Iterator[tuple[str, str]]:
     yield from pod_problems(pods)
     ending = [pod.name for pod in seen.pods if pod.key not in seen.state.pods and not pod.ended]
     if ending:
-        yield reasons.ENDING, f"{', '.join(ending)} must end before another takes its place"
+        yield reasons.ENDING, f"{counted(ending)} must end before another takes its place"
     if seen.state.not_before is not None and now < seen.state.not_before:
         yield reasons.BACKOFF, seen.state.message
     gated = sum(pod.gated for pod in pods)

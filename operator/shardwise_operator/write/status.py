@@ -11,7 +11,14 @@ from pydantic import BaseModel
 
 from shardwise.protocol import eta
 from shardwise.protocol.contract import Cause
-from shardwise.protocol.job_status import HostCount, JobProgress, JobStatus, SavedCheckpoint, SavesFailed
+from shardwise.protocol.job_status import (
+    MAX_MESSAGE,
+    HostCount,
+    JobProgress,
+    JobStatus,
+    SavedCheckpoint,
+    SavesFailed,
+)
 from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.pods import PLAN, TerminationRecord
 from shardwise.protocol.run_status import RunSummary, goodput_share
@@ -38,7 +45,7 @@ _KNOWN = frozenset(field.alias or name for name, field in JobStatus.model_fields
 def compose(seen: Observed, plan: Plan, outcome: Outcome, old: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return the status after this pass, given the one before it."""
     state = _with_outcome(_with_save(_with_pods(seen, plan.state, outcome), outcome, now), outcome, now)
-    state = with_standard_conditions(state, now)
+    state = _bounded(with_standard_conditions(state, now))
     restarts = _restarts(seen, state, old)
     run: _Fields = {
         **_of_the_run(seen, old),
@@ -83,6 +90,12 @@ def _with_outcome(state: State, outcome: Outcome, now: float) -> State:
     state = replace(state, reason=outcome.reason, message=outcome.message[:_MAX_MESSAGE])
     kind = READY if outcome.reason == NAME_CONFLICT else SCHEDULED
     return state.with_condition(kind, FALSE, outcome.reason, outcome.message[:_MAX_MESSAGE], now=now)
+
+
+def _bounded(state: State) -> State:
+    """Return the state with messages that the API server takes: one that is longer would keep the whole status out."""
+    conditions = tuple(replace(each, message=each.message[:MAX_MESSAGE]) for each in state.conditions)
+    return replace(state, message=state.message[:MAX_MESSAGE], conditions=conditions)
 
 
 def _kept(seen: Observed, old: Mapping[str, Any]) -> dict[str, Any]:

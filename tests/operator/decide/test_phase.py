@@ -112,3 +112,14 @@ def test_times_of_conditions_stay_where_their_status_does() -> None:
     assert ready is not None
     assert ready.since == NOW
     assert ready.message == "else"
+
+
+def test_of_many_pods_that_end_the_first_are_named() -> None:
+    """With their number: all names of the largest job would be more than a status takes."""
+    hosts = [f"0-{number}" for number in range(1000)]
+    ending = [pod(host, deleting_at=NOW + 30) for host in hosts]
+
+    state = with_phase(seen(begun(attempts=dict.fromkeys(hosts, 1), pods={}), *ending), NOW)
+
+    named = "job-0-0-0, job-0-1-0, job-0-2-0, job-0-3-0, ... (1000 in all)"
+    assert (state.reason, state.message) == ("PodEnding", f"{named} must end before another takes its place")

@@ -7,7 +7,7 @@ import pytest
 from tests.operator.building import NOW, UID, begun, plan_pod, pod, record, seen
 from tests.operator.operating import told
 
-from shardwise.protocol.job_status import MAX_HOSTS, JobStatus
+from shardwise.protocol.job_status import MAX_HOSTS, MAX_MESSAGE, JobStatus
 from shardwise_operator.decide.plan import Plan
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.poll import Poll
@@ -196,3 +196,21 @@ def test_the_largest_status_fits_into_etcd() -> None:
     status = write_state(state, 1)
 
     assert len(json.dumps(status, separators=(",", ":"))) < 1_100_000
+
+
+def test_no_message_is_longer_than_the_api_server_takes() -> None:
+    """It would keep the whole status out, for as long as it is said."""
+    state = begun(message="m" * 40_000).with_condition("Failed", "True", "Hang", "n" * 40_000, now=NOW)
+
+    status = _compose(seen(state, pod(), pod("0-1")))
+
+    assert status["message"] == "m" * MAX_MESSAGE
+    assert {"n" * MAX_MESSAGE} == {each["message"] for each in status["conditions"] if each["type"] == "Failed"}
+
+
+def test_the_largest_job_has_a_plan_too() -> None:
+    """The plan's pod has a number beside those of all hosts."""
+    hosts = [f"{slice_}-{host}" for slice_ in range(4) for host in range(MAX_HOSTS // 4)]
+    state = begun(Phase.PENDING, pods={}, attempts=dict.fromkeys([*hosts, "plan"], 0), preflight=Preflight(of="x"))
+
+    assert len(_compose(seen(state))["attempts"]) == MAX_HOSTS + 1

@@ -15,7 +15,9 @@ MAX_SLICES = 1024
 # The status of a job holds some 250 bytes of each host in the worst case, and etcd refuses objects of 1.5 MB.
 MAX_HOSTS = 4096
 MAX_PLACED = MAX_HOSTS + MAX_SLICES  # what has a place: each host, and each slice as a whole
+MAX_NUMBERED = MAX_HOSTS + 1  # what has pods of its own, each with its number: each host, and the plan
 MAX_PHASES = 10  # that a status keeps of a job's past
+MAX_MESSAGE = 32768  # characters, of a condition too
 
 _Step = Annotated[int, Field(ge=0, le=MAX_INT32)]
 _Number = Annotated[int, Field(ge=0, le=MAX_INT32)]
@@ -38,7 +40,7 @@ class Condition(StrictModel):
     type: str = Field(min_length=1, max_length=63, description="What the statement is about.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: str = Field("", max_length=63, description="Why, in one word.")
-    message: str = Field("", max_length=32768, description="Why, for people.")
+    message: str = Field("", max_length=MAX_MESSAGE, description="Why, for people.")
     last_transition_time: _Time = Field(description="When its status last changed.")
     observed_generation: int = Field(0, ge=0, le=2**53, description="The generation that it is about.")
 
@@ -114,7 +116,7 @@ class JobStatus(StrictModel):
 
     phase: _Phase | None = Field(None, description="What the job is doing.")
     reason: str | None = Field(None, max_length=63, description="Why, in one word.")
-    message: str | None = Field(None, max_length=32768, description="Why, for people.")
+    message: str | None = Field(None, max_length=MAX_MESSAGE, description="Why, for people.")
     conditions: tuple[Condition, ...] = Field(
         (), strict=False, max_length=16, description="Complete, Failed, Suspended, Ready..."
     )
@@ -144,7 +146,7 @@ class JobStatus(StrictModel):
         description="The number of the round, from 0; it grows when all pods are made anew, as by a resume.",
     )
     preflight: Preflight | None = Field(None, description="The plan that comes before the pods.")
-    attempts: dict[_HostName, _Number] = _map(MAX_HOSTS, "The number of each host's pod, by slice-host.")
+    attempts: dict[_HostName, _Number] = _map(MAX_NUMBERED, "The number of each host's pod, by slice-host.")
     pods: dict[_HostName, _Word] = _map(MAX_HOSTS, "The UID of each host's pod, by slice-host.")
     charged: dict[_Word, _Number] = _map(32, "Losses of pods since a newer checkpoint, by cause.")
     charged_step: _Step | None = Field(None, description="The newest checkpoint at the last of them.")

@@ -14,6 +14,7 @@ from itertools import groupby, islice
 
 from shardwise_operator.decide.budgets import budget, charge, left
 from shardwise_operator.decide.endings import failed
+from shardwise_operator.decide.naming import MOST_NAMED, first_few
 from shardwise_operator.decide.plan import Event, Plan, never
 from shardwise_operator.decide.relocation import avoid_after_losses, relocations
 from shardwise_operator.decide.stuck import stuck
@@ -44,7 +45,6 @@ _DISRUPTIONS = {
 }
 # Nodes of a slice go within a minute of each other; a drain takes its pods one after another.
 _TOGETHER_SECONDS = 300.0
-_MOST_NAMED = 4
 # What a node that is being taken down may do to its pods.
 _CAUSES_OF_MAINTENANCE = (Lost.EVICTION, Lost.NODE_LOST, Lost.UNKNOWN)
 
@@ -138,10 +138,9 @@ def _message(causes: Mapping[str, Lost], stuck_hosts: Mapping[str, str]) -> str:
         (host,) = causes
         because = f"; it is stuck: {stuck_hosts[host]}" if host in stuck_hosts else ""
         return f"host {host} lost its pod: {causes[host]}{because}"
-    named = ", ".join(islice(causes, _MOST_NAMED)) + ", ..." * (len(causes) > _MOST_NAMED)
-    first = islice((host for host in causes if host in stuck_hosts), _MOST_NAMED)
+    first = islice((host for host in causes if host in stuck_hosts), MOST_NAMED)
     because = "".join(f"; {host} is stuck: {stuck_hosts[host]}" for host in first)
-    return f"{len(causes)} hosts lost their pods ({named}): {_cause(causes.values())}{because}"
+    return f"{len(causes)} hosts lost their pods ({first_few(causes)}): {_cause(causes.values())}{because}"
 
 
 def _without(state: State, causes: Mapping[str, Lost], message: str, now: float) -> State:

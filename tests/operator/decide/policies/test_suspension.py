@@ -104,3 +104,13 @@ def test_suspended_stays_until_it_is_resumed() -> None:
     assert staying is not None
     assert staying.steps == ()
     assert suspension.decide(seen(state), NOW) is None
+
+
+def test_of_many_pods_that_cannot_be_ended_the_first_are_named() -> None:
+    """With their number."""
+    left = [pod(f"0-{number}", deleting_at=NOW - 31) for number in range(1000)]
+
+    plan = suspension.decide(seen(begun(Phase.SUSPENDING, **ASKED), *left, suspend=True), NOW)
+
+    assert plan is not None
+    assert plan.state.message.endswith("job-0-2-0 on node-0-2, job-0-3-0 on node-0-3, ... (1000 in all)")
