@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import groupby
 
 from shardwise_operator.decide.plan import (
@@ -26,7 +27,7 @@ from shardwise_operator.observe.agents import Target
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import NAME_CONFLICT, QUOTA, REFUSED
 from shardwise_operator.render.secret import Tokens
-from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError, InvalidError
+from shardwise_operator.runtime.errors import AlreadyExistsError, ApiError, ForbiddenError, InvalidError
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, TRAINING_JOBS, Kind, Object
 from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.store import controller_uid
@@ -139,6 +140,12 @@ class Applier:
             outcome.reason = QUOTA if "exceeded quota" in error.message else REFUSED
             outcome.message = error.message
         except InvalidError as error:
+            outcome.reason, outcome.message = REFUSED, error.message
+        except ApiError as error:
+            # An admission webhook that does not answer, and may not for long: the status has to say so. If the API
+            # server itself is in trouble, the status cannot be written either, and the pass fails by that.
+            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
             outcome.reason, outcome.message = REFUSED, error.message
         else:
             outcome.made.append((step.kind, made))

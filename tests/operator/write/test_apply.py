@@ -10,7 +10,15 @@ from tests.operator.building import begun, seen
 from shardwise_operator.decide.plan import Create, Patch, Plan
 from shardwise_operator.observe.agents import Agents
 from shardwise_operator.render.secret import Tokens
-from shardwise_operator.runtime.errors import AlreadyExistsError, ForbiddenError
+from shardwise_operator.runtime.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ForbiddenError,
+    KubernetesError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnreachableError,
+)
 from shardwise_operator.runtime.kinds import NETWORK_POLICIES, PODS, Kind, Object
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.write.apply import Applier
@@ -41,6 +49,19 @@ class _Server:
 
     def patch(self, _kind: Kind, _namespace: str, name: str, _patch: Object, *, uid: str) -> None:
         self.patched.append(f"{name} {uid}")
+
+
+class _Failing(_Server):
+    """Makes no pods."""
+
+    def __init__(self, error: KubernetesError) -> None:
+        super().__init__()
+        self._error = error
+
+    def create(self, kind: Kind, obj: Object) -> Object:
+        if kind == PODS:
+            raise self._error
+        return super().create(kind, obj)
 
 
 def _apply(server: _Server) -> Any:
@@ -88,6 +109,26 @@ def test_what_the_cache_does_not_show_yet_is_not_patched_again(monkeypatch: pyte
         now[0] += 11.0
         applier.apply(seen(begun()), Plan(state=begun(), steps=(patch,)))
     assert server.patched == ["policy uid-1", "policy uid-2", "policy uid-1"]
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_webhook_that_does_not_answer_is_said(status: int) -> None:
+    """For as long as it does not: a pass that fails writes no status, so a job would not even have a phase."""
+    words = 'Internal error occurred: failed calling webhook "pods.example.com": connection refused'
+
+    outcome = _apply(_Failing(ApiError(status, "InternalError", words)))
+
+    assert (outcome.reason, outcome.message) == ("Refused", words)
+    assert [obj["metadata"]["name"] for _, obj in outcome.made] == ["policy"]
+
+
+@pytest.mark.parametrize(
+    "error", [TooManyRequestsError(429, "", "slowly"), NotFoundError(404, "", "none"), UnreachableError("silence")]
+)
+def test_what_is_tried_again_soon_is_no_refusal(error: KubernetesError) -> None:
+    """The pass is repeated, on what there is then."""
+    with pytest.raises(type(error)):
+        _apply(_Failing(error))
 
 
 _EARLIER = {"kind": "TrainingJob", "name": "job", "uid": "another", "controller": True}
