@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import groupby
 
+from shardwise.protocol.pods import JOB_LABEL
 from shardwise_operator.decide.plan import (
     Create,
     Delete,
@@ -26,6 +27,7 @@ from shardwise_operator.decide.plan import (
 from shardwise_operator.observe.agents import Target
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import NAME_CONFLICT, QUOTA, REFUSED
+from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import AlreadyExistsError, ApiError, ForbiddenError, InvalidError
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, TRAINING_JOBS, Kind, Object
@@ -184,8 +186,12 @@ class Applier:
 
 def _way_out(seen: Observed, found: Object) -> str:
     """Return what frees a name that something else has: an earlier job of the same name leaves it by itself."""
-    owners = found["metadata"].get("ownerReferences", [])
-    if any((owner["kind"], owner["name"]) == (TRAINING_JOBS.kind, seen.name) for owner in owners):
+    owners, labels = found["metadata"].get("ownerReferences", []), found["metadata"].get("labels", {})
+    owned = any((owner["kind"], owner["name"]) == (TRAINING_JOBS.kind, seen.name) for owner in owners)
+    ours = (labels.get(MANAGED_BY_LABEL), labels.get(JOB_LABEL)) == (MANAGER, seen.name)
+    # The garbage collector takes the gone job from the owners of a NetworkPolicy that stays with a pod. What has no
+    # owner at all, after `kubectl delete --cascade=orphan`, goes with nothing.
+    if owned or (ours and owners):
         return "it is of an earlier job of this name, and goes with it; the job waits for that"
     if "deletionTimestamp" in found["metadata"]:
         return "it is being deleted, and the job waits for that"

@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 from tests.operator.building import begun, seen
 
+from shardwise.protocol.pods import JOB_LABEL
 from shardwise_operator.decide.plan import Create, Patch, Plan
 from shardwise_operator.observe.agents import Agents
+from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER
 from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import (
     AlreadyExistsError,
@@ -133,6 +135,9 @@ def test_what_is_tried_again_soon_is_no_refusal(error: KubernetesError) -> None:
 
 _EARLIER = {"kind": "TrainingJob", "name": "job", "uid": "another", "controller": True}
 
+_POD = {"kind": "Pod", "name": "job-0-0-0", "uid": "of the pod"}
+_OURS = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: "job"}
+
 
 @pytest.mark.parametrize(
     ("found", "says"),
@@ -141,6 +146,10 @@ _EARLIER = {"kind": "TrainingJob", "name": "job", "uid": "another", "controller"
         ({"deletionTimestamp": "2027-01-15T08:00:00Z"}, "it is being deleted, and the job waits for that"),
         ({"ownerReferences": [_EARLIER]}, "it is of an earlier job of this name, and goes with it"),
         ({"ownerReferences": [{**_EARLIER, "name": "other"}]}, "rename one of the two"),
+        ({"ownerReferences": [_POD], "labels": _OURS}, "it is of an earlier job of this name, and goes with it"),
+        ({"ownerReferences": [_POD], "labels": {**_OURS, JOB_LABEL: "other"}}, "rename one of the two"),
+        ({"ownerReferences": [_POD], "labels": {JOB_LABEL: "job"}}, "rename one of the two"),
+        ({"labels": _OURS}, "rename one of the two"),
     ],
 )
 def test_a_name_that_is_taken(found: Object, says: str) -> None:
