@@ -45,7 +45,7 @@ _NAMES = {False: OURS, True: ONE_POLICY}
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
     """The tables; `results` has all runs that were kept, by name."""
-    runs = sorted(results.values(), key=lambda run: (run["jobs"], run["one_policy"]))
+    runs = sorted(results.values(), key=lambda run: (run["jobs"], run.get("one_policy", False)))
     return [_start(runs), _costs(runs)]
 
 
@@ -92,7 +92,7 @@ def _spread(spread: Mapping[str, float], form: str = ".1f") -> str:
 
 
 def _start(runs: list[Mapping[str, Any]]) -> Table:
-    rows = [_row(_NAMES[run["one_policy"]], run["jobs"], _figures(run)) for run in runs]
+    rows = [_row(_NAMES[run.get("one_policy", False)], run["jobs"], _figures(run)) for run in runs]
     columns = ["", "jobs", "all pods Running s", "control plane core-s", "operator core-s", "operator peak MiB"]
     return Table(
         title="Operator: from the first job created until all run",
@@ -136,7 +136,7 @@ def _costs(runs: list[Mapping[str, Any]]) -> Table:
 
 
 def _column(run: Mapping[str, Any]) -> str:
-    return f"{run['jobs']:,} jobs" + (", one NetworkPolicy" if run["one_policy"] else "")
+    return f"{run['jobs']:,} jobs" + (", one NetworkPolicy" if run.get("one_policy", False) else "")
 
 
 def _share(run: Mapping[str, Any], name: str) -> str:
