@@ -43,11 +43,15 @@ def test_storage_that_may_come_back_has_its_budget(reason: str) -> None:
     assert reason in ending.message
 
 
-def test_what_stays_ends_the_run() -> None:
-    """Another reason is tried again some times, and then the run ends with it."""
-    *tried, result = asyncio.run(refused(10, "PermissionError: [Errno 13] Permission denied: 'logs'"))
+@pytest.mark.parametrize(
+    "reason",
+    ["PermissionError: [Errno 13] Permission denied: 'logs'", "ConnectionRefusedError: [Errno 111] Connection refused"],
+)
+def test_what_stays_ends_the_run(reason: str) -> None:
+    """Another reason is tried again some times, and then the run ends with it; an agent that is away is no storage."""
+    *tried, result = asyncio.run(refused(10, reason))
 
     assert tried == [None] * 9
     assert isinstance(result, RunResult)
     assert result.code == ExitCode.FAILURE
-    assert "Permission denied" in result.message
+    assert reason in result.message

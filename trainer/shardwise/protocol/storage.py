@@ -19,10 +19,14 @@ _Result = TypeVar("_Result")
 WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0)
 """Between two tries. What lasts longer is left to a restart, which waits for minutes."""
 
-_PASSING = frozenset(
+_PASSING_OF_FILES = frozenset(
     {
         *(errno.EIO, errno.EREMOTEIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN),
         *(errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE),
+    }
+)
+_PASSING = _PASSING_OF_FILES | frozenset(
+    {
         *(errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE),
         *(errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET),
     }
@@ -66,9 +70,12 @@ def may_pass(error: BaseException) -> bool:
 
 
 def reason_may_pass(reason: str) -> bool:
-    """Return whether another process gives an error of a file system that may pass as the reason of a refusal."""
+    """Return whether another process gives an error of a file system that may pass as the reason of a refusal.
+
+    That the process itself could not be reached, which has an errno too, says nothing of its storage.
+    """
     found = _ERRNO.search(reason)
-    return found is not None and int(found[1]) in _PASSING
+    return found is not None and int(found[1]) in _PASSING_OF_FILES
 
 
 def in_words(error: Exception, words: str, otherwise: type[ShardwiseError]) -> ShardwiseError:
