@@ -3,8 +3,9 @@
 import errno
 import json
 import resource
+import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from contextlib import nullcontext
 from pathlib import Path
@@ -337,10 +338,10 @@ def test_what_retention_cannot_delete_harms_nothing(monkeypatch: pytest.MonkeyPa
     (toy.root / "step-00000000").mkdir()
     delete = Store.delete
 
-    def busy(store: Store, step: int) -> None:
+    def busy(store: Store, step: int, moved: Callable[[], None]) -> None:
         if step == 1:
             raise OSError(errno.ENOTEMPTY, "Directory not empty")
-        delete(store, step)
+        delete(store, step, moved)
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "delete", busy)
@@ -351,6 +352,29 @@ def test_what_retention_cannot_delete_harms_nothing(monkeypatch: pytest.MonkeyPa
     toy.save(writer, 3)
     assert toy.folders() == [3]
     assert heard.saved_steps == [1, 2, 3]
+
+
+def test_a_long_deletion_makes_progress(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """Who waits for it beats as array after array goes: it is no hang, however long the whole of it takes."""
+    writer = toy.writer(keep=Keep(last=1))
+    toy.save(writer, 1)
+    beats, remove = threading.Semaphore(0), shutil.rmtree
+    heard: list[bool] = []
+
+    def slow(folder: Path) -> None:
+        remove(folder)
+        if heard:  # the first of a deletion; the save before it has beaten too
+            heard.append(beats.acquire(timeout=30))
+        else:
+            heard.append(True)
+            while beats.acquire(blocking=False):
+                pass
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    toy.start(writer, 2)
+    writer.wait(beats.release)
+    assert len(heard) > 2
+    assert all(heard)
 
 
 def test_what_is_set_aside_stays_until_the_run_has_come_so_far(toy: Toy) -> None:

@@ -1,6 +1,6 @@
 """Which checkpoints are deleted after a commit, and which stop counting because the run went back to an earlier one."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from shardwise.job.spec import Keep
@@ -21,10 +21,11 @@ def expired(committed: Collection[int], saved: int, keep: Keep, origin: int | No
     return sorted(set(committed) - {saved, origin, *newest, *permanent})
 
 
-def retain(store: Store, saved: int, keep: Keep, origin: int | None = None) -> str:
+def retain(store: Store, saved: int, keep: Keep, origin: int | None, moved: Callable[[], None]) -> str:
     """Delete what `expired` lets go and what interrupted saves left; return why something stayed, or "".
 
-    The next call deletes what stays. What was set aside stays until the run has come so far again.
+    The next call deletes what stays. What was set aside stays until the run has come so far again. `moved` is called
+    as the deletion gets on: that of one large checkpoint may take longer than a hang.
     """
     kept = []
     try:
@@ -34,7 +35,7 @@ def retain(store: Store, saved: int, keep: Keep, origin: int | None = None) -> s
         committed = [step for step, is_committed in steps.items() if is_committed]
         for step in [*cut_short, *expired(committed, saved, keep, origin)]:
             try:
-                store.delete(step)
+                store.delete(step, moved)
             except (ValueError, OSError) as error:
                 kept.append(f"{checkpoint_name(step)}: {first_line(error)}")
     except (ValueError, OSError) as error:

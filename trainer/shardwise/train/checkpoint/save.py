@@ -129,7 +129,7 @@ class Save:
                 "another folder, or overwrite it explicitly"
             )
         if committed is not None:  # an interrupted save, one set aside, or one to overwrite
-            self.store.delete(self.step)
+            self.store.delete(self.step, self.moved)
         return False
 
     def _put(self) -> bool:
@@ -208,7 +208,7 @@ class Save:
 
     def _remove_partial(self) -> str:
         try:
-            self.store.delete(self.step)
+            self.store.delete(self.step, self.moved)
         except (ValueError, OSError) as error:
             return f"Its partial directory could not be removed ({first_line(error)})."
         return "Its partial directory is removed."

@@ -8,7 +8,7 @@ mean is the manifest's business.
 
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -22,9 +22,11 @@ from shardwise.bucket.folder import BUCKET_DRIVERS, RETRIES, description, open_f
 from shardwise.protocol.contract import COMMITTED, checkpoint_name, checkpoint_steps
 from shardwise.protocol.files import sync_directory
 from shardwise.protocol.storage import may_pass
-from shardwise.train.checkpoint.manifest import SET_ASIDE
+from shardwise.train.checkpoint.manifest import ARRAYS, SET_ASIDE
 from shardwise.train.checkpoint.objects import Objects, aws_settings, signer
 
+_DELETED_AT_ONCE = 1000
+"""Objects of a bucket, between two signs that a deletion gets on."""
 _MAKING = threading.Lock()
 """Whoever comes while the client is made waits for it, instead of making another."""
 
@@ -109,12 +111,23 @@ class Store:
         for folder in (*(checkpoint / name for name in directories), checkpoint, self._folder):
             sync_directory(folder)
 
-    def delete(self, step: int) -> None:
-        """Remove a checkpoint, its marker first, so that a deletion cut short leaves an uncommitted one."""
-        self._open(step).write(COMMITTED, None).result()
+    def delete(self, step: int, moved: Callable[[], None] = lambda: None) -> None:
+        """Remove a checkpoint, its marker first, so that a deletion cut short leaves an uncommitted one.
+
+        `moved` is called as the deletion gets on.
+        """
+        checkpoint = self._open(step)
+        checkpoint.write(COMMITTED, None).result()
         if self._folder is None:
-            self._open(step).delete_range(ts.KvStore.KeyRange()).result()
+            names = checkpoint.list().result()
+            for begin in range(0, len(names), _DELETED_AT_ONCE):
+                for deleted in [checkpoint.write(name, None) for name in names[begin : begin + _DELETED_AT_ONCE]]:
+                    deleted.result()
+                moved()
         elif (folder := self._folder / checkpoint_name(step)).exists():
+            for array in folder.glob(f"{ARRAYS}/*"):
+                shutil.rmtree(array)
+                moved()
             shutil.rmtree(folder)
 
     def set_aside(self, step: int) -> None:

@@ -126,9 +126,9 @@ class CheckpointWriter:
         return ticket
 
     def wait(self, beat: Callable[[], None] = lambda: None) -> None:
-        """Wait until nothing is being written; raise what went wrong since the last call.
+        """Wait until nothing is being written or deleted; raise what went wrong since the last call.
 
-        `beat` is called as the writing gets on, file by file.
+        `beat` is called as that gets on, file by file.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -162,7 +162,7 @@ class CheckpointWriter:
         if self._listener:
             self._listener.saved(save.ticket)
         if written and self._processes.writes:
-            reason = retain(self._store, save.step, self._keep, self._origin)
+            reason = retain(self._store, save.step, self._keep, self._origin, self._moved)
             if reason and self._listener:
                 self._listener.event({"event": "retentionFailed", "step": save.step, "reason": reason})
 
