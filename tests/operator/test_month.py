@@ -7,6 +7,7 @@ import pytest
 from tests.operator.life import DAY, HOUR, STEP_SECONDS, Life
 
 from shardwise.protocol.contract import Cause
+from shardwise_operator.runtime.kinds import CONFIG_MAPS
 
 _SLICES = 4  # of 16 hosts each
 _MEAN: Mapping[str, float] = {
@@ -91,6 +92,9 @@ def test_a_month_of_faults_ends_complete(seed: int, pools: int, steps: int) -> N
     for cause, fault in (("maintenance", "preempted"), ("nodeLost", "dead")):
         assert 0.8 * befell[fault] <= losses[cause] <= befell[fault]
     assert losses["hostLost"] <= befell["preempted"] + befell["dead"], "rounds that were given back"
+    last = month.status["round"]
+    assert last > 0
+    assert [each["metadata"]["name"] for each in month.world.list(CONFIG_MAPS)] == [f"job-shardwise-{last}"]
     for cause in (Cause.FAILURE, Cause.HANG, Cause.DEVICE):
         assert restarts.get(cause, 0) <= befell[cause]
     if pools > _SLICES:

@@ -130,10 +130,13 @@ class World:
         found = self._of(kind, {"name": name, "uid": uid})
         self.put(kind, {**found, **{part: {**found[part], **patch[part]} for part in patch}})
 
-    def delete(self, _kind: Kind, _: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
-        """Have a pod end, in its time, as the operator asks for it."""
+    def delete(self, kind: Kind, _: str, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
+        """Have a pod end, in its time, as the operator asks for it; anything else goes at once."""
         self.count_write()
-        self.delete_pod(name, uid=uid, grace_seconds=grace_seconds)
+        if kind == PODS:
+            self.delete_pod(name, uid=uid, grace_seconds=grace_seconds)
+        else:
+            self.remove(kind, self._of(kind, {"name": name, "uid": uid})["metadata"]["name"])
 
     def delete_pod(self, name: str, *, uid: str, grace_seconds: int | None = None) -> None:
         """Have a pod end, in its time, as whoever asks for it."""

@@ -13,6 +13,7 @@ from shardwise_operator.decide.policies import (
     network_policy,
     node_maintenance,
     notice,
+    old_rounds,
     placement,
     queueing,
 )
@@ -32,6 +33,7 @@ def _policies(settings: Settings) -> tuple[Policy, ...]:
         network_policy,  # it needs host 0's pod
         phase,  # after all steps: they go by the state as it was written
         notice,  # its condition comes beside those of the phase
+        old_rounds,  # after all that the round needs
         image_pinning,  # after the creation: the pods of one pass are made of one image
     )
 

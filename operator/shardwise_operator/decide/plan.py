@@ -42,12 +42,16 @@ class ReplaceStatus:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the object that has this UID; without `grace_seconds`, in its own grace period."""
+    """Delete the object that has this UID; without `grace_seconds`, in its own grace period.
+
+    One that `may_stay` does so where the operator may not delete it: it harms nothing.
+    """
 
     kind: Kind
     name: str
     uid: str
     grace_seconds: int | None = None
+    may_stay: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from shardwise.protocol.errors import JobError
 from shardwise_operator.config import Settings
 from shardwise_operator.observe.caches import Caches, Reader
 from shardwise_operator.observe.nodes import Nodes
-from shardwise_operator.observe.observed import Guard, Observed, child_key
+from shardwise_operator.observe.observed import Guard, Observed
 from shardwise_operator.observe.pod import read_pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.queueing import Queues
@@ -115,7 +115,7 @@ class Observer:
             problem=desired if isinstance(desired, str) else "",
             snapshot=snapshot,
             pods=pods,
-            children=frozenset(child_key(kind, name) for kind, name in children),
+            children={place: metadata["uid"] for place, metadata in children.items()},
             guard=_guard(children.get((NETWORK_POLICIES, policy_name(known.name)))),
             nodes=self._nodes.known(pods),
             pools=dict(self._nodes.pools(snapshot, state, pods)),

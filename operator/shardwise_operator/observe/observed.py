@@ -16,11 +16,6 @@ from shardwise_operator.runtime.kinds import Kind
 from shardwise_operator.runtime.queue import Key
 
 
-def child_key(kind: Kind, name: str) -> str:
-    """Return how `Observed.children` names an object."""
-    return f"{kind.kind}/{name}"
-
-
 @dataclass(frozen=True)
 class Guard:
     """A job's NetworkPolicy: its UID, and those of its owners."""
@@ -50,7 +45,7 @@ class Observed:
         problem: why they do not; "" if they do.
         snapshot: what the pods of this round are made of; None before its ConfigMap is there.
         pods: all its pods, of earlier rounds too.
-        children: of its own other objects, by `child_key`.
+        children: the UIDs of its own other objects, by kind and name.
         guard: its NetworkPolicy; None if it has none.
         nodes: the watched nodes that its pods are on, by name.
         pools: by slice, the place that its bound pods are in; only of slices with a pod that still needs one.
@@ -79,7 +74,7 @@ class Observed:
     problem: str = ""
     snapshot: Snapshot | None = None
     pods: tuple[Pod, ...] = ()
-    children: frozenset[str] = frozenset()
+    children: Mapping[tuple[Kind, str], str] = field(default_factory=dict)
     guard: Guard | None = None
     nodes: Mapping[str, Node] = field(default_factory=dict)
     pools: Mapping[int, str] = field(default_factory=dict)
@@ -155,7 +150,7 @@ class Observed:
 
     def has_child(self, kind: Kind, name: str) -> bool:
         """Return whether an object of its own is there, beside its pods."""
-        return child_key(kind, name) in self.children
+        return (kind, name) in self.children
 
     def current(self, key: str) -> Pod | None:
         """Return the current pod of a host; None if it does not exist."""

@@ -22,6 +22,12 @@ def config_map_name(job: str, round_: int) -> str:
     return f"{job}-shardwise-{round_}"
 
 
+def round_of(job: str, name: str) -> int | None:
+    """Return the round of a ConfigMap or a gang of a job; None of another name."""
+    number = name.removeprefix(f"{job}-shardwise-")
+    return int(number) if number.isdecimal() else None
+
+
 def secret_name(job: str, uid: str) -> str:
     """Return the Secret's name; the UID in it keeps it apart from a deleted job's."""
     return f"{job}-shardwise-{uid[:8]}"

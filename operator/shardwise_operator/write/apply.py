@@ -5,6 +5,7 @@ and the rest of the plan waits: the status names it. The pods of a job are creat
 twice as many each time: if the first is refused, the others would be too.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,8 @@ from shardwise_operator.runtime.queue import Key
 from shardwise_operator.runtime.store import controller_uid
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.write.requests import Requests
+
+_log = logging.getLogger(__name__)
 
 _MAX_AT_ONCE = 16
 _CACHE_LAG_SECONDS = 10.0  # at most; a patch that the cache does not show by then is written again
@@ -124,7 +127,7 @@ class Applier:
             case Patch() | ReplaceStatus():
                 self._change(seen, step)
             case Delete():
-                self._api.delete(step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds)
+                self._delete(seen, step)
             case RequestStop():
                 self._request(seen, step)
             case RequestSave():
@@ -151,6 +154,14 @@ class Applier:
             outcome.reason, outcome.message = REFUSED, error.message
         else:
             outcome.made.append((step.kind, made))
+
+    def _delete(self, seen: Observed, step: Delete) -> None:
+        try:
+            self._api.delete(step.kind, seen.namespace, step.name, uid=step.uid, grace_seconds=step.grace_seconds)
+        except ForbiddenError as error:  # by an older chart's role, say
+            if not step.may_stay:
+                raise
+            _log.warning("%s %s stays: %s", step.kind.kind, step.name, error.message)
 
     def _change(self, seen: Observed, step: Patch | ReplaceStatus) -> None:
         """Change an object once: the next passes decide the same, because the cache does not show the change yet."""

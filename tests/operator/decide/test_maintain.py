@@ -15,9 +15,9 @@ from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.state import Phase, State
 from shardwise_operator.reasons import LEAVING
-from shardwise_operator.runtime.kinds import PODS
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS
 
-CHILDREN = frozenset({"ConfigMap/job-shardwise-0", "NetworkPolicy/job-shardwise"})
+CHILDREN = {(CONFIG_MAPS, "job-shardwise-0"): "uid-0", (NETWORK_POLICIES, "job-shardwise"): "uid-policy"}
 
 
 def _maintain(observed: Observed) -> Plan:

@@ -87,7 +87,11 @@ def test_what_two_passes_made_is_remembered() -> None:
 
     found = observer.observe(_job(round=0), None, NOW)
 
-    assert found.children == {"ConfigMap/job-shardwise-0", "NetworkPolicy/one", "NetworkPolicy/another"}
+    assert found.children == {
+        (CONFIG_MAPS, "job-shardwise-0"): "uid-job-shardwise-0",
+        (NETWORK_POLICIES, "one"): "uid-one",
+        (NETWORK_POLICIES, "another"): "uid-another",
+    }
     assert found.snapshot == made_of.made_of
     assert cluster.asked == []
     assert observer.remembers(UID)

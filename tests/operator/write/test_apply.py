@@ -8,7 +8,7 @@ import pytest
 from tests.operator.building import begun, seen
 
 from shardwise.protocol.pods import JOB_LABEL
-from shardwise_operator.decide.plan import Create, Patch, Plan
+from shardwise_operator.decide.plan import Create, Delete, Patch, Plan
 from shardwise_operator.observe.agents import Agents
 from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER
 from shardwise_operator.render.secret import Tokens
@@ -21,7 +21,7 @@ from shardwise_operator.runtime.errors import (
     TooManyRequestsError,
     UnreachableError,
 )
-from shardwise_operator.runtime.kinds import NETWORK_POLICIES, PODS, Kind, Object
+from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, Kind, Object
 from shardwise_operator.runtime.transport import Api
 from shardwise_operator.write.apply import Applier
 from shardwise_operator.write.requests import Requests
@@ -84,6 +84,28 @@ def test_pods_are_made_several_at_a_time() -> None:
     assert [pod["metadata"]["name"] for pod in outcome.pods] == [f"pod-{number}" for number in range(100)]
     assert len(server.made) == 101
     assert 4 < server.most <= 16
+
+
+class _Guarding(_Server):
+    """Lets nobody delete anything."""
+
+    def delete(self, _kind: Kind, _namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
+        raise ForbiddenError(403, "Forbidden", f"{name} {uid} {grace_seconds}")
+
+
+def test_what_may_stay_holds_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Where the role lacks a right that only a newer operator uses, the job goes on; another deletion is an error."""
+    server = _Guarding()
+    old = Delete(CONFIG_MAPS, "job-shardwise-0", "uid", may_stay=True)
+    with Requests(Agents(), lambda _: None) as requests:
+        applier = Applier(cast("Api", server), requests, Tokens(b"0" * 32))
+        create = Create(NETWORK_POLICIES, {"metadata": {"name": "policy"}})
+        outcome = applier.apply(seen(begun()), Plan(state=begun(), steps=(old, create)))
+        with pytest.raises(ForbiddenError):
+            applier.apply(seen(begun()), Plan(state=begun(), steps=(replace(old, may_stay=False),)))
+
+    assert (server.made, outcome.reason) == (["policy"], "")
+    assert caplog.messages == ["ConfigMap job-shardwise-0 stays: job-shardwise-0 uid None"]
 
 
 def test_a_quota_is_not_run_against_by_all() -> None:

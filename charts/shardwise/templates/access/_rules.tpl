@@ -14,7 +14,7 @@
   verbs: [get, list, watch, create, patch, delete]  # patch: a slice's followers get its place
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, list, watch, create]
+  verbs: [get, list, watch, create, delete]  # delete: what earlier rounds were made of
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]  # and nothing else: no Secret can be read
@@ -35,7 +35,7 @@
 {{- if .Values.gangScheduling }}
 - apiGroups: [scheduling.k8s.io]
   resources: [workloads]
-  verbs: [get, list, watch, create]  # the pods that the scheduler places together
+  verbs: [get, list, watch, create, delete]  # the pods that the scheduler places together
 {{- end }}
 {{- end }}
 

@@ -12,7 +12,7 @@ from shardwise_operator.observe.state import Phase
 from shardwise_operator.runtime.kinds import GANGS, PODS, Kind
 
 GANG = "job-shardwise-0"
-HAS_GANG = frozenset({f"Workload/{GANG}"})
+HAS_GANG = {(GANGS, GANG): "uid-gang"}
 REPLACED = begun(attempts={"0-0": 0, "0-1": 1}, pods={"0-0": "uid-0-0-0"})
 ENDED = pod("0-1", phase="Failed", exit_code=1)
 
