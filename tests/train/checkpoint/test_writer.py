@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import resource
 import shutil
 import threading
@@ -305,6 +306,18 @@ def test_one_ranks_failure_is_everyones(toy: Toy) -> None:
     assert isinstance(ticket.error, StorageError)
     assert "step-00000002 was not saved: rank 1: writing failed (UNAVAILABLE: 503)" in str(ticket.error)
     assert toy.folders() == [1]
+
+
+def test_a_save_of_two_steps_is_none(toy: Toy) -> None:
+    """Should two processes save the states of different steps, no checkpoint comes of it."""
+
+    def exchange(_: str, text: str) -> list[str]:
+        return [text, json.dumps(json.loads(text) | {"step": 3})]
+
+    processes = SimpleNamespace(writes=True, count=2, exchange=exchange, agree=ALONE.agree)
+    with pytest.raises(RuntimeError, match=re.escape("different steps, [2, 3]")):
+        toy.save(toy.writer(restored=True, processes=processes), 2)
+    assert steps(str(toy.root)) == []
 
 
 def test_one_rank_describes_the_arrays(toy: Toy) -> None:

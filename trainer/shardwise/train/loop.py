@@ -91,6 +91,7 @@ class Loop:
         self._state: State = start.state
         self._completed_at = time.perf_counter()
         self._loss: float | None = None
+        self._asked = Control.NONE
 
     def run(self) -> Outcome:
         """Train to the last step, or to an agreed stop; the last state is saved either way.
@@ -110,7 +111,7 @@ class Loop:
         self._phases.switch_to(Phase.STEP)
         self._completed_at = time.perf_counter()
         previous: _Dispatched | None = None
-        stopped = False
+        asked = Control.NONE
         for batch in loader.ahead(self._start.first_step, training.steps):
             number = (previous.number if previous else self._start.first_step) + 1
             if self._profiler.starts_at(number):
@@ -121,7 +122,10 @@ class Loop:
             self._phases.dispatched(number)
             self._phases.seconds["wait"] = loader.waited_seconds
             # The devices work on step `number` while this waits for the step before it.
-            asked = self._complete(previous)
+            self._complete(previous)
+            # What that asks for is done here by all, also by one that has read it early for a trace of its own; but what
+            # was done after its dispatch is not done once more.
+            asked = self._asked if self._asked > asked else Control.NONE
             previous = _Dispatched(number, metrics)
             evaluates = self._due(number, training.evaluation.every_steps)
             save = self._due(number, training.checkpoint.every_steps) or asked in (Control.SAVE, Control.STOP)
@@ -142,11 +146,10 @@ class Loop:
             self._controls.done(asked)
             self._completed_at = time.perf_counter()
             if asked == Control.STOP:
-                stopped = True
                 break
         last = previous.number if previous else self._start.first_step
         self._complete(previous)
-        return self._finish(last, stopped=stopped and last < training.steps)
+        return self._finish(last, stopped=asked == Control.STOP and last < training.steps)
 
     def _finish(self, last: int, *, stopped: bool) -> Outcome:
         self._saves.save_last(last, self._state, self._judge.losses)
@@ -178,10 +181,10 @@ class Loop:
     def _due(self, number: int, every: int | None) -> bool:
         return every is not None and number % every == 0
 
-    def _complete(self, step: _Dispatched | None) -> Control:
-        """Wait for a step, judge its numbers and report them, once for each step; return what it asks for."""
+    def _complete(self, step: _Dispatched | None) -> None:
+        """Wait for a step, judge its numbers and report them, and keep what it asks for; once for each step."""
         if step is None or step.number <= self._phases.step:
-            return Control.NONE
+            return
         values = {name: float(value) for name, value in jax.device_get(step.metrics)._asdict().items()}
         now = time.perf_counter()
         seconds, self._completed_at = now - self._completed_at, now
@@ -194,7 +197,7 @@ class Loop:
             num_tokens = self._program.training.batch.sequences * self._program.config.seq_len
             z_loss = self._program.training.loss.z_loss > 0
             self._report.step(step.number, step_record(values, num_tokens / seconds, seconds, self._mfu, z_loss=z_loss))
-        return Control(int(values["control"]))
+        self._asked = Control(int(values["control"]))
 
     def _handle_bad_step(self, number: int, values: Mapping[str, float], verdict: Verdict) -> None:
         """Report the step; raise NonFiniteError unless it is skipped, which its program has done already."""

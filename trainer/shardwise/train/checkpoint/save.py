@@ -61,6 +61,8 @@ class UnsavedError(Exception):
 class _Outcome:
     """What one process's step came to, as the others are told."""
 
+    step: int
+    """Of training, whose state it saves."""
     done: bool
     reason: str
     """Why it failed, or ""."""
@@ -171,6 +173,7 @@ class Save:
         except ShardwiseError as error:
             failure, reason = error, str(error)
         own = _Outcome(
+            step=self.step,
             done=done,
             reason=reason,
             refused=isinstance(failure, ShardwiseError),
@@ -183,6 +186,8 @@ class Save:
         if isinstance(failure, ShardwiseError):
             raise failure
         outcomes = [_Outcome(**json.loads(text)) for text in texts]
+        if len(steps := {one.step for one in outcomes}) > 1:
+            raise RuntimeError(f"the processes save different steps, {sorted(steps)}, which is an error of ours")
         self._refuse_failed(outcomes, failure)
         return [one.done for one in outcomes]
 
