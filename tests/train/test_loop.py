@@ -68,7 +68,7 @@ class _Process:
             peers=cast("Any", SimpleNamespace(rank=self.rank)),
             mfu_of_one_token_a_second=0.0,
         )
-        made._saves = cast("Any", _Saves(self))  # noqa: SLF001 - what is saved is another test's
+        made._saves = cast("Any", _Saves(self))  # what is saved is another test's
         return made.run()
 
 

@@ -85,8 +85,7 @@ class Loop:
         history = start.restored_from.history if start.restored_from else NO_HISTORY
         self._judge = Judge(start.job.spec.training.bad_steps, history.losses)
         self._num_skipped = 0
-        self._probe = Probe(start.kept)
-        self._mfu = mfu_of_one_token_a_second
+        self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program
         self._state: State = start.state
         self._completed_at = time.perf_counter()
@@ -123,8 +122,8 @@ class Loop:
             self._phases.seconds["wait"] = loader.waited_seconds
             # The devices work on step `number` while this waits for the step before it.
             self._complete(previous)
-            # What that asks for is done here by all, also by one that has read it early for a trace of its own; but what
-            # was done after its dispatch is not done once more.
+            # What that asks for is done here by all, even by one that has read it early, for a trace of its own; but not
+            # once more what was done after its dispatch.
             asked = self._asked if self._asked > asked else Control.NONE
             previous = _Dispatched(number, metrics)
             evaluates = self._due(number, training.evaluation.every_steps)
