@@ -59,6 +59,18 @@ def test_evaluation_is_the_loss_before_the_step(make_program: MakeProgram) -> No
     assert float(sums.weight) == float(metrics.weight) == _batch(program).weights.sum()
 
 
+def test_evaluation_fits_where_the_step_does(make_program: MakeProgram) -> None:
+    """It takes one microbatch at a time too: the more there are, the less it holds."""
+    held = {}
+    for number in (1, 8):
+        program = make_program("batch.sequences=64", f"batch.microbatches={number}", num_devices=1)
+        for name, lower in (("step", lower_step), ("evaluation", lower_evaluation)):
+            held[name, number] = lower(program).compile().memory_analysis().temp_size_in_bytes
+
+    assert held["evaluation", 8] < held["evaluation", 1] / 4
+    assert held["evaluation", 8] < held["step", 8]
+
+
 def test_documents_do_not_attend_across_when_the_job_says_so(make_program: MakeProgram) -> None:
     """With attendAcross document the segments change the loss; with stream they are not even looked at."""
     losses = {}

@@ -122,8 +122,8 @@ class Loop:
             self._phases.seconds["wait"] = loader.waited_seconds
             # The devices work on step `number` while this waits for the step before it.
             self._complete(previous)
-            # What that asks for is done here by all, even by one that has read it early, for a trace of its own; but not
-            # once more what was done after its dispatch.
+            # All act here on what that asks for, even one that read it early, around its own trace; but not once more
+            # on what was done after its dispatch.
             asked = self._asked if self._asked > asked else Control.NONE
             previous = _Dispatched(number, metrics)
             evaluates = self._due(number, training.evaluation.every_steps)

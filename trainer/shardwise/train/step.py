@@ -150,7 +150,14 @@ def _evaluate(program: Program, params: Params, batch: Batch) -> LossSums:
     def local(program: Program, params: Params, batch: Batch, rows: Array, _step: Array) -> LossSums:
         if program.layout.stages > 1:
             return _stage(program, params, batch, rows, lambda _: Dropout.none()).loss()
-        return _loss(program, params, batch, Dropout.none())
+        if program.training.batch.microbatches == 1:
+            return _loss(program, params, batch, Dropout.none())
+
+        def add(sums: LossSums, part: Batch) -> tuple[LossSums, None]:
+            return jax.tree.map(jnp.add, sums, _loss(program, params, part, Dropout.none())), None
+
+        # One microbatch at a time, as in a step: where that fits, the whole batch at once need not.
+        return jax.lax.scan(add, _nothing(), jax.tree.map(partial(split, program), batch))[0]
 
     rows = jnp.zeros(batch.tokens.shape[0], jnp.int32)
     sums: LossSums = _over_replicas(program, local)(params, batch, rows, jnp.int32(0))
@@ -215,8 +222,12 @@ def _gradients(program: Program, params: Params, batch: Batch, rows: Array, step
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
     # Sharded as the parameters are stored: otherwise XLA may carry whole gradients through the scan.
-    first = (LossSums(*(jnp.zeros(()) for _ in LossSums._fields)), stored(program, zeros))
+    first = (_nothing(), stored(program, zeros))
     return jax.lax.scan(add, first, jax.tree.map(partial(split, program), (batch, rows)))[0]
+
+
+def _nothing() -> LossSums:
+    return LossSums(*(jnp.zeros(()) for _ in LossSums._fields))
 
 
 def _loss(program: Program, params: Params, batch: Batch, dropout: Dropout) -> LossSums:
