@@ -21,7 +21,7 @@ from shardwise.train import executables
 from shardwise.train.config import GptConfig
 
 SCRIPT = """
-import json, os, sys
+import json, os, resource, sys
 import jax, numpy as np
 from tests.train.conftest import SMALL
 from shardwise.job.load import loads
@@ -33,6 +33,8 @@ from shardwise.train.state import Program, flat
 rank, *changes = sys.argv[1:]
 if "REAL_HOSTS" in os.environ:
     executables.simulated = lambda: False
+if "FULL" in os.environ:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 job = resolve(loads(SMALL, changes))
 training = job.spec.training
 config = GptConfig.of(training, tokenizer_size=257, platform="cpu")
@@ -113,6 +115,13 @@ def test_a_damaged_program_is_made_anew(kept: tuple[Path, float], tmp_path: Path
     program.write_bytes(program.read_bytes()[:1000])
 
     assert (_start(tmp_path, "0"), _start(tmp_path, "0")) == ((True, total), (False, total))
+
+
+def test_a_program_that_cannot_be_kept_is_used(kept: tuple[Path, float], tmp_path: Path) -> None:
+    """A full disk costs the next start its time, and nothing else: no part of a file is left."""
+    assert _start(tmp_path, "0", FULL="yes") == (True, kept[1])
+    assert not [*tmp_path.glob("programs/*/*")]
+    assert _start(tmp_path, "0") == (True, kept[1])
 
 
 def test_the_programs_that_were_used_last_stay(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,25 @@ def test_the_newest_evaluation_is_one_that_counts(tmp_path: Path) -> None:
 
     assert newest_evaluation(path) == {"step": 2, "sets": {"books": {"loss": None, "tokens": 9.0}}}
     assert steps_and_evaluation(path) == (steps(path), newest_evaluation(path))
+
+
+class _Counted(dict[str, Any]):
+    """A record that counts how often its step is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, key: str) -> Any:
+        _Counted.looks += key == "step"
+        return super().__getitem__(key)
+
+
+def test_many_evaluations_are_looked_through_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The end of a run of weeks, and each look at its status, take time by their number and not by its square."""
+    known = [_Counted(event="evaluated", step=step) for step in range(1, 3001)]
+    monkeypatch.setattr(metrics, "records", lambda _: iter(known))
+
+    assert newest_evaluation(tmp_path) == {"step": 3000}
+    assert _Counted.looks < 10 * len(known)
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

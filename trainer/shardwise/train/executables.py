@@ -98,8 +98,12 @@ class Executables:
         compiled = lower().compile()
         partial = path.with_suffix(f".{secrets.token_hex(8)}")  # process ids would collide: pods count them alike
         content = pickle.dumps(serialize_executable.serialize(compiled))
-        partial.write_bytes(_seal(self._key, path, content) + content)
-        partial.replace(path)
+        try:
+            partial.write_bytes(_seal(self._key, path, content) + content)
+            partial.replace(path)
+        except OSError as error:  # a full disk; the run has its program, and only the next start takes longer
+            print(f"{path}: cannot be kept ({error})", file=sys.stderr)  # noqa: T201  the process's log
+            partial.unlink(missing_ok=True)
         return compiled
 
 

@@ -101,10 +101,14 @@ def _steps(known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _newest_evaluation(known: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     found: list[dict[str, Any]] = []
     for record in known:
-        if record.get("event") in ("started", "restored"):
-            found = [kept for kept in found if kept["step"] <= record["step"]]
-        elif record.get("event") == "evaluated":
-            found = [kept for kept in found if kept["step"] < record["step"]] + [record]
+        event = record.get("event")
+        if event in ("started", "restored", "evaluated"):
+            # Their steps ascend, so what counts no more is at the end. A run of weeks may have a hundred thousand.
+            counts_below = record["step"] + (event != "evaluated")
+            while found and found[-1]["step"] >= counts_below:
+                found.pop()
+        if event == "evaluated":
+            found.append(record)
     return {key: value for key, value in found[-1].items() if key != "event"} if found else None
 
 
