@@ -14,6 +14,7 @@ from shardwise_operator.decide.policies import (
     deadline,
     eviction,
     finished,
+    foreign_snapshot,
     losses,
     lost_place,
     new_round,
@@ -27,6 +28,7 @@ from shardwise_operator.observe.observed import Observed
 
 POLICIES: tuple[Policy, ...] = (
     finished,  # a Complete or Failed job is only cleaned up
+    foreign_snapshot,  # before all that makes something of the snapshot
     adoption,  # before all that goes by the round, which the status does not have yet
     outcome,  # a run that has ended has ended, whatever else is asked of the job
     eviction,  # before the suspension, which ends where this one goes on: in the queue

@@ -6,7 +6,7 @@ is read by name before that is believed. Nodes are observed in `nodes.py`.
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -24,7 +24,7 @@ from shardwise_operator.observe.rivals import Rivals
 from shardwise_operator.observe.snapshot import Snapshot, read_snapshot, take_snapshot
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.observe.state_fields import read_state
-from shardwise_operator.render.names import config_map_name, pod_name, policy_name
+from shardwise_operator.render.names import SEAL_ANNOTATION, config_map_name, pod_name, policy_name
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import (
     ACCELERATOR_CLASSES,
@@ -71,7 +71,7 @@ class Observer:
         self._caches, self._api, self._settings = caches, api, settings
         self._nodes, self._rivals = Nodes(caches, api), Rivals(caches)
         self._queues = Queues(caches, api, self._own, enabled=settings.kueue)
-        self._snapshots = _Results[Snapshot]()
+        self._snapshots = _Results[Snapshot | None]()
         self._desired = _Results[Snapshot | str]()
         self._lock = threading.Lock()
         self._recent: dict[str, list[_Made]] = {}
@@ -102,7 +102,8 @@ class Observer:
         spec, state = job["spec"], known.state
         own = ((kind, each["metadata"]) for kind in child_kinds(self._settings) for each in self._own(kind, known.uid))
         children = {(kind, metadata["name"]): metadata for kind, metadata in own}
-        snapshot = self._round_snapshot(known, children)
+        found = children.get((CONFIG_MAPS, config_map_name(known.name, state.round or 0)))
+        snapshot = self._round_snapshot(known, found) if found else None
         desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)
         pods = tuple(read_pod(raw) for raw in self._pods(known))
         gone, silent = self._nodes.lost(pods, now)
@@ -114,6 +115,7 @@ class Observer:
             desired=desired if isinstance(desired, Snapshot) else None,
             problem=desired if isinstance(desired, str) else "",
             snapshot=snapshot,
+            foreign_snapshot=found["uid"] if found and snapshot is None else "",
             pods=pods,
             children={place: metadata["uid"] for place, metadata in children.items()},
             guard=_guard(children.get((NETWORK_POLICIES, policy_name(known.name)))),
@@ -127,18 +129,19 @@ class Observer:
         older_rival = self._rivals.older(job["metadata"], seen.current_pods()) if state.phase == Phase.PENDING else ""
         return replace(seen, gone_places=self._nodes.gone_places(seen), older_rival=older_rival)
 
-    def _round_snapshot(self, known: Observed, children: Mapping[tuple[Kind, str], Object]) -> Snapshot | None:
+    def _round_snapshot(self, known: Observed, found: Object) -> Snapshot | None:
         """Return what the round is made of, read once: it never changes, and the caches hold its metadata alone.
 
+        None if the ConfigMap is not this operator's: whoever may make one in the namespace could have made it.
         The first round may have begun without being in the status.
         """
-        name = config_map_name(known.name, known.state.round or 0)
-        found = children.get((CONFIG_MAPS, name))
-        if found is None:
-            return None
 
-        def reading() -> Snapshot:
-            return read_snapshot(self._api.get(CONFIG_MAPS, known.namespace, name)["data"])
+        def reading() -> Snapshot | None:
+            there = self._api.get(CONFIG_MAPS, known.namespace, found["name"])
+            seal, data = there["metadata"].get("annotations", {}).get(SEAL_ANNOTATION, ""), there["data"]
+            by_older_release = known.state.round is not None and not known.state.sealed
+            is_ours = self._settings.tokens.has_sealed(seal, known.uid, known.state.round or 0, data)
+            return read_snapshot(data) if is_ours or by_older_release else None
 
         return self._snapshots.get_or_make(known.key, found["uid"], reading)
 

@@ -44,6 +44,7 @@ class Observed:
         desired: its spec as it is now, with its class; None if the two do not go together.
         problem: why they do not; "" if they do.
         snapshot: what the pods of this round are made of; None before its ConfigMap is there.
+        foreign_snapshot: the UID of a ConfigMap in its place that this operator has not made; "" without one.
         pods: all its pods, of earlier rounds too.
         children: the UIDs of its own other objects, by kind and name.
         guard: its NetworkPolicy; None if it has none.
@@ -73,6 +74,7 @@ class Observed:
     desired: Snapshot | None = None
     problem: str = ""
     snapshot: Snapshot | None = None
+    foreign_snapshot: str = ""
     pods: tuple[Pod, ...] = ()
     children: Mapping[tuple[Kind, str], str] = field(default_factory=dict)
     guard: Guard | None = None

@@ -5,7 +5,15 @@ from typing import Any, NamedTuple
 
 from shardwise.protocol.pods import AGENT_PORT, JOB_LABEL
 from shardwise_operator.observe.observed import Observed
-from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER, config_map_name, metadata, policy_name
+from shardwise_operator.render.names import (
+    MANAGED_BY_LABEL,
+    MANAGER,
+    SEAL_ANNOTATION,
+    config_map_name,
+    metadata,
+    policy_name,
+)
+from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, NETWORK_POLICIES, Kind
 
 _OPERATOR = {"app.kubernetes.io/name": "shardwise", "app.kubernetes.io/component": "operator"}  # as the chart's pods
@@ -18,20 +26,22 @@ class Child(NamedTuple):
     manifest: dict[str, Any]
 
 
-def children(seen: Observed, operator_namespace: str, *, policy: bool = True) -> Iterator[Child]:
+def children(seen: Observed, operator_namespace: str, tokens: Tokens, *, policy: bool = True) -> Iterator[Child]:
     """Return missing objects that the pods need first, except the Secret, which the operator may not read."""
     assert seen.state.round is not None
     if not seen.has_child(CONFIG_MAPS, config_map_name(seen.name, seen.state.round)):
-        yield Child(CONFIG_MAPS, config_map(seen))
+        yield Child(CONFIG_MAPS, config_map(seen, tokens))
     if policy and not seen.has_child(NETWORK_POLICIES, policy_name(seen.name)):
         yield Child(NETWORK_POLICIES, network_policy(seen, operator_namespace))
 
 
-def config_map(seen: Observed) -> dict[str, Any]:
-    """Return what the pods of this round are made of, immutable."""
-    assert seen.state.round is not None
-    meta = metadata(seen, config_map_name(seen.name, seen.state.round))
-    return CONFIG_MAPS.manifest(meta, immutable=True, data=seen.round_snapshot.data)
+def config_map(seen: Observed, tokens: Tokens) -> dict[str, Any]:
+    """Return what the pods of this round are made of, immutable, with the operator's seal."""
+    round_, data = seen.state.round, seen.round_snapshot.data
+    assert round_ is not None
+    meta = metadata(seen, config_map_name(seen.name, round_))
+    meta["annotations"] = {SEAL_ANNOTATION: tokens.seal(seen.uid, round_, data)}
+    return CONFIG_MAPS.manifest(meta, immutable=True, data=data)
 
 
 def network_policy(seen: Observed, operator_namespace: str) -> dict[str, Any]:

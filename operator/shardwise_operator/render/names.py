@@ -8,6 +8,7 @@ from shardwise_operator.runtime.kinds import TRAINING_JOBS
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGER = "shardwise"
+SEAL_ANNOTATION = "shardwise.dev/seal"
 # What the operator lists and watches of the kinds that others use too.
 OURS = f"{MANAGED_BY_LABEL}={MANAGER}"
 

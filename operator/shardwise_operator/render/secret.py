@@ -6,6 +6,8 @@ the previous key.
 """
 
 import hmac
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,19 @@ class Tokens:
     def statuses(self, uid: str) -> tuple[str, ...]:
         """Return what may open the status of the job with this UID, whichever key its Secret was made by."""
         return tuple(_token(key, f"status/{uid}") for key in (self.key, self.previous) if key)
+
+    def seal(self, uid: str, round_: int, data: Mapping[str, str]) -> str:
+        """Return the seal of what a round of the job with this UID is made of."""
+        return _token(self.key, _sealed(uid, round_, data))
+
+    def has_sealed(self, seal: str, uid: str, round_: int, data: Mapping[str, str]) -> bool:
+        """Return whether a seal is this one, by either key."""
+        made = [_token(key, _sealed(uid, round_, data)) for key in (self.key, self.previous) if key]
+        return any(hmac.compare_digest(seal.encode(), one.encode()) for one in made)
+
+
+def _sealed(uid: str, round_: int, data: Mapping[str, str]) -> str:
+    return f"snapshot/{uid}/{round_}/{json.dumps(data, sort_keys=True)}"
 
 
 def _token(key: bytes, what: str) -> str:

@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.operator.building import NOW, SETTINGS, UID, begun, classes, manifest, seen, snapshot
 
 from shardwise_operator.decide.decide import decide
+from shardwise_operator.decide.plan import Delete
 from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.observe.state_fields import write_state
+from shardwise_operator.render.secret import Tokens
 from shardwise_operator.runtime.errors import NotFoundError
 from shardwise_operator.runtime.kinds import ACCELERATOR_CLASSES, CONFIG_MAPS, NETWORK_POLICIES, Kind, Object
 from shardwise_operator.runtime.transport import Page
@@ -48,6 +51,14 @@ def _job(**status: Any) -> Object:
 
 def _made(kind: Kind, name: str) -> tuple[Kind, Object]:
     return kind, {"metadata": {"name": name, "uid": f"uid-{name}"}}
+
+
+BEGUN = {"round": 0, "startTime": "2027-01-15T08:00:00Z", "attempts": {"0-0": 0, "0-1": 0}}
+SEALED = {**BEGUN, "sealed": True}
+
+
+def _seal(key: bytes = SETTINGS.tokens.key, uid: str = UID, round_: int = 0, data: dict[str, str] | None = None) -> str:
+    return Tokens(key).seal(uid, round_, snapshot().data if data is None else data)
 
 
 def test_of_a_job_that_has_ended_nothing_is_kept() -> None:
@@ -95,6 +106,48 @@ def test_what_two_passes_made_is_remembered() -> None:
     assert found.snapshot == made_of.made_of
     assert cluster.asked == []
     assert observer.remembers(UID)
+
+
+class _WithSnapshot(_Cluster):
+    """Has a ConfigMap for the first round, with this seal."""
+
+    def __init__(self, seal: str) -> None:
+        metadata = _made(CONFIG_MAPS, "job-shardwise-0")[1]["metadata"] | {"annotations": {"shardwise.dev/seal": seal}}
+        self._snapshot = {"metadata": metadata, "data": snapshot().data}
+        super().__init__(configmaps=[self._snapshot])
+
+    def get(self, kind: Kind, _namespace: str, name: str) -> Any:
+        assert (kind, name) == (CONFIG_MAPS, "job-shardwise-0")
+        return self._snapshot
+
+
+@pytest.mark.parametrize(
+    ("seal", "status", "counts"),
+    [
+        (_seal(), SEALED, True),
+        (_seal(), {}, True),  # whoever made it ended before the status was written
+        (_seal(key=b"1" * 32), SEALED, True),
+        (_seal(key=b"2" * 32), SEALED, False),
+        (_seal(round_=1), SEALED, False),
+        (_seal(uid="another"), SEALED, False),
+        (_seal(data={}), SEALED, False),
+        ("", SEALED, False),
+        ("", {}, False),
+        ("", BEGUN, True),  # an older release has begun it
+    ],
+)
+def test_only_what_is_sealed_counts(seal: str, status: dict[str, Any], counts: bool) -> None:  # noqa: FBT001  a column
+    """By this key or the one before it, for this job, this round and this content."""
+    cluster = _WithSnapshot(seal)
+    settings = replace(SETTINGS, tokens=Tokens(SETTINGS.tokens.key, previous=b"1" * 32))
+
+    found = Observer(cluster, cluster, settings).observe(_job(**status), None, NOW)
+    plan = decide(found, settings, NOW)
+
+    assert (found.snapshot is not None, found.foreign_snapshot == "") == (counts, counts)
+    removed = [step for step in plan.steps if isinstance(step, Delete)]
+    assert removed == ([] if counts else [Delete(CONFIG_MAPS, "job-shardwise-0", "uid-job-shardwise-0")])
+    assert counts or plan.steps == (*removed,)
 
 
 def test_a_finished_job_costs_nothing() -> None:

@@ -157,7 +157,7 @@ def test_a_round_that_was_frozen_with_fields_of_its_own() -> None:
 def test_children(golden: Golden) -> None:
     """The objects beside the pods. The tokens are of a key of zeros."""
     observed = seen(begun())
-    made = [child.manifest for child in children(observed, "shardwise-system")]
+    made = [child.manifest for child in children(observed, "shardwise-system", SETTINGS.tokens)]
     made.append(secret_manifest(observed, SETTINGS.tokens))
 
     golden("children.yaml", yaml.safe_dump_all(made, sort_keys=False))
@@ -367,7 +367,9 @@ def test_a_queue_says_where_its_pods_go() -> None:
 
 def test_of_the_operator_s_namespace_only_its_pods_come_in() -> None:
     """Others may share it; the chart's pods carry these labels, whatever the release is called."""
-    (policy,) = [child.manifest for child in children(seen(begun()), "shared") if child.kind == NETWORK_POLICIES]
+    (policy,) = [
+        child.manifest for child in children(seen(begun()), "shared", SETTINGS.tokens) if child.kind == NETWORK_POLICIES
+    ]
 
     (operator,) = policy["spec"]["ingress"][1]["from"]
     assert operator == {
@@ -380,7 +382,9 @@ def test_of_the_operator_s_namespace_only_its_pods_come_in() -> None:
 
 def test_without_a_policy_a_round_is_made_all_the_same() -> None:
     """Where a namespace has one policy for all of its jobs."""
-    with_it, without = ({child.kind for child in children(seen(begun()), "shared", policy=it)} for it in (True, False))
+    with_it, without = (
+        {child.kind for child in children(seen(begun()), "shared", SETTINGS.tokens, policy=it)} for it in (True, False)
+    )
 
     assert with_it - without == {NETWORK_POLICIES}
 

@@ -43,7 +43,9 @@ class Creation:
         return not_before - now if not_before is not None and now < not_before else None
 
     def _creations(self, seen: Observed, now: float) -> Iterator[Create]:
-        for child in children(seen, self.settings.operator_namespace, policy=self.settings.job_network_policies):
+        settings = self.settings
+        of_round = children(seen, settings.operator_namespace, settings.tokens, policy=settings.job_network_policies)
+        for child in of_round:
             yield Create(child.kind, child.manifest)
         if self.wake(seen, now) is not None:
             return

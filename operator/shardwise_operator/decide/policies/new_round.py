@@ -69,7 +69,8 @@ def next_round(
         used_up = f"{message}; its budget of {budget(seen, cause)} restarts is used up"
         return endings.failed(seen, reason, used_up, now)
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
-    state = replace(charged.renewed(seen.hosts), phase=phase, round=state.round + 1, image="", stop_asked_at=None)
+    number = state.round + 1
+    state = replace(charged.renewed(seen.hosts), phase=phase, round=number, sealed=True, image="", stop_asked_at=None)
     return Plan.warning(state, reason, message)
 
 
@@ -78,6 +79,7 @@ def _anew(state: State, number: int, hosts: Iterable[str], reason: str, now: flo
     return State(
         reason=reason,
         round=number,
+        sealed=True,
         preflight=state.preflight,
         attempts=state.renewed(hosts).attempts,
         losses=state.losses,

@@ -49,6 +49,7 @@ def _give_back(seen: Observed, now: float) -> Plan:
     state = replace(
         avoid_after_timeout(seen, state).renewed(seen.hosts),
         round=seen.state.round + 1,
+        sealed=True,
         image="",
         started_at=now,
         ran_at=None,
