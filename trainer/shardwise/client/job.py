@@ -1,13 +1,13 @@
 """One training job in a cluster: its status as types, its end, the logs of its hosts."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from shardwise.client.api import MERGE, Api, NotFoundError
 from shardwise.protocol.errors import ClusterError
 from shardwise.protocol.job_status import JobStatus
-from shardwise.protocol.pods import AGENT, HOST_LABEL, JOB_LABEL, POD_ATTEMPT_LABEL, SLICE_LABEL
+from shardwise.protocol.pods import AGENT, HOST_LABEL, JOB_LABEL, POD_ATTEMPT_LABEL, RANK_VARIABLE, ROUND_LABEL
 
 JOBS = "/apis/shardwise.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
 RESTING = ("Complete", "Failed", "Suspended")
@@ -82,7 +82,7 @@ class ClusterJob:
             # Before the log: what is written before a job rests is in it.
             is_over = not follow or self.read().is_resting
             newest = self._newest_pod(host)
-            if newest is None and is_over:
+            if newest is None and is_over and not pod:
                 raise ClusterError(f"tj/{self.name} has no pod of host {host} in namespace {self.namespace}")
             if newest is not None:
                 pod, told = newest, told if newest == pod else 0
@@ -109,12 +109,17 @@ class ClusterJob:
         """Return the name of the last pod that a host has had; None if it has none now."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         pods = self._api.get(path, labelSelector=f"{JOB_LABEL}={self.name},{HOST_LABEL}")["items"]
-        by_host: dict[tuple[int, int], list[dict[str, Any]]] = {}
-        for pod in pods:
-            labels = pod["metadata"]["labels"]
-            by_host.setdefault((int(labels[SLICE_LABEL]), int(labels[HOST_LABEL])), []).append(pod["metadata"])
-        ranks = sorted(by_host)
-        if host >= len(ranks):
-            return None
-        newest = max(by_host[ranks[host]], key=lambda pod: int(pod["labels"][POD_ATTEMPT_LABEL]))
-        return str(newest["name"])
+        its_own = [pod for pod in pods if _rank(pod) == host]
+        return str(max(its_own, key=_order)["metadata"]["name"]) if its_own else None
+
+
+def _rank(pod: Mapping[str, Any]) -> int:
+    """Return which host of the job a pod is, counted over all slices, as its agent is told."""
+    agent = next(each for each in pod["spec"]["containers"] if each["name"] == AGENT)
+    return int(next(each["value"] for each in agent["env"] if each["name"] == RANK_VARIABLE))
+
+
+def _order(pod: Mapping[str, Any]) -> tuple[int, int]:
+    """Return round and attempt: in another round a host may have another place, which counts pods of its own."""
+    labels = pod["metadata"]["labels"]
+    return int(labels[ROUND_LABEL]), int(labels[POD_ATTEMPT_LABEL])

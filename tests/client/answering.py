@@ -1,0 +1,65 @@
+"""A stand-in for an API server: it answers as a test says, for what a real one does at rare moments only."""
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from shardwise.job.document import write_document
+
+Answer = tuple[int, Any]
+"""An HTTP status, and a text or what is sent as JSON."""
+_OK = 200
+
+
+def kubeconfig(path: Path, url: str, **more: Any) -> Path:
+    """Write a kubeconfig with one cluster, one user and the context `there` in the namespace `team`."""
+    context = {"cluster": "c", "user": "u", "namespace": "team"}
+    config = {
+        "kind": "Config",
+        "current-context": "there",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "there", "context": context}],
+        **more,
+    }
+    path.write_text(write_document(config), encoding="utf-8")
+    return path
+
+
+class StandInServer:
+    """It listens for the length of a `with` statement, and hands each request's path, without a query, to `answer`."""
+
+    def __init__(self, answer: Callable[[str], Answer]) -> None:
+        """Nothing is asked before the block begins."""
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, said = answer(urlsplit(self.path).path)
+                body = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.01,)).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def job(phase: str) -> Answer:
+    """Return a job that the operator has looked at."""
+    return _OK, {"metadata": {"generation": 1}, "status": {"phase": phase, "observedGeneration": 1}}
