@@ -303,6 +303,17 @@ def test_plot(tmp_path: Path, command: Command) -> None:
     assert max(map(len, plot)) <= 80
 
 
+def test_a_program_that_reports_a_speed_alone(tmp_path: Path, command: Command) -> None:
+    """Its speed is shown without an MFU, and instead of a curve it is said that there is no loss."""
+    directory = make_run(tmp_path / "run")
+    (directory / "metrics.jsonl").write_text('{"step": 1, "tokensPerSecond": 1024.0}\n', encoding="utf-8")
+    ended = command("status", str(directory), "--plot")
+    assert (ended.code, ended.error) == (0, "")
+    lines = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert "speed 1,024 tokens/s" in lines
+    assert "no step has a loss to draw" in lines
+
+
 def test_never_started_run(tmp_path: Path) -> None:
     """A directory with a job file alone, as an import leaves it, is ready."""
     (tmp_path / "job.yaml").write_bytes(QUICKSTART.read_bytes())

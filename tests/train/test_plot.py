@@ -42,3 +42,12 @@ def test_text() -> None:
 def test_text_of_an_own_program() -> None:
     """A loss of which no entropy is known has no unit."""
     assert "nats" not in plot_text(RECORDS, {}, width=70, height=15)
+
+
+def test_text_of_steps_without_a_loss() -> None:
+    """A step whose loss is not reported, or was not a number, is left out; where all are, that is said."""
+    without = [{"step": 6}, {"step": 7, "loss": None}]
+    assert plot_text([*RECORDS, *without], FLOORS, width=70, height=15) == plot_text(
+        RECORDS, FLOORS, width=70, height=15
+    )
+    assert "no step has a loss" in plot_text(without, FLOORS, width=70, height=15)

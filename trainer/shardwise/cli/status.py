@@ -66,7 +66,7 @@ def command(
         return
     console = Console(highlight=False)
     console.print(_table(run))
-    if plot and run.records:
+    if plot:
         with trainer_imports():
             from shardwise.train.plot import plot_text
 
@@ -108,7 +108,8 @@ def _lines(run: RunOverview) -> Iterator[tuple[str, str]]:
     if known["evaluated"]:
         yield "evaluated", escape(_evaluated(**known["evaluated"]))
     if known["tokensPerSecond"] is not None:
-        yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s, MFU {known['mfu']:.1%}"
+        mfu = "" if known["mfu"] is None else f", MFU {known['mfu']:.1%}"
+        yield "speed", f"{known['tokensPerSecond']:,.0f} tokens/s{mfu}"
     if known["etaSeconds"] is not None:
         yield "time left", clock(known["etaSeconds"])
     yield "checkpoints", escape(_checkpoints(run))

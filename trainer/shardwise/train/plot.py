@@ -68,14 +68,20 @@ def plot_png(
 
 
 def plot_text(records: Records, floors: Mapping[str, float], *, width: int = 90, height: int = 18) -> str:
-    """Return the same curve in characters; a loss without floors is an own program's, of whatever unit."""
+    """Return the same curve in characters, without steps that have no loss; words if none has one.
+
+    A loss without floors is an own program's, of whatever unit.
+    """
     import plotext  # noqa: PLC0415
 
+    drawn = [r for r in records if r.get("loss") is not None]
+    if not drawn:
+        return "no step has a loss to draw"
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless")
     figure.plot_size(width, height)
-    numbers, losses = [r["step"] for r in records], [r["loss"] for r in records]
+    numbers, losses = [r["step"] for r in drawn], [r["loss"] for r in drawn]
     curve = figure.signal(numbers, losses)
     curve.label("training loss")
     curve.lines()
