@@ -4,6 +4,7 @@ Only this module imports `kubernetes`. Its typed models are not used: objects ar
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from urllib.parse import urlencode
 from kubernetes import config
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
-from kubernetes.config import ConfigException
+from kubernetes.config import ConfigException, kube_config
 from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
+from yaml import YAMLError
 
 from shardwise.protocol.errors import ClusterError
 
@@ -22,6 +24,7 @@ _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
 _NOT_FOUND, _FIRST_ERROR = 404, 300  # HTTP's own numbers
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MANAGER = {"fieldManager": "shardwise"}
 
 
@@ -36,13 +39,13 @@ class Api:
         """Read how to reach it, from the file, $KUBECONFIG or ~/.kube/config, else as the pod that this is.
 
         Raises:
-            ClusterError: none of them exists, or the context is not in it.
+            ClusterError: none of them exists or can be read, or the context is not in it.
         """
         self._configuration = configuration = Configuration()
         try:
-            config.load_config(config_file=kubeconfig, context=context, client_configuration=configuration)
-            self.namespace = _namespace(kubeconfig, context)
-        except (ConfigException, OSError) as error:
+            self.namespace = _load(kubeconfig, context, configuration)
+        # The last two are what the client makes of a file that is none of its form.
+        except (ConfigException, OSError, YAMLError, TypeError, ValueError) as error:
             raise ClusterError(f"no cluster to talk to: {error}; give --context, or set KUBECONFIG") from error
         self._pool = RESTClientObject(configuration).pool_manager
 
@@ -107,14 +110,20 @@ class Api:
         return answer
 
 
-def _namespace(kubeconfig: str | None, context: str | None) -> str:
-    """Return the namespace of the context; inside of a pod that of the pod."""
-    try:
-        contexts, active = config.list_kube_config_contexts(kubeconfig)
-    except ConfigException:
-        return Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text(encoding="utf-8")
-    chosen = next((each for each in contexts if each["name"] == context), active)
-    return str(chosen["context"].get("namespace", "default"))
+def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> str:
+    """Read how to reach the cluster, and return the namespace: that of the context, or of the pod that this is."""
+    path = kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+    files = kube_config.KubeConfigMerger(path)
+    if files.config is None:
+        if kubeconfig or context or "KUBERNETES_SERVICE_HOST" not in os.environ:
+            raise ConfigException(f"no kubeconfig at {path}")
+        config.load_incluster_config(configuration)
+        return _POD_NAMESPACE.read_text(encoding="utf-8")
+    loader = kube_config.KubeConfigLoader(
+        files.config, active_context=context, config_base_path=None, config_persister=files.save_changes
+    )
+    loader.load_and_set(configuration)
+    return str(loader.current_context["context"].get("namespace") or "default")
 
 
 def _reason(answer: BaseHTTPResponse) -> str:
