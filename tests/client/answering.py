@@ -13,6 +13,8 @@ from shardwise.job.document import write_document
 Answer = tuple[int, Any]
 """An HTTP status, and a text or what is sent as JSON."""
 _OK = 200
+SILENCE: Answer = (0, "")
+"""The connection ends without an answer."""
 
 
 def kubeconfig(path: Path, url: str, **more: Any) -> Path:
@@ -38,12 +40,18 @@ class StandInServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 status, said = answer(urlsplit(self.path).path)
+                if (status, said) == SILENCE:
+                    return
                 body = said.encode() if isinstance(said, str) else json.dumps(said).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def do_PATCH(self) -> None:
+                self.do_GET()
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""

@@ -84,13 +84,16 @@ def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_error_has_the_exit_code_of_its_tree() -> None:
-    """A person's mistake ends with 81 or 2, no number with 82, no memory with 83, what may pass with 84 and more."""
+    """A person's mistake ends with 81 or 2, no number with 82, no memory with 83, what may pass with 84 and more.
+
+    A cluster that refuses ends with 2, since 1 would say that the job failed.
+    """
     codes = {error.__name__: error.exit_code for error in errors.ShardwiseError.__subclasses__()}
     assert errors.ShardwiseError.exit_code == ExitCode.FAILURE
     assert codes == {
         "JobError": ExitCode.BAD_INPUT,
         "UsageError": ExitCode.USAGE,
-        "ClusterError": ExitCode.FAILURE,
+        "ClusterError": ExitCode.USAGE,
         "DataError": ExitCode.BAD_INPUT,
         "CheckpointError": ExitCode.BAD_INPUT,
         "CompilerError": ExitCode.BAD_INPUT,

@@ -24,7 +24,8 @@ def command(
     """Submit a job to a cluster, or go on with one that was stopped.
 
     The file is checked here, then by the API server. With --wait the exit code is 1 if the job fails, 80 if it is
-    suspended; Ctrl-C ends the waiting and leaves the job alone.
+    suspended, and 2 if the cluster refuses to tell, or is away for five minutes. Ctrl-C ends the waiting and leaves the
+    job alone.
     """
     console = Console(highlight=False)
     job = cluster(namespace, context).submit(job_file, overrides or [])

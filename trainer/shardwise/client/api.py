@@ -5,9 +5,12 @@ Only this module imports `kubernetes`. Its typed models are not used: objects ar
 
 import json
 import os
+import sys
+import time
 from collections.abc import Iterator, Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
 
 from kubernetes import config
@@ -21,7 +24,9 @@ from yaml import YAMLError
 from shardwise.protocol.errors import ClusterError
 
 _CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
-_NOT_FOUND, _FIRST_ERROR = 404, 300  # HTTP's own numbers
+_WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, *[30.0] * 9)
+"""Between two tries of one who can wait; five minutes together, in which the control plane of a cluster is upgraded."""
+_FIRST_ERROR, _NOT_FOUND, _TOO_MANY, _FIRST_OF_SERVER = 300, 404, 429, 500  # HTTP's own numbers
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -30,6 +35,19 @@ _MANAGER = {"fieldManager": "shardwise"}
 
 class NotFoundError(ClusterError, exit_code=ClusterError.exit_code):
     """What was asked for is not there."""
+
+
+class AwayError(ClusterError, exit_code=ClusterError.exit_code):
+    """The API server does not answer, or cannot do now what it does at other times."""
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: Mapping[str, Any] | None = None
+    content_type: str = "application/json"
+    stream: bool = False
 
 
 class Api:
@@ -48,25 +66,33 @@ class Api:
         except (ConfigException, OSError, YAMLError, TypeError, ValueError) as error:
             raise ClusterError(f"no cluster to talk to: {error}; give --context, or set KUBECONFIG") from error
         self._pool = RESTClientObject(configuration).pool_manager
+        self.waits_seconds: tuple[float, ...] = ()
+        self._has_answered = False
+
+    def patient(self) -> Self:
+        """Return one that waits for minutes while the server, which must have answered before, is away."""
+        made = copy(self)
+        made.waits_seconds = _WAITS_SECONDS
+        return made
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return an object, or a list of them."""
-        answer: dict[str, Any] = json.loads(self._send("GET", path, query).data)
+        answer: dict[str, Any] = json.loads(self._send(_Request("GET", path, query)).data)
         return answer
 
     def patch(self, path: str, body: Mapping[str, Any], content_type: str) -> dict[str, Any]:
         """Change an object, by a patch of this type; one that is applied by force may be new."""
         query = _MANAGER | ({"force": "true"} if content_type == APPLY else {})
-        answer: dict[str, Any] = json.loads(self._send("PATCH", path, query, body, content_type).data)
+        answer: dict[str, Any] = json.loads(self._send(_Request("PATCH", path, query, body, content_type)).data)
         return answer
 
     def delete(self, path: str) -> None:
         """Delete an object, and what it owns."""
-        self._send("DELETE", path, {"propagationPolicy": "Background"})
+        self._send(_Request("DELETE", path, {"propagationPolicy": "Background"}))
 
     def lines(self, path: str, **query: str) -> Iterator[str]:
         """Yield the lines of a log as they come, each with its newline; a connection that is cut ends them."""
-        answer, rest = self._send("GET", path, query, stream=True), b""
+        answer, rest = self._send(_Request("GET", path, query, stream=True)), b""
         try:
             for chunk in answer.stream():
                 *whole, rest = (rest + chunk).split(b"\n")
@@ -78,36 +104,44 @@ class Api:
         if rest:
             yield rest.decode("utf-8", "replace") + "\n"
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
-        *,
-        stream: bool = False,
-    ) -> BaseHTTPResponse:
-        host = self._configuration.host
+    def _send(self, request: _Request) -> BaseHTTPResponse:
+        for tried, wait_seconds in enumerate(self.waits_seconds if self._has_answered else ()):
+            try:
+                return self._send_once(request)
+            except AwayError as error:
+                if not tried:
+                    sys.stderr.write(f"{error}; trying again for up to 5 minutes\n")
+            time.sleep(wait_seconds)
+        answer = self._send_once(request)
+        self._has_answered = True
+        return answer
+
+    def _send_once(self, request: _Request) -> BaseHTTPResponse:
+        host, query = self._configuration.host, f"?{urlencode(request.query)}" if request.query else ""
         token = self._configuration.get_api_key_with_prefix("BearerToken")
-        headers = {"Accept": "application/json, */*", "Content-Type": content_type, "User-Agent": "shardwise"}
+        headers = {"Accept": "application/json, */*", "Content-Type": request.content_type, "User-Agent": "shardwise"}
         try:
             answer: BaseHTTPResponse = self._pool.request(
-                method,
-                f"{host}{path}?{urlencode(query)}" if query else f"{host}{path}",
+                request.method,
+                f"{host}{request.path}{query}",
                 headers=headers | ({"Authorization": token.strip()} if token else {}),
-                body=None if body is None else json.dumps(body).encode(),
-                timeout=Timeout(connect=_CONNECT_SECONDS, read=None if stream else _ANSWER_SECONDS),
-                preload_content=not stream,
+                body=None if request.body is None else json.dumps(request.body).encode(),
+                timeout=Timeout(connect=_CONNECT_SECONDS, read=None if request.stream else _ANSWER_SECONDS),
+                preload_content=not request.stream,
                 redirect=False,
                 retries=False,
             )
         except HTTPError as error:
-            raise ClusterError(f"{host} does not answer: {error}") from error
+            raise AwayError(f"{host} does not answer: {error}") from error
         if answer.status >= _FIRST_ERROR:
-            kind = NotFoundError if answer.status == _NOT_FOUND else ClusterError
-            raise kind(_reason(answer))
+            raise _kind(answer.status)(_reason(answer))
         return answer
+
+
+def _kind(status: int) -> type[ClusterError]:
+    if status == _TOO_MANY or status >= _FIRST_OF_SERVER:
+        return AwayError
+    return NotFoundError if status == _NOT_FOUND else ClusterError
 
 
 def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> str:

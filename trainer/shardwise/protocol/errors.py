@@ -3,7 +3,7 @@
     ShardwiseError                 1   the root: catch this to catch them all
     |-- JobError                  81   the job file: a list of problems, each with its place
     |-- UsageError                 2   the command line: an unknown option, folder or command
-    |-- ClusterError               1   a cluster that cannot be reached, or refuses what was asked of it
+    |-- ClusterError               2   a cluster that cannot be reached, or refuses what was asked of it
     |-- DataError                 81   training data, tokenizer or weights that cannot be read or do not fit
     |-- CheckpointError           81   a checkpoint that is damaged, missing, or from another format
     |-- RunDirectoryError         81   a run directory that is in use, not writable, or holds another run
@@ -80,8 +80,8 @@ class UsageError(ShardwiseError, exit_code=ExitCode.USAGE):
     """The command was called in a way it cannot serve."""
 
 
-class ClusterError(ShardwiseError, exit_code=ExitCode.FAILURE):
-    """A cluster could not be reached, or refused what was asked of it."""
+class ClusterError(ShardwiseError, exit_code=ExitCode.USAGE):
+    """A cluster could not be reached, or refused what was asked of it, which says nothing of how a job ended."""
 
 
 class DataError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):

@@ -1,4 +1,4 @@
-"""shardwise.client.job: whose log is told while pods come and go. Logs of real pods are in tests/kubernetes."""
+"""shardwise.client.pods: whose log is told while pods come and go. Logs of real pods are in tests/kubernetes."""
 
 from pathlib import Path
 from typing import Any
