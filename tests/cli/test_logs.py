@@ -1,5 +1,6 @@
 """shardwise.cli.logs and shardwise.cli.stop, without a live run; with one they are in tests/hosts."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -132,6 +133,20 @@ def test_nothing_to_stop(directory: Path, command: Command) -> None:
     ended = command("stop", str(directory))
     assert (ended.code, ended.out) == (2, "")
     assert "nothing to stop" in ended.error
+
+
+def test_a_leader_that_cannot_be_asked(directory: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a live run on another machine `stop` says after a while why it cannot stop it, and where it can be stopped."""
+    monkeypatch.setattr("shardwise.cli.stop._LEADER_SECONDS", 0.0)
+    token = directory / "of-another-machine"
+    where = {"url": "http://127.0.0.1:9", "tokenFile": str(token)}
+    (directory / "logs" / "status.json").write_text(json.dumps(where), encoding="utf-8")
+    with Held(directory):
+        ended = command("stop", str(directory))
+    assert (ended.code, ended.out) == (2, "")
+    assert f"a live run holds {directory}" in ended.error
+    assert f"No such file or directory: '{token}'" in ended.error
+    assert "stop it on its machine, as its user" in ended.error
 
 
 @pytest.mark.parametrize("name", ["logs", "stop"])

@@ -144,6 +144,19 @@ def test_what_the_launcher_knows(tmp_path: Path, command: Command, monkeypatch: 
     assert "failed saves 2 since then: [Errno 5]" in lines
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["page", "--out", "-"], ["top"]], ids=lambda words: words[0])
+def test_a_live_run_of_another_user(arguments: list[str], tmp_path: Path, command: Command) -> None:
+    """Where its token cannot be read, what the files say is shown."""
+    directory = make_run(tmp_path / "run")
+    (tmp_path / "token").mkdir()  # which cannot be read as a file, by root neither
+    where = {"url": "http://127.0.0.1:9", "tokenFile": str(tmp_path / "token")}
+    (directory / "logs" / "status.json").write_text(json.dumps(where), encoding="utf-8")
+    with Held(directory):
+        ended = command(arguments[0], str(directory), *arguments[1:])
+    assert (ended.code, ended.error) == (0, "")
+    assert "running" in ended.out
+
+
 @pytest.mark.parametrize("reason", ["rank 1 ended with signal SIGKILL", ""], ids=("before the new start", "after it"))
 def test_a_run_that_recovers(reason: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so while it does, since when and why, also when its next processes have got their orders."""

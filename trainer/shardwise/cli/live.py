@@ -28,6 +28,6 @@ def _leader(directory: Path) -> tuple[str, str]:
     try:
         where = json.loads((directory / LOGS / STATUS).read_text(encoding="utf-8"))
         token = Path(where["tokenFile"]).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise NoLeaderError(f"{directory}: no launcher is at work here") from error
+    except OSError as error:  # no launcher is at work, or it is on another machine, or another user's
+        raise NoLeaderError(f"{directory}: its launcher cannot be asked from here: {error}") from error
     return urlsplit(where["url"]).netloc, token

@@ -14,6 +14,8 @@ from shardwise.launcher.agent.client import NoLeaderError
 from shardwise.protocol.errors import UsageError
 
 _LOOK_SECONDS = 0.1
+_LEADER_SECONDS = 30.0
+"""How long a live run may have no leader to be asked: host 0 may be just being replaced."""
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has saved and ended.")]
 
@@ -54,12 +56,18 @@ def command(directory: Target, *, wait: Wait = True, namespace: Namespace = None
 
 def _ask(directory: Path) -> None:
     """Ask for the stop; if host 0 is just being replaced, ask its successor."""
+    end = time.monotonic() + _LEADER_SECONDS
     while True:
         try:
             ask(directory, "POST", "/stop")
-        except NoLeaderError:
+        except NoLeaderError as error:
             if not is_live(directory):
                 return
+            if time.monotonic() >= end:
+                raise UsageError(
+                    f"a live run holds {directory}, but its leader cannot be asked ({error}); "
+                    "stop it on its machine, as its user"
+                ) from error
             time.sleep(_LOOK_SECONDS)
         else:
             return
