@@ -36,13 +36,13 @@ spec:
 """
 
 
-def _plan(folder: Path, *words: str, memory: str = "1Gi") -> subprocess.CompletedProcess[str]:
+def _plan(folder: Path, *words: str, memory: str = "1Gi", job: str = "job.yaml") -> subprocess.CompletedProcess[str]:
     figures = {"deviceMemory": memory, "memoryBandwidth": "10G"}
     (folder / "class.yaml").write_text(write_document({**CLASS, "spec": {**CLASS["spec"], **figures}}))  # type: ignore[dict-item]
     (folder / "job.yaml").write_text(JOB)
     environment = person(folder) | {CLASS_VARIABLE: str(folder / "class.yaml"), "COLUMNS": "110"}
-    command = [*COMMAND, "plan", "job.yaml", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command = [*COMMAND, "plan", job, *words]
+    return subprocess.run(command, cwd=folder, env=environment, input=JOB, capture_output=True, text=True, check=False)
 
 
 def test_a_search_ranks_layouts_and_writes_the_best(tmp_path: Path) -> None:
@@ -66,6 +66,25 @@ def test_a_search_ranks_layouts_and_writes_the_best(tmp_path: Path) -> None:
     )
     assert expected != JOB
     assert (tmp_path / "job.yaml").read_text() == expected
+
+
+@pytest.mark.parametrize(
+    "words", [("--summary", "missing/it"), ("--pictures", "job.yaml/it")], ids=lambda words: words[0]
+)
+def test_a_place_that_cannot_be_written_is_said_before_the_work(words: tuple[str, str], tmp_path: Path) -> None:
+    """Nothing is compiled for a result that cannot be left."""
+    done = _plan(tmp_path, *words)
+
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert re.match(rf"error: {words[1]}: cannot be written \(.*directory\)", done.stderr)
+
+
+def test_a_job_file_that_cannot_be_replaced_is_said_before_the_work(tmp_path: Path) -> None:
+    """A job that is read from standard input has no place for what --write changes."""
+    done = _plan(tmp_path, "--search", "--write", job="/proc/self/fd/0")
+
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert done.stderr.startswith("error: /proc/self/fd/0: cannot be written (")
 
 
 def test_the_figures_belong_together(tmp_path: Path) -> None:

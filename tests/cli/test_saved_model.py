@@ -1,6 +1,8 @@
 """shardwise.cli.saved_model: the weights of a run, for what reads them."""
 
+import errno
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -121,6 +123,38 @@ def test_an_export_keeps_what_the_imported_model_could_do(place: str, command: C
     for file in (config, written):
         assert (file["bos_token_id"], file["eos_token_id"]) == (begin, [end, answer_end, other_end])
     assert written["temperature"] == 0.6
+
+
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_an_import_into_a_file_is_refused(place: str, command: Command, tmp_path: Path) -> None:
+    """Where no folder can be made is said before anything is read."""
+    (tmp_path / "file").touch()
+    refused = command("import", "model", str(tmp_path / place))
+    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+    assert f"{tmp_path / place}: no folder can be made there" in refused.error
+
+
+def test_an_export_that_cannot_be_written(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in its place is refused before the work; a full disk is an error of storage, and leaves nothing."""
+    _published("llama3", tmp_path)
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    assert command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), text).code == 0
+    out = tmp_path / "again" / "model.safetensors"
+    out.mkdir(parents=True)
+    refused = command("export", str(tmp_path / "run"), str(out))
+    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+    assert f"{out}: cannot be written (Is a directory)" in refused.error
+
+    out.rmdir()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shardwise.train.weights.safetensors_file.os.fsync", full)
+    ended = command("export", str(tmp_path / "run"), str(out))
+    assert ended.code == ExitCode.STORAGE
+    assert f"{out}: cannot be written (No space left on device)" in ended.error
+    assert not [*out.parent.iterdir()]
 
 
 @pytest.mark.parametrize("words", [["gs://bucket/model"], ["model", "--tokenizer", "gs://bucket/tokenizer.json"]])

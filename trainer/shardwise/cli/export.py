@@ -14,6 +14,7 @@ from rich.console import Console
 
 from shardwise.cli.command import Step, trainer_imports
 from shardwise.cli.fallback_job import on_the_processor
+from shardwise.cli.outputs import check_new_file, writing
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
@@ -79,17 +80,19 @@ def command(
         for candidate, is_last in _candidates(root, step):
             console.print(f"writing {out} from the checkpoint of step {candidate} ...")
             try:
-                weights.write(out, config, _parameters(root, candidate, dtype), keys)
+                with writing(out):
+                    weights.write(out, config, _parameters(root, candidate, dtype), keys)
             except CheckpointError as error:
                 if is_last:
                     raise
                 report_refused(console, candidate, str(error))
             else:
                 break
-        weights.write_generation_config(out.parent, published.generation, tokens)
         chat = next(iter(_templates(data)), None)
         jinja = chat and jinja_of(chat, data.begin_token)
-        copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token, jinja)
+        with writing(out.parent):
+            weights.write_generation_config(out.parent, published.generation, tokens)
+            copied = weights.write_tokenizer(source, out.parent, data.begin_token, data.end_token, jinja)
     beside = ["config.json", "generation_config.json", *copied]
     console.print(f"wrote {out} ({size(out.stat().st_size)}) with {', '.join(beside)} beside it")
     if source is None:
@@ -176,9 +179,6 @@ def _parameters(root: str, step: int, dtype: str | None) -> Iterator[tuple[str, 
 def _prepare_folder(out: Path) -> None:
     if out.suffix != _SUFFIX:
         raise UsageError(f"{out}: expected a file name that ends with {_SUFFIX}")
-    try:
+    with writing(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"{out.parent}: cannot be made ({error.strerror}); give a place that can be written"
-        ) from error
+    check_new_file(out)

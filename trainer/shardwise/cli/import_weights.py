@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from shardwise.cli.command import Overrides, trainer_imports
+from shardwise.cli.outputs import writing
 from shardwise.cli.run_files import root_of
 from shardwise.job import environment
 from shardwise.job.document import Document, write_document
@@ -61,13 +62,17 @@ Heads = Annotated[
 
 
 def _new_directory(given: str) -> Path:
-    """Return where the run directory goes; UsageError for a URL, RunDirectoryError if a run is there already."""
+    """Return where the run directory goes; UsageError where no folder can be, RunDirectoryError if a run is there."""
     if "://" in given:
         raise UsageError(
             f"{given}: give a folder of this machine, which gets the job; its weights go to a bucket with "
             f"--set training.checkpoint.path={given}"
         )
     directory = Path(given)
+    if any(part.is_file() for part in (directory, *directory.parents)):
+        raise UsageError(
+            f"{directory}: no folder can be made there, because a file is in its way; give a new directory"
+        )
     for name in (JOB_FILE, SUMMARY):
         if (directory / name).exists():
             raise RunDirectoryError(f"{directory}: holds a run already ({name} is in it); give a new directory")
@@ -110,7 +115,8 @@ def command(
     # Named in the job, so that it never begins with other weights, wherever it runs.
     document.data["spec"]["training"]["startFrom"] = {"path": absolute(root), "step": 0}
     num_bytes = save_weights(job, directory, root, config, parameters, console.print)
-    replace_file(directory / JOB_FILE, write_document(document.data), durable=True)
+    with writing(directory / JOB_FILE):
+        replace_file(directory / JOB_FILE, write_document(document.data), durable=True)
     count = num_parameters(job.spec.training.model, config.vocab_size)
     console.print(f"{count:,} parameters ({size(num_bytes)}) are checkpoint 0 of {root}")
     for note in notes:

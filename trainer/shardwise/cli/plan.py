@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from shardwise.cli.command import JobFile, Json, Overrides, of_trainer, trainer_imports
+from shardwise.cli.outputs import check_new_file, check_writable, writing
 from shardwise.job.device_words import slices_words
 from shardwise.job.environment import plan_environment
 from shardwise.job.load import load
@@ -72,6 +73,7 @@ def command(
     if write and overrides:
         raise UsageError("plan: --write changes the file, and --set is not in it; put the changes into the file first")
     job = of_trainer(load(job_file, overrides or []))
+    _check_outputs(job_file if write else None, pictures, summary)
     os.environ.update(plan_environment(resolve(job)))
     with trainer_imports(), _compilers_kept_quiet() as errors, _reported(errors) as report:
         report("loading JAX and the compilers")
@@ -80,7 +82,10 @@ def command(
         from shardwise.plan.show import show, show_search
 
         made, found = _made(job, search=search, summary=summary, report=report)
-        drawn = draw(made, pictures) if pictures else []
+        drawn = []
+        if pictures:
+            with writing(pictures):
+                drawn = draw(made, pictures)
         changes = changes_to_write(job, found[0].choice) if write else {}
     console = Console(highlight=False)
     if as_json:
@@ -94,6 +99,17 @@ def command(
     if write:
         _write(job_file, changes, Console(stderr=as_json, highlight=False, soft_wrap=True))
     sys.exit(ExitCode.OUT_OF_MEMORY if made.fits is False else ExitCode.OK)
+
+
+def _check_outputs(replaced: Path | None, pictures: Path | None, summary: Path | None) -> None:
+    """Raise an error, before anything is compiled, if what comes of it cannot be written; make the folder."""
+    if replaced:
+        check_new_file(replaced)
+    if pictures:
+        with writing(pictures):
+            pictures.mkdir(parents=True, exist_ok=True)
+    if summary:
+        check_writable(summary)
 
 
 def _made(
@@ -133,7 +149,8 @@ def _reported(errors: TextIO) -> Iterator[Callable[[str], None]]:
 
 def _leave(verdict: Verdict, path: Path | None) -> None:
     if path:
-        path.write_text(verdict.dumps(), encoding="utf-8")
+        with writing(path):
+            path.write_text(verdict.dumps(), encoding="utf-8")
 
 
 def _write(path: Path, changes: dict[str, int | str], console: Console) -> None:
@@ -159,7 +176,8 @@ def _write(path: Path, changes: dict[str, int | str], console: Console) -> None:
         place[name] = value
     text = StringIO()
     yaml.dump(document, text)
-    replace_file(path, text.getvalue(), durable=True)
+    with writing(path):
+        replace_file(path, text.getvalue(), durable=True)
     words = ", ".join(f"{field}={value}" for field, value in changes.items())
     console.print(f"wrote {path}: {words}")
 

@@ -50,7 +50,8 @@ def write(
     dtype = first[1].dtype
     if dtype not in DTYPES.values():
         raise DataError(f"the parameters are {dtype}, expected float32, float16 or bfloat16")
-    _write_config(path.parent / CONFIG_FILE, published_config(family, config, str(dtype), known))
+    published = published_config(family, config, str(dtype), known)
+    _refuse_other_model(path.parent / CONFIG_FILE, published)
     with replacing(path) as file:
         shapes = {_published_name(family, name): tensor.shape for name, tensor in waiting.items()}
         writer = Writer(file, shapes, dtype)
@@ -59,6 +60,8 @@ def write(
                 writer.put(_published_name(family, tensor.name), tensor.published(array))
                 del waiting[tensor.name]
         assert not waiting, sorted(waiting)
+    with replacing(path.parent / CONFIG_FILE) as file:  # last, so that it never stands without its weights
+        file.write((json.dumps(published, indent=2) + "\n").encode())
 
 
 def check_exportable(config: GptConfig) -> Family:
@@ -86,19 +89,18 @@ def _of(path: str, waiting: Mapping[str, Tensor]) -> list[Tensor]:
     return found
 
 
-def _write_config(path: Path, published: Mapping[str, Any]) -> None:
-    """Write config.json, also over one of this model from another release, which knew more keys of it or fewer."""
-    if path.exists():
-        try:
-            there: Any = json.loads(path.read_bytes())
-        except ValueError:
-            there = None
-        shared = [key for key in published if isinstance(there, dict) and key in there]
-        wrong = [f"{key} is {there[key]!r}, not {published[key]!r}" for key in shared if there[key] != published[key]]
-        if wrong or not shared:
-            raise DataError(
-                f"{path}: describes another model ({', '.join(wrong[:_MOST_NAMED]) or 'nothing of this one'}); "
-                "export into a folder of its own"
-            )
-    with replacing(path) as file:
-        file.write((json.dumps(published, indent=2) + "\n").encode())
+def _refuse_other_model(path: Path, published: Mapping[str, Any]) -> None:
+    """Raise DataError for a config.json of another model; another release may have known more keys, or fewer."""
+    if not path.exists():
+        return
+    try:
+        there: Any = json.loads(path.read_bytes())
+    except ValueError:
+        there = None
+    shared = [key for key in published if isinstance(there, dict) and key in there]
+    wrong = [f"{key} is {there[key]!r}, not {published[key]!r}" for key in shared if there[key] != published[key]]
+    if wrong or not shared:
+        raise DataError(
+            f"{path}: describes another model ({', '.join(wrong[:_MOST_NAMED]) or 'nothing of this one'}); "
+            "export into a folder of its own"
+        )
