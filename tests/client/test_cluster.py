@@ -15,6 +15,7 @@ from tests.operator.operating import Place, StandInAgents, told
 
 from shardwise.cli.in_cluster import print_status
 from shardwise.client import Cluster
+from shardwise.client.pods import Pods
 from shardwise.job.document import write_document
 from shardwise.protocol.errors import ClusterError, JobError, UsageError
 
@@ -36,6 +37,7 @@ def test_submitted_stopped_and_gone_on_with(cluster_client: Cluster, place: Plac
     place.until_pods(*HOSTS)
     place.run(*HOSTS)
     place.until_phase("Running")
+    assert [Pods(job._api, job.namespace, "job").newest(host) for host in range(3)] == [*HOSTS, None]
     status = job.status
     assert status.progress is not None
     assert (status.progress.step, status.progress.of, status.progress.loss) == (10, 100, "2.5000")
