@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.train.plot import plot_png, plot_text
+from shardwise.train.plot import Records, plot_png, plot_text
 
 RECORDS = [{"step": step, "loss": 4 / step} for step in range(1, 6)]
 FLOORS = {"unigram": 3.0, "bigram": 2.0}
@@ -46,7 +46,7 @@ def test_text_of_an_own_program() -> None:
 
 def test_text_of_steps_without_a_loss() -> None:
     """A step whose loss is not reported, or was not a number, is left out; where all are, that is said."""
-    without = [{"step": 6}, {"step": 7, "loss": None}]
+    without: Records = [{"step": 6}, {"step": 7, "loss": None}]
     assert plot_text([*RECORDS, *without], FLOORS, width=70, height=15) == plot_text(
         RECORDS, FLOORS, width=70, height=15
     )
