@@ -86,9 +86,17 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
         ours = list(key.values.values())
         if ours and getattr(config, key.field) not in ours:
             wrong[key.field] = " or ".join(map(str, dict.fromkeys(ours)))
+    if "local" in family.rope and _stretches_windows(config):
+        wrong["local_rope_theta"] = "a number: there ropeScaling counts in no block with a slidingWindow"
     return wrong
 
 
 def required(value: Any, config: GptConfig) -> Any:
     """Return what a choice asks of this model."""
     return getattr(config, value.field) if isinstance(value, Same) else value
+
+
+def _stretches_windows(config: GptConfig) -> bool:
+    """Return whether a scaling counts in blocks with a window, which have no base of their own."""
+    windowed, own_base = config.sliding_window is not None, config.local_rope_theta is not None
+    return config.rope_scaling is not None and windowed and not own_base
