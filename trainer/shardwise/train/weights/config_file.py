@@ -32,9 +32,11 @@ def read_fields(family: Family, published: Mapping[str, Any], shapes: Mapping[st
         value = None if key.kind == "written" else _value(family, key, published, shapes)
         if value is not None:
             fields[key.field] = value
+    fields |= read_windows(family, published, fields["num_layers"])
     if family.rope:
-        fields |= read_rope(family, published, fields["seq_len"])
-    return fields | read_windows(family, published, fields["num_layers"])
+        has_windows = fields.get("sliding_window") is not None
+        fields |= read_rope(family, published, fields["seq_len"], has_windows=has_windows)
+    return fields
 
 
 def published_config(

@@ -44,7 +44,7 @@ _BESIDE = ("rope_type", "type", "rope_theta", _SHARE)
 _LOCAL_BASE = 10_000.0
 
 
-def read_rope(family: Family, published: Mapping[str, Any], seq_len: int) -> dict[str, Any]:
+def read_rope(family: Family, published: Mapping[str, Any], seq_len: int, *, has_windows: bool) -> dict[str, Any]:
     """Return the fields of rotary positions; `rotary_share` is how much of a head they turn.
 
     Raises:
@@ -59,7 +59,7 @@ def read_rope(family: Family, published: Mapping[str, Any], seq_len: int) -> dic
         "rope_theta": family.rope_theta if theta is None else real(family, theta_key, theta),
         "rope_scaling": _scaling(family, {_ORIGINAL: published.get(_ORIGINAL), **full}, seq_len),
     }
-    if "local" in family.rope:
+    if "local" in family.rope and has_windows:
         fields["local_rope_theta"] = _local_theta(family, published, newer)
     share_key = family.rope.get("share", _SHARE)
     share = full.get(_SHARE, published.get(share_key))

@@ -10,6 +10,8 @@ from shardwise.train.weights.key_values import refused, whole
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _TYPES, _PATTERN, _WINDOW, _USED = "layer_types", "sliding_window_pattern", "sliding_window", "use_sliding_window"
 _USUAL_WINDOW = 4096
+_NO_WINDOW = 1
+"""The pattern of blocks that all see all."""
 
 
 def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
@@ -30,10 +32,13 @@ def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) 
         window = whole(family, published, _WINDOW, _USUAL_WINDOW)
     if family.windows == "every":
         return {"sliding_window": window}
+    usual = whole(family, published, _PATTERN, family.window_pattern)
+    types = types or _types(usual, num_layers)
+    if types == _types(_NO_WINDOW, num_layers):
+        return {}
     if window is None:
         raise refused(family, _WINDOW, "null", "a whole number")
-    usual = whole(family, published, _PATTERN, family.window_pattern)
-    pattern = _pattern_of(types or _types(usual, num_layers), usual, num_layers)
+    pattern = _pattern_of(types, usual, num_layers)
     if pattern is None:
         raise refused(family, _TYPES, types, f"{_GLOBAL} in every so many-th block")
     return {"sliding_window": window, "sliding_window_pattern": pattern}
@@ -43,11 +48,15 @@ def window_keys(family: Family, config: GptConfig) -> dict[str, Any]:
     """Return the keys of a model's sliding windows."""
     if family.windows == "none":
         return {}
-    if family.windows == "every" or config.sliding_window_pattern is None:
-        types = {} if family.windows == "every" else {_TYPES: [_LOCAL] * config.num_layers}
-        return {_WINDOW: config.sliding_window, **types}
-    pattern = config.sliding_window_pattern
-    return {_WINDOW: config.sliding_window, _PATTERN: pattern, _TYPES: _types(pattern, config.num_layers)}
+    if family.windows == "every":
+        return {_WINDOW: config.sliding_window}
+    window, pattern = config.sliding_window, config.sliding_window_pattern
+    if window is None:
+        # transformers makes the mask of a window also where no block has one.
+        window, pattern = config.seq_len, _NO_WINDOW
+    if pattern is None:
+        return {_WINDOW: window, _TYPES: [_LOCAL] * config.num_layers}
+    return {_WINDOW: window, _PATTERN: pattern, _TYPES: _types(pattern, config.num_layers)}
 
 
 def _types(pattern: int, num_layers: int) -> list[str]:
