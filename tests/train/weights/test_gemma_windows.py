@@ -46,3 +46,19 @@ def test_a_gemma_without_a_window_has_full_attention_in_every_block(preset: str)
     assert written["sliding_window"] >= config.seq_len
     for window in (written["sliding_window"], None, 7):
         assert recognise(shapes_of(config), {**written, "sliding_window": window}, None) == config
+
+
+@pytest.mark.parametrize("preset", ["gemma2-2b", "gemma3-1b"])
+@pytest.mark.parametrize("layers", [1, 4, 7])
+def test_a_window_in_every_block_comes_back(preset: str, layers: int) -> None:
+    """Such a model has no pattern, however many blocks it has."""
+    config = gemma(preset, {"layers": layers}, sliding_window_pattern=None)
+    assert recognise(shapes_of(config), config_json(config), None) == config
+
+
+def test_windowed_blocks_with_the_base_of_the_others_come_back() -> None:
+    """They have none of their own, unless a scaling stretches the others."""
+    shared = gemma("gemma3-1b", {}, local_rope_theta=None)
+    assert recognise(shapes_of(shared), config_json(shared), None) == shared
+    stretched = gemma("gemma3-1b", SCALED, local_rope_theta=shared.rope_theta)
+    assert recognise(shapes_of(stretched), config_json(stretched), None) == stretched

@@ -60,7 +60,10 @@ def read_rope(family: Family, published: Mapping[str, Any], seq_len: int, *, has
         "rope_scaling": _scaling(family, {_ORIGINAL: published.get(_ORIGINAL), **full}, seq_len),
     }
     if "local" in family.rope and has_windows:
-        fields["local_rope_theta"] = _local_theta(family, published, newer)
+        local = _local_theta(family, published, newer)
+        # What is also the base of the other blocks is no base of their own, unless those are stretched.
+        if local != fields["rope_theta"] or fields["rope_scaling"] is not None:
+            fields["local_rope_theta"] = local
     share_key = family.rope.get("share", _SHARE)
     share = full.get(_SHARE, published.get(share_key))
     share = family.rope_share if share is None else real(family, share_key, share, most=1)

@@ -32,12 +32,15 @@ def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) 
         window = whole(family, published, _WINDOW, _USUAL_WINDOW)
     if family.windows == "every":
         return {"sliding_window": window}
-    usual = whole(family, published, _PATTERN, family.window_pattern)
+    stated = whole(family, published, _PATTERN, 0)
+    usual = stated or family.window_pattern
     types = types or _types(usual, num_layers)
     if types == _types(_NO_WINDOW, num_layers):
         return {}
     if window is None:
         raise refused(family, _WINDOW, "null", "a whole number")
+    if not stated and types == [_LOCAL] * num_layers:
+        return {"sliding_window": window}
     pattern = _pattern_of(types, usual, num_layers)
     if pattern is None:
         raise refused(family, _TYPES, types, f"{_GLOBAL} in every so many-th block")
