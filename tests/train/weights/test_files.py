@@ -287,6 +287,8 @@ UNPUBLISHED = [
     ({"position": "rotary", "rotary_dim": 4}, r"not GPT-2: position is rotary, not learned"),
     ({"tied_head": False}, r"not GPT-2: tiedHead is False, not True"),
     ({"block": "parallel"}, r"not GPT-J: position is learned, not rotary, headBias is False"),
+    ({"head_size": 8, "embed_size": 33}, r"not GPT-2: embed is 33, not 32"),
+    ({"head_size": 16}, r"not GPT-2: embed is 32, not 64"),
 ]
 
 

@@ -165,6 +165,11 @@ class GptConfig:
         return self.embed_size // self.num_heads
 
     @property
+    def joined_heads(self) -> int:
+        """The features of all heads, side by side."""
+        return self.num_heads * self.head_size
+
+    @property
     def is_grouped(self) -> bool:
         """Whether several heads of queries share one of keys and values."""
         return self.num_kv_heads != self.num_heads

@@ -35,7 +35,7 @@ GPT: Mapping[str, Any] = {
     "norm": "layer",
     "mlp_bias": True,
     "num_kv_heads": Same("num_heads"),
-    "head_size": Same("embed_over_heads"),
+    "embed_size": Same("joined_heads"),
 }
 # Where rotary positions are the first paper's.
 PLAIN_ROPE: Mapping[str, Any] = {"rotary_pairs": "interleaved", "rope_theta": 10_000.0, "rope_scaling": None}

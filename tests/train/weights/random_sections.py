@@ -1,0 +1,134 @@
+"""Random `model` sections of job files, each from a seed: a published family's values, some of them changed."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from shardwise.job.document import Document
+from shardwise.job.load import check
+from shardwise.job.presets import PRESETS, ROTARY, SIZES
+from shardwise.job.resolve import resolve
+from shardwise.protocol.errors import JobError
+from shardwise.train.config import GptConfig
+
+Section = dict[str, Any]
+Draw = Callable[[Random], Section]
+_VOCAB_SIZE = 300
+_FAMILIES = (
+    "gpt2-small",
+    "gptj-6b",
+    "pythia-410m",
+    "llama3.1-8b",
+    "mistral-7b",
+    "qwen2.5-0.5b",
+    "qwen3-0.6b",
+    "gemma2-2b",
+    "gemma3-1b",
+)
+_OF_SIZES = {*SIZES, "kv_heads", "head_size", "mlp", "rotary_dim"}
+_LOCAL_BASES = (100.0, 2e4)
+"""Neither is a base of the other blocks: an export cannot tell it from none."""
+
+
+def random_config(seed: int) -> GptConfig:
+    """Return what is built for the first of this seed's sections that a job may have."""
+    draw = Random(seed)
+    while (config := _config_of(_section(draw))) is None:
+        pass
+    return config
+
+
+def _section(draw: Random) -> Section:
+    family = PRESETS[draw.choice(_FAMILIES)]
+    left_out = _OF_SIZES if family["position"] == "rotary" else {*_OF_SIZES, *ROTARY}
+    section = {to_camel(name): value for name, value in family.items() if name not in left_out}
+    changes = [*draw.sample(_OFTEN, draw.randint(0, 2)), *draw.sample(_CHANGES, draw.randint(0, 3))]
+    return {**section, **_sizes(draw), **{key: value for change in changes for key, value in change(draw).items()}}
+
+
+def _config_of(section: Section) -> GptConfig | None:
+    training = {
+        "model": {key: value for key, value in section.items() if value is not None},
+        "data": {"train": [{"name": "text", "paths": ["text.txt"]}], "tokenizer": "tokenizer.json"},
+        "batch": {"sequences": 1},
+        "optimizer": {"name": "adamw", "learningRate": 1e-3},
+        "steps": 1,
+    }
+    job = {
+        "apiVersion": "shardwise.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "random"},
+        "spec": {"hardware": {"accelerator": "cpu-sim", "topology": "1x1"}, "training": training},
+    }
+    try:
+        checked = check(Document(data=job, places={}))
+    except JobError:
+        return None
+    return GptConfig.of(resolve(checked).spec.training, tokenizer_size=_VOCAB_SIZE, platform="cpu")
+
+
+def _sizes(draw: Random) -> Section:
+    heads = draw.randint(1, 6)
+    return {
+        "layers": draw.randint(1, 8),
+        "heads": heads,
+        "embed": draw.choice((heads * draw.randint(1, 12), draw.randint(8, 60))),
+        "kvHeads": draw.choice((None, None, None, 1, 2)),
+        "headSize": draw.choice((None, None, draw.randint(1, 12))),
+        "mlp": draw.choice((None, draw.randint(1, 60))),
+        "seqLen": draw.randint(1, 40),
+        "vocabSize": draw.choice((None, _VOCAB_SIZE + 7)),
+    }
+
+
+def _one_of(key: str, *values: Any) -> Draw:
+    return lambda draw: {key: draw.choice(values)}
+
+
+def _windows(draw: Random) -> Section:
+    window = draw.choice((None, 1, 5, 50))
+    if window is None:
+        return {"slidingWindow": None, "slidingWindowPattern": None, "localRopeTheta": None}
+    pattern, local = draw.choice((None, 2, 3, 6, 9)), draw.choice((None, *_LOCAL_BASES))
+    return {"slidingWindow": window, "slidingWindowPattern": pattern, "localRopeTheta": local}
+
+
+def _scaling(draw: Random) -> Section:
+    made: Section = {"factor": draw.choice((1.0, 2.5, 8.0)), "kind": draw.choice(("linear", "llama3", "yarn", None))}
+    if made["kind"] is None:
+        return {"ropeScaling": None}
+    if made["kind"] != "linear" and draw.random() < 0.5:
+        made["originalSeqLen"] = draw.randint(1, 40)
+    if made["kind"] == "llama3" and draw.random() < 0.5:
+        made |= {"lowFrequencyFactor": 0.5, "highFrequencyFactor": 3.0}
+    if made["kind"] == "yarn" and draw.random() < 0.5:
+        made |= {"betaSlow": 0.5, "betaFast": 20.0, "attentionFactor": 1.5}
+    return {"ropeScaling": made}
+
+
+_OFTEN: tuple[Draw, ...] = (_windows, _scaling)
+_CHANGES: tuple[Draw, ...] = (
+    _one_of("block", "sequential", "parallel", "parallel-two-norms"),
+    _one_of("norm", "layer", "rms", "rms-unit-offset"),
+    _one_of("postNorm", True, False),
+    _one_of("qkNorm", True, False),
+    _one_of("activation", "gelu", "gelu-exact", "swiglu", "geglu"),
+    _one_of("position", "learned", "rotary"),
+    _one_of("rotaryDim", None, 2, 4),
+    _one_of("rotaryPairs", None, "interleaved", "half"),
+    _one_of("ropeTheta", 5e3, 1e6),
+    _one_of("tiedHead", True, False),
+    _one_of("headBias", True, False),
+    _one_of("attentionBias", True, False),
+    _one_of("attentionOutBias", None, True, False),
+    _one_of("mlpBias", True, False),
+    _one_of("queryPreAttnScalar", None, 0.5, 24.0),
+    _one_of("attentionSoftcap", None, 2.5),
+    _one_of("logitSoftcap", None, 3.0),
+    _one_of("scaleEmbedding", True, False),
+    _one_of("scaleByInverseLayer", True, False),
+    _one_of("normEpsilon", 1e-6, 1e-3),
+    _one_of("initStd", 0.02, 1.0),
+)
