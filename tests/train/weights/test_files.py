@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,33 @@ def test_a_config_of_another_release_is_replaced(small: Mapping[str, GptConfig],
     write(tmp_path / "model.safetensors", program.config, params.items())
 
     assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gptj"])
+def test_the_same_model_is_exported_again(family: str, small: Mapping[str, GptConfig], tmp_path: Path) -> None:
+    """In another dtype, with the tokens and positions of a tokenizer: nothing of that makes it another model."""
+    path = tmp_path / "model.safetensors"
+    program = program_of(small[family], devices=1)
+    params = on_host(random_params(program))
+    write(path, program.config, params.items())
+    known = {"bos_token_id": 1, "eos_token_id": [2, 3], **({"n_positions": 64} if family == "gptj" else {})}
+    narrow = {name: array.astype(jnp.dtype("bfloat16")) for name, array in params.items()}
+
+    write(path, replace(program.config, init_std=0.01, embed_dropout=0.1), narrow.items(), known)
+
+    again = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    expected = {**known, "torch_dtype": "bfloat16", "initializer_range": 0.01, "embd_pdrop": 0.1}
+    assert expected == {name: again[name] for name in expected}
+    assert in_full(path)["norm.weight"].dtype == jnp.dtype("bfloat16")
+
+
+def test_a_table_of_positions_makes_another_model(small: Mapping[str, GptConfig], tmp_path: Path) -> None:
+    """Positions that are weights are no more free than layers are."""
+    program = program_of(small["gpt2"], devices=1)
+    params = on_host(random_params(program))
+    write(tmp_path / "model.safetensors", program.config, params.items())
+    with pytest.raises(DataError, match=r"another model \(n_positions is 16, not 12\)"):
+        write(tmp_path / "other.safetensors", replace(program.config, seq_len=12), params.items())
 
 
 UNPUBLISHED = [

@@ -6,7 +6,7 @@ written.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from shardwise.train.config import GptConfig
 from shardwise.train.weights.config_file import NO_TOKENS, published_config
 from shardwise.train.weights.families import FAMILIES, family_of
 from shardwise.train.weights.family import Family, differences
-from shardwise.train.weights.fit import MODEL_KEYS
+from shardwise.train.weights.fit import MODEL_KEYS, free_keys
 from shardwise.train.weights.reading import CONFIG_FILE
 from shardwise.train.weights.safetensors_file import DTYPES, Writer, replacing
 from shardwise.train.weights.tensors import Array, Tensor, tensors
@@ -51,7 +51,7 @@ def write(
     if dtype not in DTYPES.values():
         raise DataError(f"the parameters are {dtype}, expected float32, float16 or bfloat16")
     published = published_config(family, config, str(dtype), known)
-    _refuse_other_model(path.parent / CONFIG_FILE, published)
+    _refuse_other_model(path.parent / CONFIG_FILE, published, free=_free_keys(family, config) | known.keys())
     with replacing(path) as file:
         shapes = {_published_name(family, name): tensor.shape for name, tensor in waiting.items()}
         writer = Writer(file, shapes, dtype)
@@ -89,7 +89,14 @@ def _of(path: str, waiting: Mapping[str, Tensor]) -> list[Tensor]:
     return found
 
 
-def _refuse_other_model(path: Path, published: Mapping[str, Any]) -> None:
+def _free_keys(family: Family, config: GptConfig) -> frozenset[str]:
+    """Return the keys of config.json that may differ between exports of one model."""
+    fields = {field for field, key in MODEL_KEYS.items() if key not in free_keys(config)}
+    names = {key.name for key in family.keys if key.field not in fields}
+    return frozenset({*names, *family.written, "torch_dtype"})
+
+
+def _refuse_other_model(path: Path, published: Mapping[str, Any], *, free: Collection[str]) -> None:
     """Raise DataError for a config.json of another model; another release may have known more keys, or fewer."""
     if not path.exists():
         return
@@ -97,7 +104,7 @@ def _refuse_other_model(path: Path, published: Mapping[str, Any]) -> None:
         there: Any = json.loads(path.read_bytes())
     except ValueError:
         there = None
-    shared = [key for key in published if isinstance(there, dict) and key in there]
+    shared = [key for key in published if key not in free and isinstance(there, dict) and key in there]
     wrong = [f"{key} is {there[key]!r}, not {published[key]!r}" for key in shared if there[key] != published[key]]
     if wrong or not shared:
         raise DataError(
