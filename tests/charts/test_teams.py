@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from tests.charts.helm import CHARTS, Helm, Object, named
 
 CHART = "training-teams"
@@ -44,6 +45,19 @@ def test_a_team_is_its_group(objects: list[Object]) -> None:
         assert [subject["name"] for subject in each["subjects"]] == [groups[each["metadata"]["namespace"]]]
     everywhere = named(objects, "ClusterRoleBinding", "shardwise-teams-classes")
     assert {subject["name"] for subject in everywhere["subjects"]} == {*groups.values()}
+
+
+@pytest.mark.parametrize(
+    "release", ["shardwise", "training", "our-shardwise", "of-a-platform-whose-name-is-long-and-longer"]
+)
+def test_the_roles_are_those_of_the_operators_chart(helm: Helm, release: str) -> None:
+    """Every role that a team is bound to is there, whatever the operator's release is called."""
+    operator = yaml.safe_load_all(helm("template", release, CHARTS / "shardwise"))
+    teams = helm.render(CHART, *OPTIONS, "--set", f"operatorRelease={release}")
+    roles = {each["metadata"]["name"] for each in (*operator, *teams) if each["kind"] == "ClusterRole"}
+    bound = {each["roleRef"]["name"] for each in teams if each["kind"].endswith("RoleBinding")}
+    assert len(bound) == 3
+    assert bound <= roles
 
 
 def test_a_service_account_for_buckets(helm: Helm, objects: list[Object]) -> None:

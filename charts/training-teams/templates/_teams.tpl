@@ -5,6 +5,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- /* What the operator's chart calls what its release owns: "shardwise.name" of charts/shardwise/templates/_helpers.tpl. */}}
+{{- define "training-teams.operator" -}}
+{{- $release := .Values.operatorRelease }}
+{{- if contains "shardwise" $release }}{{ $release | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-shardwise" $release | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
 {{- /* Every resource of any team's quota: a ClusterQueue lists each in every flavor, or the others could not lend it. */}}
 {{- define "training-teams.resources" -}}
 {{- $found := dict }}
