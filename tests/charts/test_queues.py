@@ -1,6 +1,6 @@
 """kueue.enabled, gangScheduling: the operator is told, and has rights to the objects, and without them neither."""
 
-from tests.charts.helm import Helm, Object
+from tests.charts.helm import CHARTS, Helm, Object
 
 _ON = ("--set", "kueue.enabled=true")
 _BOOST = ("--set", "kueue.priorityBoost=true")
@@ -25,11 +25,18 @@ def _rights(objects: list[Object], group: str = "kueue.x-k8s.io") -> dict[str, s
 
 
 def test_a_cluster_without_kueue_is_asked_for_none_of_it(helm: Helm) -> None:
-    """A boost alone means nothing."""
-    objects = helm.render("shardwise", *_BOOST)
+    """Neither by an argument nor by a right."""
+    objects = helm.render("shardwise")
 
     assert _arguments(objects) == []
     assert _rights(objects) == {}
+
+
+def test_a_boost_alone_is_refused(helm: Helm) -> None:
+    """It would mean nothing, without a word."""
+    said = helm.refused("template", "x", CHARTS / "shardwise", *_BOOST)
+
+    assert "kueue.priorityBoost: given true with kueue.enabled: false" in said
 
 
 def test_a_cluster_with_kueue(helm: Helm) -> None:
