@@ -65,9 +65,11 @@ def test_rights_in_one_namespace_end_there(helm: Helm) -> None:
 
 
 def test_a_cluster_whose_scheduler_knows_gangs(helm: Helm) -> None:
-    """They are made and looked for, and never changed: they go with their jobs."""
+    """They are made, looked for and deleted, and never changed."""
     objects = helm.render("shardwise", "--set", "gangScheduling=true")
 
     assert _arguments(objects) == ["--gang-scheduling"]
-    assert _rights(objects, "scheduling.k8s.io") == {"ClusterRole workloads": {"get", "list", "watch", "create"}}
+    assert _rights(objects, "scheduling.k8s.io") == {
+        "ClusterRole workloads": {"get", "list", "watch", "create", "delete"},
+    }
     assert _rights(helm.render("shardwise"), "scheduling.k8s.io") == {}
