@@ -65,7 +65,9 @@ def test_evaluation_fits_where_the_step_does(make_program: MakeProgram) -> None:
     for number in (1, 8):
         program = make_program("batch.sequences=64", f"batch.microbatches={number}", num_devices=1)
         for name, lower in (("step", lower_step), ("evaluation", lower_evaluation)):
-            held[name, number] = lower(program).compile().memory_analysis().temp_size_in_bytes
+            memory = lower(program).compile().memory_analysis()
+            assert memory is not None
+            held[name, number] = memory.temp_size_in_bytes
 
     assert held["evaluation", 8] < held["evaluation", 1] / 4
     assert held["evaluation", 8] < held["step", 8]
