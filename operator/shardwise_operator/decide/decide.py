@@ -28,13 +28,13 @@ from shardwise_operator.observe.observed import Observed
 
 POLICIES: tuple[Policy, ...] = (
     finished,  # a Complete or Failed job is only cleaned up
-    foreign_snapshot,  # before all that makes something of the snapshot
     adoption,  # before all that goes by the round, which the status does not have yet
     outcome,  # a run that has ended has ended, whatever else is asked of the job
     eviction,  # before the suspension, which ends where this one goes on: in the queue
     suspension,  # before the losses: pods that go because they were told to are not charged
     new_round,  # starts the round that all policies below are about
     deadline,  # before the losses: a round that is to end gets no replacements
+    foreign_snapshot,  # after what ends a round or a run, and before all that makes a pod
     preflight,  # before the losses: until its plan fits, a job has no pods to lose
     losses,  # before the relocations: a lost pod gets a new attempt anyway
     lost_place,  # a place without nodes cannot be waited for, so it comes before the timeouts
@@ -70,5 +70,5 @@ def _begins_at_once(seen: Observed, plan: Plan, settings: Settings) -> bool:
     The first one's names are known without the status, so that a successor finds what was made (`adoption.py`). Plans,
     queues and gangs count on a round that is written.
     """
-    first = seen.state.round is None and plan.state.round == 0 and not seen.pods
+    first = seen.state.round is None and plan.state.round == 0 and not seen.pods and not seen.foreign_snapshot
     return first and not (seen.preflight or seen.queueing or settings.gang_scheduling)

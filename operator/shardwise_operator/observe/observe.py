@@ -130,17 +130,17 @@ class Observer:
         return replace(seen, gone_places=self._nodes.gone_places(seen), older_rival=older_rival)
 
     def _round_snapshot(self, known: Observed, found: Object) -> Snapshot | None:
-        """Return what the round is made of, read once: it never changes, and the caches hold its metadata alone.
+        """Return what the round is made of, read once; None if it is not this operator's: others may write there too.
 
-        None if the ConfigMap is not this operator's: whoever may make one in the namespace could have made it.
-        The first round may have begun without being in the status.
+        It never changes, and the caches hold its metadata alone. The first round may not be in the status yet.
         """
 
         def reading() -> Snapshot | None:
             there = self._api.get(CONFIG_MAPS, known.namespace, found["name"])
-            seal, data = there["metadata"].get("annotations", {}).get(SEAL_ANNOTATION, ""), there["data"]
-            by_older_release = known.state.round is not None and not known.state.sealed
-            is_ours = self._settings.tokens.has_sealed(seal, known.uid, known.state.round or 0, data)
+            seal, data = there["metadata"].get("annotations", {}).get(SEAL_ANNOTATION, ""), there.get("data", {})
+            round_, sealed = known.state.round, known.state.sealed_round
+            by_older_release = round_ is not None and round_ != sealed
+            is_ours = self._settings.tokens.has_sealed(seal, known.uid, round_ or 0, data) and there.get("immutable")
             return read_snapshot(data) if is_ours or by_older_release else None
 
         return self._snapshots.get_or_make(known.key, found["uid"], reading)

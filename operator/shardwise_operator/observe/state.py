@@ -79,7 +79,7 @@ class State:
         message: why, for people.
         round: the number of the round, the life of a job from one start of all its pods to the next; None before the
             first.
-        sealed: whether its snapshot has this operator's seal; those of rounds that an older release began have none.
+        sealed_round: the last round whose snapshot has this operator's seal; one that an older release began has none.
         preflight: the plan that comes before the round's pods; None without one.
         attempts: by host ("<slice>-<host>"), the number of its current pod. It counts up before a pod is created.
             The plan's pod has its own, under "plan".
@@ -106,7 +106,7 @@ class State:
     reason: str = ""
     message: str = ""
     round: int | None = None
-    sealed: bool = False
+    sealed_round: int | None = None
     preflight: Preflight | None = None
     attempts: Mapping[str, int] = field(default_factory=dict)
     pods: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from shardwise_operator.runtime.kinds import seconds_of, timestamp
 _PLAIN = {
     name: to_camel(name)
     for name in (
-        *("reason", "message", "round", "sealed", "attempts", "pods", "charged", "charged_step", "losses"),
+        *("reason", "message", "round", "sealed_round", "attempts", "pods", "charged", "charged_step", "losses"),
         *("lost_at", "avoid", "leaving", "image"),
     )
 }
@@ -65,7 +65,7 @@ def write_state(state: State, generation: int) -> dict[str, Any]:
         "conditions": [_condition_written(condition, generation) for condition in state.conditions],
         "observedGeneration": generation,
     }
-    return {name: value for name, value in fields.items() if value not in (None, "", {}, []) and value is not False}
+    return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
 
 
 def _phase(written: str, number: int | None) -> Phase:

@@ -184,6 +184,9 @@ class Applier:
             outcome.reason = NAME_CONFLICT
             outcome.message = f"{step.kind.kind} {name} is there already and is not this job's: {_way_out(seen, found)}"
         elif step.kind == CONFIG_MAPS:
+            if found["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) != MANAGER:
+                # It has lost the label by which it is watched, and would never be seen: it is made anew.
+                self._api.delete(step.kind, seen.namespace, name, uid=found["metadata"]["uid"])
             # This round's snapshot exists, and the pods of this plan were made of another: the next pass reads it.
             raise error
         else:

@@ -54,7 +54,7 @@ def _made(kind: Kind, name: str) -> tuple[Kind, Object]:
 
 
 BEGUN = {"round": 0, "startTime": "2027-01-15T08:00:00Z", "attempts": {"0-0": 0, "0-1": 0}}
-SEALED = {**BEGUN, "sealed": True}
+SEALED = {**BEGUN, "sealedRound": 0}
 
 
 def _seal(key: bytes = SETTINGS.tokens.key, uid: str = UID, round_: int = 0, data: dict[str, str] | None = None) -> str:
@@ -111,14 +111,14 @@ def test_what_two_passes_made_is_remembered() -> None:
 class _WithSnapshot(_Cluster):
     """Has a ConfigMap for the first round, with this seal."""
 
-    def __init__(self, seal: str) -> None:
+    def __init__(self, seal: str, **parts: Any) -> None:
         metadata = _made(CONFIG_MAPS, "job-shardwise-0")[1]["metadata"] | {"annotations": {"shardwise.dev/seal": seal}}
-        self._snapshot = {"metadata": metadata, "data": snapshot().data}
-        super().__init__(configmaps=[self._snapshot])
+        self.config_map = {"metadata": metadata, "data": snapshot().data, "immutable": True, **parts}
+        super().__init__(configmaps=[self.config_map])
 
     def get(self, kind: Kind, _namespace: str, name: str) -> Any:
         assert (kind, name) == (CONFIG_MAPS, "job-shardwise-0")
-        return self._snapshot
+        return self.config_map
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,7 @@ class _WithSnapshot(_Cluster):
         ("", SEALED, False),
         ("", {}, False),
         ("", BEGUN, True),  # an older release has begun it
+        ("", {**BEGUN, "sealedRound": 1}, True),  # likewise, after a rollback
     ],
 )
 def test_only_what_is_sealed_counts(seal: str, status: dict[str, Any], counts: bool) -> None:  # noqa: FBT001  a column
@@ -146,8 +147,23 @@ def test_only_what_is_sealed_counts(seal: str, status: dict[str, Any], counts: b
 
     assert (found.snapshot is not None, found.foreign_snapshot == "") == (counts, counts)
     removed = [step for step in plan.steps if isinstance(step, Delete)]
-    assert removed == ([] if counts else [Delete(CONFIG_MAPS, "job-shardwise-0", "uid-job-shardwise-0")])
+    begun = "round" in status  # if not, this pass says that it has, and the next one deletes
+    assert removed == ([] if counts or not begun else [Delete(CONFIG_MAPS, "job-shardwise-0", "uid-job-shardwise-0")])
     assert counts or plan.steps == (*removed,)
+
+
+@pytest.mark.parametrize("parts", [{"immutable": False}, {"immutable": None}])
+def test_what_can_be_edited_later_does_not_count(parts: dict[str, Any]) -> None:
+    """Sealed or not: the pods read it after this operator has."""
+    cluster = _WithSnapshot(_seal(), **parts)
+    assert Observer(cluster, cluster, SETTINGS).observe(_job(**SEALED), None, NOW).foreign_snapshot
+
+
+def test_a_config_map_without_data_is_foreign() -> None:
+    """It ends no pass."""
+    cluster = _WithSnapshot("")
+    del cluster.config_map["data"]
+    assert Observer(cluster, cluster, SETTINGS).observe(_job(**SEALED), None, NOW).foreign_snapshot
 
 
 def test_a_finished_job_costs_nothing() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.operator.building import begun, seen
+from tests.operator.building import UID, begun, seen
 
 from shardwise.protocol.pods import JOB_LABEL
 from shardwise_operator.decide.plan import Create, Delete, Patch, Plan
@@ -106,6 +106,38 @@ def test_what_may_stay_holds_nothing_back(caplog: pytest.LogCaptureFixture) -> N
 
     assert (server.made, outcome.reason) == (["policy"], "")
     assert caplog.messages == ["ConfigMap job-shardwise-0 stays: job-shardwise-0 uid None"]
+
+
+class _Unlabelled(_Server):
+    """Has this round's ConfigMap, which has lost its label."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
+
+    def create(self, kind: Kind, obj: Object) -> Object:
+        if kind == CONFIG_MAPS and not self.deleted:
+            raise AlreadyExistsError(409, "AlreadyExists", "it is there")
+        return super().create(kind, obj)
+
+    def get(self, _kind: Kind, _namespace: str, name: str) -> Object:
+        return {"metadata": {"name": name, "uid": "old", "ownerReferences": [{"uid": UID, "controller": True}]}}
+
+    def delete(self, _kind: Kind, _namespace: str, name: str, *, uid: str) -> None:
+        self.deleted.append(f"{name} {uid}")
+
+
+def test_a_config_map_that_is_watched_no_more_is_made_anew() -> None:
+    """One that has lost its label is in no cache: each pass would make it, and find it there."""
+    server, observed = _Unlabelled(), seen(begun())
+    plan = Plan(state=begun(), steps=(Create(CONFIG_MAPS, {"metadata": {"name": "job-shardwise-0"}}),))
+    with Requests(Agents(), lambda _: None) as requests:
+        applier = Applier(cast("Api", server), requests, Tokens(b"0" * 32))
+        with pytest.raises(AlreadyExistsError):
+            applier.apply(observed, plan)
+        applier.apply(observed, plan)
+
+    assert (server.deleted, server.made) == (["job-shardwise-0 old"], ["job-shardwise-0"])
 
 
 def test_a_quota_is_not_run_against_by_all() -> None:

@@ -145,8 +145,8 @@ class JobStatus(StrictModel):
         None,
         description="The number of the round, from 0; it grows when all pods are made anew, as by a resume.",
     )
-    sealed: bool | None = Field(
-        None, description="Whether the operator has sealed what this round is made of, and accepts nothing else."
+    sealed_round: _Number | None = Field(
+        None, description="The last round whose content has the operator's seal, so that nothing else counts."
     )
     preflight: Preflight | None = Field(None, description="The plan that comes before the pods.")
     attempts: dict[_HostName, _Number] = _map(MAX_NUMBERED, "The number of each host's pod, by slice-host.")

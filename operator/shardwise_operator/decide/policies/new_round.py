@@ -70,7 +70,9 @@ def next_round(
         return endings.failed(seen, reason, used_up, now)
     phase = Phase.PENDING if wait_seconds else Phase.RECOVERING
     number = state.round + 1
-    state = replace(charged.renewed(seen.hosts), phase=phase, round=number, sealed=True, image="", stop_asked_at=None)
+    state = replace(
+        charged.renewed(seen.hosts), phase=phase, round=number, sealed_round=number, image="", stop_asked_at=None
+    )
     return Plan.warning(state, reason, message)
 
 
@@ -79,7 +81,7 @@ def _anew(state: State, number: int, hosts: Iterable[str], reason: str, now: flo
     return State(
         reason=reason,
         round=number,
-        sealed=True,
+        sealed_round=number,
         preflight=state.preflight,
         attempts=state.renewed(hosts).attempts,
         losses=state.losses,
@@ -93,16 +95,22 @@ def _not_to_be_made(seen: Observed, now: float) -> Plan | None:
     """Return the plan of a round that began by itself, and whose job no longer goes with its class; None of others.
 
     It waits for the class as a first round does, and holds nothing meanwhile: neither pods of earlier rounds nor quota.
-    Its deadline still counts. A round with a pod has its snapshot, whatever the cache shows, and goes on.
+    Its deadline still counts. So it does for a round that has pods and has lost its snapshot, whose pods go on.
     """
-    if seen.made_of is not None or seen.round_pods() or deadline.passed(seen, now):
+    if seen.made_of is not None or deadline.passed(seen, now):
         return None
+    if seen.round_pods():
+        return _said(seen, seen.state, now)
     steps = (*cleanup.decide(seen, now).steps, *(queueing.left(seen) if endings.all_ended(seen, now) else ()))
     again = soonest([cleanup.wake(seen, now), deadline.wake(seen, now)])
     return replace(_invalid(seen, now), steps=steps, requeue_after_seconds=again)
 
 
 def _invalid(seen: Observed, now: float) -> Plan:
-    state = seen.state.at_rest(INVALID, now=now).at(seen.state.phase, FALSE, INVALID, seen.problem, now=now)
+    return _said(seen, seen.state.at_rest(INVALID, now=now), now)
+
+
+def _said(seen: Observed, state: State, now: float) -> Plan:
+    state = state.at(state.phase, FALSE, INVALID, seen.problem, now=now)
     known = seen.state.reason == INVALID and seen.state.message == seen.problem
     return Plan(state=state, events=() if known else (Event(INVALID, seen.problem),))

@@ -45,11 +45,11 @@ def _give_back(seen: Observed, now: float) -> Plan:
     if state is None:
         used_up = f"{ran}; the budget of {budget(seen, Lost.IMAGE)} for images is used up"
         return failed(seen, NOT_STARTED, used_up, now)
-    wait = retry_seconds(seen)
+    wait, number = retry_seconds(seen), seen.state.round + 1
     state = replace(
         avoid_after_timeout(seen, state).renewed(seen.hosts),
-        round=seen.state.round + 1,
-        sealed=True,
+        round=number,
+        sealed_round=number,
         image="",
         started_at=now,
         ran_at=None,

@@ -111,13 +111,17 @@ def quota_until(seen: Observed) -> float | None:
     workload = queueing.workload if queueing is not None and queueing.queue else None
     if workload is None or workload.admitted_at is None or seen.made_of is None:
         return None
-    if not state.cleared or state.phase != Phase.PENDING or running_pods(seen) == len(seen.hosts):
+    num_running = running_pods(seen)
+    lost_all = state.phase == Phase.RECOVERING and num_running == 0  # so that no leader waits for the others
+    if not state.cleared or num_running == len(seen.hosts) or not (lost_all or state.phase == Phase.PENDING):
         return None
-    # Of a run whose hosts were all given back, it counts from its next try.
-    since = workload.admitted_at if state.ran_at is None else state.not_before
-    if since is None:
+    since = [workload.admitted_at]
+    if lost_all or state.ran_at is not None:
+        # Of a run whose hosts were all lost or given back, it counts from then, and from its next try.
+        since = [*(loss.at for loss in state.last_loss.values()), *([state.not_before] if state.not_before else [])]
+    if not since:
         return None
-    return max(since, workload.admitted_at) + seen.made_of.job.spec.recovery.start_within.seconds
+    return max(*since, workload.admitted_at) + seen.made_of.job.spec.recovery.start_within.seconds
 
 
 def held(seen: Observed) -> str:

@@ -32,6 +32,17 @@ def test_a_round_that_runs_goes_on() -> None:
     assert new_round.decide(seen(begun(), pod(), pod("0-1")), NOW) is None
 
 
+def test_a_round_that_has_lost_its_snapshot_and_its_class_goes_on() -> None:
+    """Nothing can be made of it any more, and what runs is left alone: the status says why, and keeps its phase."""
+    observed = seen(begun(), pod(), pod("0-1", phase="Failed"), snapshot=None, desired=None, problem="no such class")
+
+    plan = decide(observed, SETTINGS, NOW)
+
+    assert (plan.state.phase, plan.state.reason, plan.state.message) == (Phase.RUNNING, INVALID, "no such class")
+    assert plan.steps == ()
+    assert decide(replace(observed, foreign_snapshot="uid"), SETTINGS, NOW).steps == ()
+
+
 def test_a_resume_is_a_new_round() -> None:
     """With new names, its own budgets and its own deadline; hosts of another topology too."""
     state = begun(Phase.SUSPENDED, pods={}, charged={"eviction": 3})
@@ -124,6 +135,10 @@ def test_a_deadline_counts_while_the_class_is_waited_for() -> None:
     assert (passed.state.phase, passed.state.reason) == (Phase.FAILED, DEADLINE)
 
 
-def test_a_round_with_pods_is_never_told_to_wait_for_its_class() -> None:
-    """It has its snapshot, which the cache does not show yet."""
-    assert new_round.decide(_without_class(pod(attempt=1, round=1)), NOW) is None
+def test_a_round_with_pods_keeps_them_without_its_class() -> None:
+    """Its snapshot may be there, and the cache does not show it yet."""
+    observed = _without_class(pod(attempt=1, round=1))
+    plan = new_round.decide(observed, NOW)
+
+    assert plan is not None
+    assert (plan.steps, plan.state.phase) == ((), observed.state.phase)

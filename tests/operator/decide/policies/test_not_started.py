@@ -11,7 +11,7 @@ from shardwise_operator.decide.policies import not_started
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.priority import Priority
 from shardwise_operator.observe.queueing import Queueing
-from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state import Loss, Phase
 from shardwise_operator.reasons import ADMITTED, Lost
 from shardwise_operator.runtime.kinds import PODS, WORKLOADS
 
@@ -63,12 +63,29 @@ def test_the_clock_is_that_of_the_admission() -> None:
 
 
 def test_what_runs_keeps_its_quota() -> None:
-    """Whatever it has lost since is the launcher's to wait for."""
+    """Whatever it has lost since is the leader's to wait for."""
     running = seen(begun(Phase.PENDING), pod(), pod("0-1"), queueing=OVERDUE)
     recovering = seen(begun(Phase.RECOVERING), pod(), LOST, queueing=OVERDUE)
 
     assert not_started.decide(running, NOW) is None
     assert not_started.decide(recovering, NOW) is None
+
+
+def test_a_run_that_has_lost_all_its_hosts_gives_its_quota_back() -> None:
+    """No leader is left that could give up; the time counts from the last loss, or from the next try after it."""
+    early, late = NOW - WITHIN + 60, NOW - WITHIN - 1
+    lost = {at: {"0": Loss(at, frozenset({0, 1}))} for at in (early, late)}
+
+    def plan(**fields: Any) -> Plan:
+        return _plan(seen(begun(Phase.RECOVERING, **fields), NOWHERE, LOST, queueing=OVERDUE))
+
+    for given_back in (plan(not_before=late), plan(last_loss=lost[late]), plan(last_loss=lost[late], not_before=late)):
+        assert (given_back.state.phase, given_back.state.reason) == (Phase.PENDING, "NotStarted")
+        assert given_back.state.round == 1
+    for kept in (plan(not_before=early), plan(last_loss=lost[early]), plan(last_loss=lost[late], not_before=early)):
+        assert (kept.state.phase, kept.state.round) == (Phase.RECOVERING, 0)
+        assert kept.requeue_after_seconds is not None
+        assert kept.requeue_after_seconds <= 60
 
 
 def test_hosts_and_quota_go_back_and_no_budget_pays() -> None:
