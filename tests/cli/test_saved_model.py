@@ -150,7 +150,7 @@ def test_an_export_that_cannot_be_written(command: Command, tmp_path: Path, monk
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("shardwise.train.weights.safetensors_file.os.fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     ended = command("export", str(tmp_path / "run"), str(out))
     assert ended.code == ExitCode.STORAGE
     assert f"{out}: cannot be written (No space left on device)" in ended.error
