@@ -61,6 +61,7 @@ FIELDS = [
     ("training.model.tiedHead=1", "spec.training.model.tiedHead", ["given 1", "true or false"]),
     ("training.optimizer.epsilon=1e-40", "spec.training.optimizer.epsilon", ["1e-30"]),
     ("training.model.normEpsilon=0", "spec.training.model.normEpsilon", ["above 0, up to 1"]),
+    ("training.model.ropeTheta=1", "spec.training.model.ropeTheta", ["given 1", "above 1"]),
     ("training.model.dropout.embed=1", "spec.training.model.dropout.embed", ["from 0, below 1"]),
     ("training.data.train=[]", "spec.training.data.train", ["given 0 items", "1 to 64 items"]),
     ("training.data.train=README.md", "spec.training.data.train", ["a list of 1 to 64 items"]),

@@ -101,6 +101,22 @@ def test_the_keys_bias_moves_only_where_it_counts(
     assert value.all()
 
 
+@pytest.mark.parametrize(("position", "moves"), [("learned", False), ("rotary", True)])
+def test_the_bias_of_the_keys_norm_moves_only_where_it_counts(
+    make_program: MakeProgram,
+    position: str,
+    moves: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Likewise where queries and keys are normed; there the projection's own bias counts."""
+    program = make_program(f"model.position={position}", "model.qkNorm=true", "optimizer.name=lion", num_devices=1)
+    params = _step(program, np.zeros(1, np.int32))[0]["params"]
+
+    assert np.asarray(params["blocks.attention.k_norm.bias"]).any() == moves
+    assert np.asarray(params["blocks.attention.q_norm.bias"]).any()
+    assert np.asarray(params["blocks.attention.k_norm.weight"]).any()
+    assert np.asarray(params["blocks.attention.qkv.bias"])[:, 1].any()
+
+
 def _trained_loss(program: Program, *, split: bool) -> float:
     compiled = lower_step(program).compile()
     state: State = program.lower_init().compile()()

@@ -90,6 +90,29 @@ def test_epochs_are_exact_at_the_end(phases: list[tuple[int, list[float]]]) -> N
     assert abs(np.count_nonzero(sources[: 450 * BATCH] == 1) - 6250) < 150  # evenly over the run
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("count", range(31, 41))
+def test_epochs_are_exact_wherever_their_source_stands(place: int, count: int) -> None:
+    """What rounding leaves goes to a source with a weight, which nobody has promised a number."""
+    weights, counts = [1.0, 1.0, 1.0], list[int | None]([None, None, None])
+    weights[place], counts[place] = 0.0, count
+    mixture = Mixture(phases=(Phase(0, tuple(weights)),), counts=tuple(counts), num_samples=800)
+    order = Order(num_sequences=[50, 50, 50], mixture=mixture, seed=4)
+
+    taken = np.bincount(order.locate(np.arange(800))[0], minlength=3)
+
+    assert taken[place] == count
+    assert np.ptp(np.delete(taken, place)) <= 1
+
+
+def test_two_counts_behind_many_weights_are_exact() -> None:
+    """However many sources share the rest."""
+    mixture = Mixture(phases=(Phase(0, (0.3,) * 8 + (0.0, 0.0)),), counts=(None,) * 8 + (77, 131), num_samples=5003)
+    order = Order(num_sequences=[90] * 10, mixture=mixture, seed=4)
+
+    assert np.bincount(order.locate(np.arange(5003))[0])[8:].tolist() == [77, 131]
+
+
 def section(*sources: dict[str, object], **fields: object) -> Data:
     """A data section of these sources."""
     named = [{"name": f"s{number}", "paths": ["x"], **source} for number, source in enumerate(sources)]

@@ -101,7 +101,7 @@ class Attention(eqx.Module):
         config = self.config
         q, k, v = self._split(x, layout)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = normed(self.q_norm, q, layout), normed(self.k_norm, k, layout)
+            q, k = normed(self.q_norm, q, layout), normed(self._without_bias(self.k_norm), k, layout)
         if config.position == "rotary":
             rope = Rope(
                 dim=config.rotary_dim,
@@ -141,12 +141,17 @@ class Attention(eqx.Module):
         noise, of which an optimizer that uses signs makes full steps, different on every mesh. Rotary positions rotate
         the bias from key to key, so there it counts; and it does where norms or a bound change what it adds.
         """
-        config, bias = self.config, projection.bias
-        counts = config.position == "rotary" or config.qk_norm or config.attention_softcap is not None
-        if bias is None or counts:
+        bias = projection.bias
+        if bias is None or self.config.same_for_all_keys_counts or self.config.qk_norm:
             return projection
         is_key = hax.arange(Parts) == key
         return replace(projection, bias=hax.where(is_key, jax.lax.stop_gradient(bias), bias))
+
+    def _without_bias(self, norm: Norm) -> Norm:
+        """Return the norm of the keys likewise: what it adds comes after what it divides by."""
+        if norm.bias is None or self.config.same_for_all_keys_counts:
+            return norm
+        return replace(norm, bias=jax.lax.stop_gradient(norm.bias))
 
     def _scores(self, layer: Array) -> Scores:
         """Return what becomes of this layer's scores."""

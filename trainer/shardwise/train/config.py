@@ -125,6 +125,11 @@ class GptConfig:
         return self.init_std / math.sqrt(2 * self.num_layers)
 
     @property
+    def same_for_all_keys_counts(self) -> bool:
+        """Whether what is added to all keys alike changes the weights of attention."""
+        return self.position == "rotary" or self.attention_softcap is not None
+
+    @property
     def Layers(self) -> Axis:
         """The blocks, stacked."""
         return Axis("layers", self.num_layers)

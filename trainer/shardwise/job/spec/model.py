@@ -139,12 +139,12 @@ class Model(StrictModel):
         None, description="Which values are turned together: neighbours (GPT-J), or those half of it apart (GPT-NeoX)."
     )
     rope_theta: Annotated[float | None, Unit("longest over shortest wavelength"), FilledFrom(_PRESET_OR + "10000")] = (
-        Field(None, ge=1, le=1e12, description="The base of rotary positions' wavelengths.")
+        Field(None, gt=1, le=1e12, description="The base of rotary positions' wavelengths.")
     )
     local_rope_theta: Annotated[
         float | None, Unit("longest over shortest wavelength"), FilledFrom(_PRESET_OR + "ropeTheta and ropeScaling")
     ] = Field(
-        None, ge=1, le=1e12, description="The base in blocks with a sliding window, where ropeScaling does not count."
+        None, gt=1, le=1e12, description="The base in blocks with a sliding window, where ropeScaling does not count."
     )
     rope_scaling: Annotated[RopeScaling | None, FilledFrom(_PRESET_OR + "none")] = Field(
         None, description="Stretches rotary positions."

@@ -75,7 +75,8 @@ class Optimizer(StrictModel):
         None, description="Muon's decay of the mean of gradients; muon only."
     )
     adam_learning_rate: Annotated[_LearningRate | None, Unit("per step"), FilledFrom("learningRate, for muon")] = Field(
-        None, description="The highest rate for what Muon leaves to Adam; muon only."
+        None,
+        description="The highest rate for what Muon leaves to Adam, with Nesterov's momentum as its own; muon only.",
     )
     groups: tuple[ParameterGroup, ...] = Field(
         (), strict=False, max_length=32, description="Parameters with rates and decays of their own."

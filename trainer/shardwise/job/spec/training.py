@@ -57,7 +57,9 @@ class Batch(StrictModel):
 class Precision(StrictModel):
     """Number formats by use."""
 
-    params: _FloatType = Field("float32", description="Format of weights and optimizer state.")
+    params: _FloatType = Field(
+        "float32", description="Format of the model's weights; the optimizer keeps weights and state in float32."
+    )
     compute: _FloatType = Field("float32", description="Format of activations and matrix products.")
     output: _FloatType = Field("float32", description="Format of what enters the loss.")
     reduce: Literal["compute", "float32"] = Field(

@@ -33,8 +33,35 @@ UInt64Array = NDArray[np.uint64]
 Int64Array = NDArray[np.int64]
 
 
+class _Shares(NamedTuple):
+    """The share that each source takes of what those before it in `order` leave."""
+
+    order: tuple[int, ...]
+    of_rest: tuple[Fraction, ...]
+
+    @classmethod
+    def of(cls, shares: Sequence[Fraction], counts: Sequence[int | None]) -> "_Shares":
+        """Put sources with a count first, which are to get exactly that: the last ones get what rounding leaves."""
+        order = sorted(range(len(shares)), key=lambda source: counts[source] is None)
+        left = [sum((shares[source] for source in order[place:]), Fraction(0)) for place in range(len(order))]
+        of_rest = (shares[source] / rest if rest else rest for source, rest in zip(order, left, strict=True))
+        return cls(tuple(order), tuple(of_rest))
+
+    def quotas(self, num_samples: int) -> list[int]:
+        """Return how many of the first `num_samples` samples each source gets.
+
+        Each takes its share, rounded down, of what is left; so no quota ever falls as `num_samples` grows, and none is
+        ever further than the number of sources from its exact weight.
+        """
+        quotas = [0] * len(self.order)
+        for source, share in zip(self.order, self.of_rest, strict=True):
+            quotas[source] = num_samples * share.numerator // share.denominator
+            num_samples -= quotas[source]
+        return quotas
+
+
 class _Stretch(NamedTuple):
-    """Samples from `first` on, `drawn` [source] of which came before; `shares` are of what is left by those before.
+    """Samples from `first` on, `drawn` [source] of which came before, divided by `shares`.
 
     With a `stop` it ends there with quotas that are exact.
     """
@@ -42,7 +69,7 @@ class _Stretch(NamedTuple):
     first: int
     stop: int | None
     drawn: list[int]
-    shares: tuple[Fraction, ...]
+    shares: _Shares
 
 
 class Order:
@@ -58,7 +85,8 @@ class Order:
         for first in mixture.bounds():
             drawn = self._drawn(first) if self._stretches else [0] * len(num_sequences)
             stop = mixture.num_samples if mixture.ends and first < mixture.num_samples else None
-            self._stretches.append(_Stretch(first, stop, drawn, _of_rest(mixture.shares(first, drawn))))
+            shares = _Shares.of(mixture.shares(first, drawn), mixture.counts)
+            self._stretches.append(_Stretch(first, stop, drawn, shares))
         self._firsts = np.array([stretch.first for stretch in self._stretches], np.int64)
 
     def locate(self, samples: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -79,7 +107,7 @@ class Order:
         number = len(self._stretches) - 1
         stretch = self._stretches[number]
         block, places = divmod(stop - stretch.first, BLOCK_SAMPLES)
-        whole = _quotas(block * BLOCK_SAMPLES, stretch.shares)
+        whole = stretch.shares.quotas(block * BLOCK_SAMPLES)
         cut = self._block(number, block)[0][:places] if places else np.empty(0, np.int64)
         in_block = np.bincount(cut, minlength=len(whole)).tolist()
         return [sum(each) for each in zip(stretch.drawn, whole, in_block, strict=True)]
@@ -99,7 +127,7 @@ class Order:
         stretch, start = self._stretches[number], block * BLOCK_SAMPLES
         size = BLOCK_SAMPLES if stretch.stop is None else min(BLOCK_SAMPLES, stretch.stop - stretch.first - start)
         # Quotas of the whole stretch, not of a block: so rounding never adds up, and a block needs none before it.
-        before, after = _quotas(start, stretch.shares), _quotas(start + size, stretch.shares)
+        before, after = stretch.shares.quotas(start), stretch.shares.quotas(start + size)
         sources = np.repeat(np.arange(len(before)), np.subtract(after, before))
         key = (_LATER_BLOCK_KEY, stretch.first + start) if stretch.first else (_BLOCK_KEY, block)
         # Sorting by hashes shuffles the same way everywhere; numpy's generators may change between versions.
@@ -157,22 +185,3 @@ def _mix(words: UInt64Array) -> UInt64Array:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
-
-
-def _of_rest(shares: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Return each source's share of what the sources before it leave; 0 if they leave nothing."""
-    left = [sum(shares[source:], Fraction(0)) for source in range(len(shares))]
-    return tuple(share / rest if rest else rest for share, rest in zip(shares, left, strict=True))
-
-
-def _quotas(num_samples: int, shares: Sequence[Fraction]) -> list[int]:
-    """Return how many of the first `num_samples` samples each source gets.
-
-    Each takes its share, rounded down, of what is left; so no quota ever falls as `num_samples` grows, and none is
-    ever further than the number of sources from its exact weight.
-    """
-    quotas = []
-    for share in shares:
-        quotas.append(num_samples * share.numerator // share.denominator)
-        num_samples -= quotas[-1]
-    return quotas
