@@ -95,7 +95,7 @@ class World:
         """Every object of a kind."""
         return [*self._objects.get(kind.kind, {}).values()]
 
-    def by_owner(self, kind: Kind, owner_uid: str) -> Sequence[Object]:
+    def by_owner(self, kind: Kind, namespace: str, owner_uid: str) -> Sequence[Object]:  # noqa: ARG002  as below
         """Those that one object controls."""
         return [obj for obj in self.list(kind) if controller_uid(obj) == owner_uid]
 

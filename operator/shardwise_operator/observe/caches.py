@@ -13,8 +13,8 @@ class Caches(Protocol):
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return one object; None if the cache has none."""
 
-    def by_owner(self, kind: Kind, owner_uid: str) -> Sequence[Object]:
-        """Return the objects of a kind that one object controls."""
+    def by_owner(self, kind: Kind, namespace: str, owner_uid: str) -> Sequence[Object]:
+        """Return the objects of a kind that one object controls, which lies in the same namespace."""
 
     def list(self, kind: Kind) -> Sequence[Object]:
         """Return every object of a kind."""

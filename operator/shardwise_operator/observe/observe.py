@@ -94,13 +94,13 @@ class Observer:
             # Nothing but its pods in the cache and its time to live decide what follows. There may be thousands of such
             # jobs, and after a failover all are looked at.
             self.forget(known.key)
-            pods = tuple(read_pod(raw) for raw in self._own(PODS, known.uid))
+            pods = tuple(read_pod(raw) for raw in self._own(PODS, known.namespace, known.uid))
             return replace(known, pods=pods, queueing=self._queues.observe(job, None))
         return self._observe_children(known, job, poll, now)
 
     def _observe_children(self, known: Observed, job: Object, poll: Poll | None, now: float) -> Observed:
-        spec, state = job["spec"], known.state
-        own = ((kind, each["metadata"]) for kind in child_kinds(self._settings) for each in self._own(kind, known.uid))
+        spec, state, kinds = job["spec"], known.state, child_kinds(self._settings)
+        own = ((kind, each["metadata"]) for kind in kinds for each in self._own(kind, known.namespace, known.uid))
         children = {(kind, metadata["name"]): metadata for kind, metadata in own}
         found = children.get((CONFIG_MAPS, config_map_name(known.name, state.round or 0)))
         snapshot = self._round_snapshot(known, found) if found else None
@@ -166,7 +166,7 @@ class Observer:
         return self._desired.get_or_make((metadata["namespace"], metadata["name"]), known, taking)
 
     def _pods(self, known: Observed) -> Iterator[Object]:
-        cached = self._own(PODS, known.uid)
+        cached = self._own(PODS, known.namespace, known.uid)
         yield from cached
         uids = {pod["metadata"]["uid"] for pod in cached}
         for host, uid in known.state.pods.items():
@@ -174,9 +174,9 @@ class Observer:
             if uid not in uids:
                 yield from self._uncached(known, pod_name(known.name, host, known.state.attempts[host]))
 
-    def _own(self, kind: Kind, uid: str) -> list[Object]:
+    def _own(self, kind: Kind, namespace: str, uid: str) -> list[Object]:
         """Return the job's objects of a kind: those of the cache, and recent ones that it has not shown yet."""
-        cached = list(self._caches.by_owner(kind, uid))
+        cached = list(self._caches.by_owner(kind, namespace, uid))
         if uid not in self._recent:
             return cached
         now, shown = time.monotonic(), {obj["metadata"]["uid"] for obj in cached}

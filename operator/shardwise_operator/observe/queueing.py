@@ -12,7 +12,7 @@ from shardwise_operator.observe.snapshot import Snapshot
 from shardwise_operator.observe.workload import QUEUE_LABEL, Admission, Workload, read_admission, read_workload
 from shardwise_operator.runtime.kinds import RESOURCE_FLAVORS, WORKLOADS, Kind, Object
 
-Own = Callable[[Kind, str], Sequence[Object]]
+Own = Callable[[Kind, str, str], Sequence[Object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Queues:
         Args:
             caches: have the flavors.
             api: has the classes of priority.
-            own: returns a job's objects of a kind.
+            own: returns a job's objects of a kind, by its namespace and its UID.
             enabled: whether there is Kueue.
 
         """
@@ -66,7 +66,7 @@ class Queues:
             return None
         queue = made_of.job.metadata.labels.get(QUEUE_LABEL, "") if made_of else ""
         queue = queue and (_live_queue(job) or queue)
-        raw = self._workload(job["metadata"]["uid"])
+        raw = self._workload(job["metadata"])
         if raw is None:
             return self._without_workload(queue, made_of) if queue else None
         workload = read_workload(raw)
@@ -85,8 +85,8 @@ class Queues:
             return Queueing(queue=queue, problem=priority)
         return Queueing(queue=queue, priority=priority)
 
-    def _workload(self, uid: str) -> Object | None:
-        return next(iter(self._own(WORKLOADS, uid)), None)
+    def _workload(self, job: Mapping[str, Any]) -> Object | None:
+        return next(iter(self._own(WORKLOADS, job["namespace"], job["uid"])), None)
 
     def _flavors(self) -> Mapping[str, Object]:
         return {each["metadata"]["name"]: each for each in self._caches.list(RESOURCE_FLAVORS)}

@@ -53,7 +53,7 @@ class Rivals:
             metadata = job["metadata"]
             if metadata["uid"] == uid or job.get("status", {}).get("phase") != Phase.PENDING:
                 continue
-            pods = self._caches.by_owner(PODS, metadata["uid"])
+            pods = self._caches.by_owner(PODS, metadata["namespace"], metadata["uid"])
             like = [read_pod(pod) for pod in pods if pod["spec"].get("nodeSelector", {}) == selector]
             part = _part(metadata, like, selector)
             if part is not None:

@@ -31,9 +31,9 @@ class Cache:
         """Return all objects of a kind, or those of one namespace."""
         return _once([obj for reflector in self._of(kind) for obj in reflector.store.list(namespace)])
 
-    def by_owner(self, kind: Kind, owner_uid: str) -> Objects:
-        """Return the objects of a kind whose controller has this UID."""
-        return _once([obj for reflector in self._of(kind) for obj in reflector.store.by_owner(owner_uid)])
+    def by_owner(self, kind: Kind, namespace: str, owner_uid: str) -> Objects:
+        """Return the objects of a kind, of one namespace, whose controller has this UID."""
+        return _once([obj for reflector in self._of(kind) for obj in reflector.store.by_owner(namespace, owner_uid)])
 
     def synced(self, kind: Kind) -> bool:
         """Return whether all that is watched of this kind has been listed at least once."""

@@ -1,4 +1,4 @@
-"""The objects of one reflector, in memory: by name, and by the UID of their controller.
+"""The objects of one reflector, in memory: by name, and by the namespace and the UID of their controller.
 
 The objects that it returns are shared: never change one in place.
 """
@@ -26,7 +26,7 @@ class Store:
         self._part = keep
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Object] = {}
-        self._owned: dict[str, dict[tuple[str, str], Object]] = {}
+        self._owned: dict[tuple[str, str], dict[tuple[str, str], Object]] = {}
 
     def replace(self, objects: Iterable[Object]) -> Changes:
         """Hold exactly these objects; return what that has changed."""
@@ -60,10 +60,13 @@ class Store:
         with self._lock:
             return [obj for place, obj in self._objects.items() if namespace is None or place[0] == namespace]
 
-    def by_owner(self, uid: str) -> Objects:
-        """Return the objects whose controller has this UID."""
+    def by_owner(self, namespace: str, uid: str) -> Objects:
+        """Return the objects of a namespace whose controller has this UID.
+
+        The API server does not look whether an owner lies in an object's namespace: any UID may be named in any.
+        """
         with self._lock:
-            return list(self._owned.get(uid, {}).values())
+            return list(self._owned.get((namespace, uid), {}).values())
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -77,7 +80,7 @@ class Store:
             self._disown(old)
         self._objects[_place(obj)] = obj  # in place of the old one: a look-up finds one or the other
         if owner := controller_uid(obj):
-            self._owned.setdefault(owner, {})[_place(obj)] = obj
+            self._owned.setdefault((_place(obj)[0], owner), {})[_place(obj)] = obj
         return [*replaced, (None if replaced else old, obj)]
 
     def _kept(self, obj: Object) -> Object:
@@ -92,8 +95,9 @@ class Store:
         return old, None
 
     def _disown(self, old: Object) -> None:
-        place, owner = _place(old), controller_uid(old)
-        if owner:
+        place, uid = _place(old), controller_uid(old)
+        if uid:
+            owner = (place[0], uid)
             del self._owned[owner][place]
             if not self._owned[owner]:
                 del self._owned[owner]

@@ -34,9 +34,9 @@ class _OldCaches:
     def get(self, kind: Kind, namespace: str, name: str) -> None:
         """Return nothing: no node is watched."""
 
-    def by_owner(self, kind: Kind, owner_uid: str) -> list[Object]:
+    def by_owner(self, kind: Kind, namespace: str, owner_uid: str) -> list[Object]:
         """Return the ConfigMaps."""
-        del owner_uid
+        del namespace, owner_uid
         return self._config_maps if kind == CONFIG_MAPS else []
 
     def list(self, kind: Kind) -> list[Object]:

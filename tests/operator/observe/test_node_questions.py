@@ -37,7 +37,7 @@ class _Caches:
     def get(self, _kind: Kind, _namespace: str, name: str) -> Object | None:
         return self._nodes.get(name)
 
-    def by_owner(self, _kind: Kind, _owner_uid: str) -> Sequence[Object]:
+    def by_owner(self, _kind: Kind, _namespace: str, _owner_uid: str) -> Sequence[Object]:
         return []
 
     def list(self, _kind: Kind) -> Sequence[Object]:

@@ -29,7 +29,7 @@ class _Cluster:
         self._objects = objects
         self.asked: list[str] = []
 
-    def by_owner(self, kind: Kind, _owner_uid: str) -> Sequence[Object]:
+    def by_owner(self, kind: Kind, _namespace: str, _owner_uid: str) -> Sequence[Object]:
         return self._objects.get(kind.plural, [])
 
     def list(self, kind: Kind) -> Sequence[Object]:

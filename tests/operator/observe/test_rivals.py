@@ -26,8 +26,8 @@ class _Caches:
         assert kind == TRAINING_JOBS
         return [{"metadata": _metadata(name), "status": {"phase": self._jobs[name][0]}} for name in self._jobs]
 
-    def by_owner(self, kind: Kind, owner_uid: str) -> Sequence[Object]:
-        assert kind == PODS
+    def by_owner(self, kind: Kind, namespace: str, owner_uid: str) -> Sequence[Object]:
+        assert (kind, namespace) == (PODS, "default")
         _, held, lacking, selector = self._jobs[owner_uid]
         return [_raw(number, selector, held=number < held) for number in range(held + lacking)]
 

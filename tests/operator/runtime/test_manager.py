@@ -211,7 +211,7 @@ def test_more_may_be_watched_later(api: Api, namespace: str, operator: Operator,
 
     assert len(operator.cache.list(CONFIG_MAPS, namespace)) == 1
     assert len(operator.manager._all()) == 3
-    assert operator.cache.by_owner(CONFIG_MAPS, "nobody") == []
+    assert operator.cache.by_owner(CONFIG_MAPS, namespace, "nobody") == []
 
 
 def test_a_watch_that_is_about_to_begin_is_not_dead(

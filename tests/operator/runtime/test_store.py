@@ -81,20 +81,33 @@ def test_what_is_not_kept_is_not_told_of() -> None:
     store = Store(lambda obj: {"metadata": obj["metadata"]})
 
     assert store.put(owned("a", 1, "job"))[0][1] == {"metadata": owned("a", 1, "job")["metadata"]}
-    assert store.by_owner("job") == [store.get("ns", "a")]
+    assert store.by_owner("ns", "job") == [store.get("ns", "a")]
 
 
 def test_children_are_found_by_their_controller(store: Store) -> None:
     """By the UID of the controller alone, and no longer once they are gone or given away."""
     store.replace([owned("a", 1, "job"), owned("b", 1, "job"), owned("c", 1, "other"), configmap("d", 1)])
     store.put(owned("e", 1, "job", controller=False))
-    assert [obj["metadata"]["name"] for obj in store.by_owner("job")] == ["a", "b"]
+    assert [obj["metadata"]["name"] for obj in store.by_owner("ns", "job")] == ["a", "b"]
 
     store.put(owned("a", 2, "other"))
     store.remove(owned("b", 1, "job"))
 
-    assert store.by_owner("job") == []
-    assert len(store.by_owner("other")) == 2
+    assert store.by_owner("ns", "job") == []
+    assert len(store.by_owner("ns", "other")) == 2
+
+
+def test_no_object_is_owned_from_another_namespace(store: Store) -> None:
+    """The API server takes any UID as that of an owner: who may write in one namespace owns nothing in another."""
+    foreign = owned("b", 1, "job")
+    foreign["metadata"]["namespace"] = "others"
+    store.replace([owned("a", 1, "job"), foreign])
+    assert [obj["metadata"]["name"] for obj in store.by_owner("ns", "job")] == ["a"]
+
+    store.remove(foreign)
+
+    assert [obj["metadata"]["name"] for obj in store.by_owner("ns", "job")] == ["a"]
+    assert store.by_owner("others", "job") == []
 
 
 def test_managed_fields_are_not_kept(store: Store) -> None:

@@ -43,8 +43,8 @@ class _Server:
     def list(self, kind: Kind) -> Sequence[Object]:
         raise NotImplementedError(kind)
 
-    def by_owner(self, kind: Kind, owner_uid: str) -> Sequence[Object]:
-        raise NotImplementedError(kind, owner_uid)
+    def by_owner(self, kind: Kind, namespace: str, owner_uid: str) -> Sequence[Object]:
+        raise NotImplementedError(kind, namespace, owner_uid)
 
 
 @pytest.fixture
