@@ -15,9 +15,9 @@ from shardwise.job.quantity import Duration
 from shardwise.protocol.errors import JobError
 from shardwise_operator.config import Settings
 from shardwise_operator.observe.caches import Caches, Reader
+from shardwise_operator.observe.made_pods import read_made_pods
 from shardwise_operator.observe.nodes import Nodes
 from shardwise_operator.observe.observed import Guard, Observed
-from shardwise_operator.observe.pod import read_pod
 from shardwise_operator.observe.poll import Poll
 from shardwise_operator.observe.queueing import Queues
 from shardwise_operator.observe.rivals import Rivals
@@ -94,7 +94,7 @@ class Observer:
             # Nothing but its pods in the cache and its time to live decide what follows. There may be thousands of such
             # jobs, and after a failover all are looked at.
             self.forget(known.key)
-            pods = tuple(read_pod(raw) for raw in self._own(PODS, known.namespace, known.uid))
+            pods = tuple(read_made_pods(known.name, self._own(PODS, known.namespace, known.uid)))
             return replace(known, pods=pods, queueing=self._queues.observe(job, None))
         return self._observe_children(known, job, poll, now)
 
@@ -105,7 +105,7 @@ class Observer:
         found = children.get((CONFIG_MAPS, config_map_name(known.name, state.round or 0)))
         snapshot = self._round_snapshot(known, found) if found else None
         desired = None if snapshot and state.phase != Phase.SUSPENDED else self._take_snapshot(job)
-        pods = tuple(read_pod(raw) for raw in self._pods(known))
+        pods = tuple(read_made_pods(known.name, self._pods(known)))
         gone, silent = self._nodes.lost(pods, now)
         seen = replace(
             known,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise_operator.observe.caches import Caches
-from shardwise_operator.observe.pod import Pod, read_pod
+from shardwise_operator.observe.made_pods import read_made_pods
+from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.state import Phase
 from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
 
@@ -54,8 +55,8 @@ class Rivals:
             if metadata["uid"] == uid or job.get("status", {}).get("phase") != Phase.PENDING:
                 continue
             pods = self._caches.by_owner(PODS, metadata["namespace"], metadata["uid"])
-            like = [read_pod(pod) for pod in pods if pod["spec"].get("nodeSelector", {}) == selector]
-            part = _part(metadata, like, selector)
+            like = (pod for pod in pods if pod["spec"].get("nodeSelector", {}) == selector)
+            part = _part(metadata, tuple(read_made_pods(metadata["name"], like)), selector)
             if part is not None:
                 yield part
 

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from tests.operator.building import NOW, SETTINGS, UID, begun, classes, manifest, snapshot
+import pytest
+from tests.operator.building import NOW, SETTINGS, UID, begun, classes, manifest, pod, snapshot
 
 from shardwise_operator.observe.observe import Observer
 from shardwise_operator.observe.observed import Observed
+from shardwise_operator.observe.rivals import Rivals
 from shardwise_operator.observe.state_fields import write_state
 from shardwise_operator.render.names import config_map_name, pod_name
 from shardwise_operator.runtime.cache import Cache
@@ -76,6 +78,7 @@ def _snapshot(namespace: str = "default") -> Object:
 
 
 def _pod(host: str, namespace: str = "default", *, name: str = "", **labels: str) -> Object:
+    """A pod that runs, by its labels and its name that of a host."""
     slice_, of_slice = host.split("-")
     numbers = {"slice": slice_, "host": of_slice, "attempt": "0", "round": "0"} | labels
     labelled = {f"shardwise.dev/{label}": number for label, number in numbers.items()}
@@ -119,3 +122,46 @@ def test_no_object_of_another_namespace_is_a_child() -> None:
     found = cluster.observe(_job())
 
     assert (found.children, found.guard, found.snapshot, found.foreign_snapshot) == ({}, None, None, "")
+
+
+_UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
+_LABELS = _pod("0-0")["metadata"]["labels"]
+NONE_OF_OURS = {
+    "without labels": _owned("job-0-0-0"),
+    "without a slice": _owned("job-0-0-0", labels={**_LABELS, "shardwise.dev/slice": ""}),
+    "without a round": _owned("job-0-0-0", labels={**_LABELS, "shardwise.dev/round": "first"}),
+    "with an attempt that is no number": _pod("0-0", attempt="1.5", name="job-0-0-1.5"),
+    "of another name": _pod("0-0", name="any"),
+    "of another attempt's name": _pod("0-0", name="job-0-0-1"),
+    "of a plan's label": _pod("0-0", plan="plan"),
+}
+none_of_ours = pytest.mark.parametrize("forged", NONE_OF_OURS.values(), ids=NONE_OF_OURS.keys())
+
+
+@none_of_ours
+def test_a_pod_that_the_operator_has_not_made_is_no_host(forged: Object) -> None:
+    """It stops no pass of the job that it names, whether that runs or has ended, and is left alone."""
+    cluster = _Cluster()
+    cluster.put(CONFIG_MAPS, _snapshot())
+    cluster.put(PODS, _pod("0-1"))
+    cluster.put(PODS, {"spec": {}, "status": {"phase": "Succeeded"}, **forged})
+
+    made = {"0-0": "uid-that-is-gone", "0-1": "uid-default-job-0-1-0"}
+    for phase in ("Running", "Complete"):
+        assert _uids(cluster.observe(_job(phase=phase, pods=made))) == ["uid-default-job-0-1-0"]
+
+
+@none_of_ours
+def test_such_a_pod_stops_no_other_job(forged: Object) -> None:
+    """Nor does another job give way for what it holds, as it would for a pod of the job's own."""
+    cluster = _Cluster()
+    cluster.put(TRAINING_JOBS, _job(phase="Pending"))
+    cluster.put(PODS, {**_pod("0-1"), "status": {"phase": "Pending", "conditions": [_UNSCHEDULABLE]}})
+    held = {"spec": {"nodeName": "node"}, "status": {"phase": "Running"}}
+    cluster.put(PODS, {**forged, **held})
+    young = {"namespace": "young", "name": "job", "uid": "uid-young", "creationTimestamp": "2027-01-16T08:00:00Z"}
+    pods = [pod(), pod("0-1", phase="Pending", node=None, unschedulable="no node fits")]
+
+    assert Rivals(cluster.caches).older(young, pods) == ""
+    cluster.put(PODS, {**_pod("0-2"), **held})
+    assert Rivals(cluster.caches).older(young, pods) == "default/job"

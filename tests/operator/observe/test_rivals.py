@@ -8,6 +8,7 @@ from tests.operator.building import pod
 
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.rivals import Rivals
+from shardwise_operator.render.names import pod_name
 from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS, Kind, Object
 
 CHIPS, OTHERS = {"chips": "v5p"}, {"chips": "v6e"}
@@ -29,7 +30,7 @@ class _Caches:
     def by_owner(self, kind: Kind, namespace: str, owner_uid: str) -> Sequence[Object]:
         assert (kind, namespace) == (PODS, "default")
         _, held, lacking, selector = self._jobs[owner_uid]
-        return [_raw(number, selector, held=number < held) for number in range(held + lacking)]
+        return [_raw(owner_uid, number, selector, held=number < held) for number in range(held + lacking)]
 
 
 def _metadata(name: str) -> dict[str, Any]:
@@ -37,12 +38,12 @@ def _metadata(name: str) -> dict[str, Any]:
     return {"namespace": "default", "name": name, "uid": name, "creationTimestamp": f"2026-01-01T00:00:00Z{name[0]}"}
 
 
-def _raw(number: int, selector: dict[str, str], *, held: bool) -> Object:
+def _raw(job: str, number: int, selector: dict[str, str], *, held: bool) -> Object:
     labels = {"shardwise.dev/slice": f"{number}", "shardwise.dev/host": "0"}
     labels |= {"shardwise.dev/attempt": "0", "shardwise.dev/round": "0"}
     scheduled = {"type": "PodScheduled", "status": "True"} if held else _UNSCHEDULABLE
     spec = {"nodeSelector": selector, **({"nodeName": "a"} if held else {})}
-    metadata = {"name": f"{number}", "uid": f"{number}", "labels": labels}
+    metadata = {"name": pod_name(job, f"{number}-0", 0), "uid": f"{number}", "labels": labels}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", "conditions": [scheduled]}}
 
 
