@@ -77,13 +77,13 @@ class Admission:
 
 def kept_of_workload(raw: Object) -> Object:
     """Return the part of a Workload that is held in memory: its templates of pods are most of it, and not read."""
-    spec = {name: value for name, value in raw["spec"].items() if name in ("queueName", "active")}
+    spec = {name: value for name, value in raw.get("spec", {}).items() if name in ("queueName", "active")}
     return {**raw, "spec": spec}
 
 
 def read_workload(raw: Object) -> Workload:
     """Read a Workload."""
-    metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
+    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     reserved, admitted = condition_of(raw, "QuotaReserved"), condition_of(raw, "Admitted")
     evicted = condition_of(raw, "Evicted")
     is_evicted, is_finished = _true(evicted), _true(condition_of(raw, "Finished"))

@@ -11,6 +11,9 @@ from typing import Any
 Object = dict[str, Any]
 Objects = list[Object]
 
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+"""What is raised by reading an object that lacks what its kind seems to promise, or has something else there."""
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -65,6 +68,12 @@ def field_of(obj: object, *path: str) -> object:
     for name in path:
         obj = obj.get(name) if isinstance(obj, dict) else None
     return obj
+
+
+def called(obj: Object) -> str:
+    """Return what an object is called in a log: its kind, its namespace if it has one, and its name."""
+    metadata = obj["metadata"]
+    return f"{obj.get('kind', 'object')} {'/'.join(filter(None, (metadata.get('namespace'), metadata['name'])))}"
 
 
 def timestamp(seconds: float) -> str:

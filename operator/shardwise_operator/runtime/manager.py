@@ -15,7 +15,7 @@ from typing import Protocol
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.elector import Elector
 from shardwise_operator.runtime.errors import ConflictError, KubernetesError, NotLeadingError
-from shardwise_operator.runtime.kinds import Kind, Object
+from shardwise_operator.runtime.kinds import UNREADABLE, Kind, Object, called
 from shardwise_operator.runtime.metrics import Metrics
 from shardwise_operator.runtime.queue import Key, WorkQueue
 from shardwise_operator.runtime.reflector import Reflector
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What a controller wants to see.
+    """What a controller wants to see. An object that one of the functions cannot read ends no watch, and is logged.
 
     Attributes:
         kind: the kind of the objects.
@@ -151,7 +151,7 @@ class Manager:
 
     def _enqueue(self, watch: Watch, change: Change) -> None:
         for obj in filter(None, change):
-            for key in watch.keys(obj):
+            for key in _keys(watch, obj):
                 self.queue.add(key)
 
     def _work(self, controller: Controller, stop: threading.Event) -> None:
@@ -202,6 +202,14 @@ class Manager:
             return "again"
         self.queue.retry(key)
         return result
+
+
+def _keys(watch: Watch, obj: Object) -> list[Key]:
+    try:
+        return list(watch.keys(obj))
+    except UNREADABLE:  # one object, of whoever may write one, must not end the watch of all
+        _log.exception("%s brings no pass: it cannot be read", called(obj))
+        return []
 
 
 def stop_on_signals() -> threading.Event:

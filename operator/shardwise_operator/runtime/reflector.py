@@ -2,7 +2,8 @@
 
 A watch that ends is continued at the last version. If that is too old, the kind is listed again, and the changes are
 those between the two lists. A server that falls silent is given up, and each failure waits longer than the one before.
-The thread never ends by itself: a bug would end it, and the health check sees that by `alive`.
+An object that `keep` cannot read is left out, and its name is in the log. The thread never ends by itself: a bug would
+end it, and the health check sees that by `alive`.
 """
 
 import logging

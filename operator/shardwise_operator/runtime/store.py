@@ -1,21 +1,24 @@
 """The objects of one reflector, in memory: by name, and by the namespace and the UID of their controller.
 
-The objects that it returns are shared: never change one in place.
+The objects that it returns are shared: never change one in place. One that cannot be read is not held.
 """
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from typing import Any
 
-from shardwise_operator.runtime.kinds import Object, Objects
+from shardwise_operator.runtime.kinds import UNREADABLE, Object, Objects, called
 
 # One object before and after: None before if it is new, None after if it is gone.
 Change = tuple[Object | None, Object | None]
 Changes = list[Change]
 
 _INTERNED_CHARACTERS = 64
+
+_log = logging.getLogger(__name__)
 
 
 class Store:
@@ -30,7 +33,7 @@ class Store:
 
     def replace(self, objects: Iterable[Object]) -> Changes:
         """Hold exactly these objects; return what that has changed."""
-        kept = [self._kept(obj) for obj in objects]
+        kept = [held for obj in objects if (held := self._kept(obj)) is not None]
         with self._lock:
             gone = dict(self._objects)
             changes: Changes = []
@@ -41,9 +44,13 @@ class Store:
 
     def put(self, obj: Object) -> Changes:
         """Hold this object: no change if it is held already, two if it was deleted and created again under its name."""
-        obj = self._kept(obj)  # outside the lock, for which every pass waits
+        kept = self._kept(obj)  # outside the lock, for which every pass waits
         with self._lock:
-            return self._put(obj)
+            if kept is not None:
+                return self._put(kept)
+            # What is held of it is out of date, and nothing better is known.
+            old = self._objects.get(_place(obj))
+            return [self._drop(old)] if old is not None else []
 
     def remove(self, obj: Object) -> Changes:
         """Drop this object; nothing changes if another one has its name by now."""
@@ -83,10 +90,14 @@ class Store:
             self._owned.setdefault((_place(obj)[0], owner), {})[_place(obj)] = obj
         return [*replaced, (None if replaced else old, obj)]
 
-    def _kept(self, obj: Object) -> Object:
-        obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
-        obj.get("status", {}).pop("images", None)  # nor is what lies on a node, which is most of the rest of it
-        kept: Object = _shared(self._part(obj), self._objects.get(_place(obj)))
+    def _kept(self, obj: Object) -> Object | None:
+        try:
+            obj["metadata"].pop("managedFields", None)  # often half of an object, and of no use here
+            obj.get("status", {}).pop("images", None)  # nor is what lies on a node, which is most of the rest of it
+            kept: Object = _shared(self._part(obj), self._objects.get(_place(obj)))
+        except UNREADABLE:  # one object, of whoever may write one, must not end the watch of all
+            _log.exception("%s is left out: it cannot be read", called(obj))
+            return None
         return kept
 
     def _drop(self, old: Object) -> Change:

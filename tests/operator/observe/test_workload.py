@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardwise_operator.observe.workload import Admission, read_admission, read_workload
+from shardwise_operator.observe.workload import Admission, kept_of_workload, read_admission, read_workload
 
 _SINCE = "2026-11-25T03:00:00Z"
 _FLAVORS: dict[str, Any] = {
@@ -45,6 +45,14 @@ def test_admitted_is_with_quota_and_all_checks() -> None:
     gone = _raw(*both)
     gone["metadata"]["deletionTimestamp"] = _SINCE
     assert not read_workload(gone).admitted
+
+
+def test_a_workload_may_have_no_spec() -> None:
+    """Kueue's types ask for none: such a one is in no queue, and ends neither the watch nor a pass."""
+    bare = {"metadata": {"name": "w", "uid": "uid-w"}}
+
+    assert read_workload(bare) == read_workload(kept_of_workload(bare))
+    assert read_workload(bare).queue == ""
 
 
 def test_a_wait_says_for_what() -> None:

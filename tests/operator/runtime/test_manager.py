@@ -7,7 +7,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from tests.operator.runtime.scripted_server import Answer, Events, ScriptedServer, listing
+from tests.operator.runtime.scripted_server import Answer, Events, ScriptedServer, configmap, listing
 
 from shardwise_operator.runtime.cache import Cache
 from shardwise_operator.runtime.elector import Elector, Timing
@@ -212,6 +212,27 @@ def test_more_may_be_watched_later(api: Api, namespace: str, operator: Operator,
     assert len(operator.cache.list(CONFIG_MAPS, namespace)) == 1
     assert len(operator.manager._all()) == 3
     assert operator.cache.by_owner(CONFIG_MAPS, namespace, "nobody") == []
+
+
+def test_an_object_of_which_no_key_can_be_told_ends_no_watch(
+    scripted_api: Api,
+    script: ScriptedServer,
+    metrics: Metrics,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log has its name, and what lies beside it brings passes as ever."""
+    odd, good = configmap("odd", 1), configmap("good", 1)
+    good["metadata"]["labels"] = {"of": "job"}
+    script.lists.append(listing(odd, good, version=2))
+    script.watches.append(Events())
+    with Operator(scripted_api, "ns", metrics, "one") as operator:
+        eventually(lambda: not operator.manager.unsynced() or operator.manager.dead())
+        assert operator.manager.dead() == []
+        keys = {operator.manager.queue.get() for _ in range(3)}
+
+    assert keys == {("ns", "odd"), ("ns", "good"), ("ns", "job")}
+    assert "ConfigMap ns/odd brings no pass: it cannot be read" in caplog.text
 
 
 def test_a_watch_that_is_about_to_begin_is_not_dead(

@@ -232,6 +232,36 @@ def test_no_server_is_no_reason_to_end(
     reflector.stop()
 
 
+def test_an_object_that_cannot_be_read_is_left_out(
+    scripted_api: Api,
+    metrics: Metrics,
+    script: ScriptedServer,
+    told: Told,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a page and of a watch alike: nothing stays of how it was before, and all others come as ever."""
+    odd, changed = configmap("odd", 1), configmap("a", 10)
+    del odd["data"], changed["data"]
+    script.lists.append(listing(odd, configmap("a", 1), version=7))
+    events = [event("MODIFIED", changed), event("ADDED", configmap("b", 11)), event("DELETED", odd)]
+    script.watches.append(Events([*events, event("MODIFIED", configmap("a", 12))]))
+
+    reflector = Reflector(
+        scripted_api, metrics, CONFIG_MAPS, told, keep=lambda obj: {**obj, "data": {"text": obj["data"]["text"]}}
+    )
+    reflector.start()
+    eventually(lambda: len(told.changes) >= 4 or not reflector.alive)
+    reflector.stop()
+
+    assert told.changes == [("added", "a", "1"), ("deleted", "a", "1"), ("added", "b", "11"), ("added", "a", "12")]
+    assert names(reflector) == ["a12", "b11"]
+    assert [line.getMessage() for line in caplog.records if line.levelname == "ERROR"] == [
+        "ConfigMap ns/odd is left out: it cannot be read",
+        "ConfigMap ns/a is left out: it cannot be read",
+    ]
+
+
 def test_a_fault_of_ours_shows_in_the_health(
     scripted_api: Api, metrics: Metrics, script: ScriptedServer, eventually: Eventually
 ) -> None:

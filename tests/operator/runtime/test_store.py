@@ -84,6 +84,18 @@ def test_what_is_not_kept_is_not_told_of() -> None:
     assert store.by_owner("ns", "job") == [store.get("ns", "a")]
 
 
+def test_nothing_stays_of_an_object_that_cannot_be_read_any_more() -> None:
+    """Whatever of it was held would count as how it is now; what is made under its name by then goes with it."""
+    store = Store(lambda obj: {"metadata": obj["metadata"], "data": obj["data"]})
+    first, odd = configmap("a", 1), configmap("a", 2, uid="new")
+    del odd["data"]
+    held = store.put(first)[0][1]
+
+    assert store.put(odd) == [(held, None)]
+    assert store.put(odd) == store.replace([odd]) == []
+    assert store.list() == []
+
+
 def test_children_are_found_by_their_controller(store: Store) -> None:
     """By the UID of the controller alone, and no longer once they are gone or given away."""
     store.replace([owned("a", 1, "job"), owned("b", 1, "job"), owned("c", 1, "other"), configmap("d", 1)])
