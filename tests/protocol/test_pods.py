@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from shardwise.protocol.contract import Cause
+from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.pods import TERMINATION_RECORD_BYTES, TerminationRecord, Verdict
+from shardwise.protocol.run_status import GOODPUT_CATEGORIES
 
 RECORD = TerminationRecord(
     code=1,
@@ -52,6 +55,43 @@ def test_too_long(letter: str) -> None:
     assert short is not None
     assert short.message.startswith(f"first\n{letter}")
     assert short.model_copy(update={"tail": RECORD.tail, "message": RECORD.message}) == RECORD
+
+
+@pytest.mark.parametrize("letter", ["a", "\N{BOX DRAWINGS LIGHT VERTICAL}", "\N{SLEEPING FACE}"])
+def test_the_longest_run_leaves_room_for_words(letter: str) -> None:
+    """The kubelet divides 12 KiB by the containers of a pod: a record is whole as one of twelve, however long."""
+    counted = RECORD.model_copy(
+        update={
+            **dict.fromkeys(("attempt", "step", "steps", "checkpoint_step", "rank"), MAX_INT32),
+            **dict.fromkeys(("loss", "held_out_loss"), "-2.2250738585072014e-308"),
+            "restarts": dict.fromkeys(map(str, Cause), MAX_INT32),
+            "goodput": dict.fromkeys(GOODPUT_CATEGORIES, 1e9 + 0.123),
+            "digest": "d" * 64,
+        }
+    )
+
+    line = counted.model_copy(update={"tail": f"{letter * 2000} the end", "message": "rank 3 ended"}).dumps()
+    read = TerminationRecord.loads(line)
+
+    assert len(line.encode()) <= 12 * 1024 // 12
+    assert read is not None
+    assert read.model_copy(update={"tail": ""}) == counted.model_copy(update={"tail": "", "message": "rank 3 ended"})
+    assert read.tail.endswith(f"{letter} the end")
+
+
+def test_a_record_without_words_is_written_whole() -> None:
+    """More restarts than there are causes leave no room for words, and end nothing."""
+    full = RECORD.model_copy(update={"restarts": {f"{number:063}": 1 for number in range(16)}})
+
+    assert TerminationRecord.loads(full.dumps()) == full.model_copy(update={"message": "", "tail": ""})
+
+
+def test_a_name_that_is_no_utf_8() -> None:
+    """Its bytes are told as numbers: JSON has no way to write them, and a record that cannot be read is none."""
+    read = TerminationRecord.loads(TerminationRecord(code=81, host=0, message="caf\udce9.txt is not there").dumps())
+
+    assert read is not None
+    assert (read.code, read.message) == (81, r"caf\udce9.txt is not there")
 
 
 def test_a_newer_release() -> None:

@@ -15,7 +15,7 @@ from prometheus_client.exposition import generate_latest
 from tests.operator.building import NOW, SETTINGS, begun, manifest, plan_pod, pod, seen, snapshot
 
 from shardwise.protocol.job_status import JobStatus
-from shardwise.protocol.pods import TERMINATION_RECORD_BYTES, TerminationRecord, Verdict
+from shardwise.protocol.pods import TerminationRecord, Verdict
 from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.decide.decide import decide
 from shardwise_operator.job_metrics import JobMetrics
@@ -26,6 +26,7 @@ from shardwise_operator.write.apply import Outcome
 from shardwise_operator.write.milestones import milestones
 from shardwise_operator.write.status import compose
 
+_KEPT_BYTES = 4096  # what the kubelet keeps of a container's message
 _WORDS = st.sampled_from(
     ["", "running", "recovering", "done", "hang", "a" * 63, "a" * 64, "nan", "-inf", "é", "\0", "1_0"]
 )
@@ -135,7 +136,7 @@ def test_what_host_0_says(told: Mapping[str, Any]) -> None:
 @example({**_A_RECORD, "code": 1, "cause": "x" * 64})
 def test_what_an_agent_leaves(record: Mapping[str, Any]) -> None:
     """A record that is none is none; another ends or goes on with the job."""
-    read = TerminationRecord.loads(json.dumps(record)[:TERMINATION_RECORD_BYTES])
+    read = TerminationRecord.loads(json.dumps(record)[:_KEPT_BYTES])
     ended = pod(phase="Failed", exit_code=1, exit_reason="Error", record=read, ready=False)
 
     _check(seen(begun(), ended, pod("0-1")))
@@ -165,7 +166,7 @@ def test_what_a_plan_leaves(verdict: Any) -> None:
     assert read is None or read.words
 
 
-@pytest.mark.parametrize("text", ["[" * TERMINATION_RECORD_BYTES, '{"a":' * 800, "\0", "{}", "null", "\ud800"])
+@pytest.mark.parametrize("text", ["[" * _KEPT_BYTES, '{"a":' * 800, "\0", "{}", "null", "\ud800"])
 def test_what_is_nothing(text: str) -> None:
     """Neither a record nor a verdict, however deep."""
     assert TerminationRecord.loads(text) is None

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.text import writable
 
 
 class ShardwiseError(Exception):
@@ -58,7 +59,7 @@ class Problem:
         hint = f"; {self.hint}" if self.hint else ""
         text = f"{place}: {given}expected {self.expected}{hint}"
         # YAML can write half of a surrogate pair, which no terminal can show.
-        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+        return writable(text)
 
 
 class JobError(ShardwiseError, exit_code=ExitCode.BAD_INPUT):

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from shardwise.protocol.message import Count, Message, Seconds, ShortText
-from shardwise.protocol.text import size
+from shardwise.protocol.text import size, writable
 
 # Labels of every pod of a job; written by the operator, never changed.
 JOB_LABEL = "shardwise.dev/job"
@@ -58,8 +58,10 @@ STARTED_VARIABLE = "SHARDWISE_POD_STARTED_AT"  # of the round, in seconds since 
 DIRECTORY_VARIABLE = "SHARDWISE_POD_DIRECTORY"  # the run directory, on a volume that all hosts see or in a bucket
 OWN_VARIABLE_PREFIXES = ("SHARDWISE_", "TPU_", "MEGASCALE_", "JAX_", "RAY_", "XLA_")
 
-TERMINATION_RECORD_BYTES = 4096
-_MOST_BYTES = 12  # of one character in JSON
+# The kubelet keeps 12 KiB of a pod, and gives each container the same part, a service mesh's too. A record that it cuts
+# is none: https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure.
+TERMINATION_RECORD_BYTES = 12 * 1024 // 12  # so that eleven containers may be beside ours
+_MOST_BYTES = 6  # of one character in JSON
 
 
 def _a_number(text: str) -> str:
@@ -69,6 +71,7 @@ def _a_number(text: str) -> str:
 
 
 _Number = Annotated[ShortText, AfterValidator(_a_number)]
+_Words = Annotated[str, AfterValidator(writable)]
 
 
 class TerminationRecord(Message):
@@ -95,23 +98,26 @@ class TerminationRecord(Message):
     goodput: dict[str, Seconds] = Field(default_factory=dict)
     cause: ShortText | None = None
     rank: int | None = None
-    exit: str | None = None
-    message: str
-    tail: str = ""
+    exit: _Words | None = None
+    message: _Words
+    tail: _Words = ""
 
     def dumps(self) -> str:
         """Return one line of at most `TERMINATION_RECORD_BYTES`; the log is cut from its beginning, then the message.
 
-        It is ASCII: the kubelet keeps it as it is, and an error may quote a name that is no UTF-8.
+        All else of a run takes three quarters of that at most, and stays whole.
         """
         record = self
-        while len(line := json.dumps(record.model_dump(mode="json"))) > TERMINATION_RECORD_BYTES:
-            beyond = len(line) - TERMINATION_RECORD_BYTES
-            if record.tail:
-                record = record.model_copy(update={"tail": record.tail[max(1, beyond // _MOST_BYTES) :]})
-            else:
-                record = record.model_copy(update={"message": record.message[: -max(1, beyond // _MOST_BYTES)]})
-        return line
+        while (beyond := len(_line(record).encode()) - TERMINATION_RECORD_BYTES) > 0 and record.tail + record.message:
+            cut = max(1, beyond // _MOST_BYTES)
+            shorter = {"tail": record.tail[cut:]} if record.tail else {"message": record.message[:-cut]}
+            record = record.model_copy(update=shorter)
+        return _line(record)
+
+
+def _line(record: TerminationRecord) -> str:
+    # As UTF-8: in ASCII a character may take twelve bytes.
+    return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
 
 
 class Verdict(Message):

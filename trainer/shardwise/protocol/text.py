@@ -1,4 +1,4 @@
-"""Phrases that messages share: lists of what would work, the closest known word, and bytes for people."""
+"""Phrases that messages share: lists of what would work, the closest known word, bytes for people, odd names."""
 
 import difflib
 from collections.abc import Iterable
@@ -25,3 +25,8 @@ def close_to(word: str, known: Iterable[str]) -> str:
 def size(number: float, digits: int = 1) -> str:
     """Return bytes for people: GiB from a tenth of one on, else MiB."""
     return f"{number / GIB:,.{digits}f} GiB" if number >= GIB / 10 else f"{number / MIB:,.{digits}f} MiB"
+
+
+def writable(text: str) -> str:
+    r"""Return a text that UTF-8 can write: a byte that is none, or half of a surrogate pair, becomes `\udce9`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
