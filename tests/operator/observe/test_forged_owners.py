@@ -63,7 +63,7 @@ class _Cluster:
 def _job(name: str = "job", **status: Any) -> Object:
     job = manifest(name)
     metadata = {**job["metadata"], "uid": UID, "generation": 1, "creationTimestamp": "2027-01-15T08:00:00Z"}
-    return {**job, "metadata": metadata, "status": write_state(begun(sealed=True), 1) | status}
+    return {**job, "metadata": metadata, "status": write_state(begun(sealed_round=0), 1) | status}
 
 
 def _owned(name: str, namespace: str = "default", **metadata: Any) -> Object:
@@ -74,7 +74,7 @@ def _owned(name: str, namespace: str = "default", **metadata: Any) -> Object:
 def _snapshot(namespace: str = "default") -> Object:
     data = snapshot().data
     seal = {"shardwise.dev/seal": SETTINGS.tokens.seal(UID, 0, data)}
-    return {**_owned(config_map_name("job", 0), namespace, annotations=seal), "data": data}
+    return {**_owned(config_map_name("job", 0), namespace, annotations=seal), "data": data, "immutable": True}
 
 
 def _pod(host: str, namespace: str = "default", *, name: str = "", **labels: str) -> Object:
