@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rich.console import Console
 from rich.text import Text
 
 from shardwise.job.load import load
@@ -21,6 +20,7 @@ from shardwise.job.resolve import resolve
 from shardwise.launcher import local
 from shardwise.launcher.agent import config
 from shardwise.launcher.system import processes
+from shardwise.launcher.system.consoles import consoles
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.run_status import RunStatus
 
@@ -40,8 +40,8 @@ def main() -> None:
     if (hosts := asked.get("agentStarts")) is not None:
         patch("shardwise.launcher.system.processes.start", starting(hosts)).start()
     try:
-        resolved, consoles = resolve(load(Path(job))), {"console": Console(), "errors": Console(stderr=True)}
-        sys.exit(local.run(resolved, Path(directory), fork=False, step=None, **consoles))
+        resolved, (console, errors) = resolve(load(Path(job))), consoles()
+        sys.exit(local.run(resolved, Path(directory), fork=False, step=None, console=console, errors=errors))
     except ShardwiseError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -43,24 +43,27 @@ class Run:
         recovery: str = "",
         deadline: str = "1d",
         ray: bool = False,
-        terminal: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
         **plan: Any,
     ) -> None:
-        """Start the command, on a terminal if one is given, with trainers that follow the plan."""
+        """Start the command, with these files as its output if they are given, and trainers that follow the plan."""
         text = JOB.read_text().replace("1x8", f"{hosts}x2").replace("fsdp: true", "fsdp: false")
         text = text.replace("tensor: 2", "tensor: 1").replace("sequences: 16", "sequences: 12")
         self._job.write_text(text + f"  recovery: {{{recovery}}}\n  deadline: {deadline}\n")
         (self.directory / "fake.json").write_text(json.dumps({"steps": 30, "saveEvery": 5, **plan}))
-        self.again(ray=ray, terminal=terminal)
+        self.again(ray=ray, stdout=stdout, stderr=stderr)
 
-    def again(self, *, ray: bool = False, terminal: int | None = None) -> None:
+    def again(self, *, ray: bool = False, stdout: int | None = None, stderr: int | None = None) -> None:
         """Start the same command once more."""
         command = [sys.executable, str(HERE / "command.py"), str(self._job), str(self.directory)]
         environment = os.environ | {"TMPDIR": str(self._temporary)}
         with self._output.open("ab") as output:
-            shown = output if terminal is None else terminal
             started = subprocess.Popen(
-                [*command, *(["ray"] if ray else [])], env=environment, stdout=shown, stderr=output
+                [*command, *(["ray"] if ray else [])],
+                env=environment,
+                stdout=output if stdout is None else stdout,
+                stderr=output if stderr is None else stderr,
             )
         self._commands.append(started)
 

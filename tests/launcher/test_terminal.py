@@ -34,7 +34,7 @@ def test_line_of_a_live_run(run: Run) -> None:
     """While the run goes on the line says how it stands, below the log; at the end it is erased."""
     ours, theirs = pty.openpty()
     try:
-        run.start(hosts=2, terminal=theirs, faults=[HELD])
+        run.start(hosts=2, stdout=theirs, faults=[HELD])
         os.close(theirs)
         before = shown_until(ours, STANDING)
         run.go_on()
@@ -52,7 +52,7 @@ def test_a_line_that_fails(run: Run) -> None:
     """What goes wrong with the line is told with its traceback, and costs the run nothing."""
     ours, theirs = pty.openpty()
     try:
-        run.start(terminal=theirs, lineFails=True)
+        run.start(stdout=theirs, lineFails=True)
         os.close(theirs)
         shown_until(ours, None)
     finally:

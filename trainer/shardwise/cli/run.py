@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from shardwise.cli.command import Overrides, trainer_imports
 from shardwise.job.load import load
@@ -75,16 +74,17 @@ def command(
     with trainer_imports():
         from shardwise.launcher.local import run
         from shardwise.launcher.machine import refuse_elsewhere
+        from shardwise.launcher.system.consoles import consoles
 
         if find_spec("jax") is None:  # the trainers import it, this process does not
             raise ModuleNotFoundError(name="jax")
 
     refuse_elsewhere(job)
-    console = Console()
+    console, errors = consoles()
     if directory is None:
         directory = Path("runs") / job.metadata.name
         console.print(f"run directory {directory}", markup=False, highlight=False, soft_wrap=True)
-    sys.exit(run(job, directory, fork=fork, step=step, console=console, errors=Console(stderr=True)))
+    sys.exit(run(job, directory, fork=fork, step=step, console=console, errors=errors))
 
 
 def _refuse_job_file(command: list[str]) -> None:

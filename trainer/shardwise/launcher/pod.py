@@ -19,8 +19,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rich.console import Console
-
 from shardwise.job.accelerators import CLASS_VARIABLE
 from shardwise.job.load import load
 from shardwise.job.resolve import resolve
@@ -31,6 +29,7 @@ from shardwise.launcher.agent.host import Host
 from shardwise.launcher.claim import claimed
 from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.output import Output
+from shardwise.launcher.system.consoles import consoles
 from shardwise.launcher.termination import refused, termination_record
 from shardwise.protocol import pods
 from shardwise.protocol.contract import (
@@ -178,7 +177,7 @@ async def _serve(config: AgentConfig, copy: "RunCopy | None") -> int:
 @contextmanager
 def _shown(config: AgentConfig) -> Iterator[None]:
     """Have a thread show the events of the run and the output of this host's trainer."""
-    console, errors = Console(width=_COLUMNS), Console(width=_COLUMNS, stderr=True)
+    console, errors = consoles(width=_COLUMNS)
     sees_events = config.host == 0 or config.url is None
     output = Output(config.directory, console, errors, host=config.host, sees_events=sees_events, in_pod=True)
     ended = threading.Event()
