@@ -3,6 +3,8 @@
 import json
 import re
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,13 +37,35 @@ spec:
     steps: 10
 """
 
+TOO_LARGE = """
+from unittest.mock import patch
+from shardwise.cli.app import main
+from shardwise.plan import search
+from shardwise.plan.result import Bound, Plan
 
-def _plan(folder: Path, *words: str, memory: str = "1Gi", job: str = "job.yaml") -> subprocess.CompletedProcess[str]:
+def too_large(job):
+    ways = job.spec.training.mesh.tensor
+    times = {"compute_seconds": ways, "memory_seconds": 0, "asynchronous_seconds": {}, "synchronous_seconds": {}}
+    return Plan(
+        job="searched", accelerator="cramped", topology="1x4", slices=1, devices=4, mesh={}, attention="plain",
+        remat="full", microbatches=1, xla_flags=[], compiled_for="hardware", fits=False, needed_bytes=2**34 // ways,
+        limit_bytes=2**30, bound=Bound(seconds=ways, mfu=0.5, binds="compute", **times),
+    )
+
+with patch.object(search, "plan", too_large):
+    main()
+"""
+"""A compiler that has no layout fit: the more ways tensor has, the less memory it needs, and the longer it takes."""
+
+
+def _plan(
+    folder: Path, *words: str, memory: str = "1Gi", job: str = "job.yaml", program: Sequence[str] = COMMAND
+) -> subprocess.CompletedProcess[str]:
     figures = {"deviceMemory": memory, "memoryBandwidth": "10G"}
     (folder / "class.yaml").write_text(write_document({**CLASS, "spec": {**CLASS["spec"], **figures}}))  # type: ignore[dict-item]
     (folder / "job.yaml").write_text(JOB)
     environment = person(folder) | {CLASS_VARIABLE: str(folder / "class.yaml"), "COLUMNS": "110"}
-    command = [*COMMAND, "plan", job, *words]
+    command = [*program, "plan", job, *words]
     return subprocess.run(command, cwd=folder, env=environment, input=JOB, capture_output=True, text=True, check=False)
 
 
@@ -66,6 +90,19 @@ def test_a_search_ranks_layouts_and_writes_the_best(tmp_path: Path) -> None:
     )
     assert expected != JOB
     assert (tmp_path / "job.yaml").read_text() == expected
+
+
+def test_a_layout_that_does_not_fit_is_not_written(tmp_path: Path) -> None:
+    """Arithmetic may be wrong: where the compiler finds all too large, the least comes first, and the file stays."""
+    done = _plan(tmp_path, "--search", "--write", "--json", program=[sys.executable, "-c", TOO_LARGE])
+
+    assert done.returncode == ExitCode.OUT_OF_MEMORY, done.stderr
+    layouts = json.loads(done.stdout)["layouts"]
+    needed = [layout["neededBytes"] for layout in layouts]
+    assert needed == sorted(needed)
+    assert needed[0] < needed[-1]
+    assert (tmp_path / "job.yaml").read_text() == JOB
+    assert done.stderr.endswith("job.yaml stays as it is: no layout fits\n")
 
 
 @pytest.mark.parametrize(

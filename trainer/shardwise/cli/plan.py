@@ -86,7 +86,7 @@ def command(
         if pictures:
             with writing(pictures):
                 drawn = draw(made, pictures)
-        changes = changes_to_write(job, found[0].choice) if write else {}
+        changes = changes_to_write(job, found[0].choice) if write and made.fits else {}
     console = Console(highlight=False)
     if as_json:
         typer.echo(made.model_dump_json(by_alias=True, indent=2))
@@ -97,7 +97,11 @@ def command(
         for path in drawn:
             console.print(f"drawn: {path}")
     if write:
-        _write(job_file, changes, Console(stderr=as_json, highlight=False, soft_wrap=True))
+        said = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        if made.fits:
+            _write(job_file, changes, said)
+        else:
+            said.print(f"{job_file} stays as it is: no layout fits")
     sys.exit(ExitCode.OUT_OF_MEMORY if made.fits is False else ExitCode.OK)
 
 

@@ -87,8 +87,10 @@ class Found:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Sort those that fit first, then by the least time of a step."""
-        return not self.plan.fits, self.plan.bound.seconds if self.plan.bound else float("inf")
+        """Sort those that fit first, by the least time of a step, then the others by the memory that they need."""
+        if not self.plan.fits:
+            return True, self.plan.needed_bytes
+        return False, self.plan.bound.seconds if self.plan.bound else float("inf")
 
 
 def search(job: TrainingJob, report: Report) -> list[Found]:

@@ -67,6 +67,8 @@ def show_search(found: Sequence[Found], console: Console) -> None:
 def why(found: Sequence[Found]) -> str:
     """Return why the best layout of a search is best, beside the job's own."""
     best, own = found[0], next(one for one in found if one.is_own)
+    if not best.plan.fits:
+        return f"None of them fits; {best.choice.words} needs the least memory."
     if best.is_own or best.plan.bound is None:
         return "The job's own layout is the best of them."
     if own.plan.bound is None:
