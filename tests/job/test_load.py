@@ -46,6 +46,14 @@ def test_quickstart_resolves_to_the_golden_file(golden: Golden) -> None:
     golden("quickstart.resolved.yaml", dump(resolve(quickstart())))
 
 
+def test_an_override_begins_a_list_that_is_not_there() -> None:
+    """By the number 0 of its first item, as the documents say; more items follow by their numbers."""
+    sets = ("training.data.heldOut=0.1", "training.evaluation.sets.0.name=web", "training.evaluation.sets.0.paths.0=a")
+    evaluation = quickstart(*sets, "training.evaluation.sets.1={name: code, paths: [b]}").spec.training.evaluation
+
+    assert [(one.name, one.paths) for one in evaluation.sets] == [("web", ("a",)), ("code", ("b",))]
+
+
 @pytest.mark.parametrize("overrides", [[], EVERYTHING, ["training.model.preset=gptj-6b"]], ids=["short", "all", "gptj"])
 def test_job_is_written_and_read_back(overrides: list[str]) -> None:
     """A job and its resolved form survive YAML unchanged, and resolving twice changes nothing."""

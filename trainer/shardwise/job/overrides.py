@@ -50,11 +50,17 @@ def _set(group: Any, path: Path, depth: int, value: Any, place: str) -> Any:
     if isinstance(group, list):
         if not isinstance(key, int) or key > len(group):
             raise _wrong_step(path[: depth + 1], place, f"an index from 0 to {len(group)} in a list")
-        changed = _set(group[key] if key < len(group) else {}, path, depth + 1, value, place)
+        changed = _set(group[key] if key < len(group) else _new(path, depth + 1), path, depth + 1, value, place)
         return [*group[:key], changed, *group[key + 1 :]]
     if isinstance(group, dict):
-        return {**group, str(key): _set(group.get(str(key), {}), path, depth + 1, value, place)}
+        inside = group.get(str(key), _new(path, depth + 1))
+        return {**group, str(key): _set(inside, path, depth + 1, value, place)}
     raise _wrong_step(path[:depth], place, f"a group, and it holds {shown(group)}")
+
+
+def _new(path: Path, depth: int) -> Any:
+    """Return what takes the part of the path at `depth` where nothing is yet: a list if that is its first item."""
+    return [] if path[depth : depth + 1] == (0,) else {}
 
 
 def _wrong_step(path: Path, place: str, expected: str) -> JobError:

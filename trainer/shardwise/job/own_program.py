@@ -26,7 +26,12 @@ def job_of_command(command: Sequence[str], *, hosts: int, devices: int) -> Train
 
 
 def name_of_command(command: Sequence[str]) -> str:
-    """Return a name for a job: the first word that names a script or a module, without folder and ending."""
+    """Return a name for a job: the first word that names a script, without folder and ending, or a module, as a whole.
+
+    The modules of one package are different programs, which must not go on with each other's checkpoints.
+    """
     words = [word for word in command[1:] if not word.startswith("-")]
-    name = re.sub(r"[^a-z0-9]+", "-", PurePath([*words, command[0]][0]).stem.lower()).strip("-")
+    named = [*words, command[0]][0]
+    named = named if "-m" in command[: command.index(named)] else PurePath(named).stem
+    name = re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")
     return name[:_MOST_NAME].rstrip("-") or "program"
