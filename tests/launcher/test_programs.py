@@ -145,6 +145,23 @@ def test_copies_that_are_alike(shell: ProgramShell) -> None:
     assert run.output.count("each of the 2 processes has all of step 1 for itself") == 1
 
 
+LEAVES = """
+import sys, shardwise
+run = shardwise.init()
+for step in range(1, 1000):
+    shardwise.report(step=step)
+    if step == 5 and run.rank == 1:
+        sys.exit(81)
+"""
+
+
+def test_one_process_of_two_that_exits(shell: ProgramShell) -> None:
+    """It does not wait for the other, which waits for it: its exit code ends the run at once."""
+    run = begin(shell, "exits", LEAVES, "hardware.topology=2x1", "recovery={hangAfter: 6s}")
+    assert run.wait() == ExitCode.BAD_INPUT
+    assert (run.summary["cause"], run.summary["exit"]) == ("badInput", "exit code 81")
+
+
 def test_an_init_that_comes_too_late(shell: ProgramShell) -> None:
     """A script that has used JAX before it joins the others is told so, once, in words."""
     run = begin(shell, "late", "import jax, shardwise\njax.random.key(0)\nshardwise.init()\n", "hardware.topology=2x1")

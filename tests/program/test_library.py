@@ -118,6 +118,42 @@ def test_an_error_has_the_exit_code_of_its_cause(tmp_path: Path, lines: str, cod
     assert words.removeprefix("error: ") in summary(tmp_path)["error"]
 
 
+EXITS = {
+    "sys.exit(3)": 3,
+    "raise SystemExit(3)": 3,
+    "sys.exit(True)": 1,
+    "sys.exit('no data')": 1,
+    "import argparse; argparse.ArgumentParser().error('no data')": 2,
+    "signal.raise_signal(signal.SIGTERM); shardwise.report(step=2); shardwise.should_stop(); sys.exit(3)": 3,
+}
+GOOD_EXITS = {
+    "sys.exit()": (0, "complete"),
+    "sys.exit(0)": (0, "complete"),
+    "try: sys.exit(3)\nexcept SystemExit as error: print(error.code)": (0, "complete"),
+    "threading.Thread(target=sys.exit, args=(3,)).start()": (0, "complete"),
+    "signal.raise_signal(signal.SIGTERM); shardwise.report(step=2); shardwise.should_stop(); sys.exit(80)": (
+        ExitCode.SAVED,
+        "stopped",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", EXITS)
+def test_an_exit_by_the_script_is_no_good_end(tmp_path: Path, line: str) -> None:
+    """However a script gives itself a code, it ends with that, and its run has failed."""
+    code, _, error = ended(start(tmp_path, f"import signal\n{BAD}{line}\n"))
+    assert (code, summary(tmp_path)["status"]) == (EXITS[line], "failed")
+    assert ("no data" in line) == (error.count("no data") == 1)
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("line", GOOD_EXITS)
+def test_an_exit_that_is_a_good_end(tmp_path: Path, line: str) -> None:
+    """One without a code, one that the script catches, and one of a thread, are none."""
+    code, _, error = ended(start(tmp_path, f"import signal, threading\n{BAD}{line}\n"))
+    assert ((code, summary(tmp_path)["status"]), error) == (GOOD_EXITS[line], "")
+
+
 def test_before_init(tmp_path: Path) -> None:
     """A function that is called before init() says so."""
     _, _, error = ended(start(tmp_path, "import shardwise\nshardwise.report(step=1)\n"))

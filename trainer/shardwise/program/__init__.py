@@ -4,7 +4,7 @@
     checkpoint   save and restore, of any tree of arrays
     run          one process's part in a run, from `init()` to the end of the script
     agreement    one answer for all processes: whether to save or to stop after this step
-    checkpoints, leaves, record, endings    what a run is made of
+    checkpoints, leaves, record, endings, exits    what a run is made of
 
 It imports JAX, and nothing of the trainer's models. `shardwise` itself has the names, and imports this when it is asked
 for one.

@@ -6,6 +6,7 @@ import sys
 import traceback
 from typing import NoReturn
 
+from shardwise.program import exits
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.storage import first_line, may_pass
@@ -14,7 +15,9 @@ from shardwise.train.user_errors import exit_code_of
 
 
 def code_of(error: BaseException) -> int:
-    """Return the exit code that names the cause of an error; 1 if it is the program's own."""
+    """Return the exit code that names the cause of an error; 1 if it is the program's own, and names none."""
+    if isinstance(error, SystemExit):
+        return exits.code_of(error)
     if isinstance(error, StoppedError):
         return ExitCode.SAVED
     if isinstance(error, ShardwiseError):
@@ -28,6 +31,8 @@ def code_of(error: BaseException) -> int:
 
 def show(error: BaseException) -> None:
     """Write the error to standard error: in words if that is enough for the user, else with its traceback."""
+    if isinstance(error, SystemExit):
+        return  # Python has written its words
     if isinstance(error, StoppedError):
         print("shardwise: stopped before the first step; there was nothing to save", file=sys.stderr)  # noqa: T201
     elif isinstance(error, ShardwiseError):

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from shardwise.job.environment import COLLECTIVE_TIMEOUT_FLAGS
-from shardwise.program import endings
+from shardwise.program import endings, exits
 from shardwise.program.run import Run
 from shardwise.protocol.contract import progress_name
 from shardwise.protocol.errors import UsageError
@@ -41,7 +41,7 @@ def init(
     """Join the run, and return this process's part in it. Call it before anything asks JAX for devices.
 
     From here on SIGTERM asks all processes to save and to end, and an error that nothing catches ends the process at
-    once, with the exit code of its cause.
+    once, with the exit code of its cause. So does `sys.exit`, with the code that it is given, unless that is 0.
 
     Args:
         steps: of the whole run; with it the status has the time left.
@@ -74,6 +74,7 @@ def init(
         save_every_seconds=save_every_seconds,
         keep=keep,
     )
+    exits.watch()
     atexit.register(_run.end)
     return _run
 

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pydantic.alias_generators import to_camel
 
-from shardwise.program import endings
+from shardwise.program import endings, exits
 from shardwise.program.agreement import Agreement
 from shardwise.program.checkpoints import Checkpoints, tell
 from shardwise.program.record import Record
@@ -136,6 +136,9 @@ class Run:
 
     def end(self) -> None:
         """End the run at the end of the script: all that was saved is committed, or the exit code says why not."""
+        error = exits.given()
+        if error and exits.code_of(error) not in self._good_codes:
+            self.fail(error)
         try:
             self._complete()
             self.checkpoints.close()
@@ -151,6 +154,11 @@ class Run:
             self.fail(error)
         if self._stopped:
             endings.leave(ExitCode.SAVED)
+
+    @property
+    def _good_codes(self) -> tuple[int, ...]:
+        """Return the codes by which the script may say itself that it ends well."""
+        return (ExitCode.OK, ExitCode.SAVED) if self._stopped else (ExitCode.OK,)
 
     @property
     def _status(self) -> str:
