@@ -41,11 +41,14 @@ TERMINATED = ended(None, signal.SIGTERM)
         ({"stop_asked": True, "stopping_seconds": 2.0, "stepped": False}, Action.LEAVE),
         ({"stop_asked": True, "stopping_seconds": 2.0, "stepped": False, "silent": True}, Action.WAIT),
         ({"stop_asked": True, "stopping_seconds": 120.0, "stepped": False, "silent": True}, Action.LEAVE),
+        ({"stop_asked": True, "stopping_seconds": 120.0, "unheeded_steps": 9}, Action.WAIT),
+        ({"stop_asked": True, "stopping_seconds": 119.9, "unheeded_steps": 10}, Action.WAIT),
+        ({"stop_asked": True, "stopping_seconds": 120.0, "unheeded_steps": 10}, Action.GIVE_UP),
         ({"exits": {1: SAVED}}, Action.STOP),
         ({"exits": {1: TERMINATED}}, Action.STOP),
         ({"exits": {1: TERMINATED}, "stopping_seconds": 2.0, "stepped": False}, Action.LEAVE),
     ],
 )
 def test_action(change: dict[str, object], action: Action) -> None:
-    """A bad end comes first; a stop is passed on once; trainers with nothing to save are not waited for."""
+    """A bad end comes first; a stop is passed on once; nothing to save, or a program that goes on, is no wait."""
     assert decide(replace(RUNS, **change)) == action  # type: ignore[arg-type]

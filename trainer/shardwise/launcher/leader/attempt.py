@@ -45,7 +45,7 @@ class Attempt:
         self._stall: Stall | None = None
         self._writing_stacks: asyncio.Task[None] | None = None
         self._exits: dict[int, Exit] = {}
-        self._step = 0
+        self._step = self._unheeded_steps = 0
         self.progress: dict[int, Progress] = {}
 
     @property
@@ -192,6 +192,7 @@ class Attempt:
             stopping_seconds=None if self._stop_sent_at is None else now - self._stop_sent_at,
             stepped=self.stepped,
             silent=self.silent,
+            unheeded_steps=self._unheeded_steps,
         )
 
     def _take_own_progress(self) -> None:
@@ -205,6 +206,7 @@ class Attempt:
         own = self.progress.get(0)
         if own and own.step > self._step:
             self._step = own.step
+            self._unheeded_steps += self._runs_program and self._stop_sent_at is not None
             # Every host took part in it some time after it began, so that is when all of them were surely alive.
             self._state.members.stepped(now - own.step_seconds)
 

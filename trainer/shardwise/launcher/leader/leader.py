@@ -51,6 +51,7 @@ _WELL = {
     Action.COMPLETE: RunResult(code=ExitCode.OK, message="complete"),
     Action.SAVED: saved("saved and stopped"),
     Action.LEAVE: saved("stopped before the first step; there was nothing to save"),
+    Action.GIVE_UP: saved("stopped by force: the program went on with its steps as if should_stop() were false"),
 }
 
 
@@ -127,7 +128,7 @@ class Leader:
         state.over = running.number
         answers = await running.end()
         state.events.write("hosts", attempt=running.number, hosts=host_times(running.progress))
-        leaving = state.leaving if action in (Action.SAVED, Action.LEAVE) and not state.stop.is_set() else []
+        leaving = state.leaving if action in _WELL and action != Action.COMPLETE and not state.stop.is_set() else []
         if state.leaving:
             await state.keep()  # before they may go: their last records tell of the save
         state.end(well=action in _WELL and not leaving)
