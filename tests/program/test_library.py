@@ -89,6 +89,7 @@ def test_sigterm_saves(tmp_path: Path) -> None:
     assert (last["event"], last["step"]) == ("saved", summary(tmp_path)["steps"])
 
 
+UNWRITTEN = "TypeError: Object of type set is not JSON serializable"
 BAD = "import sys, shardwise\nrun = shardwise.init()\nshardwise.report(step=1)\n"
 
 
@@ -106,7 +107,9 @@ BAD = "import sys, shardwise\nrun = shardwise.init()\nshardwise.report(step=1)\n
         ("shardwise.report(step=2, event=1)", 2, "error: report(event=...): expected another name"),
         ("run.mesh(a=3, b=5)", 2, "error: mesh(a=3, b=5): expected axes whose sizes multiply to the run's "),
         ("shardwise.init()", 2, "error: shardwise.init() was called before"),
+        ("shardwise.report(step=2.5)", 2, "error: report(step=2.5): expected a whole number"),
         ("shardwise.checkpoint.save({}, 1)", 2, "error: checkpoint: the tree has no array"),
+        ("shardwise.checkpoint.save({'n': 1}, '1')", 2, "error: checkpoint.save(step='1'): expected a whole number"),
     ],
 )
 def test_an_error_has_the_exit_code_of_its_cause(tmp_path: Path, lines: str, code: int, words: str) -> None:
@@ -136,6 +139,28 @@ GOOD_EXITS = {
         "stopped",
     ),
 }
+
+
+def test_steps_of_any_whole_type(tmp_path: Path) -> None:
+    """A step may be counted by numpy or by JAX: it is written as a number, and is the one that was meant."""
+    script = """
+import jax.numpy as jnp, numpy as np, shardwise
+shardwise.init(steps=3)
+for step in (np.int64(1), jnp.int32(2), np.asarray(3)):
+    shardwise.report(step=step, loss=0.5)
+    shardwise.checkpoint.save({"n": int(step)}, step)
+print(shardwise.checkpoint.restore({"n": 0}, step=jnp.int32(2)), flush=True)
+"""
+    assert ended(start(tmp_path, script)) == (0, "({'n': 2}, 2)\n", "")
+    assert summary(tmp_path)["steps"] == 3
+
+
+@pytest.mark.parametrize("line", ["", "raise ValueError('mine')"])
+def test_an_error_at_the_very_end(tmp_path: Path, line: str) -> None:
+    """A record that cannot be written is no good end, and takes no error's place."""
+    spoilt = "run._record._of = {1}\n"
+    code, _, error = ended(start(tmp_path, f"{BAD}{spoilt}{line}\n"))
+    assert (code, error.splitlines()[-1]) == (1, "ValueError: mine" if line else UNWRITTEN)
 
 
 @pytest.mark.parametrize("line", EXITS)

@@ -3,14 +3,14 @@
 Every process calls these functions, at the same steps.
 """
 
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
-from shardwise.program.library import current
+from shardwise.program.library import current, whole
 
 Tree = TypeVar("Tree")
 
 
-def save(tree: Any, step: int) -> None:
+def save(tree: Any, step: SupportsIndex) -> None:
     """Save the arrays of a tree as the checkpoint of `step`.
 
     They are copied before this returns, and may be donated then; the rest happens in the background, and the end of the
@@ -23,10 +23,10 @@ def save(tree: Any, step: int) -> None:
         StorageError: the save before this one failed, and there is no older one.
 
     """
-    current().checkpoints.save(tree, step)
+    current().checkpoints.save(tree, whole("checkpoint.save", step))
 
 
-def restore(like: Tree, *, step: int | None = None) -> tuple[Tree, int]:
+def restore(like: Tree, *, step: SupportsIndex | None = None) -> tuple[Tree, int]:
     """Return the tree with the values of the newest checkpoint that is whole, or of that of `step`, and its step.
 
     `like` gives shapes, dtypes and shardings; the values may have been saved on another mesh. Before the first save it
@@ -36,4 +36,5 @@ def restore(like: Tree, *, step: int | None = None) -> tuple[Tree, int]:
         CheckpointError: checkpoints are there, and none fits, or the one asked for does not.
 
     """
-    return current().checkpoints.restore(like, step)
+    asked = None if step is None else whole("checkpoint.restore", step)
+    return current().checkpoints.restore(like, asked)

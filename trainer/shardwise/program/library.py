@@ -5,6 +5,7 @@ one the script is a run of one process, in a directory of its own.
 """
 
 import atexit
+import operator
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from shardwise.job.environment import COLLECTIVE_TIMEOUT_FLAGS
 from shardwise.program import endings, exits
@@ -79,17 +80,17 @@ def init(
     return _run
 
 
-def report(*, step: int, **metrics: Any) -> None:
+def report(*, step: SupportsIndex, **metrics: Any) -> None:
     """Report that a step is complete, or is with the devices: every process calls it once after each step.
 
     Args:
-        step: how many steps the run has now, from 1 on.
+        step: how many steps the run has now, from 1 on; a whole number of Python, numpy or JAX.
         metrics: `loss` and whatever else; numbers, or arrays of JAX that every process holds whole. An array is waited
             for one step later, so that the devices are never idle. `grad_norm`, `tokens_per_second` and `mfu` are shown
             as the trainer's are.
 
     """
-    current().report(step, metrics)
+    current().report(whole("report", step), metrics)
 
 
 def should_save() -> bool:
@@ -115,6 +116,14 @@ def current() -> Run:
     if _run is None:
         raise UsageError("expected shardwise.init() first, at the beginning of the script")
     return _run
+
+
+def whole(call: str, step: SupportsIndex) -> int:
+    """Return the step that a call was given, as a number of Python; UsageError if it is no whole number."""
+    try:
+        return operator.index(step)
+    except TypeError as error:
+        raise UsageError(f"{call}(step={step!r}): expected a whole number") from error
 
 
 def _place_alone(directory: Path, stack: ExitStack) -> Place:

@@ -173,7 +173,7 @@ class Run:
         code = endings.code_of(error)
         with suppress(Exception):  # the error itself is what counts
             self.checkpoints.close()
-        with suppress(OSError):  # a full disk has no room for the summary
+        with suppress(Exception):  # the same; a full disk has no room for the summary
             if code != ExitCode.SAVED:
                 self._record.failed(error)
         endings.leave(code)
