@@ -73,6 +73,18 @@ def test_a_script_by_itself(tmp_path: Path) -> None:
     assert [line["event"] for line in lines if "event" in line] == ["started", "saved", "saved", "restored"]
 
 
+def test_a_start_that_finds_nothing_left(tmp_path: Path) -> None:
+    """A run that is complete and started again keeps its steps and its digest."""
+    script = COUNTS.replace("step % 10 == 0", "step % 10 == 4")
+    assert ended(start(tmp_path, script, "25"))[0] == 0
+    first = summary(tmp_path)
+    saved = json.loads((tmp_path / "runs" / "my-script" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert ended(start(tmp_path, script, "25"))[0] == 0
+
+    assert (saved["event"], saved["step"], saved["digest"]) == ("saved", 25, first["digest"])
+    assert summary(tmp_path) == first
+
+
 def test_sigterm_saves(tmp_path: Path) -> None:
     """SIGTERM: it saves after the step it is in, and ends with the code that says so; nothing is lost."""
     process = start(tmp_path, COUNTS, "100000")

@@ -14,7 +14,7 @@ from shardwise.program.record import Record
 from shardwise.protocol.contract import Phase, checkpoint_root
 from shardwise.protocol.errors import CheckpointError
 from shardwise.train.checkpoint import CheckpointWriter, SaveTicket, restore
-from shardwise.train.digest import Digester
+from shardwise.train.digest import Digester, combine
 from shardwise.train.fence import fenced
 from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
@@ -116,6 +116,8 @@ class Checkpoints:
         self._replaces = step is not None
         self._refused = frozenset(refused for refused, _ in found.refused)
         self.step, self.saved_at = found.step, found.manifest.created.timestamp()
+        digests = {path: array.digest for path, array in found.manifest.arrays.items()}
+        self._record.restored(found.step, combine(digests))
         tree: Tree = leaves.with_values(found.arrays)
         return tree, found.step
 

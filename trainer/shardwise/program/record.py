@@ -22,6 +22,12 @@ class Record:
         self._files, self._name, self._of = files, name, of
         self._log = MetricsLog(files.metrics) if writes else None
         self._step = 0
+        self._digest: str | None = None
+
+    def restored(self, step: int, digest: str) -> None:
+        """Note what this start goes on from, with its digest: it may find nothing left to do. The first one counts."""
+        if self._step == 0:
+            self._step, self._digest = step, digest
 
     def started(self, after: int, saved_at: float | None) -> None:
         """Note that the steps after `after` begin; `saved_at` is when it was saved, in seconds since the epoch."""
@@ -51,8 +57,8 @@ class Record:
         self.event({"event": "saved", "step": ticket.step, "savedAt": now, **seconds, "digest": ticket.digest})
 
     def ended(self, status: str, digest: str | None) -> None:
-        """Note the end; `digest` is that of the last checkpoint."""
-        self._summarise(status, digest=digest)
+        """Note the end; `digest` is that of the last checkpoint that this start has saved, None if it saved none."""
+        self._summarise(status, digest=digest or self._digest)
 
     def failed(self, error: BaseException) -> None:
         """Note the error that ends this start."""
