@@ -153,6 +153,34 @@ GOOD_EXITS = {
 }
 
 
+WORKERS = """
+import multiprocessing, time, shardwise
+
+def work(ready):
+    ready.set()
+    time.sleep(600)
+
+shardwise.init()
+for step in (1, 2):
+    ready = multiprocessing.Event()
+    worker = multiprocessing.Process(target=work, args=(ready,), daemon=True)
+    worker.start()
+    ready.wait()
+    worker.terminate()
+    worker.join(20)
+    print(worker.exitcode)
+    worker.kill()
+    shardwise.report(step=step)
+"""
+
+
+def test_forked_workers(tmp_path: Path) -> None:
+    """SIGTERM ends a child that the script has forked, before the first step and after it, and no stop is asked for."""
+    code, out, error = ended(start(tmp_path, WORKERS))
+    assert (code, out) == (0, "-15\n-15\n")
+    assert "StoppedError" not in error
+
+
 def test_steps_of_any_whole_type(tmp_path: Path) -> None:
     """A step may be counted by numpy or by JAX: it is written as a number, and is the one that was meant."""
     script = """

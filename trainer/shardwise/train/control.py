@@ -6,6 +6,7 @@ saves, measures and stops at the same step, though only one of them received the
 """
 
 import math
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from shardwise.protocol.contract import Control
 from shardwise.protocol.orders import SAVE_SIGNAL, STOP_SIGNAL
 
 Clock = Callable[[], float]
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 _MEASURING_SHARE = 0.005
 _MEASURE_EVERY_SECONDS = 1.0
@@ -55,6 +57,7 @@ class Controls:
         self._stop_at = None if stop_after_seconds is None else clock() + stop_after_seconds
         self._stepping = False
         self._measure_at = clock() if measures else math.inf
+        self._before: dict[int, Handler] = {}
 
     def request(self, control: Control) -> None:
         """Request this; the largest request wins."""
@@ -88,17 +91,24 @@ class Controls:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Handle the signals while the block runs, and ignore SIGINT: the command gets it and asks for a stop."""
-        before = {
+        """Handle the signals while the block runs, and ignore SIGINT: the command gets it and asks for a stop.
+
+        A forked child, such as a worker that loads data, is no part of the run, and takes them as if there were none.
+        """
+        self._before = {
             STOP_SIGNAL: signal.signal(STOP_SIGNAL, self._stop),
             SAVE_SIGNAL: signal.signal(SAVE_SIGNAL, self._save),
             signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         }
+        os.register_at_fork(after_in_child=self._put_back)
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            self._put_back()
+
+    def _put_back(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self.request(Control.STOP)
