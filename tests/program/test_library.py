@@ -219,6 +219,33 @@ def test_an_exit_that_is_a_good_end(tmp_path: Path, line: str) -> None:
     assert ((code, summary(tmp_path)["status"]), error) == (GOOD_EXITS[line], "")
 
 
+WRITES = """
+import atexit, signal, sys
+rows = open("rows.csv", "w")
+atexit.register(lambda: rows.write("first"))
+import shardwise
+shardwise.init()
+atexit.register(lambda: rows.write("last, "))
+shardwise.report(step=1)
+signal.raise_signal(signal.SIGTERM) if "stop" in sys.argv else None
+shardwise.report(step=2)
+
+def main(own=open("own.csv", "w")):
+    own.write("a row")
+    sys.exit(0 if shardwise.should_stop() else 3)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("word", "code"), [("stop", ExitCode.SAVED), ("exit", 3)])
+def test_an_end_with_a_code_is_a_whole_one(tmp_path: Path, word: str, code: int) -> None:
+    """The script's other exit handlers run, each once, and what its files still hold is written."""
+    assert ended(start(tmp_path, WRITES, word))[::2] == (code, "")
+    assert summary(tmp_path)["status"] == ("stopped" if word == "stop" else "failed")
+    assert ((tmp_path / "rows.csv").read_text(), (tmp_path / "own.csv").read_text()) == ("last, first", "a row")
+
+
 def test_before_init(tmp_path: Path) -> None:
     """A function that is called before init() says so."""
     _, _, error = ended(start(tmp_path, "import shardwise\nshardwise.report(step=1)\n"))

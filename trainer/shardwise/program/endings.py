@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from typing import NoReturn
 
 from shardwise.program import exits
@@ -31,8 +32,6 @@ def code_of(error: BaseException) -> int:
 
 def show(error: BaseException) -> None:
     """Write the error to standard error: in words if that is enough for the user, else with its traceback."""
-    if isinstance(error, SystemExit):
-        return  # Python has written its words
     if isinstance(error, StoppedError):
         print("shardwise: stopped before the first step; there was nothing to save", file=sys.stderr)  # noqa: T201
     elif isinstance(error, ShardwiseError):
@@ -48,3 +47,22 @@ def leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def end_with(code: int) -> None:
+    """Have this process end with the code, for an exit handler, which cannot say so itself.
+
+    Everything comes before that would without it: the other handlers, what files still buffer. What the module `sys`
+    holds is the last that Python lets go.
+    """
+    sys.__dict__["shardwise_exit"] = _Last(code)
+
+
+class _Last:
+    """Ends the process when it is let go."""
+
+    def __init__(self, code: int) -> None:
+        self._end = partial(os._exit, code)
+
+    def __del__(self) -> None:
+        self._end()

@@ -138,7 +138,10 @@ class Run:
         """End the run at the end of the script: all that was saved is committed, or the exit code says why not."""
         error = exits.given()
         if error and exits.code_of(error) not in self._good_codes:
-            self.fail(error)
+            self._note(error)
+            if self._peers.count > 1:
+                endings.leave(exits.code_of(error))
+            return
         try:
             self._complete()
             self.checkpoints.close()
@@ -153,7 +156,7 @@ class Run:
         except BaseException as error:  # noqa: BLE001  the exit code carries it on
             self.fail(error)
         if self._stopped:
-            endings.leave(ExitCode.SAVED)
+            endings.end_with(ExitCode.SAVED)
 
     @property
     def _good_codes(self) -> tuple[int, ...]:
@@ -170,13 +173,16 @@ class Run:
     def fail(self, error: BaseException) -> None:
         """End the process by an error that nothing has caught."""
         endings.show(error)
-        code = endings.code_of(error)
-        with suppress(Exception):  # the error itself is what counts
+        self._note(error)
+        endings.leave(endings.code_of(error))
+
+    def _note(self, error: BaseException) -> None:
+        """Commit what was saved, and record how the process ends; the error itself is what counts."""
+        with suppress(Exception):
             self.checkpoints.close()
-        with suppress(Exception):  # the same; a full disk has no room for the summary
-            if code != ExitCode.SAVED:
+        with suppress(Exception):  # a full disk has no room for the summary
+            if endings.code_of(error) != ExitCode.SAVED:
                 self._record.failed(error)
-        endings.leave(code)
 
     def _check(self, step: int, values: Mapping[str, Any]) -> None:
         if step <= self._reported:
