@@ -46,6 +46,7 @@ def tree(sharding: NamedSharding, *, start: int) -> dict[str, Any]:
         "here": jnp.float32(start) / 3,
         "key": jax.random.key(start),
         "numpy": np.arange(start, start + 3) / 7,
+        "numpy half": np.arange(start, start + 3).astype(jnp.bfloat16),
         "single": np.float32(start) / np.float32(7),
         "count": 2**40 + start,
         "rate": start / 7,
@@ -174,6 +175,15 @@ def test_an_older_start_cannot_commit(tmp_path: Path) -> None:
         ({"n": 2**63}, "n is 9223372036854775808; expected a whole number of at most 64 bits"),
         ({"n": np.array(["a"])}, "n is of <U1; expected numbers"),
         ({"c": jnp.zeros(2, jnp.complex64)}, "c is of complex64; expected arrays of JAX of at most 32 bits"),
+        ({"f": jnp.zeros(2, jnp.float8_e4m3fn)}, "f is of float8_e4m3fn; expected one of bool, bfloat16"),
+        ({"f": jnp.zeros(2, jnp.float8_e5m2)}, "f is of float8_e5m2; expected one of bool, bfloat16"),
+        ({"b": np.zeros(2, ">f4")}, "b is of >f4; expected one of bool, bfloat16"),
+        ({"i": jnp.zeros(2, jnp.int4)}, "i is of int4; expected one of bool, bfloat16"),
+        ({"f": np.zeros(2, jnp.float8_e4m3fn)}, "f is of float8_e4m3fn; expected one of bool, bfloat16"),
+        ({"e": jnp.zeros((0, 3))}, r"e has the shape \(0, 3\); expected at least one value"),
+        ({"e": np.zeros(0)}, r"e has the shape \(0,\); expected at least one value"),
+        ({"k": jax.random.split(jax.random.key(1), 0)}, r"k has the shape \(0,\); expected at least one value"),
+        ({"e": jax.ShapeDtypeStruct((2, 0), jnp.float32)}, r"e has the shape \(2, 0\); expected at least one value"),
     ],
 )
 def test_what_no_checkpoint_can_hold(given: dict[str, Any], message: str) -> None:

@@ -20,6 +20,8 @@ from shardwise.protocol.errors import UsageError
 
 _NUMBERS = (bool, int, float, np.ndarray, np.generic)
 _WORD_BYTES = 4
+_NUMBER_KINDS = "biufV"  # V: types that numpy itself lacks, such as bfloat16
+_SMALL = ("bool", "bfloat16", "float16", "float32", "int8", "int16", "int32", "uint8", "uint16", "uint32")
 _OTHER = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -45,7 +47,7 @@ class Leaves:
                 continue
             if name in found:
                 raise UsageError(f"checkpoint: two leaves have the path {name!r}; rename one")
-            _refuse_wide(name, leaf)
+            _refuse(name, leaf)
             found[name] = leaf
         if not found:
             raise UsageError("checkpoint: the tree has no array; expected a tree such as (parameters, optimizer state)")
@@ -90,14 +92,22 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _refuse_wide(name: str, leaf: Any) -> None:
-    if isinstance(leaf, _NUMBERS):
-        if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
-            raise UsageError(f"checkpoint: {name} is {leaf}; expected a whole number of at most 64 bits")
-        if np.asarray(leaf).dtype.kind not in "biuf":
-            raise UsageError(f"checkpoint: {name} is of {np.asarray(leaf).dtype}; expected numbers")
-    elif not _is_key(leaf) and leaf.dtype.itemsize > _WORD_BYTES:
-        raise UsageError(f"checkpoint: {name} is of {leaf.dtype}; expected arrays of JAX of at most 32 bits a value")
+def _refuse(name: str, leaf: Any) -> None:
+    """Raise UsageError for a leaf that no checkpoint can hold."""
+    if isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
+        raise UsageError(f"checkpoint: {name} is {leaf}; expected a whole number of at most 64 bits")
+    if 0 in np.shape(leaf):
+        raise UsageError(f"checkpoint: {name} has the shape {np.shape(leaf)}; expected at least one value")
+    own = isinstance(leaf, _NUMBERS)
+    if not own and _is_key(leaf):
+        return
+    dtype = np.asarray(leaf).dtype if own else leaf.dtype
+    if own and dtype.kind not in _NUMBER_KINDS:
+        raise UsageError(f"checkpoint: {name} is of {dtype}; expected numbers")
+    if not own and dtype.itemsize > _WORD_BYTES:
+        raise UsageError(f"checkpoint: {name} is of {dtype}; expected arrays of JAX of at most 32 bits a value")
+    if dtype.itemsize <= _WORD_BYTES and str(dtype) not in _SMALL:
+        raise UsageError(f"checkpoint: {name} is of {dtype}; expected one of {', '.join(_SMALL)}")
 
 
 def _laid(leaf: Any) -> jax.Array:
