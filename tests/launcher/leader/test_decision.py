@@ -50,5 +50,5 @@ TERMINATED = ended(None, signal.SIGTERM)
     ],
 )
 def test_action(change: dict[str, object], action: Action) -> None:
-    """A bad end comes first; a stop is passed on once; nothing to save, or a program that goes on, is no wait."""
+    """A bad end comes first; a stop is passed on once; who has nothing to save, or goes on, is not waited for."""
     assert decide(replace(RUNS, **change)) == action  # type: ignore[arg-type]
