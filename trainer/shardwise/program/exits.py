@@ -1,37 +1,24 @@
-"""The exit code that a script gives itself: by `sys.exit`, by argparse, by `raise SystemExit`.
+"""The exit code that a script gives itself by `sys.exit`, as argparse does too.
 
-Python takes such an end for a good one: it asks no `sys.excepthook`, runs the exit handlers, and tells them nothing.
-What has imported `exit` from `sys` before `watch` is not noticed.
+Python takes such an end for a good one: it asks no `sys.excepthook`, runs the exit handlers, and tells them nothing. So
+`sys.exit` is replaced by one that keeps what it was given. A `raise SystemExit` of the script's own stays unseen.
 """
 
-import ctypes
-import gc
-import inspect
 import sys
+import threading
 from typing import NoReturn
 
 _given: list[SystemExit] = []
 
 
 def watch() -> None:
-    """Know from here on by which SystemExit the interpreter ends.
-
-    It asks the error for its `code`, and it alone asks from outside of any function. So the attribute is replaced, in
-    the class itself, where `raise` finds it, by one of the same value. `sys.exit` makes no error, only its number.
-    """
-    code = SystemExit.__dict__["code"]
-
-    def read(error: SystemExit) -> object:
-        frame = inspect.currentframe()
-        if frame is None or frame.f_back is None:
-            _given.append(error.with_traceback(None))
-        value: object = code.__get__(error)
-        return value
-
-    (attributes,) = gc.get_referents(SystemExit.__dict__)  # a class of C's refuses setattr
-    attributes["code"] = property(read, code.__set__)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+    """Keep from here on what `sys.exit` is given."""
     sys.exit = _exit
+
+
+def went_on() -> None:
+    """Note that the script goes on: it has caught what it gave."""
+    _given.clear()
 
 
 def given() -> SystemExit | None:
@@ -47,5 +34,7 @@ def code_of(error: SystemExit) -> int:
 
 
 def _exit(status: object = None, /) -> NoReturn:
-    """Take the place of `sys.exit`."""
-    raise SystemExit(status)
+    error = SystemExit(status)
+    if threading.current_thread() is threading.main_thread():
+        _given.append(error)
+    raise error

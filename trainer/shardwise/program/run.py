@@ -104,6 +104,7 @@ class Run:
     def report(self, step: int, values: Mapping[str, Any]) -> None:
         """Do what `shardwise.report` does."""
         self._check(step, values)
+        exits.went_on()
         if self._reported == 0:
             self._begin(step)
         self._reported = step
