@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from shardwise.protocol import pods
 from shardwise.protocol.contract import Cause
 from shardwise.protocol.message import MAX_INT32
 from shardwise.protocol.pods import TERMINATION_RECORD_BYTES, TerminationRecord, Verdict
@@ -59,7 +60,7 @@ def test_too_long(letter: str) -> None:
 
 @pytest.mark.parametrize("letter", ["a", "\N{BOX DRAWINGS LIGHT VERTICAL}", "\N{SLEEPING FACE}"])
 def test_the_longest_run_leaves_room_for_words(letter: str) -> None:
-    """The kubelet divides 12 KiB by the containers of a pod: a record is whole as one of twelve, however long."""
+    """The kubelet divides 12 KiB by the containers of a pod: a record is whole as one of six, however long."""
     counted = RECORD.model_copy(
         update={
             **dict.fromkeys(("attempt", "step", "steps", "checkpoint_step", "rank"), MAX_INT32),
@@ -73,14 +74,15 @@ def test_the_longest_run_leaves_room_for_words(letter: str) -> None:
     line = counted.model_copy(update={"tail": f"{letter * 2000} the end", "message": "rank 3 ended"}).dumps()
     read = TerminationRecord.loads(line)
 
-    assert len(line.encode()) <= 12 * 1024 // 12
+    assert len(line.encode()) <= 12 * 1024 // 6
     assert read is not None
     assert read.model_copy(update={"tail": ""}) == counted.model_copy(update={"tail": "", "message": "rank 3 ended"})
     assert read.tail.endswith(f"{letter} the end")
 
 
-def test_a_record_without_words_is_written_whole() -> None:
-    """More restarts than there are causes leave no room for words, and end nothing."""
+def test_a_record_without_words_is_written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all else leaves no room for words, it is told without them."""
+    monkeypatch.setattr(pods, "TERMINATION_RECORD_BYTES", 1024)
     full = RECORD.model_copy(update={"restarts": {f"{number:063}": 1 for number in range(16)}})
 
     assert TerminationRecord.loads(full.dumps()) == full.model_copy(update={"message": "", "tail": ""})

@@ -60,7 +60,7 @@ OWN_VARIABLE_PREFIXES = ("SHARDWISE_", "TPU_", "MEGASCALE_", "JAX_", "RAY_", "XL
 
 # The kubelet keeps 12 KiB of a pod, and gives each container the same part, a service mesh's too. A record that it cuts
 # is none: https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure.
-TERMINATION_RECORD_BYTES = 12 * 1024 // 12  # so that eleven containers may be beside ours
+TERMINATION_RECORD_BYTES = 12 * 1024 // 6  # so that five containers may be beside ours
 _MOST_BYTES = 6  # of one character in JSON
 
 
@@ -105,7 +105,7 @@ class TerminationRecord(Message):
     def dumps(self) -> str:
         """Return one line of at most `TERMINATION_RECORD_BYTES`; the log is cut from its beginning, then the message.
 
-        All else of a run takes three quarters of that at most, and stays whole.
+        All else of a run takes less than half of that, and stays whole.
         """
         record = self
         while (beyond := len(_line(record).encode()) - TERMINATION_RECORD_BYTES) > 0 and record.tail + record.message:
