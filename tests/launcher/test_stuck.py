@@ -12,7 +12,7 @@ from tests.launcher.pods import Pods
 from shardwise.protocol.contract import HOST_LEFT, ExitCode
 
 HELD = {"attempt": 0, "step": 7, "wait": "go"}
-IMPATIENT = "hangAfter: 4s"
+IMPATIENT = "hangAfter: 10s"
 
 
 @pytest.fixture
