@@ -1,7 +1,8 @@
 """Quota that is held and not used: an admitted job of which not all pods run in time gives hosts and quota back.
 
 `recovery.startWithin` counts from the admission, since from then on nobody else can have the quota: also while no pod
-has a node, for which `start_timeout.py` waits without a bound. Of a run that was released it counts from its next try.
+has a node, for which `start_timeout.py` waits without a bound. Of a run that was released it counts from its next try,
+and of one that has lost all its hosts from the last loss, or from the next try.
 
 What comes after is another round. Its pods wait for a Workload of its own, which is made after the same wait as without
 a queue, and stands behind the jobs that queue by then. No budget is charged but that of images. The old Workload is
