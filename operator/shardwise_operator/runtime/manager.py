@@ -156,7 +156,7 @@ class Manager:
 
     def _work(self, controller: Controller, stop: threading.Event) -> None:
         workers = [
-            threading.Thread(target=self._reconcile_all, args=(controller,), name=f"worker {n}", daemon=True)
+            threading.Thread(target=self._reconcile_all, args=(controller, stop), name=f"worker {n}", daemon=True)
             for n in range(self.workers)
         ]
         for worker in workers:
@@ -171,8 +171,9 @@ class Manager:
         else:
             self.elector.release()
 
-    def _reconcile_all(self, controller: Controller) -> None:
-        while (key := self.queue.get()) is not None:
+    def _reconcile_all(self, controller: Controller, stop: threading.Event) -> None:
+        # The event is asked too: the thread that shuts the queue may be some time behind it on a busy machine.
+        while (key := self.queue.get()) is not None and not stop.is_set():
             began = time.monotonic()
             self._began[threading.get_ident()] = (began, key)
             result = self._reconcile(controller, key)
