@@ -38,6 +38,18 @@ def test_logs(options: list[str], text: str, directory: Path, command: Command) 
     assert (ended.code, ended.out, ended.error) == (0, text, "")
 
 
+def test_a_terminal_without_the_letters(directory: Path, tmp_path: Path) -> None:
+    """What it cannot print is escaped; the command goes on."""
+    ended = subprocess.run(
+        [*COMMAND, "logs", str(directory)],
+        env=person(tmp_path) | {"PYTHONIOENCODING": "iso8859-5"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "\\xeatre 10 0\n", "")
+
+
 def test_log_that_is_not_there(directory: Path, command: Command) -> None:
     """A log that there is none of is wrong usage; what there is, is said."""
     ended = command("logs", str(directory), "--host", "1")

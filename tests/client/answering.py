@@ -68,6 +68,6 @@ class StandInServer:
         self._server.server_close()
 
 
-def job(phase: str) -> Answer:
+def job(phase: str, **status: object) -> Answer:
     """Return a job that the operator has looked at."""
-    return _OK, {"metadata": {"generation": 1}, "status": {"phase": phase, "observedGeneration": 1}}
+    return _OK, {"metadata": {"generation": 1}, "status": {"phase": phase, "observedGeneration": 1, **status}}

@@ -11,6 +11,9 @@ from shardwise.client import job as job_module
 from shardwise.protocol.errors import ClusterError
 from shardwise.protocol.pods import AGENT, HOST_LABEL, POD_ATTEMPT_LABEL, RANK_VARIABLE, ROUND_LABEL, SLICE_LABEL
 
+HOSTS = 3
+"""What the job asks for."""
+
 Pod = dict[str, Any]
 
 
@@ -31,7 +34,7 @@ def logs(folder: Path, host: int, *looks: list[Pod]) -> list[str]:
 
     def answer(path: str) -> Answer:
         if path.endswith("/trainingjobs/job"):
-            return job("Running" if len(left) > 1 else "Complete")
+            return job("Running" if len(left) > 1 else "Complete", hosts={"ready": 1, "of": HOSTS})
         if path.endswith("/pods"):
             return 200, {"items": left.pop(0) if len(left) > 1 else left[0]}
         return 200, f"of {path.split('/')[-2]}\n"
@@ -67,3 +70,10 @@ def test_the_newest_pod_is_of_the_newest_round(tmp_path: Path) -> None:
     """A job that resumes with other hosts has given a host's number to another place, whose pods are counted anew."""
     there = [pod("0-1-3", 1), pod("1-0-0", 1, round_=1)]
     assert logs(tmp_path, 1, there) == ["of job-1-0-0\n"]
+
+
+def test_a_host_that_the_job_does_not_have(tmp_path: Path) -> None:
+    """Nobody waits for it: it is refused while the job runs, with the number that there are."""
+    there = [pod("0-0-0", 0)]
+    with pytest.raises(ClusterError, match="no host 3: it has 3"):
+        logs(tmp_path, HOSTS, there, there)

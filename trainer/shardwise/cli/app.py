@@ -3,6 +3,7 @@
 JAX is imported by the commands that need it, after they have set its environment, so the others answer at once.
 """
 
+import io
 import sys
 from typing import Annotated
 
@@ -72,6 +73,9 @@ def _version(*, version: Version = False) -> None:
 
 def main() -> None:
     """Run the command line; exit codes are those of `shardwise.protocol.contract.ExitCode`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in an old terminal a text shows what it cannot print as \xe9
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="shardwise")  # typer itself ends with 2 on wrong usage, and with 130 on Ctrl-C
     except ShardwiseError as error:

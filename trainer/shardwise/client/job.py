@@ -85,8 +85,12 @@ class ClusterJob:
         pod, told = "", 0
         while True:
             # Before the log: what is written before a job rests is in it.
-            is_over = not follow or asked.read().is_resting
+            job = asked.read() if follow else None
+            is_over = job is None or job.is_resting
             newest = pods.newest(host)
+            hosts = job.status.hosts if job else None
+            if newest is None and not pod and hosts and host >= hosts.of:
+                raise ClusterError(f"tj/{self.name} has no host {host}: it has {hosts.of}, counted from 0")
             if newest is None and is_over and not pod:
                 raise ClusterError(f"tj/{self.name} has no pod of host {host} in namespace {self.namespace}")
             if newest is not None:
