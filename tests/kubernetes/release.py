@@ -31,23 +31,24 @@ class Release:
 
     def install(self) -> None:
         """Install it, or give it the values that the chart has by itself."""
-        self._run("upgrade", "--install", "--reset-values", "--create-namespace", "shardwise", str(_CHART))
+        self._run("upgrade", "--wait", "--install", "--reset-values", "--create-namespace", "shardwise", str(_CHART))
 
     def upgrade(self, **values: str) -> None:
         """Change values; all others are the chart's."""
         words = (f"--set={name}={value}" for name, value in values.items())
-        self._run("upgrade", "--reset-values", *words, "shardwise", str(_CHART))
+        self._run("upgrade", "--wait", "--reset-values", *words, "shardwise", str(_CHART))
 
     def rollback(self) -> None:
         """Go back to the revision before."""
-        self._run("rollback", "shardwise")
+        self._run("rollback", "--wait", "shardwise")
 
     def uninstall(self) -> None:
         """Remove it, the pods of its Deployment too: a Deployment is gone before them otherwise."""
-        self._run("uninstall", "shardwise", "--cascade=foreground")
+        # The newer way to wait loses sight of what is deleted like this, now and then: helm/helm#31766.
+        self._run("uninstall", "--wait=legacy", "shardwise", "--cascade=foreground")
 
     def _run(self, *words: str) -> None:
-        run(*self._command(*words, "--wait", "--timeout=5m"))
+        run(*self._command(*words, "--timeout=5m"))
 
     def _command(self, *words: str) -> tuple[str, ...]:
         kubeconfig = str(self.client.kubeconfig)
