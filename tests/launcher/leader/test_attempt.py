@@ -1,18 +1,28 @@
-"""shardwise.launcher.leader.attempt: the orders of an attempt, where the leader's volume fails."""
+"""shardwise.launcher.leader.attempt: its orders, where the leader's volume fails, and why it ended."""
 
 import asyncio
 import errno
+import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
+from tests.launcher.leader.test_members import poll
+from tests.launcher.leader.test_state import state_in
 
 from shardwise.launcher.leader.attempt import Attempt
+from shardwise.launcher.leader.causes import Ending
+from shardwise.launcher.leader.decision import Action
+from shardwise.launcher.leader.members import LOST_SECONDS
 from shardwise.launcher.leader.metrics_tail import MetricsTail
 from shardwise.launcher.ray.rpc import CallError
 from shardwise.launcher.system import lines
+from shardwise.protocol.contract import Cause
+from shardwise.protocol.report import Exit
+from shardwise.protocol.requests import Ended
 
 
 @pytest.mark.parametrize(("number", "expected"), [(errno.EIO, CallError), (errno.EACCES, PermissionError)])
@@ -35,3 +45,22 @@ def test_nothing_is_ordered_before_it_is_known_what_was_saved(
         asyncio.run(Attempt(1, state).give_orders())
 
     channel.ask.assert_not_called()
+
+
+def test_a_host_that_is_heard_again_was_lost_all_the_same(tmp_path: Path) -> None:
+    """Its silence has ended the attempt. It may answer the next moment, as a machine that was moved does."""
+    killed = Exit(attempt=0, code=None, signal=signal.SIGKILL, asked=True, out_of_memory=False, log_tail="")
+    state = state_in(tmp_path, num_hosts=2)
+    state.host = Mock(agent_id="own", stuck="", leaving=asyncio.Event())
+    state.members.polled(poll(1, "a"), time.monotonic() - LOST_SECONDS)
+    state.channel.agent_ids = {0: "own", 1: "a"}
+    answers = {host: Ended(agent_id=agent, exit=killed) for host, agent in state.channel.agent_ids.items()}
+
+    async def attempt() -> Ending:
+        running = Attempt(0, state)
+        with patch.object(state.channel, "ask_all", AsyncMock(return_value=answers)):
+            assert await running.run() == Action.END
+            return await running.explain(time.monotonic(), await running.end())
+
+    ending = asyncio.run(attempt())
+    assert (ending.cause, ending.rank, ending.message) == (Cause.HOST_LOST, 1, "host 1 went away")

@@ -45,6 +45,7 @@ class Attempt:
         self._stall: Stall | None = None
         self._writing_stacks: asyncio.Task[None] | None = None
         self._exits: dict[int, Exit] = {}
+        self._unheard: list[int] = []  # the hosts that had been silent for too long at the last look
         self._step = self._unheeded_steps = 0
         self.progress: dict[int, Progress] = {}
 
@@ -113,10 +114,9 @@ class Attempt:
     async def end(self) -> dict[int, Ended | None]:
         """End every trainer that still runs; return each host's answer, None if it gave none."""
         answers = await self._state.channel.ask_all(EndTrainer(), Ended, _END_SECONDS)
-        now = time.monotonic()
         for rank, answer in answers.items():
             if answer:
-                self._state.members.answered(rank, answer.agent_id, now)
+                self._state.members.answered(rank, answer.agent_id, time.monotonic())
                 self._take_exit(rank, answer.exit)
         self._take_own_progress()
         return answers
@@ -164,11 +164,10 @@ class Attempt:
 
     async def _wait_for_change(self) -> None:
         """Wait for a new report, but no longer than until the next look is due."""
-        changed = self._state.channel.changed
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
-                await changed.wait()
-        changed.clear()
+                await self._state.channel.changed.wait()
+        self._state.channel.changed.clear()
 
     def _observe(self) -> Observed:
         now = time.monotonic()
@@ -183,10 +182,11 @@ class Attempt:
         self._take_own_progress()
         self._notice_step(now)
         self._watch_over(now)
+        self._unheard = self._state.members.lost(now)
         return Observed(
             num_hosts=len(self._hosts),
             exits=self._exits,
-            lost=self._lost() | set(self._state.members.lost(now)),
+            lost=self._lost(),
             hung=self._stall is not None and self._stall.hung,
             stop_asked=self._state.stop.is_set() or bool(self._state.leaving) or self._overdue,
             stopping_seconds=None if self._stop_sent_at is None else now - self._stop_sent_at,
@@ -226,7 +226,8 @@ class Attempt:
             self._exits.setdefault(rank, understood(ended, self.progress.get(rank)) if stopping else ended)
 
     def _lost(self) -> set[int]:
-        return set(self._state.members.replaced(self._agent_ids))
+        # What was unheard stays lost: the attempt has ended for it, and where it answers again nothing else explains.
+        return {*self._unheard, *self._state.members.replaced(self._agent_ids)}
 
     def _watch_over(self, now: float) -> None:
         """Let the watchdog judge the running ranks, if there is a fresh report of each."""
@@ -239,8 +240,7 @@ class Attempt:
         states = [RankState.of(rank, reports[rank].report, now - reports[rank].at) for rank in running]
         for state in states:
             self._state.baseline.observe(state, now)
-        records = [reports[rank].report.progress for rank in running]
-        self._state.stragglers.observe([progress for progress in records if progress])
+        self._state.stragglers.observe([each for rank in running if (each := reports[rank].report.progress)])
         stall = judge(states, self._state.baseline, self._state.job.spec.recovery.hang_after.seconds)
         if stall and self._stall is None:
             self._state.events.write("stalled", attempt=self.number, rank=stall.rank, message=stall.message)
