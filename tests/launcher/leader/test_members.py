@@ -93,8 +93,11 @@ def test_two_agents_of_one_host() -> None:
 def test_a_pause_of_the_leader() -> None:
     """Silence during which the leader itself did not run is held against no host."""
     members = heard((1, "a", 10.0), (2, "b", 10.0))
-    members.discount_pause(60.0)
+    members.polled(poll(2, "b"), 71.0)  # it was heard again before the pause was noticed
+    members.discount_pause(60.0, 71.0)
     assert members.silent(71.0, MISSED_SECONDS) == []
+    assert members.silent_since(71.0) == [1, 2], "nobody is heard in advance"
+    assert members.silent(74.0, MISSED_SECONDS) == [1, 2]
 
 
 def test_never_polled() -> None:

@@ -174,7 +174,7 @@ class Attempt:
         # After such a gap this process itself did not run (SIGSTOP, a machine without a free core). What the hosts have
         # sent meanwhile is still unread, so their silence proves nothing.
         if now - self._looked_at > 4 * LOOK_SECONDS:
-            self._state.members.discount_pause(now - self._looked_at)
+            self._state.members.discount_pause(now - self._looked_at, now)
         self._looked_at = now
         self._state.metrics.read()
         for rank, received in self._state.channel.reports.items():

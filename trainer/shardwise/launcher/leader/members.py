@@ -58,10 +58,11 @@ class Members:
         """Take in that a step which began at that time is complete: all hosts were alive, since each step needs all."""
         self._stepped_at = max(self._stepped_at, began_at)
 
-    def discount_pause(self, seconds: float) -> None:
+    def discount_pause(self, seconds: float, now: float) -> None:
         """Do not count this many seconds of silence against any host: the leader itself could not listen."""
         for member in self._members.values():
-            member.seen_at += seconds
+            # A host may have been heard since the pause. Nobody is heard in advance: its end would be noticed late.
+            member.seen_at = min(now, member.seen_at + seconds)
 
     def leaving(self) -> list[int]:
         """Return the hosts that are about to go away."""
