@@ -1,20 +1,26 @@
-"""shardwise.launcher.agent.host: trainers that do not hear signals yet, and those that cannot be started."""
+"""shardwise.launcher.agent.host: trainers that do not hear signals yet, that cannot be started, or leave no log."""
 
 import asyncio
+import errno
+import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from shardwise.job.load import load
+from shardwise.launcher.agent import trainer
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
 from shardwise.protocol.contract import LOGS, log_path
 from shardwise.protocol.orders import Orders
-from shardwise.protocol.requests import Ended, EndTrainer, ReadStacks, SignalTrainer, Stacks, StartTrainer
+from shardwise.protocol.report import Report
+from shardwise.protocol.requests import Ended, EndTrainer, ReadStacks, SignalTrainer, Stacks, StartTrainer, Watch
 
 JOB = Path(__file__).parents[2] / "job" / "golden" / "quickstart.yaml"
+LIMIT_SECONDS = 300.0  # before a test gives up; nothing is measured with it
 STILL_IMPORTING = (sys.executable, "-c", "import sys; sys.stdin.read()")
 
 
@@ -96,3 +102,27 @@ def test_a_trainer_that_could_not_be_started_is_started_later(tmp_path: Path) ->
 
     assert asyncio.run(ask()) == 1
     assert sorted(path.name for path in (tmp_path / LOGS).iterdir()) == ["attempt-0", "attempt-1"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The volume that ends a trainer may have its log too. How the trainer ended is known, and the next one starts."""
+    monkeypatch.setattr(trainer, "tail_of", Mock(side_effect=OSError(number, "no")))
+
+    async def ask() -> tuple[int | None, str]:
+        host = host_of(tmp_path)
+        try:
+            await host.answer(StartTrainer(orders=orders(tmp_path)))
+            pid = host.report().trainer_pid
+            assert pid
+            psutil.Process(pid).send_signal(signal.SIGTERM)
+            report = await host.answer(Watch(after=host.report().version, seconds=LIMIT_SECONDS))
+            assert isinstance(await host.answer(EndTrainer()), Ended)
+            await host.answer(StartTrainer(orders=orders(tmp_path, 1)))
+            assert isinstance(report, Report)
+            assert report.exit
+            return report.exit.signal, report.exit.log_tail
+        finally:
+            await host.close()
+
+    assert asyncio.run(ask()) == (signal.SIGTERM, "")

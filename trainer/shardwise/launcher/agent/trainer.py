@@ -151,10 +151,10 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def tail(log: Path) -> str:
-    """Return the last lines of a log."""
+    """Return the last lines of a log; "" if it cannot be read."""
     try:
         content, _ = tail_of(log, TAIL_BYTES)
-    except FileNotFoundError:
+    except OSError:  # what ended its process may be the same volume: how it ended is not lost for its last words
         return ""
     return "\n".join(content.decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
 
