@@ -1,6 +1,7 @@
-"""shardwise.launcher.leader.channel: which agents a session of Ray is opened to, with a stand-in for Ray."""
+"""shardwise.launcher.leader.channel: to which agents it is opened, with a stand-in for Ray, and who gives no answer."""
 
 import asyncio
+import errno
 import json
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from shardwise.launcher.leader.events import Events
 from shardwise.launcher.leader.members import Members
 from shardwise.protocol.contract import EVENTS
 from shardwise.protocol.poll import Poll
+from shardwise.protocol.requests import ReadStacks, Stacks
 
 
 class StandInSession:
@@ -87,6 +89,18 @@ def test_an_agent_that_comes_while_the_way_is_opened_is_not_waited_for_in_vain(
     assert way.agent_ids[1] == "agent 6"
     told = [json.loads(line)["event"] for line in (tmp_path / "logs" / EVENTS).read_text().splitlines()]
     assert told == [*["sessionLost"] * 6, "session"]
+
+
+def test_the_leader_s_own_host_may_refuse(tmp_path: Path) -> None:
+    """A request that its host cannot serve, as with a full disk, has no answer, as one that another refuses."""
+    (tmp_path / "logs").mkdir()
+    refuses = AsyncMock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    way = channel.Channel(Mock(num_hosts=1), Members(1, "leader"), Events(tmp_path), refuses, 0)
+
+    assert asyncio.run(way.ask_all(ReadStacks(), Stacks, 5.0)) == {0: None}
+    (told,) = map(json.loads, (tmp_path / "logs" / EVENTS).read_text().splitlines())
+    assert (told["event"], told["host"]) == ("noAnswer", 0)
+    assert "No space left on device" in told["reason"]
 
 
 async def _never() -> str:

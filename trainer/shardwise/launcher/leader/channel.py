@@ -106,8 +106,9 @@ class Channel:
                 if host == 0:
                     return answer.model_validate(await self._own(request))
                 return await self.ask(host, request, answer, seconds)
-            except CallError as error:
-                self._events.write("noAnswer", host=host, op=request.op, reason=error.reason)
+            except (CallError, OSError) as error:  # the leader's own host refuses by an OSError
+                reason = error.reason if isinstance(error, CallError) else str(error)
+                self._events.write("noAnswer", host=host, op=request.op, reason=reason)
                 return None
 
         hosts = range(self._config.num_hosts)
