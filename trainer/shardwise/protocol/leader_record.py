@@ -119,9 +119,14 @@ class LeaderRecord(Message):
 
     @classmethod
     def code_of(cls, directory: Path, run: str) -> int | None:
-        """Read the exit code of a run; None until it has ended."""
-        record = cls.read(directory)
-        return record.code if record and record.run == run else None
+        """Read the exit code of a run; None until it has ended, and while the storage cannot be read.
+
+        It is asked for again in a moment. A file server that has just replaced the record may refuse the old one.
+        """
+        with passing_over():
+            record = cls.read(directory)
+            return record.code if record and record.run == run else None
+        return None
 
     def write(self, directory: Path) -> Self:
         """Replace the record by rename; return it as written.
