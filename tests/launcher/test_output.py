@@ -85,3 +85,15 @@ def test_a_volume_that_fails_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
 
     output.end()
     assert shown.getvalue() == "one\ntwo\nthe stall is over\n"
+
+
+def test_an_event_that_was_cut_short(tmp_path: Path) -> None:
+    """It is passed over, with the one that was joined to it; the command or the pod that shows the run goes on."""
+    shown, events = io.StringIO(), tmp_path / LOGS / EVENTS
+    events.parent.mkdir()
+    output = Output(tmp_path, Console(file=shown), Console(file=shown), host=0)
+    over = json.dumps({"event": "goesOn", "attempt": 0})
+    events.write_text(f"{over[:9]}{over}\n{over}\n")
+
+    output.end()
+    assert shown.getvalue() == "the stall is over\n"

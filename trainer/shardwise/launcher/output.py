@@ -67,8 +67,7 @@ class Output:
 
     def show(self) -> None:
         """Show what is new."""
-        for line in _new_lines(self._events):
-            event = json.loads(line)
+        for event in _new_events(self._events):
             self._show_log()
             if event["event"] == "attempt":
                 self._end_log()
@@ -113,6 +112,15 @@ def _new_lines(file: GrowingFile) -> list[str]:
     with passing_over():
         return file.lines()
     return []
+
+
+def _new_events(file: GrowingFile) -> list[dict[str, Any]]:
+    """Return the events that were added, without one that a loss of power has cut short and joined to the next."""
+    events = list[dict[str, Any]]()
+    for line in _new_lines(file):
+        with suppress(json.JSONDecodeError):
+            events.append(json.loads(line))
+    return events
 
 
 def status_line(status: RunStatus) -> Text:

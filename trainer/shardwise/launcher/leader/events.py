@@ -21,9 +21,10 @@ class Events:
 
     def write(self, event: str, **more: Any) -> None:
         """Append an event."""
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **more}) + "\n"
+        line = (json.dumps({"time": round(time.time(), 3), "event": event, **more}) + "\n").encode()
         with passing_over(), self._path.open("ab", buffering=0) as file:
-            file.write(line.encode())
+            if (written := file.write(line)) < len(line):  # the rest found no room, and the next one needs its own line
+                file.truncate(file.tell() - written)
 
 
 def host_times(progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
