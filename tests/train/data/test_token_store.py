@@ -1,7 +1,10 @@
 """Token stores: what a job reads of one is what it would have tokenised itself."""
 
+import errno
 import gzip
 import json
+import os
+import resource
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -122,6 +125,41 @@ def test_the_cache_of_blocks_is_bounded(tmp_path: Path) -> None:
 
     assert {key: cache.get(key) for key in contents} == {**contents, (0, 1): None, (0, 2): None}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_block_that_the_disk_takes_in_part_is_not_kept(tmp_path: Path) -> None:
+    """A write that a nearly full disk has cut short, without an error, never comes back as the block."""
+    cache = BlockCache(tmp_path)
+    cache.put((0, 0), b"0" * BLOCK_BYTES)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK_BYTES * 3 // 2, hard))
+    try:
+        cache.put((0, 1), b"1" * BLOCK_BYTES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    cache.put((0, 2), b"2" * BLOCK_BYTES)
+
+    assert [cache.get((0, number)) for number in range(3)] == [b"0" * BLOCK_BYTES, None, b"2" * BLOCK_BYTES]
+
+
+def test_a_disk_that_is_full_for_a_while_costs_only_what_was_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are in the bucket too: one that has no room is no error, and its place never holds two."""
+    cache = BlockCache(tmp_path, num_blocks=2)
+    contents = {(0, number): bytes([number]) * BLOCK_BYTES for number in range(5)}
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for number in range(5):
+        with monkeypatch.context() as patch:
+            if number in (0, 3):
+                patch.setattr(os, "pwrite", full)
+            cache.put((0, number), contents[0, number])
+
+    kept = {key: content for key in contents if (content := cache.get(key)) is not None}
+    assert kept == {key: contents[key] for key in ((0, 2), (0, 4))}
 
 
 class Arithmetic:

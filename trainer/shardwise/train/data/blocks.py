@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from shardwise.job.rounding import num_parts
 from shardwise.protocol.errors import DataError
+from shardwise.protocol.storage import passing_over
 from shardwise.train.data.folder import Folder
 
 BLOCK_BYTES = 1 << 16
@@ -114,6 +115,7 @@ class BlockCache:
         Path(path).unlink()
         weakref.finalize(self, os.close, self._descriptor)
         self._slots: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()  # slot, size in bytes
+        self._free: list[int] = []  # slots that were given out and hold no block
         self._num_blocks = num_blocks
         self._lock = Lock()
 
@@ -131,14 +133,27 @@ class BlockCache:
             return os.pread(self._descriptor, size_bytes, slot * BLOCK_BYTES)
 
     def put(self, key: tuple[int, int], content: bytes) -> None:
-        """Keep a block, in the place of the one that was not used for longest if there is no room."""
+        """Keep a block, in the place of the one that was not used for longest if there is no room.
+
+        One that a full disk does not take is not kept: it is read from the bucket again.
+        """
         with self._lock:
             if key in self._slots:
                 return
-            full = len(self._slots) == self._num_blocks
-            slot = self._slots.popitem(last=False)[1][0] if full else len(self._slots)
-            os.pwrite(self._descriptor, content, slot * BLOCK_BYTES)
-            self._slots[key] = (slot, len(content))
+            slot = self._slot()
+            written = 0
+            with passing_over():
+                written = os.pwrite(self._descriptor, content, slot * BLOCK_BYTES)
+            if written == len(content):  # a disk that is nearly full takes a part of a block, without an error
+                self._slots[key] = (slot, written)
+            else:
+                self._free.append(slot)
+
+    def _slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        full = len(self._slots) == self._num_blocks
+        return self._slots.popitem(last=False)[1][0] if full else len(self._slots)
 
 
 def damaged(path: str, found: int | None, expected: int) -> DataError:
