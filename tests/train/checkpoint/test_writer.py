@@ -216,6 +216,18 @@ def test_a_lease_that_cannot_be_renewed_fails_the_save_alone(toy: Toy) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
+def test_a_checkpoint_that_cannot_be_looked_at_stays(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+    """A save that fails before it has written anything removes nothing: what is there is another's."""
+    toy.save(toy.writer(), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "read", unavailable)
+        ticket = toy.save(toy.writer(restored=True), 1)
+    assert isinstance(ticket.error, StorageError)
+    assert "Nothing of it was written." in str(ticket.error)
+    assert toy.restored_step() == 1
+
+
+@pytest.mark.usefixtures("at_once")
 def test_a_file_that_was_not_written_is_written_again(monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
     """An error that passes fails no save."""
     start, calls = put._start_write, []

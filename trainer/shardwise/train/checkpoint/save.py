@@ -93,6 +93,8 @@ class Save:
     digests: Mapping[str, jax.Array]
     parts: deque[Part] = field(repr=False)
     ticket: SaveTicket
+    has_room: bool = False
+    """Whether its place is free of what was there before, so that all that lies there is its own."""
 
     def write(self) -> bool:
         """Commit the checkpoint; return whether it had to be written, and was not there before.
@@ -108,6 +110,7 @@ class Save:
         writes = self.processes.writes
         if any(self._together("room", lambda: writes and self._is_there(digests))):
             return False
+        self.has_room = True
         # Rank 0 commits only after this exchange: by then every rank's files are durable.
         self._together("files", self._put)
         # The others wait for the commit too, so that none counts a save as done which rank 0 could not commit.
@@ -123,7 +126,8 @@ class Save:
         """Return whether this very checkpoint is committed already; if not, free its place."""
         committed = with_retries(self.store.steps).get(self.step)
         if committed and not self.overwrite:
-            there = decode(self.store.read(self.step, MANIFEST), self.store.read(self.step, COMMITTED), self.step)
+            read = partial(self.store.read, self.step)
+            there = decode(with_retries(lambda: read(MANIFEST)), with_retries(lambda: read(COMMITTED)), self.step)
             if {path: entry.digest for path, entry in there.arrays.items()} == digests:
                 return True
             raise CheckpointError(
@@ -212,6 +216,8 @@ class Save:
         )
 
     def _remove_partial(self) -> str:
+        if not self.has_room:  # a committed checkpoint of this step may be there, which only could not be looked at
+            return "Nothing of it was written."
         try:
             self.store.delete(self.step, self.moved)
         except (ValueError, OSError) as error:
