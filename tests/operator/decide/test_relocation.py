@@ -114,6 +114,15 @@ def test_a_host_that_follows_is_of_the_same_loss() -> None:
     assert (state.lost_at, state.avoid) == ({"1": "b"}, {})
 
 
+def test_the_node_of_a_host_that_follows_counts() -> None:
+    """Where every node is as good as the next, each host's node has lost what was on it, though it is one loss."""
+    follows = begun(lost_at={"0-1": "node-0-1"}, last_loss={"0": Loss(NOW - 5, frozenset({0}))})
+
+    state = _after(seen(follows, pod(), pod("0-1", **CRASHED)))
+
+    assert (state.charged, state.lost_at, state.avoid) == ({}, {}, {"0-1": "node-0-1"})
+
+
 def test_a_pod_that_the_status_does_not_know_goes_too() -> None:
     """It was made a moment ago, for the place that is left."""
     state = _placed_state(lost_at={"0": "a"})

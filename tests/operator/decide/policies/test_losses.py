@@ -109,6 +109,26 @@ def test_a_big_slice_is_one_loss() -> None:
     assert plan.state.phase == Phase.RECOVERING
 
 
+def test_a_loss_has_the_cause_that_is_known_of_any_of_its_hosts() -> None:
+    """Also if most of its pods went without a word: the budget is that of the cause."""
+    four = snapshot(manifest(hardware={"accelerator": "gpu", "topology": "4x1"}))
+    pods = [pod("0-0"), pod("0-1", phase="Failed", reason="NodeLost"), pod("0-2", deleting_at=NOW)]
+
+    plan = losses.decide(seen(begun(hosts=four.hosts), *pods, made_of=four), NOW)
+
+    assert plan is not None
+    assert plan.state.charged == {Lost.NODE_LOST: 1}
+
+
+@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING])
+def test_a_job_that_has_not_started_recovers_from_nothing(phase: Phase) -> None:
+    """It stays Pending, and so under `startWithin`; one that starts, or runs, recovers."""
+    plan = losses.decide(seen(begun(phase), pod(phase="Failed", reason="Evicted"), OTHER), NOW)
+
+    assert plan is not None
+    assert plan.state.phase == (Phase.PENDING if phase == Phase.PENDING else Phase.RECOVERING)
+
+
 def test_what_a_slice_loses_soon_after_is_the_same_loss() -> None:
     """Each of its hosts once: one that is lost again is lost anew, and so is one that outlives the loss for long."""
     loss = Loss(NOW - 60, frozenset({0}))

@@ -49,6 +49,7 @@ def test_a_job_that_waits_says_what_its_queue_says() -> None:
 
     condition = later.state.condition(ADMITTED)
     assert _made(later) == []
+    assert first.message == "in the queue team"
     assert later.state.message == "insufficient quota for cpu"
     assert condition is not None
     assert (condition.status, condition.since) == ("False", NOW)
@@ -105,6 +106,13 @@ def test_what_has_no_quota_gives_none_back() -> None:
     assert plan.state.message == "Preempted to accommodate a workload; insufficient quota"
 
 
+def test_quota_that_is_reserved_is_kept() -> None:
+    """What the queue still checks before it admits the job is not the job's to end."""
+    plan = _plan(_waiting(Queueing(queue="team", workload=workload(reserved=True))))
+
+    assert not any(isinstance(step, ReplaceStatus | Delete) for step in plan.steps)
+
+
 def test_another_queue_is_told_while_it_may_still_change() -> None:
     """Kueue refuses it once quota is reserved."""
     moved = Queueing(queue="other", workload=workload())
@@ -136,7 +144,8 @@ def test_a_queue_hears_once_that_all_pods_run(ran_at: float | None, told: list[s
 
 
 @pytest.mark.parametrize(
-    ("age", "boost", "before"), [(299, None, None), (301, "1", None), (301, None, "1"), (4801, "3", "2"), (1, "0", "3")]
+    ("age", "boost", "before"),
+    [(299, None, None), (300, "1", None), (301, "1", None), (301, None, "1"), (4801, "3", "2"), (1, "0", "3")],
 )
 def test_a_priority_rises_with_the_work_that_would_be_lost(age: float, boost: str | None, before: str | None) -> None:
     """In few steps, each of which is written once; a save takes it back."""
