@@ -126,6 +126,8 @@ def test_stuck_pods_are_forced_only_where_the_node_is_gone() -> None:
     assert _names(silent, Delete) == []
     (delete,) = [step for step in gone.steps if isinstance(step, Delete)]
     assert delete.grace_seconds == 0
+    in_time = replace(stuck, deleting_at=NOW)
+    assert _names(_maintain(_settled(pod(), in_time, state=state, gone_nodes=frozenset({"node-0-1"}))), Delete) == []
 
 
 @pytest.mark.parametrize(("late", "again"), [(-30.0, 31.0), (0.0, 1.0), (10.0, 10.0), (3600.0, 300.0)])

@@ -52,7 +52,7 @@ def decide(seen: Observed, now: float) -> Plan | None:
         return None
     if not seen.preflight:
         return Plan(state=_not_asked(_without_pod(seen.state, now), now))
-    return _of_its_pod(seen, now) if seen.state.planning and PLAN in seen.state.pods else None
+    return _of_its_pod(seen, now) if PLAN in seen.state.pods else None
 
 
 def with_phase(seen: Observed, now: float) -> State:

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.operator.building import NOW, SETTINGS, begun, manifest, pod, seen, snapshot
+from tests.operator.building import NOW, SETTINGS, admitted, begun, manifest, pod, seen, snapshot
 
 from shardwise_operator.decide.plan import Create, Plan
 from shardwise_operator.decide.policies.creation import Creation
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.runtime.kinds import GANGS, PODS, Kind
+from shardwise_operator.observe.workload import Admission
+from shardwise_operator.runtime.kinds import GANGS, NETWORK_POLICIES, PODS, Kind
 
 GANG = "job-shardwise-0"
 HAS_GANG = {(GANGS, GANG): "uid-gang"}
@@ -71,6 +72,30 @@ def test_a_round_that_began_without_gangs_goes_on_without() -> None:
 
     assert (_gangs(later), _made(later, GANGS)) == ([None], [])
     assert _gangs(no_more) == [None]
+
+
+def test_places_that_a_queue_has_chosen_are_not_avoided() -> None:
+    """It chooses others for lost pods; the slice's place and the gang stay. Without a choice the lost place is."""
+    state = begun(pods={"0-0": "uid-0-0-0"}, attempts={"0-0": 0, "0-1": 1}, avoid={"0-1": "bad"})
+    chosen = replace(admitted(), admission=Admission(domains=({"rack": "a"}, {"rack": "b"})))
+    (by_queue,), (by_scheduler,) = (
+        _made(_plan(seen(state, pod(), ENDED, queueing=each, children=HAS_GANG)), PODS) for each in (chosen, admitted())
+    )
+
+    assert "bad" not in str(by_queue["spec"])
+    assert by_queue["spec"]["nodeSelector"]["rack"] == "b"
+    assert by_queue["spec"]["workloadRef"]["name"] == GANG
+    assert "bad" in str(by_scheduler["spec"])
+
+
+def test_a_namespace_may_have_one_network_policy_for_all() -> None:
+    """Then no job makes its own, and needs no right to."""
+    observed = seen(begun(Phase.PENDING, pods={}))
+    without = Creation(replace(SETTINGS, job_network_policies=False)).decide(observed, NOW)
+
+    assert len(_made(_plan(observed), NETWORK_POLICIES)) == 1
+    assert _made(without, NETWORK_POLICIES) == []
+    assert len(_made(without, PODS)) == 2
 
 
 def test_of_slices_with_a_place_the_first_hosts_are_the_gang() -> None:

@@ -3,19 +3,42 @@
 from typing import Any
 
 import pytest
-from tests.operator.building import NOW, SETTINGS, admitted, begun, evicted, pod, record, seen, workload
+from tests.operator.building import NOW, SETTINGS, admitted, begun, evicted, plan_pod, pod, record, seen, workload
 
+from shardwise.protocol.pods import PLAN
 from shardwise_operator.decide.decide import decide
-from shardwise_operator.decide.plan import RequestStop
+from shardwise_operator.decide.plan import Delete, RequestStop
 from shardwise_operator.decide.policies import eviction
 from shardwise_operator.observe.queueing import Queueing
-from shardwise_operator.observe.state import Phase
+from shardwise_operator.observe.state import Phase, Preflight
 
 LOST = [
     evicted(),
     Queueing(queue="team"),
     Queueing(queue="team", workload=workload(active=False, reserved=True)),
 ]
+
+
+def test_a_job_that_has_no_pods_yet_is_left_alone() -> None:
+    """While it is planned: that needs no quota. Nor is one asked to save that is suspended already, and resumes."""
+    planning = begun(Phase.PENDING, pods={PLAN: "uid-plan-0"}, attempts={PLAN: 0}, preflight=Preflight(of=""))
+    resuming = begun(Phase.SUSPENDED, pods={})
+
+    assert eviction.decide(seen(planning, plan_pod(), preflight=True, queueing=Queueing(queue="team")), NOW) is None
+    assert eviction.decide(seen(resuming, pod(phase="Failed"), queueing=evicted()), NOW) is None
+
+
+def test_the_save_has_the_grace_period_and_no_more() -> None:
+    """It counts from the first request, which is repeated; then the pods go, and it is said once why."""
+    first = decide(seen(begun(), pod(), pod("0-1"), queueing=evicted()), SETTINGS, NOW)
+    later = seen(first.state, pod(), pod("0-1"), queueing=evicted())
+    again = decide(later, SETTINGS, NOW + later.grace_seconds - 1)
+    over = decide(later, SETTINGS, NOW + later.grace_seconds)
+
+    assert first.state.message == "Preempted to accommodate a workload"
+    assert (again.steps, again.events) == (first.steps, ())
+    assert first.requeue_after_seconds == again.requeue_after_seconds == 2.0
+    assert [type(step) for step in over.steps] == [Delete, Delete]
 
 
 @pytest.mark.parametrize("queueing", LOST, ids=["evicted", "deleted", "deactivated"])

@@ -1,11 +1,13 @@
 """Finished jobs: what lingers is ended, and the job goes after its time."""
 
+import pytest
 from tests.operator.building import NOW, UID, admitted, begun, pod, seen
 
 from shardwise_operator.decide.plan import Delete, ReplaceStatus
 from shardwise_operator.decide.policies import finished
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS
+from shardwise_operator.reasons import COMPLETE, EXPIRED, FAILED, TRUE
+from shardwise_operator.runtime.kinds import PODS, TRAINING_JOBS, condition_of
 
 
 def test_a_job_under_way_is_none() -> None:
@@ -50,6 +52,23 @@ def test_it_goes_after_its_time() -> None:
     assert early.requeue_after_seconds == 50.0
     assert late is not None
     assert late.steps == (Delete(TRAINING_JOBS, "job", UID),)
+    assert [event.reason for event in late.events] == [EXPIRED]
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind", "reason"), [(Phase.COMPLETE, COMPLETE, "Succeeded"), (Phase.FAILED, FAILED, "Failed")]
+)
+def test_its_queue_is_told_how_it_ended(phase: Phase, kind: str, reason: str) -> None:
+    """In the job's own words."""
+    state = begun(phase, completed_at=NOW - 1).with_condition(kind, TRUE, "Reason", "as it ended", now=NOW - 1)
+
+    plan = finished.decide(seen(state, queueing=admitted()), NOW)
+
+    assert plan is not None
+    (step,) = plan.steps
+    assert isinstance(step, ReplaceStatus)
+    told = condition_of(dict(step.obj), "Finished")
+    assert (told["reason"], told["message"]) == (reason, "as it ended")
 
 
 def test_a_pod_that_cannot_be_ended_does_not_keep_the_quota() -> None:

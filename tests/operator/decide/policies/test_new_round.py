@@ -12,7 +12,20 @@ from shardwise_operator.observe.observed import Observed
 from shardwise_operator.observe.pod import Pod
 from shardwise_operator.observe.queueing import Queueing
 from shardwise_operator.observe.state import Phase, State
-from shardwise_operator.reasons import DEADLINE, FALSE, INVALID, READY, TRUE
+from shardwise_operator.reasons import (
+    DEADLINE,
+    FALSE,
+    INVALID,
+    PODS_RELEASED,
+    QUEUED,
+    READY,
+    RESUMED,
+    STALLED,
+    SUSPEND_ASKED,
+    SUSPENDED,
+    TRUE,
+    Lost,
+)
 from shardwise_operator.runtime.kinds import CONFIG_MAPS, PODS, WORKLOADS
 
 
@@ -57,6 +70,43 @@ def test_a_resume_is_a_new_round() -> None:
     assert plan.state.started_at == NOW
 
 
+def test_a_resume_is_told() -> None:
+    """The job is suspended no more and not ready yet, and what else is known of it is known since when it was."""
+    state = begun(Phase.SUSPENDED, pods={}).with_condition(SUSPENDED, TRUE, SUSPEND_ASKED, "", now=NOW - 30)
+    state = state.with_condition(STALLED, FALSE, SUSPEND_ASKED, "", now=NOW - 30)
+
+    plan = new_round.decide(seen(state), NOW)
+
+    assert plan is not None
+    assert plan.state.reason == RESUMED
+    told = {each.type: (each.status, each.reason, each.since) for each in plan.state.conditions}
+    assert told == {
+        SUSPENDED: (FALSE, RESUMED, NOW),
+        READY: (FALSE, RESUMED, NOW),
+        STALLED: (FALSE, SUSPEND_ASKED, NOW - 30),
+    }
+
+
+def test_each_round_has_its_own_seal() -> None:
+    """However it begins: the status says that its snapshot must have one, so no other is taken for it."""
+    state = begun(Phase.SUSPENDED, sealed_round=0)
+    plans = [
+        new_round.decide(seen(), NOW),
+        new_round.decide(seen(replace(state, pods={})), NOW),
+        new_round.queued_again(seen(state), QUEUED, "", NOW),
+        new_round.next_round(seen(state), Lost.HOST_LOST, PODS_RELEASED, "", NOW),
+    ]
+
+    assert [(plan.state.round, plan.state.sealed_round) for plan in plans if plan] == [(0, 0), (1, 1), (1, 1), (1, 1)]
+
+
+def test_a_stop_that_was_asked_for_is_over_with_its_round() -> None:
+    """Else the next one would have no time left to save in."""
+    state = begun(stop_asked_at=NOW - 600)
+
+    assert new_round.next_round(seen(state), Lost.HOST_LOST, PODS_RELEASED, "", NOW).state.stop_asked_at is None
+
+
 def test_suspended_before_its_first_round() -> None:
     """Nothing begins."""
     plan = new_round.decide(seen(suspend=True), NOW)
@@ -85,6 +135,9 @@ def test_a_job_that_does_not_go_with_its_class_waits() -> None:
     again = new_round.decide(replace(wrong, state=plan.state), NOW)
     assert again is not None
     assert again.events == ()
+    other = new_round.decide(replace(wrong, state=plan.state, problem="expected 1 slice at most"), NOW)
+    assert other is not None
+    assert [event.message for event in other.events] == ["expected 1 slice at most"]
     healed = new_round.decide(seen(State()), NOW)
     assert healed is not None
     assert healed.state.round == 0

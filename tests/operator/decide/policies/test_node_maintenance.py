@@ -1,5 +1,6 @@
 """A notice on a node: a save while there is time, shared by those that come together; taken back with the notice."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,22 @@ def test_a_notice_may_be_taken_back() -> None:
     state = begun(leaving={"0-0": "node-0-0", "0-1": "node-0-1"})
 
     assert node_maintenance.leaving(_seen(h0_0=STAYS, state=state)) == {"0-1": "node-0-1"}
+    assert node_maintenance.decide(_seen(h0_0=STAYS, state=state), NOW).state.leaving == {"0-1": "node-0-1"}
+
+
+def test_a_notice_that_holds_is_remembered() -> None:
+    """Else a save would be asked for again every minute, for as long as the node is about to go."""
+    state = begun(leaving={"0-1": "node-0-1"})
+
+    assert node_maintenance.decide(_seen(h0_1=GOES, state=state), NOW).state == state
+
+
+def test_without_host_0_nobody_can_be_asked() -> None:
+    """Though its last word still counts: its pod has just gone."""
+    observed = replace(_seen(h0_1=GOES), pods=(pod("0-1"),))
+
+    assert node_maintenance.decide(observed, NOW).steps == ()
+    assert node_maintenance.wake(observed, NOW) == 5.0
 
 
 def test_a_host_that_has_left_its_node_has_no_notice() -> None:

@@ -27,7 +27,7 @@ def _plan(observed: Observed, now: float = NOW) -> Plan:
 
 def _held(**fields: Any) -> Observed:
     """A job whose time with its quota is up, and that has found no node."""
-    return seen(begun(Phase.PENDING), NOWHERE, LOST, **{"queueing": OVERDUE, **fields})
+    return seen(fields.pop("state", begun(Phase.PENDING)), NOWHERE, LOST, **{"queueing": OVERDUE, **fields})
 
 
 def _given_back() -> Plan:
@@ -101,6 +101,17 @@ def test_hosts_and_quota_go_back_and_no_budget_pays() -> None:
     assert [event.reason for event in plan.events] == ["NotStarted"]
 
 
+def test_the_next_round_begins_anew() -> None:
+    """With its own snapshot and image, and its own time: one that has trained before has its deadline again."""
+    state = _plan(_held(state=begun(Phase.PENDING, sealed_round=0, image="old", ran_at=None))).state
+    ran = begun(Phase.PENDING, image="old", ran_at=NOW - 9000, not_before=NOW - WITHIN - 1)
+    again = _plan(_held(state=ran)).state
+
+    for each in (state, again):
+        assert (each.round, each.sealed_round, each.image) == (1, 1, "")
+        assert (each.started_at, each.ran_at) == (NOW, None)
+
+
 def test_the_quota_goes_when_the_last_pod_has_ended() -> None:
     """Another job's pods would not find the room before; no pod is made in between."""
     given = _given_back()
@@ -108,6 +119,7 @@ def test_the_quota_goes_when_the_last_pod_has_ended() -> None:
     gone = _plan(_waiting(given, OVERDUE))
 
     assert there.steps == (Delete(PODS, "job-0-0-0", "uid-0-0-0"),)
+    assert there.requeue_after_seconds == 31.0
     assert gone.steps == (Delete(WORKLOADS, "job-shardwise-11111111", "uid-workload"),)
     assert there.events + gone.events == ()
     assert there.state == gone.state == given.state

@@ -6,7 +6,7 @@ from tests.operator.building import NOW, begun, manifest, pod, record, seen, sna
 from shardwise.protocol.contract import ExitCode
 from shardwise_operator.decide.policies import outcome
 from shardwise_operator.observe.state import Phase
-from shardwise_operator.reasons import SAVED_UNEXPECTEDLY, Lost
+from shardwise_operator.reasons import FALSE, SAVED_UNEXPECTEDLY, TRUE, Lost
 
 
 def test_complete() -> None:
@@ -16,6 +16,21 @@ def test_complete() -> None:
     assert plan is not None
     assert plan.state.phase == Phase.COMPLETE
     assert plan.state.completed_at == NOW
+    conditions = {each.type: each.status for each in plan.state.conditions}
+    assert conditions == {"Complete": TRUE, "Ready": FALSE}
+
+
+def test_host_0_has_the_last_word() -> None:
+    """Then the newest pod of another: whom the others heard of it from may have known less."""
+    told = [
+        pod(host, attempt, phase="Failed", record=record(1, message=f"{host}, {attempt}"))
+        for host, attempt in (("0-1", 0), ("0-1", 1), ("0-0", 0))
+    ]
+    state = begun(attempts={"0-0": 0, "0-1": 1})
+
+    words = [outcome.termination_record(seen(state, *pods)) for pods in (told, told[:2])]
+
+    assert [each.message for each in words if each] == ["0-0, 0", "0-1, 1"]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +58,7 @@ def test_failed(code: int, cause: str | None, reason: str) -> None:
     assert plan.state.reason == reason
     assert plan.state.message == "what happened (rank 3)\nthe end"
     assert outcome.failure_message(last.model_copy(update={"message": "rank 3 ended", "tail": ""})) == "rank 3 ended"
+    assert outcome.failure_message(last.model_copy(update={"rank": None, "tail": ""})) == "what happened"
     assert [event.type for event in plan.events] == ["Warning"]
 
 

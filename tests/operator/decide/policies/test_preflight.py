@@ -75,6 +75,19 @@ def test_its_pod_is_the_only_one() -> None:
     assert (_made(second), _made(third)) == (["job-plan-0"], [])
     assert (third.state.phase, third.state.reason) == (Phase.PENDING, PLANNING)
     assert _fits(third.state)[:2] == ("Unknown", PLANNING)
+    assert not any(isinstance(step, Delete) for step in third.steps)
+
+
+def test_of_earlier_rounds_no_plan_s_pod_is_kept() -> None:
+    """Its log stays as long as its round, as those of the hosts do."""
+    state = begun(
+        round=1, preflight=Preflight(of=DIGEST, finding=Finding.FITS), attempts={"0-0": 0, "0-1": 0, "plan": 0}
+    )
+    hosts = pod(round=1), pod("0-1", round=1)
+    earlier, own = (_decide(_planning(*hosts, _ended(round=number), state=state)) for number in (0, 1))
+
+    deleted = [[step.name for step in plan.steps if isinstance(step, Delete)] for plan in (earlier, own)]
+    assert deleted == [["job-plan-0"], []]
 
 
 def test_its_pod_goes_where_the_platform_team_sends_all_pods() -> None:
@@ -256,6 +269,15 @@ def test_a_pod_that_cannot_run() -> None:
     assert soon.requeue_after_seconds == pytest.approx(1740)
     assert (late.state.phase, late.state.reason) == (Phase.FAILED, PREFLIGHT_FAILED)
     assert late.state.message.endswith("startWithin: Unschedulable: job-plan-0: 0/3 nodes are available")
+
+
+def test_startwithin_counts_from_the_last_try() -> None:
+    """A plan that was replaced late in its time has all of it again."""
+    state = _begun(started_at=NOW - 1800, not_before=NOW - 10)
+    plan = _decide(_planning(plan_pod(phase="Pending", node=None), state=state))
+
+    assert plan.state.phase == Phase.PENDING
+    assert plan.requeue_after_seconds == 1790.0
 
 
 def test_a_suspend_takes_it_away() -> None:

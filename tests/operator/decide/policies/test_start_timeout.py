@@ -68,6 +68,7 @@ def test_hosts_that_wait_for_host_0_have_no_launcher() -> None:
     observed = seen(state, pod(phase="Pending", node=None, address=None), pod("0-1"))
 
     assert start_timeout.remaining_seconds(observed, NOW) == 100.0
+    assert start_timeout.remaining_seconds(seen(state, pod("0-1")), NOW) == 100.0
     plan = start_timeout.decide(observed, NOW + 101)
     assert plan is not None
     assert (plan.state.phase, plan.state.pods, plan.state.round) == (Phase.PENDING, {}, 0)
@@ -86,10 +87,11 @@ def test_a_round_of_which_nothing_runs_has_no_launcher() -> None:
 def test_what_holds_nothing_is_not_given_back() -> None:
     """Time in a queue is nobody's loss; it counts from the first pod that has a node."""
     state = begun(Phase.PENDING, **LATE)
-    first = pod(placed_at=NOW - 100)
+    first, second = pod(placed_at=NOW - 100), pod("0-1", phase="Pending", placed_at=NOW - 10)
 
     assert start_timeout.remaining_seconds(seen(state, WAITING), NOW) is None
     assert start_timeout.remaining_seconds(seen(state, first, WAITING), NOW) == 1700.0
+    assert start_timeout.remaining_seconds(seen(state, first, second), NOW) == 1700.0
 
 
 def test_a_job_gives_way_to_an_older_one_at_once() -> None:
