@@ -36,6 +36,24 @@ def test_stop(run: Run, whom: str) -> None:
     assert (run.directory / "checkpoints" / f"step-{stopped:08}" / "COMMITTED").exists()
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_leader_that_is_lost_after_it_was_told(run: Run, how: signal.Signals) -> None:
+    """Its successor knows: whoever asked need not ask again, and no other attempt begins."""
+    run.start(hosts=2, faults=[HELD])
+    before = run.until_step(7)
+    run.command.send_signal(how)
+    run.until(lambda status: status["phase"] == "stopping")
+    os.kill(before[0]["agentPid"], signal.SIGKILL)
+
+    assert run.end() == ExitCode.SAVED
+    assert "stopped, but the last save may be missing: host 0 went away; the same command goes on" in run.output
+    assert (run.summary["status"], run.summary["attempts"]) == ("stopped", 1)
+    run.go_on()
+    run.again()
+    assert run.end() == ExitCode.OK
+    assert run.summary["attempts"] == 2
+
+
 @pytest.mark.parametrize("deaf", [False, True])
 def test_before_the_first_step(run: Run, deaf: bool) -> None:  # noqa: FBT001  a table's column
     """There is nothing to save: the trainers end at once, also those that are too busy to hear it."""

@@ -77,7 +77,8 @@ class LeaderRecord(Message):
     `run` is the command's life that it belongs to; `restarts` count over the life of the run directory, `used` over
     that of the command. `fresh` is true until a checkpoint is committed under this command: until then, what the
     command line asked of the start (--fork, --step) still applies. `began_at` is the time of its first attempt, in
-    seconds since the epoch. `led` is false once the leader has left in good order. `goodput` is the wall time up to
+    seconds since the epoch. `led` is false once the leader has left in good order, `stop_asked` true once the run is to
+    stop. `goodput` is the wall time up to
     `written_at` in seconds by category, with lost steps not yet told apart; `metrics_offset` is where the metrics of
     this command begin, and `metrics` what they said at the newest checkpoint. `session` counts Ray sessions. `result`
     is None until the run has ended.
@@ -101,6 +102,7 @@ class LeaderRecord(Message):
     metrics: MetricsRead | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     led: bool = True
+    stop_asked: bool = False
     result: RunResult | None = None
 
     @property

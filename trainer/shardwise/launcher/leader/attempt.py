@@ -213,7 +213,7 @@ class Attempt:
     def _take_report(self, rank: int, received: ReceivedReport) -> None:
         report = received.report
         if report.stop_asked:
-            self._state.stop.set()
+            self._state.ask_stop()
         if report.attempt != self.number:
             return  # it was sent before the host got these orders
         if report.progress:

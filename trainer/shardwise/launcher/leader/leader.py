@@ -91,6 +91,8 @@ class Leader:
         """Go from attempt to attempt; return the result of the run, or None if this host leaves before it."""
         if self._state.predecessor_ran:
             lost = self._noted(attribute({}, [0], None, None))
+            if self._state.stop.is_set():  # the trainers ended with the predecessor, while they were to save
+                return saved(f"stopped, but the last save may be missing: {lost.message}")
             if result := await self._restart(lost):
                 return result
         while not self._state.host.leaving.is_set():

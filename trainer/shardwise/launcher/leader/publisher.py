@@ -78,7 +78,7 @@ class StatusPublisher:
         """Notice what has changed, write it to events and record, and make a new status."""
         self._state.channel.look()
         if self._state.host.stop_asked:
-            self._state.stop.set()
+            self._state.ask_stop()
         self._notice_progress()
         self._notice_slowness()
         self._notice_stuck()
@@ -120,7 +120,7 @@ class StatusPublisher:
     async def _requested(self, action: str) -> None:
         self._state.events.write(action)
         if action == "stop":
-            self._state.stop.set()
+            self._state.ask_stop()
         elif self._state.running:
             # Rank 0 alone: the step carries its request to all ranks. Two ranks that are signalled at different steps
             # would make two saves.

@@ -45,6 +45,8 @@ class LeaderState:
         self.directory = config.directory
         self.record = _taken_over(config)
         self.stop = asyncio.Event()
+        if self.record.stop_asked:  # of the predecessor; whoever asked does not ask again
+            self.stop.set()
         self.events = Events(self.directory)
         self.members = Members(config.num_hosts, host.agent_id)
         self.channel = Channel(config, self.members, self.events, host.answer, self.record.session)
@@ -110,6 +112,14 @@ class LeaderState:
         self._ledger.ended(self._now(), self._seconds(), well=well)
         self.running, self.ended_at = None, self._now()
         self.note(running=False)
+
+    def ask_stop(self) -> None:
+        """Note that a stop of the run is asked for, for a successor too: it would go on with the run."""
+        if not self.stop.is_set():
+            self.stop.set()
+            self.note(stop_asked=True)
+            if self.copy:
+                self.copy.soon()
 
     def say(self, reason: str) -> None:
         """Tell people what is waited for; from any thread."""
