@@ -14,6 +14,7 @@ from shardwise.job.load import load
 from shardwise.launcher.agent import trainer
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.host import Host
+from shardwise.launcher.system.tasks import cancel
 from shardwise.protocol.contract import LOGS, log_path
 from shardwise.protocol.orders import Orders
 from shardwise.protocol.report import Report
@@ -102,6 +103,30 @@ def test_a_trainer_that_could_not_be_started_is_started_later(tmp_path: Path) ->
 
     assert asyncio.run(ask()) == 1
     assert sorted(path.name for path in (tmp_path / LOGS).iterdir()) == ["attempt-0", "attempt-1"]
+
+
+@pytest.mark.parametrize("refused", ["standby.tempfile.mkstemp", "standby.processes.start", "standby.os.pidfd_open"])
+def test_no_trainer_can_stand_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """The host goes on with the one that runs, and nothing is left of what was tried."""
+
+    async def keep() -> None:
+        host = host_of(tmp_path)
+        handles = psutil.Process().num_fds()
+        with monkeypatch.context() as full:
+            refuses = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+            full.setattr(f"shardwise.launcher.agent.{refused}", refuses)
+            running = asyncio.create_task(host.run())
+            async with asyncio.timeout(LIMIT_SECONDS):
+                while not refuses.called or [*(tmp_path / LOGS).iterdir()]:  # noqa: ASYNC110  what it leaves is no event
+                    await asyncio.sleep(0.01)
+            await cancel(running)
+            assert running.cancelled()
+        assert psutil.Process().num_fds() == handles
+        await host.answer(StartTrainer(orders=orders(tmp_path)))
+        assert host.report().trainer_pid
+        await host.close()
+
+    asyncio.run(keep())
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])

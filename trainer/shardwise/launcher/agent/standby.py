@@ -11,7 +11,9 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +32,7 @@ from shardwise.protocol.orders import Orders
 
 _SAID_BYTES = 32
 _STANDBY_BYTES = 400 << 20
+_AGAIN_SECONDS = 10.0
 _AGENT = secrets.token_hex(4)  # which one of a host: their pods have the same process numbers
 
 
@@ -133,6 +136,7 @@ class Standbys:
         self._forks = job.spec.program is None
         self._command = config.trainer_command if self._forks else PROGRAM
         self._standby: Standby | None = None
+        self._again_at = 0.0
 
     @property
     def alive(self) -> bool:
@@ -145,9 +149,16 @@ class Standbys:
         return self._standby is not None and self._standby.ready
 
     async def keep(self) -> None:
-        """Start one if there is none, and memory allows it."""
-        if not self.alive and _has_room():
-            await self._started()
+        """Start one if there is none, and memory allows it. What refuses it is tried again later.
+
+        The trainer that runs needs none; the next one does, and if it cannot be started its orders are refused.
+        """
+        if not self.alive and time.monotonic() >= self._again_at and _has_room():
+            try:
+                await self._started()
+            except OSError as error:
+                sys.stderr.write(f"no trainer can stand by: {error}; trying again in {_AGAIN_SECONDS:g} s\n")
+                self._again_at = time.monotonic() + _AGAIN_SECONDS
 
     async def take(self) -> tuple[Standby, Standby | None]:
         """Return a standby to give orders to, and the next one, which it is to fork if it can and memory allows it."""
@@ -174,7 +185,11 @@ class Standbys:
     async def _started(self) -> Standby:
         await self.dismiss()
         made = Standby(self._config.directory, self._config.host)
-        self._standby = await made.start(self._command, self._environment)
+        try:
+            self._standby = await made.start(self._command, self._environment)
+        except OSError:
+            await made.end()
+            raise
         return self._standby
 
 
