@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -251,6 +251,18 @@ def test_who_is_slow_is_not_waited_for(address: tuple[str, int], monkeypatch: py
     for connection in slow:
         connection.close()
     _until(lambda: _num_descriptors() <= descriptors)
+
+
+def test_many_connections_leave_handles_to_the_run(address: tuple[str, int]) -> None:
+    """However many are open and say nothing, from whomever: the process keeps its handles, and answers others."""
+    before = threading.active_count()
+    with ExitStack() as held:
+        for _ in range(300):
+            held.enter_context(socket.create_connection(address))
+        assert _ask(address, "GET", "/status", ALLOWED)[0] == http.HTTPStatus.OK
+        assert threading.active_count() <= before + 256  # each connection has a thread and a handle
+
+    _until(lambda: threading.active_count() <= before)
 
 
 def test_a_signature_is_of_the_gang(address: tuple[str, int]) -> None:

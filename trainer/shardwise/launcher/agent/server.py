@@ -34,6 +34,10 @@ _MAX_BODY_BYTES = 1 << 16
 _MAX_DIGITS = 9  # of a length; Python reads no number of thousands
 _TIMEOUT_SECONDS = 10.0
 _CONNECTION_SECONDS = 30.0  # of a whole connection: what drips is never silent for long
+_MOST_CONNECTIONS = 256
+"""At once. Anyone may connect, and each takes a handle of this process, which may have 1024 for all that it does."""
+_SPARED_SECONDS = 1.0  # where there are that many; a poll takes milliseconds
+_ROOM_SECONDS = 0.05
 
 
 class StatusSource(Protocol):
@@ -68,6 +72,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((address, int(port)), _Handler)
         self.tokens, self.ready, self.publisher = tokens, ready, publisher
         self._began: dict[socket, float] = {}
+        self._room = threading.Semaphore(_MOST_CONNECTIONS)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="http", daemon=True)
 
     def __enter__(self) -> Self:
@@ -80,7 +85,9 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, in a thread."""
+        """Serve a connection, in a thread, once there is room: those that last make it."""
+        while not self._room.acquire(timeout=_ROOM_SECONDS):
+            self._end_after(_SPARED_SECONDS)
         self._began[request] = time.monotonic()
         super().process_request(request, client_address)
 
@@ -88,18 +95,23 @@ class Server(ThreadingHTTPServer):
         """Close a connection."""
         self._began.pop(request, None)
         super().shutdown_request(request)
+        self._room.release()
 
     def service_actions(self) -> None:
         """End the connections that have lasted too long; called several times a second."""
-        least = time.monotonic() - _CONNECTION_SECONDS
-        for connection in [connection for connection, began in list(self._began.items()) if began < least]:
-            with suppress(OSError):  # it has just come to its end
-                connection.shutdown(SHUT_RDWR)
+        self._end_after(_CONNECTION_SECONDS)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a peer that has gone; log an error of our own with its traceback."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
+
+    def _end_after(self, seconds: float) -> None:
+        """End the connections that have lasted for longer."""
+        least = time.monotonic() - seconds
+        for connection in [connection for connection, began in list(self._began.items()) if began < least]:
+            with suppress(OSError):  # it has just come to its end
+                connection.shutdown(SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
