@@ -96,7 +96,7 @@ class LeaderState:
             return None
         if self.config.one_machine:
             return max(0.0, deadline.seconds - (time.monotonic() - self.config.started_monotonic))
-        return deadline.seconds if began_at is None else max(0.0, deadline.seconds - (time.time() - began_at))
+        return deadline.seconds if began_at is None else max(0.0, deadline.seconds - (self._now() - began_at))
 
     def begin(self, attempt: "Attempt") -> None:
         """Note that an attempt is about to get its orders."""
