@@ -1,9 +1,12 @@
 """shardwise.protocol.takeover: one live run in a directory, and no commit by an attempt that was taken over from."""
 
+import errno
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,3 +104,18 @@ def test_starts_that_an_earlier_release_counted_are_counted(
     assert next_attempt(tmp_path) == number
     assert next_attempt(tmp_path) == number + 1
     assert not (tmp_path / ".incarnation").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(errno.ENOSPC, StorageError), (errno.ESTALE, StorageError), (errno.EACCES, OSError)]
+)
+def test_a_volume_that_refuses_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
+) -> None:
+    """What may pass is an error of storage, which a run has restarts for; and the start was not counted."""
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "pwrite", Mock(side_effect=OSError(number, os.strerror(number))))
+        with pytest.raises(expected, match=os.strerror(number)):
+            next_attempt(tmp_path)
+
+    assert next_attempt(tmp_path) == 0

@@ -18,7 +18,7 @@ from typing import Any
 from shardwise.protocol.contract import LOCK, LOGS
 from shardwise.protocol.errors import RunDirectoryError, StorageError
 from shardwise.protocol.file_lock import lock_within
-from shardwise.protocol.storage import in_words
+from shardwise.protocol.storage import in_words, may_pass
 
 ATTEMPT_FILE = ".attempt"
 _EARLIER_FILE, _EARLIER_KEY = ".incarnation", "incarnation"  # what both were called at first
@@ -69,9 +69,18 @@ def next_attempt(path: Path, tell: Callable[[str], None] = lambda _: None) -> in
         tell: gets a line for a person if an older start's commit is waited for, at most `COMMIT_WITHIN_SECONDS` long.
 
     Raises:
-        StorageError: that commit has not ended by then: its process hangs in the storage.
+        StorageError: that commit has not ended by then: its process hangs in the storage; or that refuses now.
 
     """
+    try:
+        return _counted(path, tell)
+    except OSError as error:
+        if not may_pass(error):
+            raise
+        raise StorageError(f"{path / ATTEMPT_FILE}: a start cannot be counted ({error.strerror})") from error
+
+
+def _counted(path: Path, tell: Callable[[str], None]) -> int:
     handle = _open_or_make(path / ATTEMPT_FILE)
     try:
         _wait_for_commit(handle, path, tell)
