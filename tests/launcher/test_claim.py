@@ -1,7 +1,10 @@
 """shardwise.launcher.claim: one job at a time, and of that job one host 0, whether or not locks reach other hosts."""
 
 import errno
+import itertools
 import os
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,26 @@ def test_another_job_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     led_by(tmp_path, "other-uid-3")
     monkeypatch.setattr(claim, "_STALE_SECONDS", 0.0)
     with claimed(tmp_path, "uid-0"):
+        pass
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_another_job_on_a_machine_whose_clock_is_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lives: bool
+) -> None:
+    """Its record is no older for hours. While it changes the job lives; afterwards the directory is free."""
+    now, monotonic = time.time(), itertools.count()
+
+    def written() -> None:
+        with monkeypatch.context() as ahead:
+            ahead.setattr(time, "time", lambda: now + 7200 + next(monotonic))
+            led_by(tmp_path, "other-uid-3")
+
+    written()
+    monkeypatch.setattr(claim, "FREE_WITHIN_SECONDS", 120.0)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(monotonic)))
+    monkeypatch.setattr(time, "sleep", lambda _: written() if lives else None)
+    with pytest.raises(RunDirectoryError, match="another job") if lives else nullcontext(), claimed(tmp_path, "uid-0"):
         pass
 
 

@@ -3,7 +3,8 @@
 This is about volumes (`claim_in_bucket.py` is the same for buckets). Two things show that a directory is taken. One is
 its lock (`protocol/takeover.py`), if the file system passes locks on between hosts; the lock of a machine that died may
 then last for a minute or two. The other is the leader's record in `logs/leader.json`, which names its job and is
-written every two seconds: it also counts if locks stay on their host.
+written every two seconds: it also counts if locks stay on their host. A record that no longer changes is a dead
+leader's, whatever the clock of its machine has written there.
 """
 
 import time
@@ -30,10 +31,15 @@ def claimed(directory: Path, run: str) -> Iterator[None]:
         StorageError: its lock is still held then, or it cannot be read, written or locked now.
 
     """
-    deadline = time.monotonic() + FREE_WITHIN_SECONDS
+    began = time.monotonic()
+    deadline = began + FREE_WITHIN_SECONDS
+    seen, seen_at = 0.0, began
     with ExitStack() as stack:
         while True:
-            other = _other_job(directory, run)
+            record = _of_another_job(directory, run)
+            if record and record.written_at != seen:
+                seen, seen_at = record.written_at, time.monotonic()
+            other = job_of(record.run) if record and time.monotonic() - seen_at < _STALE_SECONDS else ""
             held = not other and _hold(directory, stack)
             if held or time.monotonic() >= deadline:
                 break
@@ -51,15 +57,15 @@ def claimed(directory: Path, run: str) -> Iterator[None]:
         yield
 
 
-def _other_job(directory: Path, run: str) -> str:
-    """Return the other live job that uses the directory; "" if there is none."""
+def _of_another_job(directory: Path, run: str) -> LeaderRecord | None:
+    """Return the record of another job's leader that seems to live; None if there is none."""
     try:
         record = LeaderRecord.read(directory)
     except OSError as error:
         raise in_words(error, f"{directory}: cannot be read ({error.strerror})", RunDirectoryError) from error
     if record is None or record.code is not None or not record.led or job_of(record.run) == job_of(run):
-        return ""
-    return job_of(record.run) if time.time() - record.written_at < _STALE_SECONDS else ""
+        return None
+    return record if time.time() - record.written_at < _STALE_SECONDS else None
 
 
 def _hold(directory: Path, stack: ExitStack) -> bool:
