@@ -1,16 +1,26 @@
-"""What the leader makes of a host that cannot start its trainer; whole runs are in tests/launcher and tests/hosts."""
+"""What the leader makes of a host that cannot start its trainer, and of a volume that fails at the very end.
+
+Whole runs are in tests/launcher and tests/hosts.
+"""
 
 import asyncio
+import errno
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
+from tests.launcher.leader.test_state import state_in
 
 from shardwise.launcher.leader.causes import Ending
 from shardwise.launcher.leader.leader import Leader
+from shardwise.launcher.leader.result import saved
 from shardwise.launcher.ray.rpc import CallError
-from shardwise.protocol.contract import Cause, ExitCode
-from shardwise.protocol.leader_record import RunResult
+from shardwise.protocol import storage
+from shardwise.protocol.contract import SUMMARY, Cause, ExitCode
+from shardwise.protocol.leader_record import LeaderRecord, RunResult
 
 
 async def refused(times: int, reason: str) -> list[RunResult | Ending | None]:
@@ -55,3 +65,16 @@ def test_what_stays_ends_the_run(reason: str) -> None:
     assert isinstance(result, RunResult)
     assert result.code == ExitCode.FAILURE
     assert reason in result.message
+
+
+def test_a_volume_that_fails_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has ended has its result in the directory, and is not led to its end a second time."""
+    monkeypatch.setattr(storage, "WAITS_SECONDS", (0.0, 0.0))
+    fsync = Mock(side_effect=[OSError(errno.EIO, "no"), OSError(errno.ENOSPC, "no"), None])
+    leader: Any = Leader.__new__(Leader)
+    leader._state, leader._summary_before, leader.publisher = state_in(tmp_path), {}, Mock()
+
+    with patch("os.fsync", fsync):
+        assert asyncio.run(leader._end(saved("saved and stopped"))) == ExitCode.SAVED
+    assert json.loads((tmp_path / SUMMARY).read_text())["status"] == "stopped"
+    assert LeaderRecord.code_of(tmp_path, "one") == ExitCode.SAVED

@@ -8,6 +8,7 @@ it is acted on.
 import asyncio
 import time
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwise.job.spec import TrainingJob
@@ -38,7 +39,7 @@ from shardwise.protocol.contract import HOST_LEFT, Cause, ExitCode
 from shardwise.protocol.errors import StorageError
 from shardwise.protocol.leader_address import LeaderAddress
 from shardwise.protocol.leader_record import RunResult, Used
-from shardwise.protocol.storage import reason_may_pass
+from shardwise.protocol.storage import reason_may_pass, with_retries
 from shardwise.protocol.takeover import next_attempt
 
 if TYPE_CHECKING:  # only pods with a bucket need it, and what it stands on
@@ -214,7 +215,10 @@ class Leader:
             "goodput": state.goodput,
             "launcherPhases": {name: round(seconds, 3) for name, seconds in phases.items()},
         }
-        complete_summary(state.directory, self._summary_before, state.job.metadata.name, result, added)
+        complete = partial(
+            complete_summary, state.directory, self._summary_before, state.job.metadata.name, result, added
+        )
+        await asyncio.to_thread(with_retries, complete)  # without it the run would have to reach its end once more
         outcome = result.model_dump(mode="json")
         state.events.write("done", **outcome, restarts=record.restarts, used=record.used.counts)
         state.note(result=result, running=False)
