@@ -6,6 +6,7 @@ are told to, so a case takes a second. That a run trains on exactly is for the l
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -177,6 +178,23 @@ def test_command_killed(run: Run) -> None:
     assert run.end() == ExitCode.OK
     assert (run.summary["restarts"], run.summary["attempts"]) == ({}, 2)
     assert [event["fromStep"] for event in events(run, "running")] == [0, 5]
+
+
+def test_a_copy_of_a_live_run(run: Run, tmp_path: Path) -> None:
+    """Whoever starts a copy of its directory, say to try something else, takes nothing from the run that lives."""
+    (tmp_path / "copied").mkdir()
+    copy = Run(tmp_path / "copied")
+    run.start(faults=[HELD])
+    run.until_step(7)
+    shutil.copytree(run.directory, copy.directory, ignore=shutil.ignore_patterns("*.partial"), dirs_exist_ok=True)
+    shutil.copy(run._job, copy._job)
+    copy.again()
+    assert copy.end() == ExitCode.OK
+    copy._temporary.rmdir()
+    run.go_on()
+
+    assert run.end() == ExitCode.OK
+    assert (run.summary["steps"], run.summary["restarts"]) == (30, {})
 
 
 def test_command_killed_while_its_agent_is_stopped(run: Run) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from shardwise.protocol.leader_record import LeaderRecord
 
 _PREFIX = "sw-"
+_OWNER = "run-directory"
 
 
 @contextmanager
@@ -24,7 +25,14 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_scratch_of(record: LeaderRecord | None) -> None:
-    """Remove the folder that a killed command has left."""
-    if record and Path(record.scratch).name.startswith(_PREFIX):
-        shutil.rmtree(record.scratch, ignore_errors=True)
+def keep_for(directory: Path, scratch: Path) -> None:
+    """Note in the folder which run directory it is for."""
+    (scratch / _OWNER).write_text(f"{directory}\n", encoding="utf-8")
+
+
+def remove_scratch_of(directory: Path, record: LeaderRecord | None) -> None:
+    """Remove the folder that a killed command has left; in a copied run directory the record names another run's."""
+    if record and (scratch := Path(record.scratch)).name.startswith(_PREFIX):
+        owner = scratch / _OWNER
+        if owner.is_file() and owner.read_text(encoding="utf-8") == f"{directory}\n":
+            shutil.rmtree(scratch, ignore_errors=True)
