@@ -1,5 +1,7 @@
 """shardwise.launcher.agent.run_copy: what a successor finds in a bucket, and that only one host 0 writes there."""
 
+import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,25 @@ def test_the_other_hosts(make: Make) -> None:
     assert sorted(found(everything)) == [own, trace]
     everything.take_leader()
     assert found(everything)[f"{LOGS}/leader"] == found(leading)[f"{LOGS}/leader"]
+
+
+def test_what_no_bucket_can_have(make: Make) -> None:
+    """A program may leave it in its folder: the rest is copied, and nobody waits for the other end of a pipe."""
+    copy, everything = make(1), make()
+    for name, kind in (("pipe", stat.S_IFIFO), ("socket", stat.S_IFSOCK)):
+        os.mknod(copy.directory / name, kind | 0o600)
+    (copy.directory / "nowhere").symlink_to("gone")
+    deep = "/".join(["a" * 250] * 4)
+    kept, left = ["mine/50% of \u00e9.txt", f"{LOGS}/zz.log"], ["two\nlines", os.fsdecode(b"\xff"), f"{deep}/name"]
+    written(copy, *kept)
+    for name in left:
+        (copy.directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy.directory / name).touch()
+    copy.finish()
+
+    (everything.directory / "mine").mkdir()
+    everything.take(*kept)
+    assert sorted(found(everything)) == sorted(kept)
 
 
 def test_old_logs_go(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

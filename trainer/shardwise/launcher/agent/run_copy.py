@@ -13,7 +13,6 @@ begins, the later one begins again with that. What a decision rests on is copied
 
 import asyncio
 import hashlib
-import os
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardwise.bucket.folder import Found, description, open_folder, remove_below
+from shardwise.launcher.agent.copied_files import names_in
 from shardwise.protocol.contract import (
     EVENTS,
     IDENTITY,
@@ -34,7 +34,6 @@ from shardwise.protocol.contract import (
     LOGS,
     METRICS,
     PEAK,
-    PROGRAMS,
     RUN_ID,
     SUMMARY,
 )
@@ -160,15 +159,10 @@ class RunCopy:
                     self._copy(name)
 
     def _names(self) -> Iterator[str]:
-        """Yield every file that this host copies; what begins with a dot, or ends as a part, is in the making."""
+        """Yield every file that this host copies."""
         if self.host == 0:
             yield from KEPT
-        for folder, folders, files in os.walk(self.directory):
-            folders[:] = [each for each in folders if each != PROGRAMS]
-            for file in files:
-                name = str((Path(folder) / file).relative_to(self.directory))
-                if name not in KEPT and not file.startswith(".") and not file.endswith(".partial"):
-                    yield name
+        yield from (name for name in names_in(self.directory, self.url) if name not in KEPT)
 
     def _copy(self, name: str) -> None:
         path = self.directory / name
