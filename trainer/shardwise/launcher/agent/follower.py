@@ -6,6 +6,7 @@ nothing is heard of a leader for much longer than one may take to come: then the
 """
 
 import asyncio
+import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -104,9 +105,7 @@ class Follower:
             await self._leave_session()
             self._address = answer.ray_address
             if self._address:
-                self._node = await RayNode.join(
-                    self._config.place, session=answer.ray_session, address=self._address, socket=self._config.socket
-                )
+                await self._join_session(answer.ray_session)
 
     def _look(self) -> None:
         """Begin to take from the bucket who leads and how the run has ended, unless that was done a moment ago.
@@ -123,6 +122,16 @@ class Follower:
     def _take_leader(self, copy: "RunCopy") -> None:
         with suppress(StorageError):  # the next look may find it well again
             copy.take_leader()
+
+    async def _join_session(self, session: int) -> None:
+        """Start this host's part of Ray. What refuses that ends no trainer: the next poll tries it again."""
+        try:
+            self._node = await RayNode.join(
+                self._config.place, session=session, address=self._address, socket=self._config.socket
+            )
+        except OSError as error:
+            sys.stderr.write(f"Ray cannot be started: {error}\n")
+            self._address = ""
 
     async def _leave_session(self) -> None:
         """End this host's part of Ray."""

@@ -47,9 +47,18 @@ class RayNode:
     async def join(cls, place: RayPlace, *, session: int, address: str, socket: Path) -> "RayNode":
         """Start this host's processes; `address` is the session's, `socket` that of this host's agent.
 
-        Returns at once. The leader sees when the host has joined; `ended` shows that it could not.
+        Returns at once. The leader sees when the host has joined; `ended` shows that it could not. OSError if nothing
+        could be started, and then nothing is left of it.
         """
         part = node_part(place.host, session)
+        try:
+            return await cls._started(place, part, address=address, socket=socket)
+        except OSError:
+            await remove(place, part)
+            raise
+
+    @classmethod
+    async def _started(cls, place: RayPlace, part: str, *, address: str, socket: Path) -> "RayNode":
         for name in ("logs", "sockets"):  # `ray start` would make them, the raylet does not
             session_folder(place, part).joinpath(name).mkdir(parents=True)
         gcs, cluster = address.rsplit("/", 1)
