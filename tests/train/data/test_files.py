@@ -10,6 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 import zstandard
+from fsspec.implementations.memory import MemoryFileSystem
 
 from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import steady
@@ -162,6 +163,62 @@ def test_remote_files_are_found_and_read() -> None:
 
     assert [file.url for file in files] == ["memory:///bucket/b/1.txt.gz", "memory:///bucket/b/2.txt"]
     assert read("memory://bucket/b/*.txt*") == b"onetwo"
+
+
+class Watched(MemoryFileSystem):  # type: ignore[misc]
+    """A remote store that gives entity tags in its listings, and notes and may fail looks at a single file."""
+
+    protocol = "watched"
+    store: dict[str, Any] = {}  # noqa: RUF012  what all instances share, as the base has it
+    looks: list[str] = []  # noqa: RUF012  the same
+    fails = 0
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("watched://")))
+
+    def glob(self, path: str, **_: Any) -> Any:
+        """List what matches."""
+        return {name: each | {"etag": name} for name, each in super().glob(path, detail=True).items()}
+
+    def info(self, path: str, **given: Any) -> Any:
+        """Look at a single file."""
+        Watched.looks.append(path)
+        if Watched.fails:
+            Watched.fails -= 1
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        return super().info(path, **given)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> MemoryFileSystem:
+    """A store of a hundred files, and nobody has looked at one."""
+    fsspec.register_implementation("watched", Watched, clobber=True)
+    monkeypatch.setattr(Watched, "store", {})
+    store = fsspec.filesystem("watched")
+    store.pipe({f"/bucket/w/{number}.txt": b"text" for number in range(100)})
+    monkeypatch.setattr(Watched, "looks", [])
+    return store
+
+
+@pytest.mark.usefixtures("watched")
+def test_a_listing_is_all_that_a_glob_asks_for() -> None:
+    """A look at each file takes hours where there are 100,000: a request each, or a search of the whole listing."""
+    files = find_files(["watched://bucket/w/*.txt"])
+
+    expected = {(4, f"etag:/bucket/w/{number}.txt") for number in range(100)}
+    assert {(file.size_bytes, file.stamp) for file in files} == expected
+    assert len(Watched.looks) < 10
+
+
+@pytest.mark.usefixtures("at_once", "watched")
+def test_a_look_that_fails_is_no_file_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the storage cannot say now is asked again, and is neither a person's mistake nor one file fewer."""
+    monkeypatch.setattr(Watched, "fails", 1)
+    assert [file.named for file in find_files(["watched://bucket/w/7.txt"])] == [True]
+    monkeypatch.setattr(Watched, "fails", 1000)
+    with pytest.raises(StorageError, match=r"cannot read 'watched://bucket/w/7.txt': ConnectionResetError"):
+        find_files(["watched://bucket/w/7.txt"])
 
 
 def test_a_rewritten_file_has_changed(tmp_path: Path) -> None:

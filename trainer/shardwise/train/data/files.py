@@ -80,7 +80,7 @@ def fetch(url: str, to: Path, *, missing_ok: bool = False) -> None:
 
     def copy() -> None:
         filesystem, path = fsspec.core.url_to_fs(url)
-        if filesystem.isfile(path) or not missing_ok:
+        if _is_file(filesystem, path) or not missing_ok:
             filesystem.get_file(path, str(to))
 
     with reading(url):
@@ -122,17 +122,36 @@ def _match(pattern: str) -> list[DataFile]:
 
 def _found(pattern: str) -> list[DataFile]:
     filesystem, path = fsspec.core.url_to_fs(pattern)
-    if filesystem.isfile(path):
+    if _is_file(filesystem, path):
         return [_data_file(filesystem, path, named=True)]
     if filesystem.isdir(path):
         return [_data_file(filesystem, inside, named=False) for inside in _saved_dataset(filesystem, path, pattern)]
-    paths = [match for match in filesystem.glob(path) if filesystem.isfile(match)]
-    if not paths:
+    matches = _matches(filesystem, path)
+    if not matches:
         raise DataError(
             f"no file matches {pattern!r} (looked for {_address(filesystem, path)}); expected the path of at least "
             "one file, a glob such as 'data/**/*.txt', or an address such as 'gs://bucket/*.jsonl'."
         )
-    return [_data_file(filesystem, match, named=False) for match in paths]
+    return [_data_file(filesystem, match, named=False, properties=matches[match]) for match in matches]
+
+
+def _is_file(filesystem: Any, path: str) -> bool:
+    """Return whether it is a file; raise what keeps the storage from saying so, which fsspec's own `isfile` hides."""
+    if isinstance(filesystem, LocalFileSystem):
+        return Path(path).is_file()
+    try:
+        return bool(filesystem.info(path)["type"] == "file")
+    except FileNotFoundError:
+        return False
+
+
+def _matches(filesystem: Any, path: str) -> dict[str, Mapping[str, Any]]:
+    """Return the files that a glob matches, and what the listing says of each."""
+    found: dict[str, Mapping[str, Any]] = filesystem.glob(path, detail=True)
+    if isinstance(filesystem, LocalFileSystem):  # whose listing does not say what a link leads to
+        return {match: found[match] for match in found if Path(match).is_file()}
+    # Not a look at each: a bucket's client sends a request for it, or goes through the whole listing again.
+    return {match: properties for match, properties in found.items() if properties["type"] == "file"}
 
 
 def _saved_dataset(filesystem: Any, path: str, pattern: str) -> list[str]:
@@ -151,14 +170,14 @@ def _saved_dataset(filesystem: Any, path: str, pattern: str) -> list[str]:
     )
 
 
-def _data_file(filesystem: Any, path: str, *, named: bool) -> DataFile:
+def _data_file(filesystem: Any, path: str, *, named: bool, properties: Mapping[str, Any] | None = None) -> DataFile:
     url = _address(filesystem, path)
     if isinstance(filesystem, LocalFileSystem):
         status = Path(path).stat()
         size_bytes, modified_seconds = status.st_size, status.st_mtime
         stamp = f"{size_bytes}:{status.st_mtime_ns}"
     else:
-        properties = filesystem.info(path)
+        properties = filesystem.info(path) if properties is None else properties
         size_bytes, modified_seconds = int(properties.get("size") or 0), 0.0
         stamp = _remote_stamp(properties) or str(filesystem.ukey(path))
     return DataFile(url=url, size_bytes=size_bytes, stamp=stamp, modified_seconds=modified_seconds, named=named)
