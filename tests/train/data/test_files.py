@@ -11,6 +11,7 @@ import fsspec
 import pytest
 import zstandard
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
 
 from shardwise.protocol.errors import DataError, StorageError
 from shardwise.train.data import steady
@@ -172,6 +173,7 @@ class Watched(MemoryFileSystem):  # type: ignore[misc]
     store: dict[str, Any] = {}  # noqa: RUF012  what all instances share, as the base has it
     looks: list[str] = []  # noqa: RUF012  the same
     fails = 0
+    isfile = AbstractFileSystem.isfile  # as buckets have it
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
