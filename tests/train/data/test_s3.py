@@ -57,6 +57,15 @@ def prepared(data: Data, cache: Path) -> tuple[Dataset, list[str]]:
     ), reports
 
 
+def test_an_object_that_stands_for_a_folder_is_no_file(bucket: Bucket) -> None:
+    """Consoles make empty ones whose names end with a slash, in which a glob of everything finds no text."""
+    bucket.put("folders/deep/a.txt", b"text")
+    for name in ("folders/", "folders/empty/"):
+        bucket.client.call_s3("put_object", Bucket="bucket", Key=name, Body=b"")
+
+    assert [file.url for file in find_files([f"{bucket.url}/folders/**"])] == [f"{bucket.url}/folders/deep/a.txt"]
+
+
 def test_data_is_the_same_in_a_bucket_and_on_a_disk(bucket: Bucket, tmp_path: Path) -> None:
     """By name and by glob, plain, gzip and zstd: equal fingerprint, equal documents, equal training tokens."""
     for name, content in FILES.items():

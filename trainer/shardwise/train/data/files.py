@@ -151,7 +151,8 @@ def _matches(filesystem: Any, path: str) -> dict[str, Mapping[str, Any]]:
     if isinstance(filesystem, LocalFileSystem):  # whose listing does not say what a link leads to
         return {match: found[match] for match in found if Path(match).is_file()}
     # Not a look at each: a bucket's client sends a request for it, or goes through the whole listing again.
-    return {match: properties for match, properties in found.items() if properties["type"] == "file"}
+    files = (match for match, properties in found.items() if properties["type"] == "file")
+    return {match: found[match] for match in files if not match.endswith("/")}  # which stands for a folder
 
 
 def _saved_dataset(filesystem: Any, path: str, pattern: str) -> list[str]:
