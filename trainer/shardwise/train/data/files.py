@@ -141,7 +141,7 @@ def _is_file(filesystem: Any, path: str) -> bool:
         return Path(path).is_file()
     try:
         return bool(filesystem.info(path)["type"] == "file")
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # who may not ask for an object of any name may yet list some
         return False
 
 
