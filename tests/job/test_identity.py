@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from shardwise.job.fields import leaves
-from shardwise.job.identity import FREE_FIELDS, IDENTITY_FIELDS, Difference, differences, identity
+from shardwise.job.identity import (
+    FREE_FIELDS,
+    IDENTITY_FIELDS,
+    Difference,
+    differences,
+    identity,
+    recorded_differences,
+)
 from shardwise.job.load import dump, load, loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
@@ -103,6 +110,20 @@ def test_other_data_is_another_run() -> None:
 def test_a_source_more_is_a_difference() -> None:
     """A list that grew differs in each field of its new item."""
     assert "spec.training.data.train.1.weight" in changed("training.data.train.1={name: b, paths: [b]}")
+
+
+def test_a_phase_more_is_named_to_a_run_that_had_none() -> None:
+    """It is why the data are others; what the record lacks for its age is no difference, nor are words for the same."""
+    phase = "training.data.phases=[{fromStep: 2, weights: {text: 2}}]"
+    held = identity(load(QUICKSTART), data_fingerprint="f")
+    del held["spec.training.data.attendAcross"]
+    changes = recorded_differences(held, identity(load(QUICKSTART, [phase]), data_fingerprint="g"))
+    assert [str(change) for change in changes if change.path != "dataFingerprint"] == [
+        "spec.training.data.phases.0.fromStep: was null, is now 2",
+        "spec.training.data.phases.0.weights.text: was null, is now 2.0",
+    ]
+    assert recorded_differences(held, identity(load(QUICKSTART, [phase]), data_fingerprint="f")) == []
+    assert recorded_differences({}, identity(load(QUICKSTART, [phase]), data_fingerprint="f")) == []
 
 
 def test_groups_of_parameters_are_part_of_a_run() -> None:

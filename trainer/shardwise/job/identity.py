@@ -36,6 +36,7 @@ TOKENIZER = "spec.training.data.tokenizer"
 # Of the compiler's options those may change that only schedule.
 XLA_FLAGS = "spec.training.xlaFlags"
 _MODEL = "spec.training.model"
+_PHASES = "spec.training.data.phases."
 _LEAVE_OUT = "spec.training.data.leaveOut"
 _GROUPS = "spec.training.optimizer.groups"
 _STEPS = "spec.training.steps"
@@ -145,6 +146,19 @@ def differences(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[Differ
     paths = [*new, *(path for path in old if path not in new)]
     return [
         Difference(path=path, old=old.get(path), new=new.get(path)) for path in paths if old.get(path) != new.get(path)
+    ]
+
+
+def recorded_differences(held: Mapping[str, Json], new: Mapping[str, Json]) -> list[Difference]:
+    """Return the differences from an identity that some release has recorded: a field that it lacks is none.
+
+    A phase of other data is named all the same: it was not there, since whoever knows phases records them.
+    """
+    has_other_data = FINGERPRINT in held and held[FINGERPRINT] != new.get(FINGERPRINT)
+    return [
+        change
+        for change in differences(held, new)
+        if change.path in held or (has_other_data and change.path.startswith(_PHASES))
     ]
 
 

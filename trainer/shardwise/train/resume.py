@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shardwise.job.identity import Difference, differences
+from shardwise.job.identity import Difference, recorded_differences
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError, StorageError
 from shardwise.protocol.orders import Orders
@@ -63,8 +63,7 @@ def is_fork(
             "checkpoint.path or --dir, or go on from them as a new run with --fork"
         )
     held = dict(newest.identity) if newest else run.read_identity()
-    # A field that was not recorded with the run is no difference.
-    changed = [change for change in differences(held, identity) if change.path in held]
+    changed = recorded_differences(held, identity)
     if changed and not orders.fork:
         raise RunDirectoryError(_changed(root if newest else str(run.path), changed))
     return bool(changed)
