@@ -1,5 +1,7 @@
 """Token streams on disk."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,22 @@ import pytest
 from shardwise.train.data.token_stream import StreamLayout, StreamWriter, TokenStream
 
 END = 9
+READ_WITH_FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+from pathlib import Path
+import numpy as np
+from shardwise.train.data.blocks import MappedReader, Range
+from shardwise.train.data.token_stream import StreamLayout, TokenStream
+
+folder = Path(sys.argv[1])
+layout = StreamLayout(name="train", dtype="<u2", tokens_per_file=4, num_tokens=1601, num_documents=1)
+readers = [MappedReader(folder, lambda number: f"train-{number:05d}.bin", np.full(400, 8)) for _ in range(3)]
+stream = TokenStream(folder, layout)
+for number in range(400):
+    assert all(reader.read(Range(number, 0, 2)) == b"\\7\\0" for reader in readers)
+assert stream.read(0, 1600).tolist() == [7] * 1600
+"""
 
 
 def written(directory: Path, batches: list[list[tuple[list[int], bool]]], dtype: str = "<u2") -> StreamLayout:
@@ -44,3 +62,10 @@ def test_the_layout_says_the_size_of_every_file(tmp_path: Path) -> None:
 
         assert {path.name: path.stat().st_size for path in folder.iterdir()} == layout.file_sizes_bytes()
         assert TokenStream(folder, layout).read(0, layout.num_tokens).tolist() == ([*tokens, END] if tokens else [])
+
+
+def test_more_files_than_a_process_may_open_are_read(tmp_path: Path) -> None:
+    """A map keeps its file open; a stream of a hundred billion tokens, and the parts of a store, have thousands."""
+    written(tmp_path, [[([7] * 1600, True)]])
+
+    subprocess.run([sys.executable, "-c", READ_WITH_FEW_FILES, str(tmp_path)], check=True)

@@ -9,7 +9,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol
@@ -21,11 +20,11 @@ from shardwise.job.rounding import num_parts
 from shardwise.protocol.errors import DataError
 from shardwise.protocol.storage import passing_over
 from shardwise.train.data.folder import Folder
+from shardwise.train.data.maps import kept_map
 
 BLOCK_BYTES = 1 << 16
 """Rows come in a random order, so a request is about as large as the row that needs it."""
 CACHE_BLOCKS = 1 << 14  # 1 GiB
-_OPEN_MAPS = 1024  # far below the maps that the kernel grants a process
 _THREADS = 32  # a bucket answers in tens of milliseconds, whatever the range
 
 
@@ -52,11 +51,10 @@ class MappedReader:
 
     def __init__(self, folder: Path, name: Callable[[int], str], sizes_bytes: NDArray[np.int64]) -> None:
         self._folder, self._name, self._sizes_bytes = folder, name, sizes_bytes
-        self._map = lru_cache(maxsize=_OPEN_MAPS)(self._open)
 
     def read(self, wanted: Range) -> bytes:
         """Return these bytes; a part is mapped when it is first read."""
-        return self._map(wanted.part)[wanted.start : wanted.stop].tobytes()
+        return kept_map(self._open, wanted.part)[wanted.start : wanted.stop].tobytes()
 
     def prefetch(self, wanted: Iterable[Range]) -> None:
         """Do nothing: the kernel reads ahead."""

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.job.rounding import num_parts
+from shardwise.train.data.maps import kept_map
 from shardwise.train.data.tokenizer import TokenArray
 
 _ENDS_DTYPE = np.dtype("<i8")
@@ -130,8 +132,9 @@ class TokenStream:
         self.num_documents = layout.num_documents
         self.document_ends: NDArray[np.int64] = _mapped(directory / _ends_name(layout.name), _ENDS_DTYPE)
         self._tokens_per_file = layout.tokens_per_file
-        names = sorted(layout.file_sizes_bytes().keys() - {_ends_name(layout.name)})
-        self._maps = [_mapped(directory / name, np.dtype(layout.dtype)) for name in names]
+        self._directory, self._name, self._dtype = directory, layout.name, np.dtype(layout.dtype)
+        for number in range(num_parts(layout.num_tokens, layout.tokens_per_file)):
+            kept_map(self._open, number)  # what is mapped stays readable, even if the folder is cleared up
 
     def prefetch(self, wanted: Iterable[tuple[int, int]]) -> None:
         """Do nothing: the kernel reads ahead."""
@@ -148,10 +151,13 @@ class TokenStream:
         filled = 0
         while filled < tokens.size:
             number, inside = divmod(start + filled, self._tokens_per_file)
-            found = self._maps[number][inside : inside + tokens.size - filled]
+            found = kept_map(self._open, number)[inside : inside + tokens.size - filled]
             tokens[filled : filled + found.size] = found
             filled += found.size
         return tokens
+
+    def _open(self, number: int) -> NDArray[Any]:
+        return _mapped(self._directory / _file_name(self._name, number), self._dtype)
 
 
 def _file_name(name: str, number: int) -> str:
