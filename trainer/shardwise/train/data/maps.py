@@ -21,5 +21,5 @@ def _most() -> int:
 
 @lru_cache(maxsize=_most())
 def kept_map(open_map: Callable[[int], NDArray[Any]], number: int) -> NDArray[Any]:
-    """Return the map that `open_map` makes of a file's number. All streams and stores of this process share the room."""
+    """Return the map that `open_map` makes of a file's number; all streams and stores of a process share the room."""
     return open_map(number)
