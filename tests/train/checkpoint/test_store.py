@@ -65,3 +65,13 @@ def test_delete_takes_one_checkpoint(tmp_path: Path) -> None:
     store.delete(5)
     assert store.steps() == {2: True}
     assert store.read(2, "arrays/w/c") == b"x"
+
+
+def test_a_marker_that_is_set_aside_twice_keeps_what_it_says(tmp_path: Path) -> None:
+    """As where a bucket has renamed it, its answer is lost, and it is asked again: renamed back, it must count."""
+    store = Store(str(tmp_path))
+    store.write(1, "COMMITTED", b"marker")
+    store.set_aside(1)
+    store.set_aside(1)
+    assert store.read(1, "SET_ASIDE") == b"marker"
+    assert store.steps() == {1: False}

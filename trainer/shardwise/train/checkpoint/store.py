@@ -132,7 +132,10 @@ class Store:
 
     def set_aside(self, step: int) -> None:
         """Rename the marker of a committed checkpoint, so that it does not count; renamed back, it does."""
-        self.write(step, SET_ASIDE, self.read(step, COMMITTED) or b"")
+        marker = self.read(step, COMMITTED)
+        if marker is None:  # a try before this one, whose answer was lost, has renamed it
+            return
+        self.write(step, SET_ASIDE, marker)
         self._open(step).write(COMMITTED, None).result()
 
     def is_set_aside(self, step: int) -> bool:
