@@ -190,3 +190,14 @@ def test_what_is_missing_says_what_to_install(tmp_path: Path, monkeypatch: pytes
 
     with pytest.raises(DataError, match=r"needs pyarrow, .* pip install \"shardwise\[train,parquet\]\""):
         list(documents(file, "body"))
+
+
+def test_conversations_in_columns_are_refused_in_words(tmp_path: Path) -> None:
+    """Published ones mostly are: it is said what to write instead, and not that a column without a name is missing."""
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    path = tmp_path / "chats.parquet"
+    parquet.write_table(pa.table({"messages": [messages] * 9}), path)
+    data = Data.model_validate({"train": [{"name": "chats", "paths": [str(path)], "chatTemplate": "chatml"}]})
+
+    with pytest.raises(DataError, match=r"chats.parquet' is a .parquet file; expected conversations .*\.jsonl file"):
+        prepare(data, Reading(seq_len=8, sequences=2, steps=5, seed=0), cache_root=tmp_path / "cache", watch=Watch())

@@ -57,6 +57,11 @@ def documents_within(file: DataFile, text_field: str, *, start: int, stop: int, 
         blocks = read_blocks(file) if is_whole else read_range(file, start, stop)
         yield from _line_documents(blocks, file.url, text_field, first_row)
         return
+    if text_field == CONVERSATION:
+        raise DataError(
+            f"{file.url!r} is a .{kind} file; expected conversations for chatTemplate: a .jsonl file with a list in "
+            "messages. Write its rows as lines of JSON."
+        )
     for row, content in rows(file, kind, text_field, start, stop, first_row):
         if content:
             yield _whole_document(f"{file.url}, row {row + 1}", row, content)
