@@ -107,6 +107,15 @@ def test_two_hosts_at_once_are_one_loss() -> None:
     assert (state.lost_at, state.avoid, state.charged) == ({"1": "b"}, {}, {Lost.UNKNOWN: 1})
 
 
+def test_where_every_node_is_as_good_each_node_has_lost_something() -> None:
+    """Of two hosts at once, too; one that was on no node says nothing of any."""
+    both = _after(seen(begun(), pod(**CRASHED), pod("0-1", **CRASHED)))
+    nowhere = _after(seen(begun(), pod(), pod("0-1", node=None, **CRASHED)))
+
+    assert (both.lost_at, both.avoid) == ({"0-0": "node-0-0", "0-1": "node-0-1"}, {})
+    assert (nowhere.lost_at, nowhere.avoid) == ({}, {})
+
+
 def test_a_host_that_follows_is_of_the_same_loss() -> None:
     """Its slice's place has not failed twice."""
     state = _after(_placed(_placed_state(lost_at={"1": "b"}, last_loss={"1": Loss(NOW - 5, frozenset({0}))}), "1-1"))

@@ -37,6 +37,17 @@ def test_a_save_first() -> None:
     assert plan is not None
     assert plan.steps == (RequestStop("10.0.0.1"),)
     assert plan.state.stop_asked_at == NOW
+    assert plan.state.reason == "DeadlineExceeded"
+    assert plan.requeue_after_seconds == 2.0
+
+
+def test_the_grace_period_counts_from_the_first_request() -> None:
+    """It is asked for again, as host 0 may not have heard it."""
+    observed = seen(begun(stop_asked_at=NOW - 100), pod(), pod("0-1"), deadline_seconds=60.0)
+    plan = deadline.decide(observed, NOW)
+
+    assert plan is not None
+    assert (plan.state, plan.steps) == (observed.state, (RequestStop("10.0.0.1"),))
 
 
 def test_patience_has_an_end() -> None:
@@ -54,6 +65,7 @@ def test_then_it_has_failed() -> None:
     assert plan is not None
     assert plan.state.phase == Phase.FAILED
     assert plan.state.reason == "DeadlineExceeded"
+    assert plan.state.message == "not complete 60 s after its pods first ran"
 
 
 def test_a_pod_that_cannot_be_ended_does_not_hold_it_up() -> None:

@@ -1,5 +1,6 @@
 """A ConfigMap in a round's place that this operator has not made: it goes, and keeps nothing from ending."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ def test_it_goes_and_nothing_is_made_meanwhile() -> None:
     assert again.requeue_after_seconds == 15.0
     assert (first.state.round, first.steps) == (0, ())
     assert _plan(first.state).steps == (GOES,)
+    later = _plan(begun(Phase.PENDING, round=3, pods={}))
+    assert later.steps == (replace(GOES, name="job-shardwise-3"),)
 
 
 @pytest.mark.parametrize(

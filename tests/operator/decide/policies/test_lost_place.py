@@ -1,5 +1,6 @@
 """A slice whose place is gone is relocated; a place that the job's author has chosen is not ours to leave."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,16 @@ def test_a_slice_without_a_place_is_relocated() -> None:
     assert set(plan.state.pods) == {"1-0", "1-1"}
     assert (plan.state.charged, plan.state.not_before) == ({}, NOW)
     assert plan.steps == ()
+
+
+def test_a_backoff_goes_on() -> None:
+    """A slice that is relocated is no reason to try sooner."""
+    observed = _seen(gone={0})
+    waiting = replace(observed, state=replace(observed.state, not_before=NOW + 100))
+    plan = lost_place.decide(waiting, NOW)
+
+    assert plan is not None
+    assert plan.state.not_before == NOW + 100
 
 
 @pytest.mark.parametrize(

@@ -34,3 +34,8 @@ def test_they_go_once_no_pod_is_left() -> None:
 def test_a_job_in_its_first_round_has_none() -> None:
     """So most passes decide nothing here."""
     assert old_rounds.decide(seen(begun(), pod(), children=CHILDREN), NOW).steps == ()
+
+
+def test_a_round_whose_pods_are_not_made_yet_keeps_its_own() -> None:
+    """They are about to be made of it."""
+    assert "map-10" not in [step.uid for step in _plan().steps if isinstance(step, Delete)]

@@ -33,6 +33,7 @@ def test_half_a_job_is_given_back() -> None:
     assert plan.state.attempts == {"0-0": 1, "0-1": 1}
     assert plan.state.pods == {}
     assert plan.state.charged == {}
+    assert (plan.state.lost_at, plan.state.avoid) == ({}, {})
     assert plan.state.not_before is not None
     assert 5.0 <= plan.state.not_before - NOW <= 15.0
 

@@ -7,6 +7,7 @@ from tests.operator.building import NOW, begun, pod, seen
 from shardwise_operator.decide.plan import Delete, RequestStop
 from shardwise_operator.decide.policies import suspension
 from shardwise_operator.observe.state import Phase
+from shardwise_operator.reasons import FALSE, READY, SAVING, SUSPEND_ASKED, SUSPENDED, TRUE
 from shardwise_operator.runtime.kinds import PODS
 
 ASKED: dict[str, Any] = {"stop_asked_at": NOW - 10}
@@ -26,6 +27,30 @@ def test_host_0_is_asked_first() -> None:
     assert plan.state.stop_asked_at == NOW
     assert plan.steps == (RequestStop("10.0.0.1"),)
     assert plan.requeue_after_seconds is not None
+
+
+def test_how_far_it_is_is_told() -> None:
+    """Each step once, in the status, the condition and an event, whatever the job said before."""
+    state = begun(reason="Backoff", message="of before").with_condition(READY, TRUE, "Running", "", now=NOW - 60)
+    asked = suspension.decide(seen(state, pod(), pod("0-1"), suspend=True), NOW)
+    assert asked is not None
+    again = suspension.decide(seen(asked.state, pod(), pod("0-1"), suspend=True), NOW + 1)
+    over = suspension.decide(seen(asked.state, suspend=True), NOW + 2)
+    assert again is not None
+    assert over is not None
+    suspended, ready = over.state.condition(SUSPENDED), over.state.condition(READY)
+
+    assert (asked.state.reason, asked.state.message) == (SAVING, "")
+    assert [(each.status, each.reason) for each in asked.state.conditions if each.type == SUSPENDED] == [
+        (FALSE, SAVING)
+    ]
+    assert (again.state, again.steps, again.events) == (asked.state, asked.steps, ())
+    assert (over.state.reason, over.state.message) == (SUSPEND_ASKED, "")
+    assert suspended is not None
+    assert (suspended.status, suspended.since) == (TRUE, NOW + 2)
+    assert ready is not None
+    assert ready.status == FALSE
+    assert [event.reason for plan in (asked, over) for event in plan.events] == [SUSPEND_ASKED, SUSPENDED]
 
 
 def test_patience_has_an_end() -> None:
@@ -85,6 +110,7 @@ def test_a_pod_that_cannot_be_ended_does_not_hold_it_up() -> None:
     assert late is not None
     assert late.state.phase == Phase.SUSPENDED
     assert late.state.message == "still there, for their nodes cannot end them: job-0-1-0 on node-0-1"
+    assert late.steps == ()
 
 
 def test_a_stop_is_not_taken_back() -> None:
