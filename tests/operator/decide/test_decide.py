@@ -32,6 +32,24 @@ def test_a_job_that_is_deleted_is_left_to_the_garbage_collector() -> None:
     assert decide(observed, SETTINGS, NOW) == Plan(state=observed.state)
 
 
+def test_a_job_that_may_not_begin_makes_nothing() -> None:
+    """In its first pass: one that is suspended, and one whose class is not there."""
+    suspended = decide(seen(suspend=True), SETTINGS, NOW)
+    invalid = decide(seen(desired=None, problem="no such class"), SETTINGS, NOW)
+
+    assert (suspended.steps, suspended.state.phase, suspended.state.round) == ((), Phase.SUSPENDED, None)
+    assert (invalid.steps, invalid.state.message, invalid.state.round) == ((), "no such class", None)
+
+
+def test_a_job_is_looked_at_when_the_first_of_its_times_is_up() -> None:
+    """Here its deadline, and otherwise startWithin."""
+    waiting = pod(), pod("0-1", phase="Pending", node=None, address=None)
+    state = begun(Phase.PENDING, ran_at=NOW - 60)
+    both, one = (decide(seen(state, *waiting, deadline_seconds=each), SETTINGS, NOW) for each in (100.0, None))
+
+    assert (both.requeue_after_seconds, one.requeue_after_seconds) == (40.0, 1740.0)
+
+
 def test_a_resume_costs_nothing_while_the_saved_pods_are_still_there() -> None:
     """They say that the run was saved, which was asked for then; the new round begins uncharged."""
     ended = pod(phase="Failed", record=record(80)), pod("0-1", phase="Failed", record=record(80))

@@ -73,6 +73,10 @@ def test_what_is_worth_an_event() -> None:
     again = told(stalled.state, "running")
 
     assert [(event.type, event.reason, event.message) for event in stalled.events] == [("Warning", "Stalled", "why")]
+    poll = Poll(heard_at=NOW, fresh_seconds=8.0, status=RunSummary(phase="running"))
+    steps = _maintain(_settled(pod(), pod("0-1"), state=stalled.state, poll=poll))
+    assert steps.events == ()
+    assert _maintain(_settled(pod(), pod("0-1"), state=steps.state, poll=poll)).events == ()
     assert told(stalled.state, "stalled").events == again.events == running.events == ()
 
 

@@ -31,6 +31,7 @@ def _said(state: State, kind: str) -> tuple[str, str]:
         (Phase.STARTING, "waiting", Phase.STARTING, "False"),
         (Phase.STARTING, "starting", Phase.STARTING, "False"),
         (Phase.STARTING, "running", Phase.RUNNING, "True"),
+        (Phase.STARTING, "recovering", Phase.RECOVERING, "False"),
         (Phase.RUNNING, "recovering", Phase.RECOVERING, "False"),
         (Phase.RECOVERING, "waiting", Phase.RECOVERING, "False"),
         (Phase.RECOVERING, "running", Phase.RUNNING, "True"),
@@ -43,6 +44,14 @@ def test_the_run_s_word_is_the_phase(before: Phase, told: str, phase: Phase, rea
 
     assert state.phase == phase
     assert _said(state, "Ready")[0] == ready
+    assert _said(state, "Scheduled") == ("True", "Placed")
+
+
+def test_when_all_pods_first_ran_stays() -> None:
+    """Whatever was replaced since: the deadline counts from then."""
+    replaced = pod(), pod("0-1", started_at=NOW - 1)
+
+    assert with_phase(seen(begun(ran_at=NOW - 3600), *replaced, poll=_poll()), NOW).ran_at == NOW - 3600
 
 
 def test_stalled_is_a_condition() -> None:
@@ -100,6 +109,8 @@ def test_a_replacement_that_cannot_be_made_yet_says_why() -> None:
 
     assert (ending.reason, ending.message) == ("PodEnding", "job-0-1-0 must end before another takes its place")
     assert (waiting.reason, waiting.message) == ("Backoff", "host 0-1 lost its pod")
+    over = with_phase(seen(replace(state, not_before=NOW), pod(), pod("0-1", phase="Failed")), NOW)
+    assert over.reason == "Scheduling"
 
 
 def test_times_of_conditions_stay_where_their_status_does() -> None:

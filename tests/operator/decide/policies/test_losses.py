@@ -40,7 +40,7 @@ def test_every_end_has_its_cause(lost: Pod, cause: Lost) -> None:
     plan = losses.decide(seen(begun(), lost, OTHER), NOW)
 
     assert plan is not None
-    assert plan.state.charged == {cause: 1}
+    assert plan.state.charged == plan.state.losses == {cause: 1}
     assert plan.state.attempts == {"0-0": 1, "0-1": 0}
     assert plan.state.pods == {"0-1": OTHER.uid}
     assert plan.state.phase == Phase.RECOVERING
@@ -168,6 +168,14 @@ def test_a_newer_checkpoint_fills_the_budgets() -> None:
     assert plan.state.not_before == NOW
     assert same is not None
     assert same.state.phase == Phase.FAILED
+
+
+def test_no_checkpoint_fills_the_budgets_twice() -> None:
+    """Where it is not known any more, as after a restart, it stays the one that was charged for."""
+    plan = losses.decide(seen(begun(charged_step=40), pod(phase="Failed", reason="Evicted"), OTHER), NOW)
+
+    assert plan is not None
+    assert plan.state.charged_step == 40
 
 
 def test_the_second_waits_twice_as_long_as_the_first() -> None:

@@ -57,6 +57,8 @@ def test_failed(code: int, cause: str | None, reason: str) -> None:
     assert plan.state.phase == Phase.FAILED
     assert plan.state.reason == reason
     assert plan.state.message == "what happened (rank 3)\nthe end"
+    assert (plan.state.completed_at, plan.state.not_before) == (NOW, None)
+    assert {each.type: each.status for each in plan.state.conditions} == {"Failed": TRUE, "Ready": FALSE}
     assert outcome.failure_message(last.model_copy(update={"message": "rank 3 ended", "tail": ""})) == "rank 3 ended"
     assert outcome.failure_message(last.model_copy(update={"rank": None, "tail": ""})) == "what happened"
     assert [event.type for event in plan.events] == ["Warning"]

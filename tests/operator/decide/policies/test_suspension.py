@@ -95,7 +95,7 @@ def test_a_silent_node_does_not_hold_it_up() -> None:
     )
 
     assert plan is not None
-    assert plan.state.phase == Phase.SUSPENDED
+    assert (plan.state.phase, plan.state.message) == (Phase.SUSPENDED, "")
 
 
 def test_a_pod_that_cannot_be_ended_does_not_hold_it_up() -> None:
