@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from shardwise.launcher.leader.causes import attribute, follows_from_a_peer
+from shardwise.launcher.leader.causes import attribute, follows_from_a_peer, or_by_leaving
 from shardwise.protocol.contract import Cause, ExitCode
 from shardwise.protocol.report import Exit
 
@@ -57,6 +57,42 @@ def test_hang() -> None:
     """The end of an attempt that the watchdog ended is explained by the watchdog's message."""
     ending = attribute({0: ASKED, 1: ASKED}, [], "no progress for 9 s", 1)
     assert (ending.cause, ending.rank, ending.message) == (Cause.HANG, 1, "no progress for 9 s")
+
+
+def test_in_words() -> None:
+    """Which rank ended and how, and where the kernel had a part in it; of what the exit code names it had none."""
+    starved = attribute({3: ended(by=signal.SIGKILL, memory=True)}, [], None, None)
+    killed, full = (attribute({3: each}, [], None, None) for each in (KILLED, ended(ExitCode.OUT_OF_MEMORY)))
+
+    assert starved.message == f"{killed.message} (the kernel had no memory left)"
+    assert killed.message.startswith("rank 3 ended with ")
+    assert "kernel" not in full.message
+
+
+@pytest.mark.parametrize(
+    ("exit_", "hosts", "cause", "rank"),
+    [
+        (GONE, [1, 2], Cause.HOST_LOST, 1),
+        (FAILED, [1], Cause.HOST_LOST, 1),
+        (FAILED, [], Cause.FAILURE, 0),
+        (KILLED, [1], Cause.FAILURE, 0),
+        (ended(ExitCode.BAD_INPUT), [1], Cause.BAD_INPUT, 0),
+    ],
+)
+def test_a_host_that_leaves_before_the_first_step(exit_: Exit, hosts: list[int], cause: Cause, rank: int) -> None:
+    """It explains what may follow from a peer's end, so the job is not charged with a failure; and nothing else."""
+    ending = attribute({0: exit_}, [], None, None)
+    explained = or_by_leaving(ending, hosts)
+
+    assert (explained.cause, explained.rank) == (cause, rank)
+    assert ending.message in explained.message
+
+
+def test_a_hang_is_no_leaving() -> None:
+    """The watchdog has seen it."""
+    hang = attribute({0: ASKED}, [], "no progress for 9 s", 0)
+
+    assert or_by_leaving(hang, [1]) == hang
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,23 @@ def test_lost_steps() -> None:
     assert with_lost(split, 100.0)["step"] == 0.0
 
 
+def test_before_the_first_report() -> None:
+    """An attempt that nothing is known of yet is starting, or recovering."""
+    for recovering, category in ((False, "start"), (True, "recovery")):
+        split = attempt(10.0, {}, recovering=recovering)
+        assert {name: seconds for name, seconds in split.items() if seconds} == {category: 10.0}
+
+
+def test_the_time_after_a_good_end() -> None:
+    """Belongs to no start."""
+    ledger = Ledger({}, 100.0)
+    ledger.began(103.0)
+    ledger.ended(113.0, {Phase.STEP: 10.0}, well=True)
+
+    total = ledger.total(120.0, {})
+    assert {name: seconds for name, seconds in total.items() if seconds} == {"start": 3.0, "step": 10.0, "other": 7.0}
+
+
 def test_ledger() -> None:
     """A start, an attempt, a recovery, an attempt: the sum is the time since the command began."""
     ledger = Ledger({}, 100.0)

@@ -3,6 +3,8 @@
 from shardwise.launcher.agent.client import poll_seconds
 from shardwise.launcher.leader.members import LOST_SECONDS, MISSED_SECONDS, Members
 from shardwise.protocol.poll import Poll
+from shardwise.protocol.report import Exit
+from shardwise.protocol.run_status import StuckHost
 
 
 def poll(host: int, agent: str, *, leaving: bool = False, attempt: int = 0) -> Poll:
@@ -57,6 +59,9 @@ def test_an_answer_counts() -> None:
     members.answered(1, "a", 20.0)
     members.answered(2, "before b", 20.0)
     assert members.silent_since(15.0) == [2]
+    unknown = heard((1, "a", 10.0))
+    unknown.answered(2, "b", 20.0)
+    assert unknown.silent_since(15.0) == [1, 2]
 
 
 def test_not_polled_since() -> None:
@@ -112,6 +117,20 @@ def test_leaving() -> None:
     assert members.leaving() == [1]
     members.polled(poll(1, "c"), 12.0)
     assert members.leaving() == []
+
+
+def test_what_polls_tell_of_their_hosts() -> None:
+    """How a trainer ended, and that a host can start none, until the next poll says otherwise."""
+    members = heard((1, "a", 10.0), (2, "b", 10.0))
+    over = Exit(attempt=0, code=1, signal=None, asked=False, out_of_memory=False, log_tail="")
+    members.polled(poll(1, "a").model_copy(update={"ended": over}), 11.0)
+    members.polled(poll(2, "b").model_copy(update={"stuck": "process 7 does not end"}), 11.0)
+
+    assert members.ended() == {1: over}
+    assert members.stuck() == [StuckHost(host=2, address="10.0.0.2", message="process 7 does not end")]
+    for host, agent in ((1, "a"), (2, "c")):
+        members.polled(poll(host, agent), 12.0)
+    assert (members.ended(), members.stuck()) == ({}, [])
 
 
 def test_addresses() -> None:

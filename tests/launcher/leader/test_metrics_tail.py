@@ -28,6 +28,7 @@ def test_lost_steps_and_commits(tmp_path: Path) -> None:
     before = json.dumps({"event": "saved", "step": 90, "durableSeconds": 0.5}) + "\n"
     path.write_text(before)
     tail = MetricsTail(tmp_path, len(before))
+    assert (tail.attempt, tail.first_step, tail.stepped, tail.committed) == (-1, 0, False, -1)
     records = [
         {"event": "started", "step": 0, "attempt": 3},
         *(step(number, 1.5) for number in range(1, 8)),
@@ -48,6 +49,21 @@ def test_lost_steps_and_commits(tmp_path: Path) -> None:
     tail.read()
     assert tail.stepped
     assert tail.last == step(6, 2.0)
+    with path.open("a") as file:
+        file.write(json.dumps({"event": "saved", "step": 6, "durableSeconds": 0.5}) + "\n")
+    tail.read()
+    assert MetricsTail(tmp_path, 0, tail.known).lost_seconds == 3.0
+
+
+def test_what_the_last_steps_took(tmp_path: Path) -> None:
+    """As far as they say it, which a program's need not; and what is no step, and new here, is passed over."""
+    records = [step(1, 1.5), {"step": 2, "loss": 1.0}, {"event": "ofALaterRelease"}, step(3, 2.5)]
+    (tmp_path / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    tail = MetricsTail(tmp_path, 0)
+    tail.read()
+
+    assert list(tail.recent_seconds) == [1.5, 2.5]
+    assert tail.last == step(3, 2.5)
 
 
 def test_the_newest_checkpoint_and_failed_saves(tmp_path: Path) -> None:

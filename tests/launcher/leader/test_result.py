@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from shardwise.launcher.leader.causes import Ending
-from shardwise.launcher.leader.result import complete_summary, failed, saved, stopped_badly
+from shardwise.launcher.leader.result import (
+    complete_summary,
+    failed,
+    hosts_released,
+    read_summary,
+    saved,
+    stopped_badly,
+)
 from shardwise.protocol.contract import SUMMARY, Cause, ExitCode
 from shardwise.protocol.leader_record import RunResult
 from shardwise.protocol.report import Exit
@@ -29,6 +36,10 @@ FAILED = failed(Ending(cause=Cause.FAILURE, rank=1, exit=KILLED, message="rank 1
         (FAILED, "running", "stopped", "failed"),
         (FAILED, "nonfinite", None, "nonfinite"),
         (FAILED, "complete", "complete", "complete"),
+        (hosts_released(""), "running", None, "stopped"),
+        (hosts_released(""), "starting", "stopped", "stopped"),
+        (hosts_released(""), None, None, "stopped"),
+        (hosts_released(""), "complete", None, "complete"),
     ],
 )
 def test_status(tmp_path: Path, word: RunResult, now: str | None, before: str | None, status: str) -> None:
@@ -41,9 +52,50 @@ def test_status(tmp_path: Path, word: RunResult, now: str | None, before: str | 
 
     assert summary["status"] == status
     assert summary["hosts"] == 2
+    assert now or summary["name"] == "name"
     if status == "failed":
         assert (summary["cause"], summary["rank"], summary["exit"]) == ("failure", 1, "signal SIGKILL")
         assert summary["logTail"] == "the end"
+
+
+def test_a_bad_end_without_a_cause(tmp_path: Path) -> None:
+    """It is the launcher's own, and the summary says what it was, whatever the trainers have said."""
+    (tmp_path / SUMMARY).write_text(json.dumps({"status": "stopped"}))
+    complete_summary(tmp_path, {}, "name", RunResult(code=ExitCode.FAILURE, message="the copy is incomplete"), {})
+
+    assert json.loads((tmp_path / SUMMARY).read_text()) == {"status": "failed", "error": "the copy is incomplete"}
+
+
+def test_the_trainer_s_own_words_stay(tmp_path: Path) -> None:
+    """They say more than the launcher knows, which adds what it does."""
+    (tmp_path / SUMMARY).write_text(json.dumps({"status": "failed", "error": "no such file: a.txt"}))
+    complete_summary(tmp_path, {}, "name", FAILED, {})
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+
+    assert (summary["error"], summary["logTail"]) == ("no such file: a.txt", "the end")
+
+
+def test_a_summary_that_is_not_there_or_half_written_is_empty(tmp_path: Path) -> None:
+    """A run begins and ends without it."""
+    absent = read_summary(tmp_path)
+    (tmp_path / SUMMARY).write_text('{"status": "run')
+
+    assert absent == read_summary(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "exit_", "tail"),
+    [
+        (Ending(cause=Cause.FAILURE, rank=1, exit=KILLED, message="it ended"), 1, KILLED.message, "the end"),
+        (Ending(cause=Cause.HANG, rank=None, exit=None, message="it ended"), 1, None, ""),
+    ],
+)
+def test_a_bad_end_in_a_result(ending: Ending, code: int, exit_: str | None, tail: str) -> None:
+    """With the ending's own words, or those that were given instead; and a trainer's exit where one explains it."""
+    result, said = failed(ending), failed(ending, "said")
+
+    assert (result.code, result.message, result.exit, result.log_tail) == (code, "it ended", exit_, tail)
+    assert said.message == "said"
 
 
 @pytest.mark.parametrize(

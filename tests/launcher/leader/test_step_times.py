@@ -34,7 +34,20 @@ def test_steps_that_differ_are_summed_between_checkpoints() -> None:
             times.saved(step)
 
     assert times.lost_after(20) == sum(range(21, 31))
-    assert times.lost_after(5) == sum(range(11, 21)) + 0.5 * sum(range(1, 11))
+    assert times.lost_after(15) == 0.5 * sum(range(11, 21))
+    assert times.lost_after(5) == 0.5 * sum(range(11, 21)) + 0.5 * sum(range(1, 11))
+    assert times.lost_after(0) == 0.5 * sum(range(1, 11))
+
+
+def test_a_save_that_is_known_late() -> None:
+    """Steps go on while it is made; those after its own are not in it, and known each by itself."""
+    times = StepTimes()
+    for step in range(1, 13):
+        times.took(step, float(step))
+    times.saved(10)
+
+    assert times.lost_after(11) == 12.0
+    assert times.lost_after(10) == 11.0
 
 
 @pytest.mark.parametrize("every", [10, None], ids=["checkpoints", "none"])

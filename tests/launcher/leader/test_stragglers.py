@@ -50,8 +50,28 @@ def test_no_host_is_reported_too_soon() -> None:
     assert after(MEASUREMENTS - 1, 1.0, 1.0, 9.0) is None
 
     stragglers = Stragglers()
-    for _ in range(MEASUREMENTS):
-        stragglers.observe([record(0, 1, 1.0), record(1, 1, 9.0)])
+    for number in (1, 2):
+        for _ in range(MEASUREMENTS):
+            stragglers.observe([record(0, number, 1.0), record(1, number, 9.0)])
+    assert stragglers.slowest() is None
+
+
+def test_a_host_that_becomes_slow() -> None:
+    """However long it was as fast as the others before."""
+    stragglers = Stragglers()
+    for number in range(1, 100):
+        stragglers.observe([record(0, number, 1.0), record(1, number, 9.0 if number > 99 - MEASUREMENTS else 1.0)])
+    found = stragglers.slowest()
+    assert found is not None
+    assert found.host == 1
+
+
+def test_measurements_without_a_step_between_them() -> None:
+    """Nothing is known of the waits then, and nobody is blamed for it."""
+    stragglers = Stragglers()
+    for number in range(1, MEASUREMENTS + 1):
+        ranks = record(0, number, 1.0), record(1, number, 1.0)
+        stragglers.observe([each.model_copy(update={"seconds": {Phase.STEP: 1.0, "wait": 0.5}}) for each in ranks])
     assert stragglers.slowest() is None
 
 

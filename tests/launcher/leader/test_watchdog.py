@@ -50,6 +50,7 @@ def test_a_step(idle: float, stalled: bool, hung: bool) -> None:  # noqa: FBT001
 def test_progress_of_one_is_enough() -> None:
     """While one rank makes progress, there is no stall."""
     assert judge(two(50.0, idle_seconds=1.0), after_steps(2.0), HANG_AFTER) is None
+    assert judge(two(WORK_LIMIT_HANGS * HANG_AFTER, idle_seconds=1.0), after_steps(2.0), HANG_AFTER) is None
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase != Phase.STEP])
@@ -61,6 +62,7 @@ def test_no_phase_is_exempt(phase: Phase) -> None:
     assert judge([replace(stuck, idle_seconds=60.0)], baseline, HANG_AFTER) is not None
 
     baseline.observe(stuck, now=0.0)
+    baseline.observe(stuck, now=15.0)
     baseline.observe(FINE, now=20.0)
     assert judge([replace(stuck, idle_seconds=64.0)], baseline, HANG_AFTER) is None
     assert judge([replace(stuck, idle_seconds=65.0)], baseline, HANG_AFTER) is not None
