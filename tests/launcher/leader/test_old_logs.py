@@ -36,6 +36,7 @@ def test_a_run_without_logs(tmp_path: Path) -> None:
 def test_in_a_bucket() -> None:
     """There goes what goes here at the start of the same attempt, and of no attempt whose number begins alike."""
     assert in_bucket(ATTEMPTS_KEPT - 1) == []
+    assert in_bucket(ATTEMPTS_KEPT) == [f"{LOGS}/attempt-0/", f"{LOGS}/stacks-0-"]
     assert in_bucket(ATTEMPTS_KEPT + 1) == [f"{LOGS}/attempt-1/", f"{LOGS}/stacks-1-"]
 
 
