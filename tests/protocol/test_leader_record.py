@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,27 @@ def test_round_trip(directory: Path) -> None:
     ).write(directory)
 
     assert LeaderRecord.read(directory) == written
+
+
+def test_a_successor_knows_when_it_was_written(directory: Path) -> None:
+    """The time since then is nobody's work."""
+    before = time.time()
+    RECORD.write(directory)
+
+    record = LeaderRecord.read(directory)
+    assert record is not None
+    assert before <= record.written_at <= time.time()
+
+
+def test_the_end_of_a_run_is_that_run_s(directory: Path) -> None:
+    """None before the run has ended, and of another command in the same directory."""
+    codes = [LeaderRecord.code_of(directory, "uid-0")]
+    for result in (None, RunResult(code=0, message="")):
+        RECORD.model_copy(update={"result": result}).write(directory)
+        codes.append(LeaderRecord.code_of(directory, "uid-0"))
+
+    assert codes == [None, None, 0]
+    assert LeaderRecord.code_of(directory, "uid-1") is None
 
 
 def test_what_a_newer_release_has_added_is_left_out(directory: Path) -> None:

@@ -103,7 +103,9 @@ def test_a_newer_release() -> None:
     assert TerminationRecord.loads(json.dumps(newer)) == RECORD
 
 
-@pytest.mark.parametrize("change", [{"code": "ok"}, {"step": 2**31}, {"restarts": [1]}, {"goodput": {"step": "x"}}])
+@pytest.mark.parametrize(
+    "change", [{"code": "ok"}, {"step": 2**31}, {"restarts": [1]}, {"goodput": {"step": "x"}}, {"loss": "x"}]
+)
 def test_another_shape(change: dict[str, object]) -> None:
     """Whoever runs in a pod writes what it likes."""
     assert TerminationRecord.loads(json.dumps(json.loads(RECORD.dumps()) | change)) is None

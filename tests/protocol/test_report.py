@@ -44,6 +44,30 @@ def test_what_a_long_phase_is_at_is_told_while_there_is_a_trainer() -> None:
     assert HostStatus.of(report(7)).doing == DOING
 
 
+def test_what_is_told_of_a_host() -> None:
+    """By its trainer's last record; one that was ended keeps its figures, and has no phase any more."""
+    told = {"step": 5, "step_seconds": 1.5, "own_seconds": 0.25, "seconds": {Phase.STEP: 7.123456}}
+    stepping = report(7, Phase.STEP)
+    assert stepping.progress is not None
+    measured = stepping.model_copy(update={"progress": stepping.progress.model_copy(update={**told, "measured": 1})})
+    unmeasured = stepping.model_copy(update={"progress": stepping.progress.model_copy(update=told)})
+
+    status = HostStatus.of(measured)
+    assert (status.phase, status.step, status.step_seconds, status.own_seconds) == (Phase.STEP, 5, 1.5, 0.25)
+    assert (status.trainer_pid, status.age_seconds, status.phases) == (7, 0.5, {Phase.STEP: 7.1235})
+    assert HostStatus.of(unmeasured).own_seconds is None
+    ended = HostStatus.of(measured.model_copy(update={"trainer_pid": None}))
+    assert (ended.phase, ended.trainer_pid, ended.step) == (None, None, 5)
+
+
+def test_a_host_whose_trainer_has_said_nothing_yet() -> None:
+    """It starts, and no figure is known."""
+    status = HostStatus.of(report(7).model_copy(update={"progress": None}))
+
+    assert (status.phase, status.step, status.step_seconds) == (Phase.START, 0, 0.0)
+    assert (status.own_seconds, status.doing, status.phases) == (None, "", {})
+
+
 def test_a_trainer_has_joined_once_it_no_longer_waits_for_the_others() -> None:
     """One that was ended has not, wherever it was."""
     joined = {phase for phase in Phase if report(7, phase).joined}
