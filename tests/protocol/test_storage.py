@@ -96,3 +96,11 @@ def test_what_cannot_pass_is_not_tried_again(capsys: pytest.CaptureFixture[str])
     with pytest.raises(FileNotFoundError):
         storage.with_retries(Path("/nowhere").stat)
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_in_one_line() -> None:
+    """Without what TensorStore appends, which is its whole description of a store."""
+    error = ValueError('NOT_FOUND: no such file [tensorstore_spec={"driver": "zarr3"}]\nand more')
+
+    assert storage.first_line(error) == "NOT_FOUND: no such file"
+    assert storage.first_line(ValueError("plain")) == "plain"

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from shardwise.protocol import takeover
-from shardwise.protocol.contract import LOCK
+from shardwise.protocol.contract import LOCK, LOGS
 from shardwise.protocol.errors import RunDirectoryError, StorageError
 from shardwise.protocol.takeover import ATTEMPT_FILE, hold, hold_newest_attempt, next_attempt
 
@@ -38,6 +38,13 @@ def test_a_second_live_run_is_refused_by_name_and_a_dead_one_is_not(tmp_path: Pa
 
     with hold(tmp_path):
         pass
+
+
+def test_a_directory_is_made_and_let_go_again(tmp_path: Path) -> None:
+    """With those above it; and a process that holds it no more may hold it again."""
+    for _ in range(2):
+        with hold(tmp_path / "team" / "run"):
+            assert (tmp_path / "team" / "run" / LOGS).is_dir()
 
 
 def test_a_file_that_was_half_written_is_no_obstacle(tmp_path: Path) -> None:

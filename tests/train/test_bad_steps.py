@@ -3,8 +3,10 @@
 import json
 import math
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.train.conftest import SMALL, run_here
 
@@ -33,6 +35,7 @@ def test_a_spike_lies_far_above_the_losses_before_it() -> None:
 
     assert _judged([*steady, 2.2, 3.0, 0.5, 2.0]) == [False] * 7 + [True, False, False]
     assert _judged([2.0, 2.1, 9.0]) == [False] * 3
+    assert [_judged([*steady[:known], 9.0])[-1] for known in (4, 5)] == [False, True]
     assert _judged([*steady, 3.0], BadSteps()) == [False] * 7
 
 
@@ -61,6 +64,29 @@ def test_the_limit_of_a_step_does_not_depend_on_when_it_is_asked_for() -> None:
         assert judge.limit(step + 1) == before
         assert judge.limit(step + 2) == Judge(_SPIKE, judge.losses).limit(step + 2)
     assert math.isfinite(judge.limit(40))
+
+
+@pytest.mark.parametrize(("action", "held_back"), [("skip", True), ("rollBack", False), (None, False)])
+def test_only_a_run_that_skips_spikes_holds_their_updates_back(action: Any, *, held_back: bool) -> None:
+    """Else the program makes them, and the run ends or goes back; one that looks for none keeps no losses."""
+    judge = Judge(BadSteps(loss_spike=action, window=8))
+    for step in range(1, 9):
+        judge.judge(step, 2.0 + 0.1 * (step % 2), 1.0)
+
+    assert math.isfinite(judge.limit_of_updates(9)) == held_back
+    assert (judge.judge(9, 9.0, 1.0) is not None) == (action is not None)
+    assert bool(judge.losses) == (action is not None)
+
+
+def test_the_last_losses_count_and_no_others_are_kept() -> None:
+    """They are a window up to two steps before; with all of a long run's, each checkpoint would be larger."""
+    judge = Judge(_SPIKE)
+    losses = [4.0 - 0.01 * step * step for step in range(1, 31)]
+    for step, loss in enumerate(losses, 1):
+        assert judge.judge(step, loss, 1.0) is None
+
+    assert judge.limit(30) == np.float32(fmean(losses[20:28]) + 3.0 * pstdev(losses[20:28]))
+    assert judge.losses == tuple(enumerate(losses, 1))[-10:]
 
 
 def test_going_back_wants_a_budget() -> None:

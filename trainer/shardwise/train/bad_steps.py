@@ -55,7 +55,7 @@ class Judge:
         It uses the losses up to two steps before only: the program needs its limit when the step is dispatched.
         """
         known = [loss for number, loss in self._losses if number <= step - _DISPATCHED_AHEAD][-self._settings.window :]
-        if self._settings.loss_spike is None or 2 * len(known) < self._settings.window:
+        if 2 * len(known) < self._settings.window:
             return np.float32(math.inf)
         mean = math.fsum(known) / len(known)  # exact sums, the same on every machine
         deviation = math.sqrt(math.fsum((loss - mean) ** 2 for loss in known) / len(known))

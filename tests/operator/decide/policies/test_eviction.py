@@ -73,6 +73,8 @@ def test_it_waits_in_another_round_when_all_have_ended() -> None:
     assert plan.state.pods == {}
     assert (plan.state.ran_at, plan.state.stop_asked_at, plan.state.started_at) == (None, None, NOW)
     assert plan.state.attempts == {"0-0": 1, "0-1": 1}
+    left = pod("0-1", deleting_at=NOW - 31)
+    assert "job-0-1-0 on node-0-1" in decide(seen(state, left, queueing=evicted()), SETTINGS, NOW).state.message
 
 
 def test_a_run_that_completes_meanwhile_is_complete() -> None:
