@@ -52,6 +52,14 @@ def test_host_0_is_asked_to_save(queueing: Queueing) -> None:
     assert [event.reason for event in plan.events] == ["Evicted"]
 
 
+def test_a_pod_that_the_status_does_not_have_yet_counts() -> None:
+    """It was made a moment ago, and holds what the queue wants back; the status says that the Workload is gone."""
+    plan = eviction.decide(seen(begun(Phase.PENDING, pods={}), pod(), queueing=Queueing(queue="team")), NOW)
+
+    assert plan is not None
+    assert (plan.state.phase, plan.state.message) == (Phase.SUSPENDING, "its Workload is gone")
+
+
 def test_a_job_that_is_admitted_is_left_alone() -> None:
     """Also one whose flavor is not known yet, which keeps only new pods from being made."""
     unknown = Queueing(queue="team", workload=workload(admitted=True), problem="ResourceFlavor x is not there")

@@ -86,6 +86,7 @@ def test_pods_of_one_slice_at_once_are_one_loss() -> None:
     assert plan.state.pods == {}
     assert plan.state.not_before == NOW
     assert [event.message for event in plan.events] == [f"2 hosts lost their pods (0-0, 0-1): nodeLost; {LEFT}"]
+    assert plan.state.message == plan.events[0].message
 
 
 def test_a_big_slice_is_one_loss() -> None:
@@ -151,6 +152,18 @@ def test_what_a_slice_loses_soon_after_is_the_same_loss() -> None:
     )
     assert late is not None
     assert late.state.charged == {"nodeLost": 1, "eviction": 1}
+
+
+def test_only_losses_that_others_may_belong_to_are_remembered() -> None:
+    """Of each slice the last, for as long: a job of many slices would have ever more in its status."""
+    made_of = snapshot(manifest(hardware={"accelerator": "gpu", "topology": "1x1", "slices": 4}))
+    old, recent = Loss(NOW - 301, frozenset({0})), Loss(NOW - 299, frozenset({0}))
+    state = begun(hosts=made_of.hosts, last_loss={"1": old, "2": recent})
+
+    plan = losses.decide(seen(state, *map(pod, made_of.hosts[1:]), made_of=made_of), NOW)
+
+    assert plan is not None
+    assert plan.state.last_loss == {"0": Loss(NOW, frozenset({0})), "2": recent}
 
 
 def test_a_newer_checkpoint_fills_the_budgets() -> None:

@@ -271,6 +271,12 @@ def test_a_pod_that_cannot_run() -> None:
     assert late.state.message.endswith("startWithin: Unschedulable: job-plan-0: 0/3 nodes are available")
 
 
+def test_a_plan_that_runs_may_take_its_time() -> None:
+    """Only until it runs is it waited for with a bound: the compiler may take long."""
+    assert preflight.wake(_planning(plan_pod()), NOW) is None
+    assert _decide(_planning(plan_pod()), NOW + 3600).state.phase == Phase.PENDING
+
+
 def test_startwithin_counts_from_the_last_try() -> None:
     """A plan that was replaced late in its time has all of it again."""
     state = _begun(started_at=NOW - 1800, not_before=NOW - 10)
