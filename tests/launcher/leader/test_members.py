@@ -78,6 +78,7 @@ def test_replaced() -> None:
     """A host with another agent counts as replaced; one that is only silent does not."""
     members = heard((1, "a", 10.0), (2, "b", 10.0))
     before = members.agent_ids()
+    assert before == {0: "own", 1: "a", 2: "b"}
     members.polled(poll(2, "c"), 11.0)
     assert members.replaced(before) == [2]
     assert members.replaced(members.agent_ids()) == []

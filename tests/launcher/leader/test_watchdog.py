@@ -7,7 +7,8 @@ import pytest
 
 from shardwise.launcher.leader import watchdog
 from shardwise.launcher.leader.watchdog import Baseline, RankState, blocking_rank, judge
-from shardwise.protocol.contract import WORK_LIMIT_HANGS, Phase
+from shardwise.protocol.contract import WORK_LIMIT_HANGS, Phase, Progress
+from shardwise.protocol.report import Report
 
 FINE = RankState(
     rank=0,
@@ -34,6 +35,40 @@ def after_steps(seconds: float) -> Baseline:
     for step in range(1, 4):
         baseline.observe(replace(FINE, step=step, step_seconds=seconds), now=float(step))
     return baseline
+
+
+def test_what_a_report_says_of_a_rank() -> None:
+    """Its times go on since it came: a host that reports no more makes no progress either."""
+    progress = Progress(
+        attempt=0,
+        rank=1,
+        phase=Phase.STEP,
+        step=5,
+        dispatched=6,
+        step_seconds=2.0,
+        monotonic_seconds=0.0,
+        pid=7,
+        seconds={},
+    )
+    report = Report(
+        version=1,
+        host=1,
+        agent_id="a",
+        agent_pid=3,
+        trainer_pid=7,
+        attempt=0,
+        progress=progress,
+        age_seconds=4.0,
+        resting_seconds=990.0,
+        process_state="S",
+        exit=None,
+        standby=False,
+        stop_asked=False,
+    )
+
+    assert RankState.of(1, report, 10.0) == replace(FINE, rank=1, idle_seconds=14.0)
+    nothing = RankState.of(1, report.model_copy(update={"progress": None}), 10.0)
+    assert (nothing.phase, nothing.step, nothing.dispatched, nothing.step_seconds) == (Phase.START, 0, 0, 0.0)
 
 
 @pytest.mark.parametrize(
