@@ -99,7 +99,8 @@ def test_a_hang_is_no_leaving() -> None:
     ("exit_", "follows"),
     [
         *((FAILED, True), (GONE, True), (ABORTED, True)),
-        *((KILLED, False), (ASKED, False), (ended(82), False), (ended(80), False)),
+        *((KILLED, False), (ASKED, False), (ended(82), False), (ended(80), False), (ended(83), False)),
+        (ended(by=signal.SIGKILL, memory=True), False),
     ],
 )
 def test_what_a_peers_end_looks_like(exit_: Exit, follows: bool) -> None:  # noqa: FBT001  a column of a table

@@ -27,6 +27,7 @@ FAILED = failed(Ending(cause=Cause.FAILURE, rank=1, exit=KILLED, message="rank 1
     ("word", "now", "before", "status"),
     [
         (RunResult(code=0, message=""), "complete", None, "complete"),
+        (RunResult(code=0, message=""), "stopped", None, "stopped"),
         (saved(""), "stopped", None, "stopped"),
         (saved(""), "starting", None, "stopped"),
         (saved(""), "starting", "complete", "complete"),
@@ -66,6 +67,14 @@ def test_a_bad_end_without_a_cause(tmp_path: Path) -> None:
     assert json.loads((tmp_path / SUMMARY).read_text()) == {"status": "failed", "error": "the copy is incomplete"}
 
 
+def test_a_run_that_can_be_resumed_has_not_failed(tmp_path: Path) -> None:
+    """What a trainer said of its end is no longer said."""
+    (tmp_path / SUMMARY).write_text(json.dumps({"status": "failed", "error": "a peer is gone", "steps": 5}))
+    complete_summary(tmp_path, {}, "name", saved(""), {})
+
+    assert json.loads((tmp_path / SUMMARY).read_text()) == {"status": "stopped", "steps": 5}
+
+
 def test_the_trainer_s_own_words_stay(tmp_path: Path) -> None:
     """They say more than the launcher knows, which adds what it does."""
     (tmp_path / SUMMARY).write_text(json.dumps({"status": "failed", "error": "no such file: a.txt"}))
@@ -95,6 +104,7 @@ def test_a_bad_end_in_a_result(ending: Ending, code: int, exit_: str | None, tai
     result, said = failed(ending), failed(ending, "said")
 
     assert (result.code, result.message, result.exit, result.log_tail) == (code, "it ended", exit_, tail)
+    assert (result.cause, result.rank) == (ending.cause, ending.rank)
     assert said.message == "said"
 
 

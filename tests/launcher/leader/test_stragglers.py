@@ -56,6 +56,17 @@ def test_no_host_is_reported_too_soon() -> None:
     assert stragglers.slowest() is None
 
 
+def test_all_hosts_have_to_be_measured() -> None:
+    """A host that has only begun with it, or has not, is neither judged nor a measure of the others."""
+    stragglers = Stragglers()
+    for number in range(1, MEASUREMENTS + 1):
+        stragglers.observe([record(0, number, 1.0), record(1, number, 9.0), record(2, number // MEASUREMENTS, 0.1)])
+    assert stragglers.slowest() is None
+    for number in range(2, MEASUREMENTS):
+        stragglers.observe([record(2, number, 1.0)])
+    assert stragglers.slowest() is None
+
+
 def test_a_host_that_becomes_slow() -> None:
     """However long it was as fast as the others before."""
     stragglers = Stragglers()

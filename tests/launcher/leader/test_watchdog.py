@@ -71,6 +71,31 @@ def test_what_a_report_says_of_a_rank() -> None:
     assert (nothing.phase, nothing.step, nothing.dispatched, nothing.step_seconds) == (Phase.START, 0, 0, 0.0)
 
 
+def test_what_a_run_teaches_of_its_phases() -> None:
+    """Of each how long it took, from when it was entered; what new processes interrupt was never over."""
+    baseline = Baseline()
+    for phase, now in ((Phase.START, 0.0), (Phase.COMPILE, 10.0), (Phase.STEP, 110.0), (Phase.EVALUATE, 1000.0)):
+        baseline.observe(replace(FINE, phase=phase, step_seconds=0.0), now)
+    baseline.restarted()
+    baseline.observe(replace(FINE, phase=Phase.START, step_seconds=0.0), 5000.0)
+
+    assert baseline.stall_after_seconds(Phase.START) == baseline.stall_after_seconds(Phase.EVALUATE) == 60.0
+    assert baseline.stall_after_seconds(Phase.COMPILE) == 305.0
+
+
+def test_what_a_run_teaches_of_its_steps() -> None:
+    """Each counts once, however often it is reported, and none that is not complete; new processes forget none."""
+    baseline = Baseline()
+    baseline.observe(replace(FINE, step=0, step_seconds=0.0), 0.0)
+    assert not baseline.knows_steps
+    for step, seconds, reports in ((1, 9.0, 5), (2, 1.0, 1), (3, 1.0, 1)):
+        for _ in range(reports):
+            baseline.observe(replace(FINE, step=step, step_seconds=seconds), float(step))
+    baseline.restarted()
+
+    assert baseline.step_seconds == 1.0
+
+
 @pytest.mark.parametrize(
     ("idle", "stalled", "hung"), [(10.9, False, False), (11.0, True, False), (99.0, True, False), (100.0, True, True)]
 )

@@ -70,6 +70,8 @@ def test_silence_is_unknown() -> None:
 
     assert state.phase == Phase.RUNNING
     assert _said(state, "Ready") == ("Unknown", "Unreachable")
+    refused = Poll(heard_at=NOW - 9, fresh_seconds=8.0, status=None, error="connection refused")
+    assert with_phase(seen(begun(), *PODS, poll=refused), NOW).message == "connection refused"
     assert with_phase(seen(begun(Phase.PENDING), *PODS), NOW).phase == Phase.STARTING
 
 

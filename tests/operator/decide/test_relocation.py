@@ -116,6 +116,13 @@ def test_where_every_node_is_as_good_each_node_has_lost_something() -> None:
     assert (nowhere.lost_at, nowhere.avoid) == ({}, {})
 
 
+def test_a_pod_that_its_node_s_silence_has_taken_counts() -> None:
+    """Though it is deleted: nobody asked for that."""
+    state = _after(seen(begun(), pod(), pod("0-1", deleting_at=NOW, disruption="DeletionByTaintManager")))
+
+    assert state.lost_at == {"0-1": "node-0-1"}
+
+
 def test_a_host_that_follows_is_of_the_same_loss() -> None:
     """Its slice's place has not failed twice."""
     state = _after(_placed(_placed_state(lost_at={"1": "b"}, last_loss={"1": Loss(NOW - 5, frozenset({0}))}), "1-1"))

@@ -47,6 +47,14 @@ def test_every_end_has_its_cause(lost: Pod, cause: Lost) -> None:
     assert plan.steps == ()
 
 
+def test_what_ends_on_a_silent_node_is_the_node_s_loss() -> None:
+    """Where the pod itself says nothing of it."""
+    plan = losses.decide(seen(begun(), pod(deleting_at=NOW), OTHER, silent_nodes=frozenset({"node-0-0"})), NOW)
+
+    assert plan is not None
+    assert plan.state.charged == {Lost.NODE_LOST: 1}
+
+
 def test_a_pod_that_is_gone_is_lost() -> None:
     """One that was made and is not there any more counts, too."""
     plan = losses.decide(seen(begun(), OTHER), NOW)
@@ -145,6 +153,7 @@ def test_what_a_slice_loses_soon_after_is_the_same_loss() -> None:
         assert plan is not None
         assert plan.state.charged == {"nodeLost": 1}
         assert plan.state.last_loss == {"0": Loss(NOW - 60, frozenset({0, 1}))}
+        assert (plan.state.reason, plan.state.not_before) == ("PodReplaced", NOW)
     assert again is not None
     assert (again.state.charged, again.state.last_loss) == (
         {"nodeLost": 1, "eviction": 1},

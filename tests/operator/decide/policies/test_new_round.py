@@ -37,7 +37,7 @@ def test_the_first_round() -> None:
     assert plan.state.round == 0
     assert plan.state.attempts == {"0-0": 0, "0-1": 0}
     assert plan.state.started_at == NOW
-    assert plan.steps == ()
+    assert (plan.steps, plan.events) == ((), ())
 
 
 def test_a_round_that_runs_goes_on() -> None:
@@ -58,7 +58,7 @@ def test_a_round_that_has_lost_its_snapshot_and_its_class_goes_on() -> None:
 
 def test_a_resume_is_a_new_round() -> None:
     """With new names, its own budgets and its own deadline; hosts of another topology too."""
-    state = begun(Phase.SUSPENDED, pods={}, charged={"eviction": 3})
+    state = begun(Phase.SUSPENDED, pods={}, charged={"eviction": 3}, losses={"eviction": 3})
     made_of = snapshot(manifest(hardware={"accelerator": "cpu-sim", "topology": "4x2"}))
 
     plan = new_round.decide(seen(state, made_of=made_of), NOW)
@@ -66,7 +66,7 @@ def test_a_resume_is_a_new_round() -> None:
     assert plan is not None
     assert plan.state.round == 1
     assert plan.state.attempts == {"0-0": 1, "0-1": 1, "0-2": 0, "0-3": 0}
-    assert plan.state.charged == {}
+    assert (plan.state.charged, plan.state.losses) == ({}, {"eviction": 3})
     assert plan.state.started_at == NOW
 
 
@@ -79,6 +79,7 @@ def test_a_resume_is_told() -> None:
 
     assert plan is not None
     assert plan.state.reason == RESUMED
+    assert [(event.reason, event.message) for event in plan.events] == [(RESUMED, "round 1")]
     told = {each.type: (each.status, each.reason, each.since) for each in plan.state.conditions}
     assert told == {
         SUSPENDED: (FALSE, RESUMED, NOW),
@@ -107,12 +108,25 @@ def test_a_stop_that_was_asked_for_is_over_with_its_round() -> None:
     assert new_round.next_round(seen(state), Lost.HOST_LOST, PODS_RELEASED, "", NOW).state.stop_asked_at is None
 
 
+def test_a_run_that_goes_on_in_another_round() -> None:
+    """It recovers, and after a wait it is pending; its image is found again, as the snapshot is another."""
+    observed = seen(begun(image="old"))
+    at_once, later = (
+        new_round.next_round(observed, Lost.HOST_LOST, PODS_RELEASED, "", NOW, wait_seconds=wait).state
+        for wait in (0.0, 10.0)
+    )
+
+    assert (at_once.phase, later.phase) == (Phase.RECOVERING, Phase.PENDING)
+    assert (at_once.not_before, later.not_before) == (NOW, NOW + 10)
+    assert at_once.image == later.image == ""
+
+
 def test_suspended_before_its_first_round() -> None:
     """Nothing begins."""
     plan = new_round.decide(seen(suspend=True), NOW)
 
     assert plan is not None
-    assert plan.state.phase == Phase.SUSPENDED
+    assert (plan.state.phase, plan.state.reason) == (Phase.SUSPENDED, SUSPEND_ASKED)
     assert plan.state.round is None
     condition = plan.state.condition("Suspended")
     assert condition is not None

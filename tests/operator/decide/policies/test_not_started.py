@@ -65,7 +65,7 @@ def test_the_clock_is_that_of_the_admission() -> None:
 def test_what_runs_keeps_its_quota() -> None:
     """Whatever it has lost since is the leader's to wait for."""
     running = seen(begun(Phase.PENDING), pod(), pod("0-1"), queueing=OVERDUE)
-    recovering = seen(begun(Phase.RECOVERING), pod(), LOST, queueing=OVERDUE)
+    recovering = seen(begun(Phase.RECOVERING, not_before=NOW - WITHIN - 1), pod(), LOST, queueing=OVERDUE)
 
     assert not_started.decide(running, NOW) is None
     assert not_started.decide(recovering, NOW) is None

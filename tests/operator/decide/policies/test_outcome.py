@@ -11,13 +11,16 @@ from shardwise_operator.reasons import FALSE, SAVED_UNEXPECTEDLY, TRUE, Lost
 
 def test_complete() -> None:
     """Code 0 of any agent is the run's: all end with the same."""
-    plan = outcome.decide(seen(begun(), pod(), pod("0-1", phase="Succeeded", record=record(0))), NOW)
+    state = begun(reason="Running", message="of before")
+    plan = outcome.decide(seen(state, pod(), pod("0-1", phase="Succeeded", record=record(0))), NOW)
 
     assert plan is not None
     assert plan.state.phase == Phase.COMPLETE
     assert plan.state.completed_at == NOW
+    assert (plan.state.reason, plan.state.message) == ("Trained", "")
     conditions = {each.type: each.status for each in plan.state.conditions}
     assert conditions == {"Complete": TRUE, "Ready": FALSE}
+    assert [(event.reason, event.message) for event in plan.events] == [("Complete", "100 steps")]
 
 
 def test_host_0_has_the_last_word() -> None:

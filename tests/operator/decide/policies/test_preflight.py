@@ -221,6 +221,7 @@ def test_a_lost_pod_is_made_again(lost: tuple[Pod, ...]) -> None:
         plan = _decide(_planning(*(replace(each, attempt=number - 1) for each in lost), state=state), NOW)
         assert (plan.state.reason, plan.state.attempts["plan"]) == (REPLACED, number)
         assert plan.state.charged == {}
+        assert bool(_made(_decide(_planning(state=plan.state), NOW))) == (number == 1)
         made = _decide(_planning(state=plan.state), NOW + 400)
         assert _made(made) == [f"job-plan-{number}"]
         state = replace(made.state, pods={"plan": f"uid-plan-{number}"})

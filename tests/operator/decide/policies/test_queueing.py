@@ -106,6 +106,32 @@ def test_what_has_no_quota_gives_none_back() -> None:
     assert plan.state.message == "Preempted to accommodate a workload; insufficient quota"
 
 
+def test_a_job_queues_once_its_last_pod_has_ended() -> None:
+    """Else it could be admitted while the room is still taken, by itself."""
+    state = begun(Phase.PENDING, round=1, pods={}, attempts={"0-0": 1, "0-1": 1})
+    early, late = (_plan(seen(state, each, queueing=NEW)) for each in (pod(deleting_at=NOW), pod(phase="Failed")))
+
+    assert (_made(early), _made(late)) == ([], ["Workload"])
+
+
+def test_a_job_that_is_taken_out_of_its_queue_frees_its_quota() -> None:
+    """It goes on without one."""
+    plan = _plan(seen(begun(), pod(), pod("0-1"), queueing=replace(admitted(), queue="")))
+
+    assert [step for step in plan.steps if not isinstance(step, Create)] == [
+        Delete(WORKLOADS, "job-shardwise-11111111", "uid-workload")
+    ]
+    assert plan.state.phase == Phase.RUNNING
+
+
+def test_what_keeps_it_from_its_queue_is_said_and_looked_at_again() -> None:
+    """No watch tells that it has come."""
+    plan = _plan(_waiting(Queueing(queue="team", problem="PriorityClass x is not there")))
+
+    assert (plan.state.reason, plan.state.message) == ("Queued", "PriorityClass x is not there")
+    assert plan.requeue_after_seconds == 15.0
+
+
 def test_quota_that_is_reserved_is_kept() -> None:
     """What the queue still checks before it admits the job is not the job's to end."""
     plan = _plan(_waiting(Queueing(queue="team", workload=workload(reserved=True))))

@@ -34,6 +34,7 @@ def test_half_a_job_is_given_back() -> None:
     assert plan.state.pods == {}
     assert plan.state.charged == {}
     assert (plan.state.lost_at, plan.state.avoid) == ({}, {})
+    assert "1 of 2 pods ran within startWithin" in plan.state.message
     assert plan.state.not_before is not None
     assert 5.0 <= plan.state.not_before - NOW <= 15.0
 
@@ -55,6 +56,16 @@ def test_two_jobs_wait_for_different_times() -> None:
         times.add(plan.state.not_before)
 
     assert len(times) == 3
+
+
+def test_each_try_waits_for_twice_as_long() -> None:
+    """Up to a few minutes; half of it to one and a half, so that jobs that began together do not stay together."""
+    state = begun(Phase.PENDING)
+    for times, usual in ((0, 10.0), (1, 20.0), (4, 160.0), (5, 320.0), (9, 320.0)):
+        tried = replace(state, attempts={"0-0": times, "0-1": times})
+        waits = [start_timeout.retry_seconds(replace(seen(tried), uid=f"{uid}")) / usual for uid in range(100)]
+        assert 0.5 <= min(waits) < 0.6
+        assert 1.4 < max(waits) <= 1.5
 
 
 def test_a_round_that_has_run_is_the_launcher_s_to_wait_for() -> None:

@@ -41,7 +41,7 @@ class Ending:
 
 def follows_from_a_peer(ended: Exit) -> bool:
     """Return whether a trainer whose peer is gone may end like this, so that the cause may be elsewhere."""
-    return ended.bad and not _out_of_memory(ended) and not _killed(ended) and not _names_a_cause(ended)
+    return ended.bad and not _killed(ended) and not _names_a_cause(ended)
 
 
 def attribute(exits: Mapping[int, Exit], lost: Collection[int], hang: str | None, hung_rank: int | None) -> Ending:
