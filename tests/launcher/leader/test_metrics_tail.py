@@ -13,6 +13,7 @@ from shardwise.launcher.leader import metrics_tail
 from shardwise.launcher.leader.metrics_tail import MetricsTail
 from shardwise.launcher.system import lines
 from shardwise.protocol.contract import METRICS
+from shardwise.protocol.eta import RECENT_STEPS
 from shardwise.protocol.leader_record import LeaderRecord
 from shardwise.protocol.run_status import CheckpointStatus, FailedSaves
 
@@ -38,6 +39,7 @@ def test_lost_steps_and_commits(tmp_path: Path) -> None:
         file.writelines(json.dumps(record) + "\n" for record in records)
     tail.read()
     assert (tail.attempt, tail.stepped, tail.committed, tail.lost_seconds) == (3, True, 5, 0.0)
+    assert tail.checkpoint == CheckpointStatus(step=5, seconds=0.5)
 
     with path.open("a") as file:
         file.write(json.dumps({"event": "restored", "step": 5, "attempt": 4}) + "\n" + '{"step": 6, "ste')
@@ -64,6 +66,12 @@ def test_what_the_last_steps_took(tmp_path: Path) -> None:
 
     assert list(tail.recent_seconds) == [1.5, 2.5]
     assert tail.last == step(3, 2.5)
+    later = [{"event": "restored", "step": 0, "attempt": 1}, *(step(number, 0.5) for number in range(1, 100))]
+    with (tmp_path / METRICS).open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in later)
+    tail.read()
+    assert tail.lost_seconds == 4.0
+    assert list(tail.recent_seconds) == [0.5] * RECENT_STEPS
 
 
 def test_the_newest_checkpoint_and_failed_saves(tmp_path: Path) -> None:
@@ -88,6 +96,15 @@ def test_the_newest_checkpoint_and_failed_saves(tmp_path: Path) -> None:
     new = CheckpointStatus(step=15, saved_at=200.0, seconds=0.5)
     one, two = FailedSaves(in_a_row=1, reason="503"), FailedSaves(in_a_row=2, reason="503")
     assert seen == [(old, None), (old, one), (old, two), (new, None), (new, one), (new, None)]
+
+
+def test_a_run_that_starts_anew_has_no_checkpoint(tmp_path: Path) -> None:
+    """Before its first save nothing could be restored."""
+    (tmp_path / METRICS).write_text(json.dumps({"event": "started", "step": 0, "attempt": 0}) + "\n")
+    tail = MetricsTail(tmp_path, 0)
+    tail.read()
+
+    assert (tail.checkpoint, tail.known) == (None, None)
 
 
 def test_the_last_evaluation(tmp_path: Path) -> None:
@@ -150,6 +167,7 @@ def test_a_successor_reads_on_from_the_newest_checkpoint(tmp_path: Path) -> None
         file.write(json.dumps({"event": "restored", "step": 5, "attempt": 1}) + "\n")
     successor = MetricsTail(tmp_path, 0, known)
     assert successor.last == step(7, 1.5)
+    assert successor.of == tail.of == 90
     successor.read()
 
     assert (successor.committed, successor.of, successor.lost_seconds) == (5, None, 3.0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.train.data.mixture import Mixture
-from shardwise.train.data.order import BLOCK_SAMPLES, Order, permute
+from shardwise.train.data.order import BLOCK_SAMPLES, Order, batch_number, permute
 
 
 @settings(deadline=None, max_examples=50)
@@ -111,7 +111,7 @@ def test_far_samples_need_no_history() -> None:
 
 
 def test_the_order_is_the_same_on_every_machine_and_release() -> None:
-    """The first samples of a seed are pinned: resuming a run relies on them."""
+    """The first samples of a seed, and some far ones, are pinned: resuming a run relies on them."""
     sources, sequences = Order(num_sequences=[100, 10], mixture=Mixture.constant([3.0, 1.0]), seed=8).locate(
         np.arange(10)
     )
@@ -120,6 +120,18 @@ def test_the_order_is_the_same_on_every_machine_and_release() -> None:
         [0, 1, 0, 1, 0, 1, 0, 0, 1, 0],
         [0, 3, 17, 5, 43, 1, 37, 50, 8, 63],
     )
+    far, tiny = 10**6, Order(num_sequences=[257, 2], mixture=Mixture.constant([1.0, 1.0]), seed=8)
+    sources, sequences = tiny.locate(np.arange(far, far + 10))
+    assert (sources.tolist(), sequences.tolist()) == (
+        [0, 1, 1, 0, 1, 1, 0, 0, 0, 1],
+        [228, 0, 1, 56, 0, 0, 169, 229, 186, 1],
+    )
+
+
+def test_a_batch_that_is_left_out_moves_those_after_it() -> None:
+    """No other is left out or comes twice, in whichever order they were found bad."""
+    assert [batch_number(step, ()) for step in range(4)] == [0, 1, 2, 3]
+    assert [batch_number(step, (5, 1, 2)) for step in range(5)] == [0, 3, 4, 6, 7]
 
 
 def test_seeds_give_other_orders() -> None:
