@@ -167,7 +167,7 @@ def test_a_successor_reads_on_from_the_newest_checkpoint(tmp_path: Path) -> None
         file.write(json.dumps({"event": "restored", "step": 5, "attempt": 1}) + "\n")
     successor = MetricsTail(tmp_path, 0, known)
     assert successor.last == step(7, 1.5)
-    assert successor.of == tail.of == 90
+    assert MetricsTail(tmp_path, 0, known).of == tail.of == 90
     successor.read()
 
     assert (successor.committed, successor.of, successor.lost_seconds) == (5, None, 3.0)
