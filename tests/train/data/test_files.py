@@ -4,7 +4,10 @@ import errno
 import gzip
 import io
 import os
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import fsspec
@@ -234,3 +237,16 @@ def test_a_rewritten_file_has_changed(tmp_path: Path) -> None:
     store.pipe("/bucket/changing.txt", b"new")
 
     assert (before, [has_changed(file) for file in files]) == ([False, False], [True, True])
+
+
+def test_a_listing_that_gives_names_alone(tmp_path: Path) -> None:
+    """Files that a web server lists have their sizes all the same: each is asked for."""
+    write(tmp_path / "a.txt")
+    write(tmp_path / "b.txt", b"other")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        files = find_files([f"http://127.0.0.1:{server.server_port}/*.txt"])
+        server.shutdown()
+
+    assert [file.size_bytes for file in files] == [len(TEXT), len(b"other")]

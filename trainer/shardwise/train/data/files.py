@@ -178,7 +178,8 @@ def _data_file(filesystem: Any, path: str, *, named: bool, properties: Mapping[s
         size_bytes, modified_seconds = status.st_size, status.st_mtime
         stamp = f"{size_bytes}:{status.st_mtime_ns}"
     else:
-        properties = filesystem.info(path) if properties is None else properties
+        if properties is None or _remote_stamp(properties) is None:  # a web server's listing has names alone
+            properties = filesystem.info(path)
         size_bytes, modified_seconds = int(properties.get("size") or 0), 0.0
         stamp = _remote_stamp(properties) or str(filesystem.ukey(path))
     return DataFile(url=url, size_bytes=size_bytes, stamp=stamp, modified_seconds=modified_seconds, named=named)
