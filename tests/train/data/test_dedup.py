@@ -136,3 +136,24 @@ def test_what_dedup_depends_on_is_part_of_the_store(corpus: Path, tmp_path: Path
         prepared(section(corpus).model_copy(update={"train": (source,)}), tmp_path / "cache")
     with pytest.raises(DataError, match="'second' is text where another source is a token store"):
         prepared(section(corpus).model_copy(update={"train": (source, section(corpus).train[1])}), tmp_path / "cache")
+
+
+def test_many_small_files_take_no_more_looks_than_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out of a part is looked for once: in a bucket a look takes dozens of requests, and files are many."""
+    within, looks = dedup.Removed.within, []
+
+    def counted(removed: dedup.Removed, first: int, stop: int) -> Any:
+        looks.append((first, stop))
+        return within(removed, first, stop)
+
+    monkeypatch.setattr(dedup.Removed, "within", counted)
+    for number in range(40):
+        (tmp_path / f"{number:02d}.txt").write_text(f"text {number % 30} " * 9)
+    data = Data.model_validate(
+        {"train": [{"name": "all", "paths": [f"{tmp_path}/*.txt"]}], "dedup": "exact"},
+    )
+    (made,) = build(data, str(tmp_path / "tokens"), run=map, progress=nothing)
+
+    assert made.index.num_removed == 10
+    assert sum(part.train_documents for part in made.index.parts) == 30
+    assert len(looks) == len(made.index.parts) == 1

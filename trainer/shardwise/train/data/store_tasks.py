@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import TokenizerName
 from shardwise.train.data.dedup import Hashes, Removed, write_hashes
@@ -152,9 +154,13 @@ def _with_hashes(
 
 
 def _pieces(task: PartTask, tokenizer: Tokenizer) -> Iterator[Piece]:
-    for span, (first, stop) in zip(task.spans, task.file_rows, strict=True):
-        rows = [] if task.removed is None else (task.removed.within(first + span.num_rows, stop) - first).tolist()
-        yield from span_pieces(span, task.text_field, task.held_out, tokenizer, frozenset(rows))
+    starts = [first + span.num_rows for span, (first, _) in zip(task.spans, task.file_rows, strict=True)]
+    # All of the part at once: a look for the rows of one file takes dozens of requests to a bucket.
+    _, end = task.file_rows[-1]
+    removed = np.empty(0, np.int64) if task.removed is None else np.sort(task.removed.within(starts[0], end))
+    for span, start, (first, stop) in zip(task.spans, starts, task.file_rows, strict=True):
+        rows = removed[slice(*np.searchsorted(removed, [start, stop]))] - first
+        yield from span_pieces(span, task.text_field, task.held_out, tokenizer, frozenset(rows.tolist()))
 
 
 def _beating(batches: Iterator[Batch], beat: Callable[[], None]) -> Iterator[Batch]:
