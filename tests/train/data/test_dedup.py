@@ -139,7 +139,7 @@ def test_what_dedup_depends_on_is_part_of_the_store(corpus: Path, tmp_path: Path
 
 
 def test_many_small_files_take_no_more_looks_than_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left out of a part is looked for once: in a bucket a look takes dozens of requests, and files are many."""
+    """What is left out of a part is looked for once: in a bucket a look is dozens of requests, and files are many."""
     within, looks = dedup.Removed.within, []
 
     def counted(removed: dedup.Removed, first: int, stop: int) -> Any:
