@@ -1,5 +1,6 @@
 """The second loss in one place: a host goes to another node, a slice with a place of its own is relocated."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,6 +122,14 @@ def test_a_pod_that_its_node_s_silence_has_taken_counts() -> None:
     state = _after(seen(begun(), pod(), pod("0-1", deleting_at=NOW, disruption="DeletionByTaintManager")))
 
     assert state.lost_at == {"0-1": "node-0-1"}
+
+
+def test_of_hosts_at_once_any_that_nobody_asked_for_counts() -> None:
+    """Whichever comes first: an eviction beside it does not hide what the place has lost."""
+    observed = _placed(_placed_state(), "0-1")
+    evicted = pod("0-0", phase="Failed", reason="Evicted")
+
+    assert _after(replace(observed, pods=(evicted, *observed.pods[1:]))).lost_at == {"0": "a"}
 
 
 def test_a_host_that_follows_is_of_the_same_loss() -> None:
