@@ -80,12 +80,22 @@ def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, line: bytes, words:
     assert str(caught.value).startswith(str(path))
 
 
-def test_json_is_refused(tmp_path: Path) -> None:
-    """A .json file is neither lines nor text, and says what to write instead."""
-    (tmp_path / "a.json").write_text("{}")
+@pytest.mark.parametrize("name", ["a.json", "a.ndjson.gz"])
+def test_json_is_refused(name: str, tmp_path: Path) -> None:
+    """Such a file is neither lines nor text, and the error says what to write instead."""
+    (tmp_path / name).write_text("{}")
 
-    with pytest.raises(DataError, match=r"is a .json file; expected .jsonl"):
-        texts(tmp_path / "a.json")
+    with pytest.raises(DataError, match=r"is a .(nd)?json file; expected .jsonl"):
+        texts(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.bz2", "a.txt.XZ", "a.zip", "a.tar.gz"])
+def test_another_packing_is_refused(name: str, tmp_path: Path) -> None:
+    """Its bytes are no text, whatever is in it; what can be read is named."""
+    (tmp_path / name).write_bytes(b"packed")
+
+    with pytest.raises(DataError, match=r"expected a plain file, or one that is compressed as .gz or .zst"):
+        texts(tmp_path / name)
 
 
 def test_the_split_keeps_its_share() -> None:

@@ -19,6 +19,7 @@ from shardwise.train.data.files import DataFile, read_blocks, read_range
 _SPLIT_SALT = b"shardwise split"
 _GIVEN_CHARS = 60
 TEXT, JSONL = "text", "jsonl"
+_PACKED = frozenset((".7z", ".br", ".bz2", ".lz4", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"))
 _DECODER = json.JSONDecoder()
 CONVERSATION = ""
 """In place of a text field: a line is a conversation (`shardwise.train.data.chat`). No job can name this field."""
@@ -38,8 +39,8 @@ class Document(NamedTuple):
 def documents(file: DataFile, text_field: str) -> Iterator[Document]:
     """Yield the documents of one file in order; those without a byte of text are left out.
 
-    Raise DataError for a file that cannot be read, a .json file, a JSONL line that is not UTF-8, not a JSON object, or
-    has no string in `text_field`, and a Parquet or Arrow file without that column.
+    Raise DataError for a file that cannot be read or is packed otherwise, a .json file, a JSONL line that is not UTF-8,
+    not a JSON object, or has no string in `text_field`, and a Parquet or Arrow file without that column.
     """
     if file_kind(file) == TEXT:
         return _text_document(file)
@@ -77,9 +78,14 @@ def file_kind(file: DataFile) -> str:
                 "Unpack it."
             )
         return suffix[1:]
-    if suffix == ".json":
+    if suffix in _PACKED:  # a tokenizer of bytes would learn the packing
         raise DataError(
-            f"{file.url!r} is a .json file; expected .jsonl (one JSON object a line) or text. "
+            f"{file.url!r} is a {suffix} file; expected a plain file, or one that is compressed as .gz or .zst. "
+            "Unpack it, or give paths that leave it out."
+        )
+    if suffix in (".json", ".ndjson"):
+        raise DataError(
+            f"{file.url!r} is a {suffix} file; expected .jsonl (one JSON object a line) or text. "
             "Write one object a line and name it .jsonl, or give the path of a text file."
         )
     return JSONL if suffix == ".jsonl" else TEXT
