@@ -28,7 +28,7 @@ from shardwise.launcher.agent.trainer import tail
 from shardwise.launcher.job_file import keep_job
 from shardwise.launcher.machine import ADDRESS
 from shardwise.launcher.output import Output, show_status, tell_unshown
-from shardwise.launcher.scratch import keep_for, remove_scratch_of, scratch_folder
+from shardwise.launcher.scratch import note_owner, remove_scratch_of, scratch_folder
 from shardwise.launcher.system import processes
 from shardwise.launcher.system.log_bound import bounded
 from shardwise.launcher.system.ports import free_port
@@ -72,7 +72,7 @@ def run(job: TrainingJob, directory: Path, *, fork: bool, step: int | None, cons
         processes.end_marked(directory, None)
         remove_scratch_of(directory, LeaderRecord.read(directory))
         with scratch_folder() as scratch:
-            keep_for(directory, scratch)
+            note_owner(directory, scratch)
             command = _Command(
                 job=job, directory=directory, scratch=scratch, console=console, errors=errors, fork=fork, step=step
             )

@@ -25,8 +25,8 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def keep_for(directory: Path, scratch: Path) -> None:
-    """Note in the folder which run directory it is for."""
+def note_owner(directory: Path, scratch: Path) -> None:
+    """Write down in a scratch folder which run directory it serves, for `remove_scratch_of`."""
     (scratch / _OWNER).write_text(f"{directory}\n", encoding="utf-8")
 
 

@@ -78,10 +78,9 @@ class LeaderRecord(Message):
     that of the command. `fresh` is true until a checkpoint is committed under this command: until then, what the
     command line asked of the start (--fork, --step) still applies. `began_at` is the time of its first attempt, in
     seconds since the epoch. `led` is false once the leader has left in good order, `stop_asked` true once the run is to
-    stop. `goodput` is the wall time up to
-    `written_at` in seconds by category, with lost steps not yet told apart; `metrics_offset` is where the metrics of
-    this command begin, and `metrics` what they said at the newest checkpoint. `session` counts Ray sessions. `result`
-    is None until the run has ended.
+    stop. `goodput` is the wall time up to `written_at` in seconds by category, with lost steps not yet told apart;
+    `metrics_offset` is where the metrics of this command begin, and `metrics` what they said at the newest checkpoint.
+    `session` counts Ray sessions. `result` is None until the run has ended.
     """
 
     run: str
