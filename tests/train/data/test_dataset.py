@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -17,6 +18,7 @@ from shardwise.train.data import cache, compression, tokenise
 from shardwise.train.data.dataset import Dataset, Reading, prepare
 from shardwise.train.data.opening import Watch
 from shardwise.train.data.sources import Document, is_held_out
+from shardwise.train.data.token_stream import StreamLayout
 from shardwise.train.data.tokenise import Corpus
 
 SEQ_LEN = 16
@@ -261,6 +263,23 @@ def test_preparing_gets_on_block_by_block(workspace: Workspace, monkeypatch: pyt
     path = workspace.write("a.txt", "text " * 2000)
     workspace.prepare(path)
     assert workspace.num_beats >= 15
+
+
+def test_the_last_look_at_each_file_gets_on(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To see whether files changed takes a bucket a request for each: minutes with 100,000, which are no hang."""
+    tokenised: list[int] = []
+
+    def noting(*given: Any) -> list[StreamLayout]:
+        layouts = tokenise.write_streams(*given)
+        tokenised.append(workspace.num_beats)
+        return layouts
+
+    monkeypatch.setattr(cache, "write_streams", noting)
+    for number in range(20):
+        workspace.write(f"{number}.txt", "text")
+    workspace.prepare(f"{workspace.root}/*.txt")
+
+    assert workspace.num_beats - tokenised[0] >= 20
 
 
 def test_what_another_process_builds_is_followed(tmp_path: Path) -> None:

@@ -46,6 +46,41 @@ def test_globs_are_recursive_sorted_and_without_repeats(tmp_path: Path) -> None:
     assert [file.named for file in files] == [True, False, False]
 
 
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("depth", ["*/*", "**"])
+def test_a_folder_that_cannot_be_listed_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: str
+) -> None:
+    """A glob over a volume that fails for one folder gives an error, and no data that are fewer."""
+    write(tmp_path / "a/b/1.txt")
+    write(tmp_path / "a/c/2.txt")
+    listed = os.scandir
+
+    def failing(path: str) -> Any:
+        if str(path).endswith("a/c"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(StorageError, match=r"cannot read .*Stale file handle"):
+        find_files([f"{tmp_path}/{depth}/*.txt"])
+
+
+def test_a_folder_of_others_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `lost+found` at the root of a volume, which only root may read, is no data and no error."""
+    write(tmp_path / "lost+found/1.txt")
+    write(tmp_path / "a/2.txt")
+    listed = os.scandir
+
+    def forbidding(path: str) -> Any:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", forbidding)
+    assert [file.url for file in find_files([f"{tmp_path}/**/*.txt"])] == [f"{tmp_path}/a/2.txt"]
+
+
 def test_relative_paths_and_names_with_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path counts from the working directory; a file whose name looks like a glob is that file."""
     monkeypatch.chdir(tmp_path)

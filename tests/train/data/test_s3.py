@@ -1,13 +1,16 @@
 """Data in an S3 bucket, over HTTP."""
 
+import errno
 import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zstandard
+from s3fs import S3FileSystem
 from tests.train.s3_server import Bucket, serving
 
 from shardwise.job.spec.data import Data
@@ -64,6 +67,22 @@ def test_an_object_that_stands_for_a_folder_is_no_file(bucket: Bucket) -> None:
         bucket.client.call_s3("put_object", Bucket="bucket", Key=name, Body=b"")
 
     assert [file.url for file in find_files([f"{bucket.url}/folders/**"])] == [f"{bucket.url}/folders/deep/a.txt"]
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that refuses to list one of several folders, as with a login that has ended, is an error."""
+    for folder in ("a", "b"):
+        bucket.put(f"forbidden/{folder}/1.txt", b"text")
+    listed = S3FileSystem._lsdir
+
+    async def refusing(self: S3FileSystem, path: str, *given: Any, **named: Any) -> Any:
+        if path.rstrip("/").endswith("forbidden/b"):
+            raise PermissionError(errno.EACCES, "Forbidden")
+        return await listed(self, path, *given, **named)
+
+    monkeypatch.setattr(S3FileSystem, "_lsdir", refusing)
+    with pytest.raises(DataError, match=r"cannot read '.*/forbidden/\*/\*\.txt': .*Forbidden"):
+        find_files([f"{bucket.url}/forbidden/*/*.txt"])
 
 
 def test_data_is_the_same_in_a_bucket_and_on_a_disk(bucket: Bucket, tmp_path: Path) -> None:

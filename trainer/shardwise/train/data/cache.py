@@ -143,7 +143,7 @@ def _build(
     building.mkdir()
     try:
         layouts = write_streams(corpus, tokenizer, building, report, beat)
-        _refuse_changed(corpus)
+        _refuse_changed(corpus, beat)
         _commit(layouts, building, finished)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
@@ -152,13 +152,13 @@ def _build(
     report(f"tokenised {corpus.name}: {count:,} documents, {tokens:,} tokens")
 
 
-def _refuse_changed(corpus: Corpus) -> None:
+def _refuse_changed(corpus: Corpus, beat: Callable[[], None]) -> None:
+    """Look at each file again; beat after each look, since a bucket takes a request for each."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        changed = [
-            file for file, is_new in zip(corpus.files, pool.map(has_changed, corpus.files), strict=True) if is_new
-        ]
-    if changed:
-        raise changed_meanwhile(changed[0])
+        for file, is_new in zip(corpus.files, pool.map(has_changed, corpus.files), strict=True):
+            beat()
+            if is_new:
+                raise changed_meanwhile(file)
 
 
 def _commit(layouts: list[StreamLayout], building: Path, finished: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from shardwise.protocol.errors import DataError, ShardwiseError
@@ -147,12 +148,30 @@ def _is_file(filesystem: Any, path: str) -> bool:
 
 def _matches(filesystem: Any, path: str) -> dict[str, Mapping[str, Any]]:
     """Return the files that a glob matches, and what the listing says of each."""
+    _hide_no_folder(filesystem)
     found: dict[str, Mapping[str, Any]] = filesystem.glob(path, detail=True)
     if isinstance(filesystem, LocalFileSystem):  # whose listing does not say what a link leads to
         return {match: found[match] for match in found if Path(match).is_file()}
     # Not a look at each: a bucket's client sends a request for it, or goes through the whole listing again.
     files = (match for match, properties in found.items() if properties["type"] == "file")
     return {match: found[match] for match in files if not match.endswith("/")}  # which stands for a folder
+
+
+def _hide_no_folder(filesystem: Any) -> None:
+    """Let its walk raise what keeps a folder from being listed, at any depth.
+
+    fsspec passes such a folder over, and data would be fewer without a word; what asks it to raise is handed to no
+    folder below the first. Still passed over: what is gone, and on this machine what only others may read, such as
+    the `lost+found` of a volume.
+    """
+    passed = (FileNotFoundError, PermissionError) if isinstance(filesystem, LocalFileSystem) else FileNotFoundError
+
+    def judge(error: OSError) -> None:
+        if not isinstance(error, passed):
+            raise error
+
+    name = "_walk" if isinstance(filesystem, AsyncFileSystem) else "walk"
+    setattr(filesystem, name, partial(getattr(type(filesystem), name), filesystem, on_error=judge))
 
 
 def _saved_dataset(filesystem: Any, path: str, pattern: str) -> list[str]:
