@@ -48,11 +48,12 @@ def agent(moment: Callable[[Run, int], Progress]) -> Kill:
 
 def host(moment: Callable[[Run, int], Progress]) -> Kill:
     """Kill every process of the host of the moment's rank: agent, trainer, standby, Ray."""
+    return lambda run, attempt: end_host(run, moment(run, attempt).rank)
 
-    def kill(run: Run, attempt: int) -> None:
-        processes.end_marked(run.directory, moment(run, attempt).rank)
 
-    return kill
+def end_host(run: Run, number: int) -> None:
+    """Kill what runs of a host now: a second look for what is left could find the agent that took its place."""
+    processes.end(processes.carrying(processes.mark(run.directory, number)))
 
 
 def disturb(run: Run, *kills: Kill) -> None:

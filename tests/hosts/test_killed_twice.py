@@ -10,9 +10,8 @@ import pytest
 from tests.cli.running import Run
 from tests.cli.shell import Shell
 from tests.hosts.conftest import agent_of
-from tests.hosts.disturbing import in_phase
+from tests.hosts.disturbing import end_host, in_phase
 
-from shardwise.launcher.system import processes
 from shardwise.protocol.contract import Phase, Progress
 
 
@@ -52,7 +51,7 @@ def test_killed_twice(shell: Shell, digest: str) -> None:
     for trainer in [each.pid for rank in range(2) if (each := run.progress(rank))]:
         os.kill(trainer, signal.SIGKILL)
     ended(run, before + 1)
-    processes.end_marked(run.directory, 0)
+    end_host(run, 0)
     summary = run.finish()
 
     assert summary["digest"] == digest
