@@ -91,6 +91,17 @@ def test_steps_that_were_repeated_after_a_restart_count_once(tmp_path: Path) -> 
     assert [(record["step"], record["loss"]) for record in steps(path)] == [(1, 3.0), (2, 2.0)]
 
 
+def test_steps_of_a_start_that_saved_nothing_do_not_count(tmp_path: Path) -> None:
+    """A run that begins anew, because no checkpoint was made, is no further than its new start has got."""
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    begun = {"event": "started", "step": 0}
+    for record in (begun, {"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, begun, {"step": 1, "loss": 3.5}):
+        log.write(record)
+    log.close()
+    assert steps(path) == [{"step": 1, "loss": 3.5}]
+
+
 def test_what_json_cannot_hold_becomes_null(tmp_path: Path) -> None:
     """Every line stays valid JSON, also that of the step that went wrong."""
     path = tmp_path / "metrics.jsonl"

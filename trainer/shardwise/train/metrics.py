@@ -93,7 +93,7 @@ def _steps(known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for record in known:
         if "event" not in record:
             newest[record["step"]] = record
-        elif record["event"] == "restored":
+        elif record["event"] in ("started", "restored"):
             newest = {step: kept for step, kept in newest.items() if step <= record["step"]}
     return [newest[step] for step in sorted(newest)]
 
