@@ -33,6 +33,21 @@ def test_what_else_happened_is_noticed() -> None:
     assert [notice.event for notice in timeline.notices] == ["save"]
 
 
+def test_host_and_rank_0_are_named_as_others_are() -> None:
+    """An event that names a host or a rank says which one, the first too."""
+    silent = {"event": "noAnswer", "op": "report", "reason": "no answer within 5 s", "time": BEGAN + 1}
+    stalled = {"event": "stalled", "message": "no step for 20 s", "time": BEGAN + 2}
+    timeline = Timeline(
+        [{**silent, "host": 0}, {**silent, "host": 1}, {**stalled, "rank": 0}, {**stalled, "rank": None}]
+    )
+    assert [notice.text for notice in timeline.notices] == [
+        "no answer within 5 s, host 0",
+        "no answer within 5 s, host 1",
+        "no step for 20 s, rank 0",
+        "no step for 20 s",
+    ]
+
+
 def test_of_a_large_run_what_events_name_is_shown() -> None:
     """Of a thousand hosts the first are shown, and those that events have named; of many attempts the newest."""
     hosts = {"event": "hosts", "hosts": [host(number) for number in range(1000)], "time": BEGAN + 20}

@@ -85,7 +85,8 @@ class Timeline:
 
 def notice(event: Mapping[str, Any]) -> Notice:
     """Return an event as a notice, with all that it says in words."""
-    told = [f"{key} {event[key]}" if key not in _TEXTS[:2] else str(event[key]) for key in _TEXTS if event.get(key)]
+    given = [key for key in _TEXTS if event.get(key) not in (None, "", [])]  # host and rank may be 0
+    told = [f"{key} {event[key]}" if key not in _TEXTS[:2] else str(event[key]) for key in given]
     return Notice(event=str(event.get("event")), time=event.get("time"), step=event.get("step"), text=", ".join(told))
 
 
