@@ -48,6 +48,16 @@ def test_host_and_rank_0_are_named_as_others_are() -> None:
     ]
 
 
+def test_a_clock_that_is_set_back_makes_no_time_negative() -> None:
+    """An attempt lasts no less than nothing, whatever the clock of the leader's machine has done meanwhile."""
+    began = [{"event": "attempt", "attempt": 0, "time": BEGAN}, {"event": "running", "fromStep": 0, "time": BEGAN - 50}]
+    (lives,) = Timeline(began).attempts
+    assert (lives.running, lives.last) == (BEGAN, BEGAN)
+    hosts = {"event": "hosts", "hosts": [host(0)], "time": BEGAN - 30}
+    (over,) = Timeline([*began, hosts, {"event": "ended", **ENDED, "time": BEGAN - 29}]).attempts
+    assert (over.ended, over.cause) == (BEGAN, "failure")
+
+
 def test_of_a_large_run_what_events_name_is_shown() -> None:
     """Of a thousand hosts the first are shown, and those that events have named; of many attempts the newest."""
     hosts = {"event": "hosts", "hosts": [host(number) for number in range(1000)], "time": BEGAN + 20}

@@ -30,7 +30,7 @@ class Timeline:
         """Take in what the leader of a live run says of the attempt under way."""
         if self.attempts and self.attempts[-1].ended is None and self.attempts[-1].number == status.attempt:
             hosts = [HostTimes.model_validate(host.model_dump(mode="json")) for host in status.hosts]
-            self._change(last=now, hosts=hosts)
+            self._change(last=max(now, self.attempts[-1].last), hosts=hosts)
         if status.slowest_host is not None and status.slowest_host not in {slow.host for slow in self.slow}:
             self.slow.append(SlowHost(host=status.slowest_host))
 
@@ -59,6 +59,7 @@ class Timeline:
 
     def _note(self, name: str, at: float, event: Mapping[str, Any]) -> None:
         """Note what an event says of the attempt under way."""
+        at = max(at, self.attempts[-1].last)  # the clock may have been set back
         if name == "running":
             self._change(running=at, from_step=event.get("fromStep"))
         elif name == "hosts":
