@@ -5,12 +5,13 @@ values come from closed sets, because a job's author controls what answers as ho
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shardwise.protocol.contract import Cause
+from shardwise.protocol.rising import Rising
 from shardwise.protocol.run_status import GOODPUT_CATEGORIES, RunPhase, RunSummary, goodput_share
 from shardwise_operator import reasons
 from shardwise_operator.decide.policies.outcome import OUTCOMES
@@ -128,6 +129,7 @@ class JobMetrics(Collector):
     latest: Callable[[], Mapping[Key, RunSummary]]
     _: KW_ONLY
     leads: Callable[[], bool]
+    _rising: dict[tuple[str, ...], Rising] = field(default_factory=dict, init=False)
 
     def describe(self) -> Iterator[Metric]:
         """Claim no names before there are jobs."""
@@ -139,7 +141,8 @@ class JobMetrics(Collector):
         objects = self.jobs() if self.leads() else ()
         jobs = [_Job(each, latest.get((each["metadata"]["namespace"], each["metadata"]["name"]))) for each in objects]
         yield from _words(jobs)
-        yield from _counts(jobs)
+        self._rising = {key: self._rising.get(key) or Rising() for key in (tuple(job.labels) for job in jobs)}
+        yield from _counts(jobs, self._rising)
         for name, (description, figure) in _GAUGES.items():
             family = GaugeMetricFamily(f"shardwise_job_{name}", description, labels=_LABELS)
             for job in jobs:
@@ -167,7 +170,7 @@ def _words(jobs: Iterable[_Job]) -> Iterator[Metric]:
     yield from (info, phase, reason, conditions)
 
 
-def _counts(jobs: Iterable[_Job]) -> Iterator[Metric]:
+def _counts(jobs: Iterable[_Job], rising: Mapping[tuple[str, ...], Rising]) -> Iterator[Metric]:
     """Return what only grows."""
     restarts = CounterMetricFamily("shardwise_job_restarts", "Restarts by cause.", labels=[*_LABELS, "cause"])
     goodput = CounterMetricFamily(
@@ -178,8 +181,10 @@ def _counts(jobs: Iterable[_Job]) -> Iterator[Metric]:
     for job in jobs:
         for cause, count in _known(job.status.get("restarts", {}), _CAUSES).items():
             restarts.add_metric([*job.labels, cause], count)
-        for category, seconds in _known(job.run.goodput if job.run else {}, GOODPUT_CATEGORIES).items():
-            goodput.add_metric([*job.labels, category], seconds)
+        if job.run:
+            known = rising[tuple(job.labels)].after(_known(job.run.goodput, GOODPUT_CATEGORIES))
+            for category, seconds in known.items():
+                goodput.add_metric([*job.labels, category], seconds)
     yield from (restarts, goodput)
 
 

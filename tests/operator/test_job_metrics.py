@@ -118,6 +118,19 @@ def test_a_job_that_is_deleted_has_no_series() -> None:
     assert not list(_samples(served))
 
 
+def test_lost_steps_take_nothing_back_from_a_counter() -> None:
+    """Prometheus would take it for a counter that began anew, and count ten hours of steps a second time."""
+    jobs, latest = [full()[0]], {("default", "job"): told(goodput={"step": 36_000.0})}
+    served = CollectorRegistry()
+    served.register(JobMetrics(lambda: jobs, lambda: latest, leads=lambda: True))
+    steps, lost = {**LABELS, "category": "step"}, {**LABELS, "category": "lostSteps"}
+
+    assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) == 36_000
+    latest["default", "job"] = told(goodput={"step": 35_700.0, "lostSteps": 300.0})
+    assert served.get_sample_value("shardwise_job_goodput_seconds_total", steps) == 36_000
+    assert served.get_sample_value("shardwise_job_goodput_seconds_total", lost) == 300
+
+
 def test_the_number_of_series_is_bounded() -> None:
     """Whatever a job's own image says: new words bring no new series, and none is lost from the sum."""
     status, _ = full()
