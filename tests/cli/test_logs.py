@@ -9,6 +9,8 @@ from tests.cli.conftest import COMMAND, Command, person
 from tests.cli.test_status import Held
 
 from shardwise.launcher.system.log_bound import cut
+from shardwise.protocol.contract import ExitCode
+from shardwise.protocol.leader_record import LeaderRecord, RunResult
 
 
 @pytest.fixture
@@ -159,6 +161,40 @@ def test_a_leader_that_cannot_be_asked(directory: Path, command: Command, monkey
     assert f"a live run holds {directory}" in ended.error
     assert f"No such file or directory: '{token}'" in ended.error
     assert "stop it on its machine, as its user" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "said"),
+    [
+        (RunResult(code=ExitCode.SAVED, message="saved and stopped"), 0, "saved and stopped"),
+        (RunResult(code=ExitCode.OK, message="complete"), 0, "complete"),
+        (RunResult(code=ExitCode.STORAGE, message="no space, when it was asked to stop"), 1, "no space"),
+        (None, 1, "without a word"),
+    ],
+    ids=["saved", "complete", "failed", "killed"],
+)
+def test_a_stop_says_how_the_run_has_ended(
+    directory: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    result: RunResult | None,
+    code: int,
+    said: str,
+) -> None:
+    """A run that could not be saved is not called stopped, and the exit code says so too."""
+    held = Held(directory)
+    record = LeaderRecord(run="uid", scratch="/s", leader_pid=1, port=1, started_at=1.0, result=result)
+
+    def ends(*_: object) -> None:
+        record.write(directory)
+        held.__exit__()
+
+    monkeypatch.setattr("shardwise.cli.stop.ask", ends)
+    held.__enter__()
+    ended = command("stop", str(directory))
+    assert ended.code == code
+    assert said in ended.out + ended.error
+    assert "\nstopped\n" not in ended.out
 
 
 @pytest.mark.parametrize("name", ["logs", "stop"])

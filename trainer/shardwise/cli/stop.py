@@ -1,5 +1,6 @@
 """`shardwise stop`: have a live run save and stop, and wait until it has."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,9 @@ from shardwise.cli.in_cluster import Context, Namespace, job_in_cluster, one_lin
 from shardwise.cli.live import ask
 from shardwise.cli.run_files import is_live, refuse_other_directory
 from shardwise.launcher.agent.client import NoLeaderError
+from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import UsageError
+from shardwise.protocol.leader_record import LeaderRecord
 
 _LOOK_SECONDS = 0.1
 _LEADER_SECONDS = 30.0
@@ -51,7 +54,19 @@ def command(directory: Target, *, wait: Wait = True, namespace: Namespace = None
     while wait and is_live(directory):
         time.sleep(_LOOK_SECONDS)
     if wait:
-        console.print("stopped")
+        _tell_end(directory, console)
+
+
+def _tell_end(directory: Path, console: Console) -> None:
+    """Say how the run has ended, which need not be as it was asked to; exit with 1 if it has failed."""
+    record = LeaderRecord.read(directory)
+    result = record.result if record else None
+    if result and result.code in (ExitCode.OK, ExitCode.SAVED):
+        console.print(result.message, markup=False, soft_wrap=True)
+        return
+    why = result.message if result else "its process ended without a word"
+    Console(stderr=True, highlight=False).print(f"the run has failed: {why}", markup=False, soft_wrap=True)
+    sys.exit(ExitCode.FAILURE)
 
 
 def _ask(directory: Path) -> None:
