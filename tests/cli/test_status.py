@@ -6,6 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -39,6 +40,9 @@ def make_run(directory: Path, *overrides: str, status: str = "running") -> Path:
         if committed:
             (folder / "COMMITTED").touch()
     return directory
+
+
+_NOBODY = 65534
 
 
 class Held:
@@ -375,3 +379,21 @@ def test_bucket_out_of_reach(tmp_path: Path, command: Command) -> None:
     words = " ".join(ended.out.split())
     assert "could not be listed" in words
     assert "step 10 of 100" in words
+
+
+@pytest.mark.parametrize("closed", ["", ".lock", "summary.json"])
+def test_a_run_directory_of_another_person(command: Command, closed: str) -> None:
+    """Where this person may not read, they are told so and where, by the exit code of wrong usage."""
+    own = os.geteuid()
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        directory = make_run(Path(folder) / "run")
+        (directory / closed).chmod(0)
+        os.seteuid(own or _NOBODY)  # root may read everything
+        try:
+            ended = command("status", str(directory))
+        finally:
+            os.seteuid(own)
+            (directory / closed).chmod(0o700)
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{directory / closed} cannot be read (Permission denied)" in ended.error

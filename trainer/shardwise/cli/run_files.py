@@ -4,6 +4,7 @@ Nothing is written, and the run's lock is held only for the instant of finding o
 leader of a live run is asked for its status.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -182,10 +183,17 @@ def status_of(directory: Path) -> tuple[str, RunStatus | None]:
 
 
 def refuse_other_directory(directory: Path) -> None:
-    """Raise UsageError if the directory is not that of a run."""
-    if not any((directory / name).is_file() for name in (LOCK, SUMMARY, BUCKET_LEASE)):
-        found = "no such directory" if not directory.exists() else f"neither {SUMMARY} nor {LOCK} is in it"
-        raise UsageError(f"{directory} is no run directory ({found}); expected the --dir of a `shardwise run`")
+    """Raise UsageError if the directory is not that of a run, or this person may not read it."""
+    try:
+        found = [directory / name for name in (LOCK, SUMMARY, BUCKET_LEASE) if (directory / name).is_file()]
+    except PermissionError as error:
+        raise UsageError(f"{directory} cannot be read ({error.strerror}); it may be another user's") from error
+    for path in found:
+        if not os.access(path, os.R_OK, effective_ids=True):
+            raise UsageError(f"{path} cannot be read ({os.strerror(errno.EACCES)}); it may be another user's")
+    if not found:
+        why = "no such directory" if not directory.exists() else f"neither {SUMMARY} nor {LOCK} is in it"
+        raise UsageError(f"{directory} is no run directory ({why}); expected the --dir of a `shardwise run`")
 
 
 def is_live(directory: Path) -> bool:
