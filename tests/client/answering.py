@@ -11,8 +11,18 @@ from urllib.parse import urlsplit
 from shardwise.job.document import write_document
 
 Answer = tuple[int, Any]
-"""An HTTP status, and a text or what is sent as JSON."""
+"""An HTTP status, and a text, what is sent as JSON, or a `Log`."""
 _OK = 200
+
+
+class Log(list[tuple[str, str]]):
+    """The lines of a pod's log, each with its time, which is sent where the query asks for it."""
+
+    def sent(self, query: str) -> str:
+        """Return it as text."""
+        return "".join(f"{at} {line}\n" if "timestamps=true" in query else f"{line}\n" for at, line in self)
+
+
 SILENCE: Answer = (0, "")
 """The connection ends without an answer."""
 
@@ -42,6 +52,7 @@ class StandInServer:
             def do_GET(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 status, said = answer(urlsplit(self.path).path)
+                said = said.sent(urlsplit(self.path).query) if isinstance(said, Log) else said
                 if (status, said) == SILENCE:
                     return
                 body = said.encode() if isinstance(said, str) else json.dumps(said).encode()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.answering import Answer, StandInServer, job, kubeconfig
+from tests.client.answering import Answer, Log, StandInServer, job, kubeconfig
 
 from shardwise.client import Cluster
 from shardwise.client import job as job_module
@@ -37,7 +37,7 @@ def logs(folder: Path, host: int, *looks: list[Pod]) -> list[str]:
             return job("Running" if len(left) > 1 else "Complete", hosts={"ready": 1, "of": HOSTS})
         if path.endswith("/pods"):
             return 200, {"items": left.pop(0) if len(left) > 1 else left[0]}
-        return 200, f"of {path.split('/')[-2]}\n"
+        return 200, Log([("2026-01-01T00:00:00.000000001Z", f"of {path.split('/')[-2]}")])
 
     with StandInServer(answer) as server:
         cluster = Cluster(kubeconfig=kubeconfig(folder / "config", server.url))
@@ -77,3 +77,22 @@ def test_a_host_that_the_job_does_not_have(tmp_path: Path) -> None:
     there = [pod("0-0-0", 0)]
     with pytest.raises(ClusterError, match="no host 3: it has 3"):
         logs(tmp_path, HOSTS, there, there)
+
+
+def test_a_log_whose_file_was_changed_is_told_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node keeps one file of a log at hand: after a connection is cut, lines of a new one are told, each once."""
+    monkeypatch.setattr(job_module, "_LOOK_SECONDS", 0.0)
+    lines = [(f"2026-01-01T00:00:{number // 2:02}.5Z", f"line {number}") for number in range(9)]  # two at a time
+    looks = [lines[:5], lines[4:7], lines[6:8], lines[6:]]
+
+    def answer(path: str) -> Answer:
+        if path.endswith("/trainingjobs/job"):
+            return job("Running" if len(looks) > 1 else "Complete", hosts={"ready": 1, "of": HOSTS})
+        if path.endswith("/pods"):
+            return 200, {"items": [pod("0-0-0", 0)]}
+        return 200, Log(looks.pop(0))
+
+    with StandInServer(answer) as server:
+        cluster = Cluster(kubeconfig=kubeconfig(tmp_path / "config", server.url))
+        told = [*cluster.job("job").logs(0, follow=True)]
+    assert told == [f"line {number}\n" for number in range(9)]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from shardwise.client.api import MERGE, Api
 from shardwise.client.pods import Pods
+from shardwise.client.untold import Untold
 from shardwise.protocol.errors import ClusterError
 from shardwise.protocol.job_status import JobStatus
 
@@ -82,7 +83,7 @@ class ClusterJob:
         """
         api = self._api.patient() if follow else self._api
         asked, pods = ClusterJob(api, self.namespace, self.name), Pods(api, self.namespace, self.name)
-        pod, told = "", 0
+        pod, untold = "", Untold()
         while True:
             # Before the log: what is written before a job rests is in it.
             job = asked.read() if follow else None
@@ -94,12 +95,10 @@ class ClusterJob:
             if newest is None and is_over and not pod:
                 raise ClusterError(f"tj/{self.name} has no pod of host {host} in namespace {self.namespace}")
             if newest is not None:
-                pod, told = newest, told if newest == pod else 0
+                pod, untold = newest, untold if newest == pod else Untold()
+                lines = pods.log(pod, follow=follow and not is_over, stamped=follow)
                 # Of a log that is asked for again after its connection was cut, what has been told is passed over.
-                for number, line in enumerate(pods.log(pod, follow=follow and not is_over)):
-                    if number >= told:
-                        told = number + 1
-                        yield line
+                yield from untold.of(lines) if follow else lines
             if is_over:
                 return
             time.sleep(_LOOK_SECONDS)

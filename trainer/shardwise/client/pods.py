@@ -22,11 +22,12 @@ class Pods:
         its_own = [pod for pod in pods if _rank(pod) == host]
         return str(max(its_own, key=_order)["metadata"]["name"]) if its_own else None
 
-    def log(self, pod: str, *, follow: bool) -> Iterator[str]:
-        """Yield the lines of a pod's log; none if it has no log yet, or is gone."""
+    def log(self, pod: str, *, follow: bool, stamped: bool) -> Iterator[str]:
+        """Yield the lines of a pod's log, with their times if asked; none if it has no log yet, or is gone."""
         path = f"{self._path}/{pod}/log"
         try:
-            yield from self._api.lines(path, container=AGENT, **({"follow": "true"} if follow else {}))
+            asked = {name: "true" for name, wanted in (("follow", follow), ("timestamps", stamped)) if wanted}
+            yield from self._api.lines(path, container=AGENT, **asked)
         except NotFoundError:  # it was replaced between two requests
             return
         except ClusterError as error:
