@@ -1,5 +1,6 @@
 """shardwise.cli.page: the page of a run directory, as a file."""
 
+import os
 from pathlib import Path
 
 from tests.cli.conftest import Command
@@ -38,6 +39,26 @@ def test_page_on_the_output(tmp_path: Path, command: Command) -> None:
     assert ended.out.startswith("<!doctype html>")
     assert ended.out.rstrip().endswith("</html>")
     assert set(directory.rglob("*")) == before
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(tmp_path: Path, command: Command) -> None:
+    """What --out names is written to, as by any other command: no file takes the place of a pipe, device or link."""
+    directory, pipe, link, target = (
+        make_run(tmp_path / "run"),
+        *(tmp_path / name for name in ("pipe", "link", "target")),
+    )
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert command("page", str(directory), "--out", str(pipe)).code == 0
+        assert pipe.is_fifo()
+        assert os.read(reader, 15) == b"<!doctype html>"
+    finally:
+        os.close(reader)
+    link.symlink_to(target)
+    assert command("page", str(directory), "--out", str(link)).code == 0
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_page_that_cannot_be_written(tmp_path: Path, command: Command) -> None:

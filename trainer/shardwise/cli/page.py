@@ -43,7 +43,10 @@ def command(directory: RunDir, *, out: Out = None) -> None:
         return
     path = out or (Path(PAGE) if fetched else directory / PAGE)
     try:
-        replace_file(path, text, durable=False)
+        if path.exists() and not path.is_file():  # a pipe or a device, whose place a file would take
+            path.write_text(text, encoding="utf-8")
+        else:
+            replace_file(path.resolve(), text, durable=False)  # a link stays one
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}); give another place with --out") from error
     typer.echo(f"{path}  {len(text.encode()) / 1024:.0f} KiB; open it in a browser")
