@@ -117,6 +117,7 @@ BAD = "import sys, shardwise\nrun = shardwise.init()\nshardwise.report(step=1)\n
         ("shardwise.report(step=1)", 2, "error: report(step=1): expected the number of steps"),
         ("shardwise.report(step=2, loss='low')", 2, "error: report(loss=...): given str, expected a number"),
         ("shardwise.report(step=2, event=1)", 2, "error: report(event=...): expected another name"),
+        ("shardwise.report(step=2, Step=0.5)", 2, "error: report(Step=...): expected another name"),
         ("run.mesh(a=3, b=5)", 2, "error: mesh(a=3, b=5): expected axes whose sizes multiply to the run's "),
         ("shardwise.init()", 2, "error: shardwise.init() was called before"),
         ("shardwise.report(step=2.5)", 2, "error: report(step=2.5): expected a whole number"),

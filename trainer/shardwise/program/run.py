@@ -191,7 +191,7 @@ class Run:
                 f"report(step={step}): expected the number of steps that are complete, from 1 on and each time more"
                 + (f"; the last was {self._reported}" if self._reported else "")
             )
-        if taken := [name for name in values if name in _TAKEN]:
+        if taken := [name for name in values if to_camel(name) in _TAKEN]:
             raise UsageError(f"report({taken[0]}=...): expected another name for this metric")
 
     def _begin(self, step: int) -> None:
