@@ -85,6 +85,27 @@ def test_a_start_that_finds_nothing_left(tmp_path: Path) -> None:
     assert summary(tmp_path) == first
 
 
+SAVES = """
+import time, shardwise
+shardwise.init(save_every_seconds=None)
+shardwise.report(step=1)
+began = time.perf_counter()
+shardwise.checkpoint.save({"n": 1}, 1)
+seconds = time.perf_counter() - began
+shardwise.report(step=2)
+print(seconds)
+"""
+
+
+def test_no_step_is_charged_for_a_save(tmp_path: Path) -> None:
+    """The step after a save takes less time than the save: its time is the script's own."""
+    code, out, error = ended(start(tmp_path, SAVES))
+    assert (code, error) == (0, "")
+    lines = (tmp_path / "runs" / "my-script" / "metrics.jsonl").read_text().splitlines()
+    (seconds,) = [record["stepSeconds"] for record in map(json.loads, lines) if record.get("step") == 2]
+    assert seconds < float(out)
+
+
 def test_sigterm_saves(tmp_path: Path) -> None:
     """SIGTERM: it saves after the step it is in, and ends with the code that says so; nothing is lost."""
     process = start(tmp_path, COUNTS, "100000")

@@ -23,7 +23,9 @@ def save(tree: Any, step: SupportsIndex) -> None:
         StorageError: the save before this one failed, and there is no older one.
 
     """
-    current().checkpoints.save(tree, whole("checkpoint.save", step))
+    run, number = current(), whole("checkpoint.save", step)
+    run.complete()  # or the copy would wait for the devices' last step, and that step would seem to take no time
+    run.checkpoints.save(tree, number)
 
 
 def restore(like: Tree, *, step: SupportsIndex | None = None) -> tuple[Tree, int]:

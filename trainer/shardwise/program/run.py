@@ -77,7 +77,7 @@ class Run:
         self._stopped = False
         self._waiting: tuple[int, Mapping[str, Any]] | None = None
         self._reported = 0
-        self._completed_at = time.perf_counter()
+        self._completed_at = self._own_time()
 
     def mesh(self, **axes: int | None) -> Mesh:
         """Return a mesh of all devices of the run with these axes, the last one on neighbours; one may be None.
@@ -110,7 +110,7 @@ class Run:
         self._reported = step
         self._phases.dispatched(step)
         # The devices work on this step while the one before it is waited for.
-        self._complete()
+        self.complete()
         self._waiting = (step, values)
         self._agreed = self._agreement.receive()
         self._controls.done(self._agreed)
@@ -118,7 +118,7 @@ class Run:
         if self._peers.count == 1:
             self._controls.done(self._agreed)
         if not any(isinstance(value, jax.Array) for value in values.values()):
-            self._complete()
+            self.complete()
 
     @property
     def saves(self) -> bool:
@@ -144,7 +144,7 @@ class Run:
                 endings.leave(exits.code_of(error))
             return
         try:
-            self._complete()
+            self.complete()
             self.checkpoints.close()
             if self._stopped and self._reported > (self.checkpoints.step or 0):
                 tell(f"stopped after step {self._reported}, which no checkpoint has: save when should_save() says so")
@@ -200,16 +200,20 @@ class Run:
         self._phases.step = step - 1
         self._record.started(step - 1, self.checkpoints.saved_at)
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
         """Wait for the last step's numbers, and record them."""
         if self._waiting is None:
             return
         (step, values), self._waiting = self._waiting, None
         numbers = {to_camel(name): _number(name, value) for name, value in values.items()}
-        now = time.perf_counter()
+        now = self._own_time()
         seconds, self._completed_at = now - self._completed_at, now
         self._phases.completed(step, seconds)
         self._record.step(step, {**numbers, "stepSeconds": seconds})
+
+    def _own_time(self) -> float:
+        """Return a clock that stands still in saves and restores: no step is charged for them."""
+        return time.perf_counter() - sum(s for name, s in self._phases.seconds.items() if name != Phase.STEP)
 
 
 def _number(name: str, value: Any) -> float:
