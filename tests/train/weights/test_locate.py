@@ -8,6 +8,7 @@ import pytest
 
 from shardwise.protocol.errors import DataError
 from shardwise.train.weights import read
+from shardwise.train.weights.locate import locate
 
 
 def holding(files: Mapping[str, str]) -> Callable[[Path], None]:
@@ -37,8 +38,14 @@ GIVEN = {
     "one shard": (SHARDS, "m-1.safetensors", r"one of several files .*give their index, \S*model.safetensors.index"),
     "shards without the index": ({"m-1.safetensors": ""}, "", r"found m-1\.safetensors; get the index too"),
     "a cache of downloads": ({"snapshots/ab/config.json": "{}"}, "", r"cache of downloads; give .*snapshots/ab"),
-    "text": ({"a.txt": ""}, "", r"a folder without weights, expected model\.safetensors\.index\.json or"),
+    "text": ({"a.txt": ""}, "", r"a folder without weights, expected model\.safetensors or"),
 }
+
+
+def test_one_file_comes_before_an_index(tmp_path: Path) -> None:
+    """As transformers takes them: an export among published shards is what the folder means."""
+    holding({**SHARDS, "model.safetensors": ""})(tmp_path)
+    assert locate(tmp_path) == tmp_path / "model.safetensors"
 
 
 @pytest.mark.parametrize("given", GIVEN)

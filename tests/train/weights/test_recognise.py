@@ -192,6 +192,16 @@ def test_a_config_that_is_not_computed_is_refused_by_key(preset: str, fields: di
         recognise(shapes_of(config), {**published_config(family, config, "float32"), **fields}, None)
 
 
+@pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"])
+def test_the_names_of_the_tanh_form_mean_the_same(name: str) -> None:
+    """GPT-NeoX-20B has the last one."""
+    config = config_of({"preset": "pythia-410m"}, PUBLISHED["pythia-410m"][1])
+    family = family_of(config)
+    assert family is not None
+    published = {**published_config(family, config, "float32"), "hidden_act": name}
+    assert recognise(shapes_of(config), published, None).activation == "gelu"
+
+
 def test_both_forms_of_rotary_keys_mean_the_same() -> None:
     """What version 5 of transformers keeps in rope_parameters is read as what was in rope_theta and rope_scaling."""
     config = config_of({"preset": "llama3.1-8b"}, 128256)

@@ -75,6 +75,21 @@ def test_an_export_has_its_tokenizer_beside_it(path: Path, tmp_path: Path) -> No
     assert json.loads((again / "generation_config.json").read_text())["eos_token_id"] == 258
 
 
+def test_a_second_export_has_nothing_of_the_first_ones_tokenizer(path: Path, tmp_path: Path) -> None:
+    """Into the same folder, with other tokens and no chat template; the tokenizer's own folder keeps its files."""
+    out = tmp_path / "out"
+    out.mkdir()
+    write_tokenizer(path, out, "<bos>", "<eos>", "{{ old }}")
+    write_tokenizer(path, out, "<bos>", "</s>", None)
+    known = json.loads((out / "tokenizer_config.json").read_text())
+    assert (known["eos_token"], known.get("chat_template")) == ("</s>", None)
+    assert not (out / "chat_template.jinja").exists()
+
+    (path.parent / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}', encoding="utf-8")
+    write_tokenizer(path, path.parent, None, None, None)
+    assert "GPT2Tokenizer" in (path.parent / "tokenizer_config.json").read_text()
+
+
 def test_an_export_has_the_chat_template_that_is_given(path: Path, tmp_path: Path) -> None:
     """In place of the published one, for readers of either file."""
     out = tmp_path / "out"

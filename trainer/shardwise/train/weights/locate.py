@@ -7,7 +7,8 @@ from typing import Any
 
 from shardwise.protocol.errors import DataError
 
-MODEL_FILES = ("model.safetensors.index.json", "model.safetensors")
+MODEL_FILES = ("model.safetensors", "model.safetensors.index.json")
+"""What a folder of weights means by itself, the first that is there, as for transformers."""
 _OTHER_FORMATS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _CONVERT = (
     "get the model's safetensors files, or write them with transformers: "

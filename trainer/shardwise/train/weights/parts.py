@@ -6,7 +6,7 @@ from typing import Any
 from shardwise.train.weights.family import Key, Same
 from shardwise.train.weights.tensors import Row
 
-TANH_GELUS: Mapping[str, str] = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu"}  # the same form
+TANH_GELUS: Mapping[str, str] = dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu")  # the same form
 _DEFAULT_POSITIONS = 2048
 
 # What most families do, so that each says in what it differs.

@@ -60,6 +60,9 @@ def write_tokenizer(
     if source is None:
         return []
     found = [source.parent / name for name in _BESIDE if (source.parent / name).exists()]
+    if folder.absolute() != source.parent.absolute():
+        for name in _BESIDE:  # of an earlier export, which may have had other tokens
+            (folder / name).unlink(missing_ok=True)
     for file, name in ((source, TOKENIZER_FILE), *((file, file.name) for file in found)):
         if (folder / name).absolute() != file.absolute():
             shutil.copyfile(file, folder / name)
