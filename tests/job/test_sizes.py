@@ -7,7 +7,7 @@ import pytest
 from shardwise.job.load import load
 from shardwise.job.presets import PRESETS, published_vocab_size
 from shardwise.job.resolve import resolve
-from shardwise.job.sizes import keys_seen_twice, num_parameters
+from shardwise.job.sizes import keys_seen_twice, num_parameters, num_parameters_of_a_token
 from shardwise.job.spec import Model
 
 QUICKSTART = Path(__file__).parent / "golden" / "quickstart.yaml"
@@ -22,10 +22,12 @@ PUBLISHED = {
     "llama3.1-8b": 8_030_261_248,
     "llama3.2-1b": 1_235_814_400,
     "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-7b": 7_615_616_512,
     "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
+    "qwen3-30b-a3b": 30_532_122_624,
     "gemma2-2b": 2_614_341_888,
     "gemma3-1b": 999_885_952,
 }
@@ -43,6 +45,13 @@ def model_of(preset: str) -> Model:
 def test_a_preset_has_the_published_number_of_parameters(preset: str) -> None:
     """Every preset of a published model, with the tokens that its authors' tokenizer has."""
     assert num_parameters(model_of(preset), published_vocab_size(preset)) == PUBLISHED[preset]
+
+
+@pytest.mark.parametrize(("preset", "published"), [("mixtral-8x7b", 12.9e9), ("qwen3-30b-a3b", 3.3e9)])
+def test_a_token_goes_through_as_many_parameters_as_published(preset: str, published: float) -> None:
+    """Of a mixture of experts; the authors tell two digits or three."""
+    found = num_parameters_of_a_token(model_of(preset), published_vocab_size(preset))
+    assert found == pytest.approx(published, rel=0.02)
 
 
 @pytest.mark.parametrize(("window", "pattern"), [(None, None), (64, None), (16, None), (16, 3), (1, 2), (48, 2)])

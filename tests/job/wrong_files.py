@@ -210,6 +210,21 @@ RULES = [
     ("training.model={}", "spec.training.model", ["layers, heads, embed, seqLen", "preset: tiny"]),
     ("training.model={layers: 2, embed: 64}", "spec.training.model", ["neither a preset nor heads, seqLen"]),
     ("training.model.heads=12", "spec.training.model.heads", ["divides embed 128: 1, 2, 4, 8, 16"]),
+    (
+        "training.model={preset: tiny, mlpBias: false, experts: {count: 4, perToken: 2}}",
+        "spec.training.model.activation",
+        ["gelu", "swiglu or geglu with experts"],
+    ),
+    (
+        "training.model={preset: tiny, activation: swiglu, experts: {count: 4, perToken: 2}}",
+        "spec.training.model.mlpBias",
+        ["given true", "false with experts"],
+    ),
+    (
+        "training.model={preset: llama2-7b, experts: {count: 4, perToken: 5}}",
+        "spec.training.model.experts.perToken",
+        ["given 5", "at most the 4 experts that there are"],
+    ),
     ("training.model.rotaryDim=8", "spec.training.model.rotaryDim", ["position: learned"]),
     ("training.model.headBias=true", "spec.training.model.headBias", ["false with tiedHead: true"]),
     ("training.model.vocabSize=256", "spec.training.model.vocabSize", ["given 256", "at least 257"]),

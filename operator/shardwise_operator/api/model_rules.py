@@ -8,6 +8,7 @@ from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset
 
 _of_model = partial(Rule, at="spec.training.model")
 _of_scaling = partial(Rule, at="spec.training.model.ropeScaling")
+_of_experts = partial(Rule, at="spec.training.model.experts")
 _HEADS = of_preset("self", "heads", "heads")
 _EMBED = of_preset("self", "embed", "embed")
 _POSITIONS = of_preset("self", "seq_len", "seqLen")
@@ -16,6 +17,9 @@ _HEAD = preset_or("self", "head_size", "headSize", f"{_EMBED} / {_HEADS}")
 _KV_HEADS = preset_or("self", "kv_heads", "kvHeads", _HEADS)
 _WINDOWED = quoted(preset for preset, fields in PRESETS.items() if "sliding_window" in fields)
 _HAS_WINDOW = f"has(self.slidingWindow) || self.?preset.orValue('') in {_WINDOWED}"
+
+_GATED = quoted(preset for preset, fields in PRESETS.items() if fields["activation"] in ("swiglu", "geglu"))
+_UNBIASED = quoted(preset for preset, fields in PRESETS.items() if not fields["mlp_bias"])
 
 _SIZED = quoted(preset for preset, fields in PRESETS.items() if "head_size" in fields)
 _SIZED_HEADS = f"has(self.headSize) || self.?preset.orValue('') in {_SIZED}"
@@ -44,6 +48,22 @@ MODEL_RULES: tuple[Rule, ...] = (
             field=f".{name}",
         )
         for name in ("slidingWindowPattern", "localRopeTheta")
+    ),
+    _of_model(
+        holds="!has(self.experts) || "
+        f"(has(self.activation) ? self.activation in ['swiglu', 'geglu'] : self.?preset.orValue('') in {_GATED})",
+        message="expected swiglu or geglu with experts",
+        field=".activation",
+    ),
+    _of_model(
+        holds=f"!has(self.experts) || (has(self.mlpBias) ? !self.mlpBias : self.?preset.orValue('') in {_UNBIASED})",
+        message="expected false with experts",
+        field=".mlpBias",
+    ),
+    _of_experts(
+        holds="self.perToken <= self.count",
+        message="expected at most the experts that there are",
+        field=".perToken",
     ),
     _of_scaling(
         holds="self.kind != 'linear' || !has(self.originalSeqLen)",

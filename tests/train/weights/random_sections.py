@@ -22,12 +22,14 @@ _FAMILIES = (
     "pythia-410m",
     "llama3.1-8b",
     "mistral-7b",
+    "mixtral-8x7b",
     "qwen2.5-0.5b",
     "qwen3-0.6b",
+    "qwen3-30b-a3b",
     "gemma2-2b",
     "gemma3-1b",
 )
-_OF_SIZES = {*SIZES, "kv_heads", "head_size", "mlp", "rotary_dim"}
+_OF_SIZES = {*SIZES, "kv_heads", "head_size", "mlp", "rotary_dim", "experts"}
 _LOCAL_BASES = (100.0, 2e4)
 """Neither is a base of the other blocks: an export cannot tell it from none."""
 
@@ -45,6 +47,8 @@ def _section(draw: Random) -> Section:
     left_out = _OF_SIZES if family["position"] == "rotary" else {*_OF_SIZES, *ROTARY}
     section = {to_camel(name): value for name, value in family.items() if name not in left_out}
     changes = [*draw.sample(_OFTEN, draw.randint(0, 2)), *draw.sample(_CHANGES, draw.randint(0, 3))]
+    if "experts" in family:
+        changes.append(_experts)
     return {**section, **_sizes(draw), **{key: value for change in changes for key, value in change(draw).items()}}
 
 
@@ -109,6 +113,15 @@ def _scaling(draw: Random) -> Section:
 
 
 _OFTEN: tuple[Draw, ...] = (_windows, _scaling)
+
+
+def _experts(draw: Random) -> Section:
+    """Return some without a balance, which is written into a config.json and never read."""
+    count = draw.randint(2, 5)
+    made = {"count": count, "perToken": draw.randint(1, count), "shareOne": draw.random() < 0.5, "balance": 0.0}
+    return {"experts": made}
+
+
 _CHANGES: tuple[Draw, ...] = (
     _one_of("block", "sequential", "parallel", "parallel-two-norms"),
     _one_of("norm", "layer", "rms", "rms-unit-offset"),
@@ -121,6 +134,7 @@ _CHANGES: tuple[Draw, ...] = (
     _one_of("ropeTheta", 5e3, 1e6),
     _one_of("tiedHead", True, False),
     _one_of("headBias", True, False),
+    _experts,
     _one_of("attentionBias", True, False),
     _one_of("attentionOutBias", None, True, False),
     _one_of("mlpBias", True, False),

@@ -18,7 +18,7 @@ from shardwise.job.device_words import slices_words
 from shardwise.job.explain import FieldRow, rows
 from shardwise.job.load import dump, load
 from shardwise.job.resolve import resolve
-from shardwise.job.sizes import num_parameters
+from shardwise.job.sizes import num_parameters, num_parameters_of_a_token
 from shardwise.job.spec import Model, TrainingJob
 from shardwise.job.spec.program import command_of
 from shardwise.job.topology import mesh_shape, num_devices, num_hosts
@@ -81,7 +81,9 @@ def _add_training(table: Table, job: TrainingJob) -> None:
 
 def _model_size(model: Model) -> str:
     if model.vocab_size is not None:
-        return f"{num_parameters(model, model.vocab_size):,} parameters"
+        one = num_parameters_of_a_token(model, model.vocab_size)
+        of_a_token = f", {one:,} for each token" if model.experts else ""
+        return f"{num_parameters(model, model.vocab_size):,} parameters{of_a_token}"
     without = num_parameters(model, 0)
     each = num_parameters(model, 1) - without
     return f"{without:,} parameters, and {each:,} for each token of the tokenizer's file"

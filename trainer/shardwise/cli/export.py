@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Write a run's model as safetensors in Hugging Face's names.
 
-    GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Qwen and Gemma have such a format; what other models differ in is named.
+    GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral, Qwen and Gemma have such a format; what others differ in is named.
     The tokenizer is copied, with the files published beside it, and the chat template that the run trained with.
     """
     _prepare_folder(out)

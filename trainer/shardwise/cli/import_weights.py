@@ -90,7 +90,7 @@ def command(
     heads: Heads = None,
     tokenizer: TokenizerFile = None,
 ) -> None:
-    """Make a run directory from published weights of GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Qwen or Gemma.
+    """Make a run directory from published weights of GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral, Qwen or Gemma.
 
     It gets the weights as the checkpoint of step 0 and a job file to train on from there.
     """

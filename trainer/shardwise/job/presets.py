@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.job.rounding import padded
-from shardwise.job.spec import RopeScaling
+from shardwise.job.spec import Experts, RopeScaling
 
 BYTE_TOKENIZER = "byte"
 BYTE_VOCAB_SIZE = 257
@@ -113,7 +113,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rope_scaling": RopeScaling(kind="llama3", factor=32.0, original_seq_len=8192),
         "tied_head": True,
     },
-    "mistral-7b": {
+    "mistral-7b": {"layers": 32, "heads": 32, "kv_heads": 8, "embed": 4096, "mlp": 14336, "seq_len": 8192, **_MISTRAL},
+    "mixtral-8x7b": {
         "layers": 32,
         "heads": 32,
         "kv_heads": 8,
@@ -121,6 +122,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "mlp": 14336,
         "seq_len": 8192,
         **_MISTRAL,
+        "sliding_window": None,
+        "rope_theta": 1e6,
+        "experts": Experts(count=8, per_token=2, balance=0.02),
     },
     "qwen2.5-0.5b": {
         "layers": 24,
@@ -132,15 +136,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_QWEN2,
         "tied_head": True,
     },
-    "qwen2.5-7b": {
-        "layers": 28,
-        "heads": 28,
-        "kv_heads": 4,
-        "embed": 3584,
-        "mlp": 18944,
-        "seq_len": 4096,
-        **_QWEN2,
-    },
+    "qwen2.5-7b": {"layers": 28, "heads": 28, "kv_heads": 4, "embed": 3584, "mlp": 18944, "seq_len": 4096, **_QWEN2},
     "qwen3-0.6b": {
         "layers": 28,
         "heads": 16,
@@ -151,14 +147,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_QWEN3,
         "tied_head": True,
     },
-    "qwen3-8b": {
-        "layers": 36,
+    "qwen3-8b": {"layers": 36, "heads": 32, "kv_heads": 8, "embed": 4096, "mlp": 12288, "seq_len": 4096, **_QWEN3},
+    "qwen3-30b-a3b": {
+        "layers": 48,
         "heads": 32,
-        "kv_heads": 8,
-        "embed": 4096,
-        "mlp": 12288,
+        "kv_heads": 4,
+        "embed": 2048,
+        "mlp": 768,
         "seq_len": 4096,
         **_QWEN3,
+        "experts": Experts(count=128, per_token=8, balance=0.001),
     },
     "gemma2-2b": {
         "layers": 26,
@@ -190,10 +188,12 @@ _VOCAB_SIZES: Mapping[str, int] = {
     "llama3.1-8b": 128256,
     "llama3.2-1b": 128256,
     "mistral-7b": 32000,
+    "mixtral-8x7b": 32000,
     "qwen2.5-0.5b": 151936,
     "qwen2.5-7b": 152064,
     "qwen3-0.6b": 151936,
     "qwen3-8b": 151936,
+    "qwen3-30b-a3b": 151936,
     "gemma2-2b": 256000,
     "gemma3-1b": 262144,
     "pythia-410m": 50304,

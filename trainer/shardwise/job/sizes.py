@@ -10,10 +10,16 @@ counted: this is model, not hardware, utilisation. Formula: Chowdhery et al., "P
 from shardwise.job.spec import Model
 
 
-def block_matrix_parameters(*, embed: int, heads: int, kv_heads: int, head_size: int, mlp: int, is_gated: bool) -> int:
-    """Count the parameters in the matrices of one block; no biases and gains."""
+def block_matrix_parameters(
+    *, embed: int, heads: int, kv_heads: int, head_size: int, mlp: int, is_gated: bool, mlps: int = 1, routes: int = 0
+) -> int:
+    """Count the parameters in the matrices of one block; no biases and gains.
+
+    `mlps` are its experts or, for the matrices that one token is multiplied with, those that it goes through; `routes`
+    are the experts that its router chooses from.
+    """
     attention = 2 * embed * head_size * (heads + kv_heads)  # queries and the way out, keys and values
-    return attention + (3 if is_gated else 2) * embed * mlp
+    return attention + mlps * (3 if is_gated else 2) * embed * mlp + routes * embed
 
 
 def keys_seen_twice(layers: int, seq_len: int, window: int | None, pattern: int | None) -> int:
@@ -37,12 +43,25 @@ def flops_per_token(*, matrix_parameters: int, values: int, seen_twice: int) -> 
     return 6 * matrix_parameters + 6 * values * seen_twice
 
 
-def block_matrices(model: Model) -> int:
-    """Count the parameters in the matrices of one block of a resolved model."""
+def block_matrices(model: Model, *, of_a_token: bool = False) -> int:
+    """Count the parameters in the matrices of one block of a resolved model, or of those that a token goes through."""
     embed, heads, kv_heads, head_size, mlp = _of_block(model)
+    experts = model.experts
     return block_matrix_parameters(
-        embed=embed, heads=heads, kv_heads=kv_heads, head_size=head_size, mlp=mlp, is_gated=is_gated(model)
+        embed=embed,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        mlp=mlp,
+        is_gated=is_gated(model),
+        mlps=mlps_of_a_token(model) if of_a_token or not experts else experts.count,
+        routes=experts.count if experts else 0,
     )
+
+
+def mlps_of_a_token(model: Model) -> int:
+    """Return how many MLPs a token goes through in a block."""
+    return model.experts.per_token if model.experts else 1
 
 
 def values_of_heads(model: Model) -> tuple[int, int]:
@@ -70,6 +89,12 @@ def num_parameters(model: Model, vocab_size: int) -> int:
     head = (0 if model.tied_head else vocab_size * embed) + (vocab_size if model.head_bias else 0)
     positions = (model.seq_len or 0) * embed if model.position == "learned" else 0
     return vocab_size * embed + positions + (model.layers or 0) * block + norm * embed + head
+
+
+def num_parameters_of_a_token(model: Model, vocab_size: int) -> int:
+    """Return those that one token goes through: of a mixture's experts the few that it picks."""
+    others = block_matrices(model) - block_matrices(model, of_a_token=True)
+    return num_parameters(model, vocab_size) - (model.layers or 0) * others
 
 
 def _of_block(model: Model) -> tuple[int, int, int, int, int]:

@@ -127,6 +127,8 @@ def _notes(step: Step) -> Iterable[str]:
             "a GPU's compiler without a GPU tunes no kernel: bytes are final, and the working memory of cuDNN, "
             "cuBLAS and NCCL, some hundreds of MiB, is in no figure"
         )
+        if step.job.spec.training.model.experts:
+            yield "it multiplies what each expert gets with all of them: that arithmetic is in no figure, its memory is"
         if spec.device_memory is None:
             name = step.job.spec.hardware.accelerator
             yield f"the class {name} does not say which GPU it is: compiled as for an H100, and whether it fits is open"

@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.presets import padded_vocab_size, published_vocab_size
-from shardwise.job.sizes import block_matrices, flops_per_token, is_gated, keys_seen_twice, values_of_heads
+from shardwise.job.sizes import (
+    block_matrices,
+    flops_per_token,
+    is_gated,
+    keys_seen_twice,
+    mlps_of_a_token,
+    values_of_heads,
+)
 from shardwise.job.spec import Model, Training, TrainingJob
 from shardwise.job.spec.accelerator import AcceleratorSpec
 from shardwise.job.topology import MeshShape, mesh_shape
@@ -79,7 +86,7 @@ def _bytes(training: Training, of: _Sizes) -> float:
     logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
     whole = (2 * of.block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
-    working = tokens * width * (2 * ups * of.mlp / tensor + 8 * of.embed)
+    working = tokens * width * (2 * ups * mlps_of_a_token(training.model) * of.mlp / tensor + 8 * of.embed)
     if context > 1:  # keys and values, and their gradients in the format of sums and in float32: of whole sequences
         # or, around a ring, of a device's own part, of what is there and what is coming.
         parts = 3 if training.mesh.context_strategy == "ring" else context
@@ -94,7 +101,7 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     assert spec.interconnect is not None
     model, shape, microbatches = training.model, of.shape, training.batch.microbatches
     total = training.batch.sequences * of.length
-    matrices = of.layers * of.block + of.vocab * of.embed
+    matrices = of.layers * block_matrices(model, of_a_token=True) + of.vocab * of.embed
     one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen)
     flops = total * one * _AGAIN[model.remat]
     peak = spec.peak_flops.per_second(training.precision.compute)
@@ -123,7 +130,7 @@ def _tokens_at_once(training: Training, of: _Sizes) -> int:
 
 def _kept_of_a_layer(model: Model, tensor: int) -> float:
     """Return the values of a token that the backward pass keeps of one layer."""
-    embed, mlp = model.embed or 0, model.mlp or 0
+    embed, mlp = model.embed or 0, (model.mlp or 0) * mlps_of_a_token(model)
     heads, kv_heads = values_of_heads(model)
     gates = 1 if is_gated(model) else 0
     match model.remat:

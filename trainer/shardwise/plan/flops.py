@@ -65,9 +65,17 @@ def _inside(values: Iterable[Any]) -> Iterator[core.Jaxpr]:
 
 
 def _flops(equation: Any, ways: int) -> int:
-    if equation.primitive.name != "dot_general":
+    name, groups = equation.primitive.name, 1
+    if name == "dot_general":
+        dims = equation.params["dimension_numbers"]
+    elif name == "ragged_dot_general":  # of experts, whose rows are as many together as there are picks
+        ragged = equation.params["ragged_dot_dimension_numbers"]
+        dims = ragged.dot_dimension_numbers
+        if not ragged.rhs_group_dimensions:  # a gradient of all experts' weights: each contracts its own rows alone
+            groups = equation.invars[2].aval.size
+    else:
         return 0
-    (contracted, _), _ = equation.params["dimension_numbers"]
+    (contracted, _), _ = dims
     left = equation.invars[0].aval
     depth = math.prod(left.shape[axis] for axis in contracted)
-    return int(2 * ways * depth * math.prod(equation.outvars[0].aval.shape))
+    return int(2 * ways * depth * math.prod(equation.outvars[0].aval.shape) // groups)

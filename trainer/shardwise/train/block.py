@@ -27,7 +27,7 @@ from shardwise.train.context import attend_over_context
 from shardwise.train.dropout import Dropout, Place
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
-from shardwise.train.mlp import Mlp
+from shardwise.train.mlp import FeedForward, feed_forward
 from shardwise.train.norm import Norm, normed
 from shardwise.train.rotary import Rope, rotate
 from shardwise.train.scores import Scores
@@ -182,7 +182,7 @@ class Block(eqx.Module):
     attention: Attention
     attention_post_norm: Norm | None
     mlp_norm: Norm | None
-    mlp: Mlp
+    mlp: FeedForward
     mlp_post_norm: Norm | None
 
     @classmethod
@@ -195,7 +195,7 @@ class Block(eqx.Module):
             Attention.init(config, key=attention_key),
             Norm.init(config, config.Embed) if config.post_norm else None,
             None if config.block == "parallel" else Norm.init(config, config.Embed),
-            Mlp.init(config, key=mlp_key),
+            feed_forward(config, key=mlp_key),
             Norm.init(config, config.Embed) if config.post_norm else None,
         )
 

@@ -48,6 +48,10 @@ class GptConfig:
     attention_bias: bool = True
     attention_out_bias: bool = field(default=None)  # type: ignore[assignment]  # filled below: attention_bias
     mlp_bias: bool = True
+    num_experts: int = 0
+    experts_per_token: int = 0
+    experts_share_one: bool = True
+    balance: float = 0.0
     query_pre_attn_scalar: float = field(default=None)  # type: ignore[assignment]  # filled below: the head size
     attention_softcap: float | None = None
     logit_softcap: float | None = None
@@ -104,6 +108,10 @@ class GptConfig:
             attention_bias=_filled(model.attention_bias),
             attention_out_bias=_filled(model.attention_out_bias),
             mlp_bias=_filled(model.mlp_bias),
+            num_experts=model.experts.count if model.experts else 0,
+            experts_per_token=model.experts.per_token if model.experts else 0,
+            experts_share_one=model.experts.share_one if model.experts else True,
+            balance=model.experts.balance if model.experts else 0.0,
             query_pre_attn_scalar=_filled(model.query_pre_attn_scalar),
             attention_softcap=model.attention_softcap,
             logit_softcap=model.logit_softcap,
@@ -188,6 +196,16 @@ class GptConfig:
     def Mlp(self) -> Axis:
         """The hidden features between the two products of a block's MLP."""
         return Axis("mlp", self.mlp_size)
+
+    @property
+    def Experts(self) -> Axis:
+        """The MLPs of a mixture, side by side."""
+        return Axis("experts", self.num_experts)
+
+    @property
+    def Routes(self) -> Axis:
+        """The same as what a router chooses from: a matrix of its own, where `experts` stacks matrices."""
+        return Axis("routes", self.num_experts)
 
     @property
     def Position(self) -> Axis:

@@ -28,7 +28,10 @@ class Peak:
 
 
 def num_matrix_parameters(config: GptConfig) -> int:
-    """Count the parameters in the matrices of all blocks and of the head; no padding, biases, gains or lookups."""
+    """Count the parameters in the matrices that a token is multiplied with, of all blocks and of the head.
+
+    No padding, biases, gains or lookups.
+    """
     block = sizes.block_matrix_parameters(
         embed=config.embed_size,
         heads=config.num_heads,
@@ -36,6 +39,8 @@ def num_matrix_parameters(config: GptConfig) -> int:
         head_size=config.head_size,
         mlp=config.mlp_size,
         is_gated=config.is_gated,
+        mlps=config.experts_per_token or 1,
+        routes=config.num_experts,
     )
     return config.num_layers * block + config.vocab_size * config.embed_size
 

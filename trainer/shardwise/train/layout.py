@@ -168,17 +168,17 @@ class Layout:
 
     def enter(self, x: NamedArray) -> NamedArray:
         """Gather part of the residual stream for attention or the MLP; scatter its gradient."""
-        return hax.named(enter(*self._both(x), x.array), x.axes)
+        return hax.named(enter(*self.partitions(x), x.array), x.axes)
 
     def leave(self, x: NamedArray) -> NamedArray:
         """Scatter what attention or the MLP adds to the residual stream; gather its gradient."""
-        return hax.named(leave(*self._both(x), x.array), x.axes)
+        return hax.named(leave(*self.partitions(x), x.array), x.axes)
 
     def stay(self, x: NamedArray) -> NamedArray:
         """Lay out the residual stream, and its gradient, as between attention and MLP."""
-        return hax.named(jax.lax.with_sharding_constraint(x.array, self._both(x)[1]), x.axes)
+        return hax.named(jax.lax.with_sharding_constraint(x.array, self.partitions(x)[1]), x.axes)
 
-    def _both(self, x: NamedArray) -> tuple[PartitionSpec, PartitionSpec]:
+    def partitions(self, x: NamedArray) -> tuple[PartitionSpec, PartitionSpec]:
         """Return its partitions inside of attention and MLP, and in the stream."""
         names = [axis.name for axis in x.axes]
         split = self.splits_positions(x.resolve_axis("position").size)

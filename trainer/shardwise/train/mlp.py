@@ -10,6 +10,7 @@ import jax
 from haliax import NamedArray
 
 from shardwise.train.config import GptConfig
+from shardwise.train.experts import Experts
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 
@@ -53,3 +54,11 @@ class Mlp(eqx.Module):
         up = self.up(x, layout, layout.put)
         hidden = activate(up) if self.gate is None else activate(self.gate(x, layout, layout.put)) * up
         return self.down(hidden, layout, layout.leave)
+
+
+FeedForward = Mlp | Experts
+
+
+def feed_forward(config: GptConfig, *, key: Array) -> FeedForward:
+    """Return a block's feed-forward layer: one MLP, or a mixture of them."""
+    return (Experts if config.num_experts else Mlp).init(config, key=key)

@@ -121,11 +121,11 @@ class Gpt(eqx.Module):
         """Return the model for `first_logits` and `next_logits`: blocks one by one, and what is multiplied in `dtype`.
 
         A slice of stacked blocks would be a copy of their weights for every token. Biases, gains and positions stay as
-        they are, since they are added in float32.
+        they are, since they are added in float32, and routers, which choose in it.
         """
 
-        def cast(x: Any) -> Any:
-            return replace(x, weight=x.weight.astype(dtype)) if isinstance(x, Linear) else x
+        def cast(x: Any, routes: Axis = self.config.Routes) -> Any:
+            return replace(x, weight=x.weight.astype(dtype)) if isinstance(x, Linear) and x.Out != routes else x
 
         is_linear = lambda x: isinstance(x, Linear)  # noqa: E731
         blocks = tuple(jax.tree.map(cast, self.blocks.unstacked(), is_leaf=is_linear))

@@ -20,7 +20,7 @@ from shardwise.protocol.errors import JobError
 Names = Mapping[str, tuple[str, ...]]
 Params = Mapping[str, jax.Array]
 # Axes that stack matrices, and axes whose tables are looked up by a token or a position.
-_STACKED = ("layers", "qkv", "kv")
+_STACKED = ("layers", "experts", "qkv", "kv")
 _LOOKED_UP = ("vocab", "position")
 
 

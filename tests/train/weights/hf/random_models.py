@@ -112,6 +112,24 @@ def _mistral(draw: Random) -> Fields:
     return {**fields, **_tied(draw), "sliding_window": window, "rope_parameters": _rope(draw, positions)}
 
 
+def _mixtral(draw: Random) -> Fields:
+    fields = _mistral(draw)
+    count = draw.randint(2, 7)
+    return {**fields, "num_local_experts": count, "num_experts_per_tok": draw.randint(1, count)}
+
+
+def _qwen3_moe(draw: Random) -> Fields:
+    fields = _qwen3(draw)
+    count = draw.randint(2, 7)
+    return {
+        **fields,
+        "num_experts": count,
+        "num_experts_per_tok": draw.randint(1, count),
+        "moe_intermediate_size": draw.randint(1, 60),
+        "norm_topk_prob": draw.random() < 0.5,
+    }
+
+
 def _qwen2(draw: Random) -> Fields:
     heads, head_size = draw.randint(1, 6), 2 * draw.randint(1, 8)
     fields = {**_sizes(draw, heads * head_size, heads), "num_key_value_heads": _shared(draw, heads)}
@@ -205,8 +223,10 @@ _FAMILIES: Mapping[str, Callable[[Random], Fields]] = {
     "gpt_neox": _neox,
     "llama": _llama,
     "mistral": _mistral,
+    "mixtral": _mixtral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
 }

@@ -67,6 +67,20 @@ def windows_have_a_size(job: TrainingJob) -> Iterator[Problem]:
             yield wrong(f"{_PATH}.{name}", value, f"no {name} without slidingWindow", _WINDOW)
 
 
+def experts_can_be_computed(job: TrainingJob) -> Iterator[Problem]:
+    """Require gated MLPs without biases, and no more for a token than there are."""
+    model = job.spec.training.model
+    if model.experts is None:
+        return
+    if model.activation not in (None, "swiglu", "geglu"):
+        yield wrong(f"{_PATH}.activation", model.activation, "swiglu or geglu with experts")
+    if model.mlp_bias:
+        yield wrong(f"{_PATH}.mlpBias", model.mlp_bias, "false with experts")
+    if model.experts.per_token > model.experts.count:
+        expected = f"at most the {model.experts.count} experts that there are"
+        yield wrong(f"{_PATH}.experts.perToken", model.experts.per_token, expected)
+
+
 def rope_scaling_has_its_fields(job: TrainingJob) -> Iterator[Problem]:
     """Require that each kind of scaling has its own fields, and its upper bound lies above its lower one."""
     scaling, path = job.spec.training.model.rope_scaling, f"{_PATH}.ropeScaling"
@@ -111,6 +125,7 @@ RULES = (
     kv_heads_divide_heads,
     rotary_dim_fits,
     windows_have_a_size,
+    experts_can_be_computed,
     rope_scaling_has_its_fields,
     kernel_runs_here,
     kernel_takes_the_shapes,

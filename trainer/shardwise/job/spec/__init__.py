@@ -6,7 +6,7 @@ They say what a file may contain; `job/rules` says which values go together, and
 from shardwise.job.quantity import Duration
 from shardwise.job.spec.base import FilledFrom, Unit
 from shardwise.job.spec.job import Hardware, JobSpec, TrainingJob
-from shardwise.job.spec.model import Model, RopeScaling
+from shardwise.job.spec.model import Experts, Model, RopeScaling
 from shardwise.job.spec.optimizer import Optimizer, ParameterGroup, Schedule
 from shardwise.job.spec.pod import Pod
 from shardwise.job.spec.program import Program
@@ -17,6 +17,7 @@ __all__ = [
     "BadSteps",
     "Checkpoint",
     "Duration",
+    "Experts",
     "FilledFrom",
     "Hardware",
     "JobSpec",

@@ -23,10 +23,12 @@ PresetName = Literal[
     "llama3.1-8b",
     "llama3.2-1b",
     "mistral-7b",
+    "mixtral-8x7b",
     "qwen2.5-0.5b",
     "qwen2.5-7b",
     "qwen3-0.6b",
     "qwen3-8b",
+    "qwen3-30b-a3b",
     "gemma2-2b",
     "gemma3-1b",
     "pythia-410m",
@@ -75,6 +77,27 @@ class RopeScaling(StrictModel):
     )
     attention_factor: Annotated[float | None, Unit("times"), FilledFrom("0.1 ln(factor) + 1")] = Field(
         None, gt=0, le=1e6, description="yarn: what queries and keys are multiplied by."
+    )
+
+
+class Experts(StrictModel):
+    """A mixture of experts in the place of each block's MLP, without a limit to how many tokens one takes."""
+
+    count: Annotated[int, Unit("experts")] = Field(
+        ge=2, le=1024, description="MLPs of each block; mlp is the width of one."
+    )
+    per_token: Annotated[int, Unit("experts")] = Field(
+        ge=1, le=64, description="How many of them a token goes through."
+    )
+    share_one: bool = Field(
+        True,
+        description="Whether the shares of a token's experts add up to 1; false: they are the router's probabilities.",
+    )
+    balance: Annotated[float, Unit("ratio")] = Field(
+        0.01,
+        ge=0,
+        le=10,
+        description="Factor of the mean imbalance of loads, by layer and sequence, in what is minimised.",
     )
 
 
@@ -128,6 +151,9 @@ class Model(StrictModel):
             description="Of the feed-forward layer: the tanh form of GELU or the exact one; or gated, by SiLU (swiglu) "
             "or the tanh form of GELU (geglu).",
         )
+    )
+    experts: Annotated[Experts | None, FilledFrom(_PRESET_OR + "none")] = Field(
+        None, description="Makes each block's feed-forward layer a mixture of experts (Mixtral)."
     )
     position: Annotated[Literal["learned", "rotary"] | None, FilledFrom(_PRESET_OR + "learned")] = Field(
         None, description="learned: a table of positions; rotary: queries and keys are turned by position."

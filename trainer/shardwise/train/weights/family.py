@@ -71,8 +71,12 @@ class Family:
     rope_theta: float = BASE
     rope_share: float = 1.0
     """The base, and how much of a head is turned, where config.json does not say."""
+    has_experts: bool = False
+    """Whether each block's MLP is a mixture of experts."""
     windows: Literal["none", "every", "pattern"] = "none"
     """Which blocks have a sliding window."""
+    usual_window: int | None = 4096
+    """How wide they are, where config.json does not say; None: there are none."""
     window_pattern: int = 0
     """Every so many-th block sees all, where config.json does not say."""
     rows: tuple[Row, ...]
@@ -86,6 +90,8 @@ def differences(family: Family, config: GptConfig) -> dict[str, Any]:
         ours = list(key.values.values())
         if ours and getattr(config, key.field) not in ours:
             wrong[key.field] = " or ".join(map(str, dict.fromkeys(ours)))
+    if family.has_experts != (config.num_experts > 0):
+        wrong["num_experts"] = "a number" if family.has_experts else 0
     if "local" in family.rope and _stretches_windows(config):
         wrong["local_rope_theta"] = "a number: there ropeScaling counts in no block with a slidingWindow"
     return wrong

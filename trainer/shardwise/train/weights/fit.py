@@ -36,6 +36,9 @@ MODEL_KEYS: Mapping[str, str] = {
     "attention_bias": "attentionBias",
     "attention_out_bias": "attentionOutBias",
     "mlp_bias": "mlpBias",
+    "num_experts": "experts.count",
+    "experts_per_token": "experts.perToken",
+    "experts_share_one": "experts.shareOne",
     "query_pre_attn_scalar": "queryPreAttnScalar",
     "attention_softcap": "attentionSoftcap",
     "logit_softcap": "logitSoftcap",
@@ -51,7 +54,11 @@ _ROTARY_KEYS = frozenset(to_camel(name) for name in ROTARY)
 def model_section(config: GptConfig) -> dict[str, Any]:
     """Return the `model` section of a job file that weights of this config fit."""
     left_out = _ROTARY_KEYS if config.position != "rotary" else frozenset()
-    section = {key: getattr(config, field) for field, key in MODEL_KEYS.items() if key not in left_out}
+    section: dict[str, Any] = {}
+    for field, key in MODEL_KEYS.items():
+        inside, _, name = key.rpartition(".")
+        if key not in left_out and (not inside or config.num_experts):
+            (section.setdefault(inside, {}) if inside else section)[name] = getattr(config, field)
     scaling = config.rope_scaling
     if scaling is not None:
         section["ropeScaling"] = as_data(scaling)

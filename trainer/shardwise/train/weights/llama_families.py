@@ -1,4 +1,4 @@
-"""The families with RMS norm and gated MLPs: Llama, Mistral, Qwen and Gemma.
+"""The families with RMS norm and gated MLPs: Llama, Mistral, Mixtral, Qwen and Gemma.
 
 Sources: the published files, and the config.json of Hugging Face's transformers; Touvron et al. (2023), Jiang et al.
 (2023), Qwen Team (2024, 2025) and Gemma Team (2024, 2025) for what they compute.
@@ -21,23 +21,29 @@ from shardwise.train.weights.parts import (
 )
 from shardwise.train.weights.tensors import Row
 
-_KEYS: tuple[Key, ...] = (
-    *sizes(
-        {
-            "embed_size": "hidden_size",
-            "num_layers": "num_hidden_layers",
-            "mlp_size": "intermediate_size",
-            "seq_len": "max_position_embeddings",
-        },
-        {
-            "vocab_size": ("embed_tokens.weight", 0),
-            "embed_size": ("embed_tokens.weight", 1),
-            "mlp_size": ("layers.0.mlp.gate_proj.weight", 0),
-        },
-    ),
-    Key(name="num_key_value_heads", field="num_kv_heads", kind="count"),
-    *norm_keys("rms_norm_eps", 1e-6),
-)
+
+def _keys(*, mlp: str = "intermediate_size", gate: str = "mlp.gate_proj", epsilon: float = 1e-6) -> tuple[Key, ...]:
+    """Return the keys that the families share, with the name of the MLP's width and the tensor that tells it."""
+    return (
+        *sizes(
+            {
+                "embed_size": "hidden_size",
+                "num_layers": "num_hidden_layers",
+                "mlp_size": mlp,
+                "seq_len": "max_position_embeddings",
+            },
+            {
+                "vocab_size": ("embed_tokens.weight", 0),
+                "embed_size": ("embed_tokens.weight", 1),
+                "mlp_size": (f"layers.0.{gate}.weight", 0),
+            },
+        ),
+        Key(name="num_key_value_heads", field="num_kv_heads", kind="count"),
+        *norm_keys("rms_norm_eps", epsilon),
+    )
+
+
+_KEYS = _keys()
 _HEAD_DIM = Key(name="head_dim", field="head_size", kind="count")
 _SILU = choice("hidden_act", "activation", "silu", {"silu": "swiglu"})
 _ATTENTION_BIAS = flag("attention_bias", "attention_bias", default=False)
@@ -45,7 +51,14 @@ _TIED = flag("tie_word_embeddings", "tied_head", default=False)
 _ROPE: Mapping[RopeKey, str] = {"theta": "rope_theta", "scaling": "rope_scaling"}
 
 
-def _rows(*norms: Row) -> tuple[Row, ...]:
+_MLP = (
+    *linear_rows("layers.{}.mlp.gate_proj", "blocks.mlp.gate", "mlp embed", "mlp"),
+    *linear_rows("layers.{}.mlp.up_proj", "blocks.mlp.up", "mlp embed", "mlp"),
+    *linear_rows("layers.{}.mlp.down_proj", "blocks.mlp.down", "embed mlp", "embed"),
+)
+
+
+def _rows(*norms: Row, mlp: tuple[Row, ...] = _MLP) -> tuple[Row, ...]:
     return (
         row("embed_tokens.weight", "token_embedding", "vocab embed"),
         *norm_rows("layers.{}.input_layernorm", "blocks.norm"),
@@ -54,9 +67,7 @@ def _rows(*norms: Row) -> tuple[Row, ...]:
         *norm_rows("layers.{}.self_attn.q_norm", "blocks.attention.q_norm", "head_size"),
         *norm_rows("layers.{}.self_attn.k_norm", "blocks.attention.k_norm", "head_size"),
         *norms,
-        *linear_rows("layers.{}.mlp.gate_proj", "blocks.mlp.gate", "mlp embed", "mlp"),
-        *linear_rows("layers.{}.mlp.up_proj", "blocks.mlp.up", "mlp embed", "mlp"),
-        *linear_rows("layers.{}.mlp.down_proj", "blocks.mlp.down", "embed mlp", "embed"),
+        *mlp,
         *norm_rows("norm", "norm"),
         row("lm_head.weight", "head", "vocab embed"),
     )
@@ -90,6 +101,46 @@ MISTRAL = Family(
     windows="every",
 )
 
+
+def _mixture(layer: str, gate: str, up: str, down: str) -> Mapping[str, Any]:
+    """Return what such models have in common with the others, and the names of their experts in a layer's part."""
+    ours = ((gate, "gate", "mlp embed"), (up, "up", "mlp embed"), (down, "down", "embed mlp"))
+    experts = (
+        row(f"layers.{{}}.{layer}.gate.weight", "blocks.mlp.router.weight", "routes embed"),
+        *(
+            row(f"layers.{{}}.{layer}.experts.{{}}.{name}.weight", f"blocks.mlp.{of}.weight", axes)
+            for name, of, axes in ours
+        ),
+    )
+    norm = norm_rows("layers.{}.post_attention_layernorm", "blocks.mlp_norm")
+    return {**_COMMON, "rows": _rows(*norm, mlp=experts), "has_experts": True}
+
+
+MIXTRAL = Family(
+    **_mixture("block_sparse_moe", "w1", "w3", "w2"),
+    name="mixtral",
+    title="Mixtral",
+    architecture="MixtralForCausalLM",
+    choices=choices("sliding_window", attention_bias=False, experts_share_one=True),
+    keys=(
+        *_keys(gate="block_sparse_moe.experts.0.w1", epsilon=1e-5),
+        _HEAD_DIM,
+        _SILU,
+        _TIED,
+        Key(
+            name="num_local_experts",
+            field="num_experts",
+            kind="count",
+            shape=("layers.0.block_sparse_moe.gate.weight", 0),
+        ),
+        Key(name="num_experts_per_tok", field="experts_per_token", kind="count", default=2),
+        Key(name="router_aux_loss_coef", field="balance", kind="written"),
+    ),
+    windows="every",
+    usual_window=None,
+    rope_theta=1e6,
+)
+
 QWEN2 = Family(
     **_COMMON,
     name="qwen2",
@@ -112,6 +163,27 @@ QWEN3 = Family(
         _ATTENTION_BIAS,
         _TIED,
     ),
+)
+
+QWEN3_MOE = Family(
+    **_mixture("mlp", "gate_proj", "up_proj", "down_proj"),
+    name="qwen3_moe",
+    title="Qwen 3 with experts",
+    architecture="Qwen3MoeForCausalLM",
+    choices=choices(qk_norm=True),
+    keys=(
+        *_keys(mlp="moe_intermediate_size", gate="mlp.experts.0.gate_proj"),
+        _HEAD_DIM,
+        _SILU,
+        _ATTENTION_BIAS,
+        _TIED,
+        Key(name="num_experts", field="num_experts", kind="count", shape=("layers.0.mlp.gate.weight", 0)),
+        Key(name="num_experts_per_tok", field="experts_per_token", kind="count", default=8),
+        flag("norm_topk_prob", "experts_share_one", default=False),
+        Key(name="router_aux_loss_coef", field="balance", kind="written"),
+    ),
+    # Dense layers among the others are not computed.
+    fixed={"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)},
 )
 
 _GEMMA: Mapping[str, Any] = {

@@ -1,14 +1,16 @@
 """One published tensor as a part of one of our parameters: its name, its place, and how its axes lie.
 
 A row is (name, parameter, axes): the axes are ours, in the published order, brackets around those that the published
-tensor has joined into one. `layers.{}` stands for every layer. A row whose parameter a model lacks does not count for
-it, so a tensor that is of one parameter in some models and of another in others has two rows.
+tensor has joined into one. `layers.{}` stands for every layer, a second `{}` for every expert. A row whose parameter a
+model lacks does not count for it, so a tensor that is of one parameter in some models and of another in others has two
+rows.
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import equinox as eqx
@@ -42,11 +44,12 @@ class Tensor:
     name: str
     path: str
     layer: int
+    expert: int
     part: int
     groups: tuple[tuple[str, ...], ...]
     sizes: Mapping[str, int]
     names: tuple[str, ...]
-    """Our parameter's axes; those that the tensor lacks are `layers` and perhaps `qkv` or `kv`."""
+    """Our parameter's axes; those that the tensor lacks are `layers`, and perhaps `experts`, `qkv` or `kv`."""
 
     @property
     def shape(self) -> Shape:
@@ -56,7 +59,7 @@ class Tensor:
     @property
     def offset(self) -> Shape:
         """Return where the tensor starts in our parameter."""
-        places = {"layers": self.layer, "qkv": self.part, "kv": self.part}
+        places = {"layers": self.layer, "experts": self.expert, "qkv": self.part, "kv": self.part}
         return tuple(0 if name in self._flat else places[name] for name in self.names)
 
     def ours(self, published: Array) -> Array:
@@ -105,6 +108,8 @@ def axis_sizes(config: GptConfig) -> dict[str, int]:
         config.KvHeads,
         config.HeadSize,
         config.Mlp,
+        config.Experts,
+        config.Routes,
     )
     return {axis.name: axis.size for axis in axes}
 
@@ -112,11 +117,14 @@ def axis_sizes(config: GptConfig) -> dict[str, int]:
 def _expand(row: Row, config: GptConfig, names: tuple[str, ...]) -> Iterator[Tensor]:
     groups = tuple(tuple(group.strip("()").split()) for group in re.findall(r"\([^)]*\)|\S+", row.axes))
     sizes = axis_sizes(config) | {"vocab": config.vocab_size}
-    for layer in range(config.num_layers) if "{}" in row.name else (0,):
+    numbers = (range(config.num_layers), range(config.num_experts))[: row.name.count("{}")]
+    for place in product(*numbers):
+        layer, expert = (*place, 0, 0)[:2]
         yield Tensor(
-            name=row.name.format(layer),
+            name=row.name.format(*place),
             path=row.path,
             layer=layer,
+            expert=expert,
             part=row.part,
             groups=groups,
             sizes=sizes,

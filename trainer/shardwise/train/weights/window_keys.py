@@ -9,7 +9,6 @@ from shardwise.train.weights.key_values import refused, whole
 
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 _TYPES, _PATTERN, _WINDOW, _USED = "layer_types", "sliding_window_pattern", "sliding_window", "use_sliding_window"
-_USUAL_WINDOW = 4096
 _NO_WINDOW = 1
 """The pattern of blocks that all see all."""
 
@@ -27,9 +26,9 @@ def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) 
         if published.get(_USED) or _LOCAL in (types or ()):
             raise refused(family, _USED, "true", "false")
         return {}
-    window = None
-    if published.get(_WINDOW, _USUAL_WINDOW) is not None:
-        window = whole(family, published, _WINDOW, _USUAL_WINDOW)
+    window = family.usual_window
+    if _WINDOW in published or window is not None:
+        window = None if published.get(_WINDOW, window) is None else whole(family, published, _WINDOW, window or 0)
     if family.windows == "every":
         return {"sliding_window": window}
     stated = whole(family, published, _PATTERN, 0)
