@@ -117,6 +117,15 @@ def test_goodput(tmp_path: Path, steps: int, fires: Mapping[str, str] | None) ->
     promtool(tmp_path, series, [("JobGoodputLow", 30, None), ("JobGoodputLow", 200, fires)])
 
 
+def test_a_job_that_goes_on_after_a_long_pause_has_its_time(tmp_path: Path) -> None:
+    """Its newest checkpoint is from before the pause: what counts is how long it has run since without another."""
+    series = scraped([("running", 60), ("suspended", 180), ("running", 200)])
+    for each in series:
+        if each["series"].startswith("shardwise_job_start_timestamp_seconds"):
+            each["values"] = "0+0x239 14400+0x199"  # it is that of the newest start
+    promtool(tmp_path, series, [("JobCheckpointOld", 250, None), ("JobCheckpointOld", 375, JOB)])
+
+
 def test_a_job_alerts_once(tmp_path: Path) -> None:
     """Also while two operators have it, one of which has just taken the lead."""
     series = scraped([("pending", 120)])

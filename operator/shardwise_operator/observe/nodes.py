@@ -4,6 +4,7 @@ A node or a place never counts as gone by the cache alone. The nodes of a class 
 on one of them wakes its jobs. A class without labels may have any node, so nothing is watched for it.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -22,6 +23,9 @@ from shardwise_operator.runtime.manager import Watch
 from shardwise_operator.runtime.queue import Key
 
 _RECENT_SECONDS = 10.0
+# Labels as Kubernetes has them, of a node.
+_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_VALUE, _KEY = re.compile(f"({_NAME})?"), re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
 _ON_A_NODE_THAT_IS_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 
 
@@ -127,6 +131,13 @@ class NodeWatch:
 
 
 def selector(machine: Object) -> str:
-    """Return the label selector of a class's nodes, for every topology and machine; "" if the class has no labels."""
+    """Return the label selector of a class's nodes, for every topology and machine.
+
+    "" if the class has no labels, or such as no node can have: the API server would refuse that watch again and again,
+    and an operator that waits for it is not ready.
+    """
     labels = machine["spec"].get("nodeSelector", {})
-    return ",".join(key if "{" in value else f"{key}={value}" for key, value in sorted(labels.items()))
+    known = {key: "" if "{" in value else value for key, value in sorted(labels.items())}
+    if not all(_KEY.fullmatch(key) and _VALUE.fullmatch(value) for key, value in known.items()):
+        return ""
+    return ",".join(f"{key}={known[key]}" if "{" not in labels[key] else key for key in known)

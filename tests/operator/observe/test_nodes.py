@@ -241,5 +241,14 @@ def test_which_nodes_are_watched(machine: str, labels: str) -> None:
     assert selector(dict(classes()[machine])) == labels
 
 
+@pytest.mark.parametrize(
+    "labels", [{POOL: "v5e pool"}, {POOL: "a" * 64}, {"example.com/": "a"}, {"a b": "{topology}"}], ids=str
+)
+def test_labels_that_no_node_can_have_are_not_watched(labels: dict[str, str]) -> None:
+    """The API server refuses such a watch, and the operator would wait for it, unready, until it is started again."""
+    machine = dict(classes()["tpu-v5e"])
+    assert selector({**machine, "spec": {**machine["spec"], "nodeSelector": labels}}) == ""
+
+
 def _evicted() -> dict[str, str]:
     return {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
