@@ -17,10 +17,11 @@ _OF_A_HOST = (pods.SLICE_LABEL, pods.HOST_LABEL)
 
 def read_made_pods(job: str, found: Iterable[Object]) -> Iterator[Pod]:
     """Read the pods of a job, given by its name, that have the labels and the names that an operator gives."""
-    return (read_pod(raw) for raw in found if _is_made(job, raw))
+    return (read_pod(raw) for raw in found if is_made(job, raw))
 
 
-def _is_made(job: str, raw: Object) -> bool:
+def is_made(job: str, raw: Object) -> bool:
+    """Return whether a pod has the labels and the name that an operator gives those of this job."""
     labels = raw["metadata"].get("labels", {})
     numbered = _OF_EVERY_POD if pods.PLAN_LABEL in labels else _OF_EVERY_POD + _OF_A_HOST
     if not all(labels.get(label, "").isdecimal() for label in numbered):

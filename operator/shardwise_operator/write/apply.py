@@ -8,7 +8,7 @@ twice as many each time: if the first is refused, the others would be too.
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import groupby
@@ -26,6 +26,7 @@ from shardwise_operator.decide.plan import (
     Step,
 )
 from shardwise_operator.observe.agents import Target
+from shardwise_operator.observe.made_pods import is_made
 from shardwise_operator.observe.observed import Observed
 from shardwise_operator.reasons import NAME_CONFLICT, QUOTA, REFUSED
 from shardwise_operator.render.names import MANAGED_BY_LABEL, MANAGER
@@ -112,8 +113,11 @@ class Applier:
         while begin < len(steps) and not outcome.reason:
             batch = [(step, Outcome()) for step in steps[begin : begin + many]]
             others = [self._pool.submit(self._carry_out, seen, step, own) for step, own in batch[1:]]
-            # In the pass's own thread: the health check sees by its requests that the pass makes progress.
-            self._carry_out(seen, *batch[0])
+            try:
+                # In the pass's own thread: the health check sees by its requests that the pass makes progress.
+                self._carry_out(seen, *batch[0])
+            finally:
+                wait(others)  # or a pod could be made after the pass that has failed
             for each in others:
                 each.result()
             for _, own in batch:
@@ -183,6 +187,9 @@ class Applier:
         if controller_uid(found) != seen.uid:
             outcome.reason = NAME_CONFLICT
             outcome.message = f"{step.kind.kind} {name} is there already and is not this job's: {_way_out(seen, found)}"
+        elif step.kind == PODS and not is_made(seen.name, found):
+            outcome.reason = NAME_CONFLICT
+            outcome.message = f"Pod {name} is there already, and names the job without being of it: delete it"
         elif step.kind == CONFIG_MAPS:
             if found["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) != MANAGER:
                 # It has lost the label by which it is watched, and would never be seen: it is made anew.

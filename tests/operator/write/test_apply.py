@@ -33,7 +33,7 @@ class _Server:
     def __init__(self, *, refuses: str = "") -> None:
         self._refuses, self._lock = refuses, threading.Lock()
         self.made: list[str] = []
-        self.most = self._now = 0
+        self.most = self._now = self.done = 0
         self.patched: list[str] = []
 
     def create(self, _kind: Kind, obj: Object) -> Object:
@@ -45,6 +45,7 @@ class _Server:
         threading.Event().wait(0.02)
         with self._lock:
             self._now -= 1
+            self.done += 1
         if name == self._refuses:
             raise ForbiddenError(403, "Forbidden", "exceeded quota: pods")
         return obj
@@ -220,3 +221,39 @@ def test_a_name_that_is_taken(found: Object, says: str) -> None:
 
     assert outcome.reason == "NameConflict"
     assert outcome.message.startswith("NetworkPolicy policy is there already and is not this job's: " + says)
+
+
+def test_a_pod_that_only_says_it_is_the_jobs_takes_a_name() -> None:
+    """Whoever may make pods can name any job as its controller: no pass fails by it, and the status says so."""
+
+    class Forged(_Server):
+        def create(self, _kind: Kind, _obj: Object) -> Object:
+            raise AlreadyExistsError(409, "AlreadyExists", "it is there")
+
+        def get(self, _kind: Kind, _namespace: str, name: str) -> Object:
+            owner = {"kind": "TrainingJob", "name": "job", "uid": UID, "controller": True}
+            return {"metadata": {"name": name, "uid": "1", "ownerReferences": [owner]}}
+
+    plan = Plan(state=begun(), steps=(Create(PODS, {"metadata": {"name": "job-0-0-0"}}),))
+    with Requests(Agents(), lambda _: None) as requests:
+        outcome = Applier(cast("Api", Forged()), requests, Tokens(b"0" * 32)).apply(seen(begun()), plan)
+
+    assert (outcome.reason, outcome.made) == ("NameConflict", [])
+    assert outcome.message.startswith("Pod job-0-0-0 is there already, and names the job without being of it")
+
+
+def test_a_pass_that_fails_leaves_nothing_on_its_way() -> None:
+    """What was begun beside a step that failed is done when the pass has ended: no pod comes after it."""
+
+    class Away(_Server):
+        def create(self, kind: Kind, obj: Object) -> Object:
+            if obj["metadata"]["name"] == "pod-1":
+                raise UnreachableError("the API server does not answer")
+            return super().create(kind, obj)
+
+    server = Away()
+    with pytest.raises(UnreachableError):
+        _apply(server)
+
+    assert server.made[-1] == "pod-2"
+    assert server.done == len(server.made)

@@ -20,7 +20,8 @@ def decide(seen: Observed, now: float) -> Plan | None:
     """Take the next step towards Suspended, if the job is to be suspended."""
     phase = seen.state.phase
     if phase == Phase.SUSPENDED:
-        return Plan(state=seen.state, steps=tuple(queueing.left(seen))) if seen.suspend else None
+        late = (Delete(PODS, pod.name, pod.uid) for pod in seen.pods if pod.alive)  # made after a pass that failed
+        return Plan(state=seen.state, steps=(*queueing.left(seen), *late)) if seen.suspend else None
     if not seen.suspend and phase != Phase.SUSPENDING:
         return None
     if all_ended(seen, now):

@@ -132,6 +132,15 @@ def test_suspended_stays_until_it_is_resumed() -> None:
     assert suspension.decide(seen(state), NOW) is None
 
 
+def test_a_pod_that_comes_late_does_not_stay() -> None:
+    """The API server may make one after the pass that asked for it has failed: a suspended job holds nothing."""
+    late, leaving = pod(), pod("0-1", deleting_at=NOW)
+    plan = suspension.decide(seen(begun(Phase.SUSPENDED, pods={}), late, leaving, suspend=True), NOW)
+
+    assert plan is not None
+    assert plan.steps == (Delete(PODS, late.name, late.uid),)
+
+
 def test_of_many_pods_that_cannot_be_ended_the_first_are_named() -> None:
     """With their number."""
     left = [pod(f"0-{number}", deleting_at=NOW - 31) for number in range(1000)]
