@@ -36,6 +36,19 @@ def test_every_flavor_and_resource_may_be_lent(objects: list[Object]) -> None:
         assert {name: quota for name, quota in found.items() if quota} == of.get("quota", {})
 
 
+def test_a_team_may_have_a_name_that_is_a_number_in_yaml(helm: Helm) -> None:
+    """As one that is named after a year: every name and label stays text."""
+    teams = {"2024": {"quota": {"plain": {"cpu": 4}}}, "on": {}}
+    made = helm.render(CHART, "--set-json", f"flavors={FLAVORS}", "--set-json", f"teams={json.dumps(teams)}")
+
+    assert {named(made, kind, team)["kind"] for kind in ("ClusterQueue", "Namespace") for team in teams}
+    for each in made:
+        metadata = each["metadata"]
+        texts = [metadata["name"], metadata.get("namespace", ""), *metadata["labels"].values()]
+        assert all(isinstance(text, str) for text in texts), texts
+    assert {each["spec"]["clusterQueue"] for each in made if each["kind"] == "LocalQueue"} == {*teams}
+
+
 def test_a_team_is_its_group(objects: list[Object]) -> None:
     """Every right of a team is its group's, in its namespace; the group has the team's name by default."""
     groups = {"one": "ones", "two": "two", "three": "three"}

@@ -51,6 +51,15 @@ def test_sweep_keeps_checkpoints_apart(helm: Helm, tmp_path: Path) -> None:
     assert paths == ["gs://YOUR-BUCKET/runs/tpu-v5e-single-host/a", "gs://x/mine"]
 
 
+@pytest.mark.parametrize("release", ["20261127", "1e5", "on"])
+def test_a_release_may_have_a_name_that_is_a_number_in_yaml(helm: Helm, release: str) -> None:
+    """As one that is named after a day: names and labels stay text."""
+    (job,) = yaml.safe_load_all(helm("template", release, CHART, "--namespace", "2024", "-f", BASE))
+
+    assert (job["metadata"]["name"], job["metadata"]["namespace"]) == (release, "2024")
+    assert job["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+
+
 def test_labels_and_annotations(helm: Helm) -> None:
     """The job has its own labels and annotations beside the release's."""
     options = ("--set", "metadata.labels.team=text", "--set", "metadata.annotations.why=try")

@@ -76,6 +76,16 @@ def test_wrong_values_are_refused(helm: Helm, option: str, words: str) -> None:
     assert words in helm.refused("template", "x", CHARTS / "shardwise", "--set", option)
 
 
+def test_null_takes_a_map_of_labels_out(helm: Helm) -> None:
+    """As it does any default of a chart: what has the labels is made without them."""
+    parts = ("dashboard", "alerts", "serviceMonitor")
+    words = [f"metrics.{part}.create=true,metrics.{part}.labels=null" for part in parts]
+    made = helm.render("shardwise", "--set", ",".join([*words, "classes.overrides=null"]))
+
+    assert {"PrometheusRule", "ServiceMonitor", "ConfigMap"} <= {each["kind"] for each in made}
+    assert not [each for each in made if "grafana_dashboard" in each["metadata"].get("labels", {})]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -7,14 +7,14 @@
 {{/* What selects the operator's pods; never changes, because a Deployment's selector cannot. */}}
 {{- define "shardwise.selector" -}}
 app.kubernetes.io/name: shardwise
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
 {{/* The labels of every object. */}}
 {{- define "shardwise.labels" -}}
 app.kubernetes.io/name: shardwise
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: shardwise
 app.kubernetes.io/managed-by: {{ .Release.Service }}

@@ -1,7 +1,7 @@
 {{/* The labels of every job, beside its own. */}}
 {{- define "training-job.labels" -}}
 app.kubernetes.io/name: training-job
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
@@ -15,8 +15,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 apiVersion: {{ $root.Values.apiVersion }}
 kind: {{ $root.Values.kind }}
 metadata:
-  name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
+  name: {{ $name | quote }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels: {{- merge (include "training-job.labels" $root | fromYaml) $root.Values.metadata.labels | toYaml | nindent 4 }}
   {{- with $root.Values.metadata.annotations }}
   annotations: {{- toYaml . | nindent 4 }}
