@@ -138,7 +138,7 @@ def _made(family: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 def loaded(folder: Path) -> Any:
     """Return the model in a folder; none of its tensors may be unknown or missing."""
-    options = {"attn_implementation": "eager", "output_loading_info": True}
+    options = {"attn_implementation": "eager", "experts_implementation": "eager", "output_loading_info": True}
     model, found = AutoModelForCausalLM.from_pretrained(folder, **options)
     assert not any(found[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys")), found
     return model.eval()
