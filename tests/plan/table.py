@@ -45,6 +45,10 @@ WINDOWS = ("model.seqLen=512", "model.slidingWindow=200", "model.slidingWindowPa
 DOCUMENTS = "data.attendAcross=document"
 TWO_ROUNDS = ("mesh.pipeline=2", "mesh.pipelineRounds=2", "model.layers=4", "batch.microbatches=2")
 RING = "mesh.contextStrategy=ring"
+EXPERTS = (
+    "model={layers: 2, heads: 8, embed: 512, mlp: 768, seqLen: 256, norm: rms, activation: swiglu, mlpBias: false, "
+    "position: rotary, experts: {count: 8, perToken: 2}}"
+)
 ROWS = (
     Row("tpu-v4", "2x2x2"),
     Row("tpu-v4", "2x2x1", 2, ("precision.params=bfloat16", "mesh.tensor=2")),
@@ -77,6 +81,7 @@ ROWS = (
         ("mesh.context=2", RING, "mesh.tensor=2", "model.remat=none", *WINDOWS, "model.seqLen=1024"),
     ),
     Row("tpu-v6e", "2x4", 1, ("mesh.pipeline=2", "mesh.context=2", "batch.microbatches=2", "model.seqLen=512")),
+    Row("tpu-v6e", "2x4", 1, (EXPERTS, "mesh.tensor=2", "batch.microbatches=2")),
     Row("tpu-v6e-4t", "2x4"),
     Row("tpu-v6e-4t", "2x2", 2, ("model.seqLen=96", "model.tiedHead=false", "model.dropout.residual=0.1")),
     Row("tpu-v7x", "2x2x1"),

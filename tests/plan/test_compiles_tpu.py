@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.plan.compiling import DATA, small
-from tests.plan.table import RING, ROWS, WEIGHTS, Row, answer, of_platform
+from tests.plan.table import EXPERTS, RING, ROWS, WEIGHTS, Row, answer, of_platform
 
 from shardwise.job.accelerators import BUILT_IN
 from shardwise.job.resolve import resolve
@@ -56,6 +56,21 @@ def test_weights_move_as_promised(row: Row) -> None:
     assert sum(move["count"] for move in gathers) >= WEIGHTS
     assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
     assert [move for move in sums if move["dtype"] == "bf16" or move["largest_bytes"] >= 2 * size * size] == []
+
+
+def test_experts_move_as_promised() -> None:
+    """All experts of a layer are gathered beside computation like any weight, and their gradients are scattered."""
+    (row,) = (row for row in TPUS if EXPERTS in row.words)
+    said, model = answer(row)["step"], resolve(row.request.job).spec.training.model
+    assert model.experts and model.embed and model.mlp  # noqa: PT018  all are given
+    one = 2 * model.experts.count * model.embed * model.mlp // said["mesh"]["tensor"]  # the experts' gates, say
+    moves = [move for move in said["collectives"] if set(move["axes"]) & DATA and move["dtype"] == "bf16"]
+    gathers = [move for move in moves if move["kind"] == "all-gather"]
+
+    assert max(move["largest_bytes"] for move in gathers) == one
+    assert [move for move in gathers if move["asynchronous"] < move["count"]] == []
+    assert max(move["largest_bytes"] for move in moves if move["kind"] == "reduce-scatter") >= one
+    assert [move for move in moves if move["kind"] == "all-reduce"] == []
 
 
 @pytest.mark.parametrize("row", [row for row in SPLIT if RING not in row.words], ids=lambda row: row.name)
