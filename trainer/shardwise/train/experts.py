@@ -125,8 +125,8 @@ _OF_WEIGHT = RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 class _Rows(NamedTuple):
     """A device's picks, sorted by expert."""
 
-    tokens: Array
-    """int32 [rows]: whose they are."""
+    order: Array
+    """int32 [rows]: which pick each is, counted one token after the other."""
     back: Array
     """int32 [rows]: where each token's picks went, one token after the other."""
     sizes: Array
@@ -136,15 +136,16 @@ class _Rows(NamedTuple):
     def of(cls, picks: Array, num_experts: int) -> Self:
         experts = picks.reshape(-1)
         order = jnp.argsort(experts, stable=True)
-        return cls(order // picks.shape[-1], jnp.argsort(order), jnp.bincount(experts, length=num_experts))
+        return cls(order, jnp.argsort(order), jnp.bincount(experts, length=num_experts))
 
     def dealt(self, x: Array) -> Array:
         """Return [rows, ...] of [batch, position, ...]: each token's once for each pick."""
-        return x.reshape(-1, *x.shape[2:])[self.tokens]
+        per_token = self.order.size // (x.shape[0] * x.shape[1])
+        return x.reshape(-1, *x.shape[2:])[self.order // per_token]
 
     def sorted(self, x: Array) -> Array:
         """Return [rows] of [batch, position, k]."""
-        return jnp.zeros_like(x.reshape(-1)).at[self.back].set(x.reshape(-1))
+        return x.reshape(-1)[self.order]
 
     def collected(self, rows: Array, like: Array) -> Array:
         """Return [batch, position, embed]: the sum of each token's rows, in float32."""
