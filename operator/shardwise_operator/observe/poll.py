@@ -10,7 +10,6 @@ of no other job stale.
 
 import heapq
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import Self
 
 from shardwise.protocol.run_status import RunSummary
 from shardwise_operator.observe.agents import AgentError, Agents, Target
-from shardwise_operator.runtime.pace import Limiter
+from shardwise_operator.runtime.pace import Limiter, spread
 from shardwise_operator.runtime.queue import Key
 
 _WORKERS = 16
@@ -183,7 +182,7 @@ class Poller:
             del self._began[key]
             new = self._take(asked, status, error)
             # Jobs that began together are not polled together for ever.
-            pause_seconds = self._period_seconds() * random.uniform(*_SPREAD)  # noqa: S311  spreads load, guards nothing
+            pause_seconds = self._period_seconds() * spread(*_SPREAD)
             self._push(time.monotonic() + pause_seconds, key)
         if new:
             self._changed(key)

@@ -8,7 +8,6 @@ in a process that was stopped meanwhile, and the transport refuses writes by it.
 
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 
 from shardwise_operator.runtime.errors import ConflictError, KubernetesError, NotFoundError
 from shardwise_operator.runtime.kinds import LEASES, Object
+from shardwise_operator.runtime.pace import spread
 from shardwise_operator.runtime.transport import Api
 
 _log = logging.getLogger(__name__)
@@ -199,4 +199,4 @@ class Elector:
         return LEASES.manifest(lease["metadata"], spec=spec)
 
     def _pause_seconds(self) -> float:
-        return self.timing.retry * random.uniform(0.8, 1.2)  # noqa: S311  spreads load, guards nothing
+        return self.timing.retry * spread(0.8, 1.2)

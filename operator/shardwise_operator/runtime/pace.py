@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 _MOST_PAUSE_SECONDS = 30.0
+_CHANCE = random.Random()  # noqa: S311  spreads load, guards nothing; not the module's own, whose state is everybody's
 
 
 class Limiter:
@@ -56,4 +57,9 @@ def retry_seconds(failures: int, *, first: float, most: float) -> float:
     Half of it is chance, so that many who failed together do not come back together.
     """
     whole: float = min(most, first * 2.0 ** min(failures - 1, 32))
-    return whole * random.uniform(0.5, 1.0)  # noqa: S311  spreads load, guards nothing
+    return whole * spread(0.5, 1.0)
+
+
+def spread(low: float, high: float) -> float:
+    """Return a number between the two by chance, so that what began together does not go on together."""
+    return _CHANCE.uniform(low, high)

@@ -7,7 +7,6 @@ end it, and the health check sees that by `alive`.
 """
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from shardwise_operator.runtime.answers import EventStream
 from shardwise_operator.runtime.errors import GoneError, KubernetesError
 from shardwise_operator.runtime.kinds import Kind, Object, Objects
 from shardwise_operator.runtime.metrics import Metrics
-from shardwise_operator.runtime.pace import retry_seconds
+from shardwise_operator.runtime.pace import retry_seconds, spread
 from shardwise_operator.runtime.store import Change, Changes, Store
 from shardwise_operator.runtime.transport import Api
 
@@ -126,7 +125,7 @@ class Reflector:
             labels=self.labels,
             metadata_alone=self.metadata_alone,
             resource_version=self._version,
-            timeout_seconds=self.watch_seconds * random.uniform(0.8, 1.2),  # noqa: S311  spreads load, guards nothing
+            timeout_seconds=self.watch_seconds * spread(0.8, 1.2),
         )
         if self._stopped.is_set():  # `stop` may have come too early to see the stream
             self._stream.shut()
