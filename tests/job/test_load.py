@@ -87,7 +87,7 @@ def test_preset_fills_what_is_left_out(preset: str) -> None:
     assert model.vocab_size == 257
     unset = {name for name in type(model).model_fields if getattr(model, name) is None}
     always = {"rotary_dim", "rotary_pairs", "rope_theta"} if model.position == "learned" else set()
-    assert unset == always | {name for name in SOME if PRESETS[preset].get(name) is None}
+    assert unset == always | {name for name in SOME if name not in PRESETS[preset]}
 
 
 def test_rotary_turns_the_whole_head_unless_told() -> None:

@@ -225,6 +225,11 @@ RULES = [
         "spec.training.model.experts.perToken",
         ["given 5", "at most the 4 experts that there are"],
     ),
+    (
+        "training.model={preset: mixtral-8x7b, slidingWindowPattern: 2}",
+        "spec.training.model.slidingWindowPattern",
+        ["given 2", "no slidingWindowPattern without slidingWindow"],
+    ),
     ("training.model.rotaryDim=8", "spec.training.model.rotaryDim", ["position: learned"]),
     ("training.model.headBias=true", "spec.training.model.headBias", ["false with tiedHead: true"]),
     ("training.model.vocabSize=256", "spec.training.model.vocabSize", ["given 256", "at least 257"]),

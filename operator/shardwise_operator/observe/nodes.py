@@ -25,7 +25,8 @@ from shardwise_operator.runtime.queue import Key
 _RECENT_SECONDS = 10.0
 # Labels as Kubernetes has them, of a node.
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_VALUE, _KEY = re.compile(f"({_NAME})?"), re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
+_PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_VALUE, _KEY = re.compile(f"({_NAME})?"), re.compile(rf"({_PART}(\.{_PART})*/)?{_NAME}")
 _ON_A_NODE_THAT_IS_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 
 
@@ -137,7 +138,7 @@ def selector(machine: Object) -> str:
     and an operator that waits for it is not ready.
     """
     labels = machine["spec"].get("nodeSelector", {})
-    known = {key: "" if "{" in value else value for key, value in sorted(labels.items())}
-    if not all(_KEY.fullmatch(key) and _VALUE.fullmatch(value) for key, value in known.items()):
+    known = {key: None if "{" in value else value for key, value in sorted(labels.items())}
+    if not all(_KEY.fullmatch(key) and _VALUE.fullmatch(value or "") for key, value in known.items()):
         return ""
-    return ",".join(f"{key}={known[key]}" if "{" not in labels[key] else key for key in known)
+    return ",".join(key if value is None else f"{key}={value}" for key, value in known.items())

@@ -242,7 +242,9 @@ def test_which_nodes_are_watched(machine: str, labels: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [{POOL: "v5e pool"}, {POOL: "a" * 64}, {"example.com/": "a"}, {"a b": "{topology}"}], ids=str
+    "labels",
+    [{POOL: "v5e pool"}, {POOL: "a" * 64}, {"example.com/": "a"}, {"example..com/a": "a"}, {"a b": "{topology}"}],
+    ids=str,
 )
 def test_labels_that_no_node_can_have_are_not_watched(labels: dict[str, str]) -> None:
     """The API server refuses such a watch, and the operator would wait for it, unready, until it is started again."""

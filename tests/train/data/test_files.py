@@ -35,6 +35,18 @@ def read(pattern: Path | str) -> bytes:
     return b"".join(block for file in find_files([str(pattern)]) for block in read_blocks(file))
 
 
+def unlisted(monkeypatch: pytest.MonkeyPatch, folder: str, error: int) -> None:
+    """Has listing a folder fail with this number."""
+    listed = os.scandir
+
+    def failing(path: str) -> Any:
+        if str(path).endswith(folder):
+            raise OSError(error, os.strerror(error))  # which makes it a PermissionError, where it is one
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+
+
 def test_globs_are_recursive_sorted_and_without_repeats(tmp_path: Path) -> None:
     """`**` reaches every depth, files come sorted by path, and a file that two patterns match comes once."""
     for name in ("b.txt", "deep/er/a.txt", "deep/c.txt", "deep/c.md"):
@@ -54,14 +66,7 @@ def test_a_folder_that_cannot_be_listed_is_not_left_out(
     """A glob over a volume that fails for one folder gives an error, and no data that are fewer."""
     write(tmp_path / "a/b/1.txt")
     write(tmp_path / "a/c/2.txt")
-    listed = os.scandir
-
-    def failing(path: str) -> Any:
-        if str(path).endswith("a/c"):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return listed(path)
-
-    monkeypatch.setattr(os, "scandir", failing)
+    unlisted(monkeypatch, "a/c", errno.ESTALE)
     with pytest.raises(StorageError, match=r"cannot read .*Stale file handle"):
         find_files([f"{tmp_path}/{depth}/*.txt"])
 
@@ -70,14 +75,7 @@ def test_a_folder_of_others_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
     """The `lost+found` at the root of a volume, which only root may read, is no data and no error."""
     write(tmp_path / "lost+found/1.txt")
     write(tmp_path / "a/2.txt")
-    listed = os.scandir
-
-    def forbidding(path: str) -> Any:
-        if str(path).endswith("lost+found"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return listed(path)
-
-    monkeypatch.setattr(os, "scandir", forbidding)
+    unlisted(monkeypatch, "lost+found", errno.EACCES)
     assert [file.url for file in find_files([f"{tmp_path}/**/*.txt"])] == [f"{tmp_path}/a/2.txt"]
 
 

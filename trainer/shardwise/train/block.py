@@ -25,9 +25,9 @@ from shardwise.train.attention import Cache, Ring, attend, blockwise, ring
 from shardwise.train.config import GptConfig
 from shardwise.train.context import attend_over_context
 from shardwise.train.dropout import Dropout, Place
+from shardwise.train.experts import FeedForward, feed_forward
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
-from shardwise.train.mlp import FeedForward, feed_forward
 from shardwise.train.norm import Norm, normed
 from shardwise.train.rotary import Rope, rotate
 from shardwise.train.scores import Scores

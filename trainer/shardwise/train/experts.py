@@ -8,7 +8,6 @@ Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); Gale et al
 without a capacity; Jiang et al., "Mixtral of Experts" (2024). `train/balance.py` keeps the loads even.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -30,13 +29,10 @@ from shardwise.train.fsdp import Placement, gather, scatter
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 from shardwise.train.mesh import on_each_device
+from shardwise.train.mlp import ACTIVATIONS, Mlp
 from shardwise.train.products import GATHERED
 
 Array = jax.Array
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "swiglu": jax.nn.silu,
-    "geglu": partial(jax.nn.gelu, approximate=True),
-}
 
 
 class Experts(eqx.Module):
@@ -91,6 +87,14 @@ class Experts(eqx.Module):
         return charged(config.balance / config.num_layers, shares, likely, picks), picks
 
 
+FeedForward = Mlp | Experts
+
+
+def feed_forward(config: GptConfig, *, key: Array) -> FeedForward:
+    """Return a block's feed-forward layer: one MLP, or a mixture of them."""
+    return (Experts if config.num_experts else Mlp).init(config, key=key)
+
+
 class _Weights(NamedTuple):
     """[embed, experts, mlp] each, as stored or gathered."""
 
@@ -134,6 +138,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, picks: Array, num_experts: int) -> Self:
+        """Sort the experts of all tokens, [batch, position, k]; those of one expert stay in the tokens' order."""
         experts = picks.reshape(-1)
         order = jnp.argsort(experts, stable=True)
         return cls(order, jnp.argsort(order), jnp.bincount(experts, length=num_experts))
@@ -169,7 +174,7 @@ def _forward(how: _How, x: Array, shares: Array, picks: Array, weights: _Weights
         rows = _Rows.of(picks, weights.up.shape[1])
         dealt = rows.dealt(x)
         gate, up = (ragged_dot_general(dealt, one, rows.sizes, _INTO) for one in weights[:2])
-        hidden = _ACTIVATIONS[how.activation](gate) * up * rows.sorted(shares)[:, None].astype(x.dtype)
+        hidden = ACTIVATIONS[how.activation](gate) * up * rows.sorted(shares)[:, None].astype(x.dtype)
         out = rows.collected(ragged_dot_general(hidden, weights.down, rows.sizes, _OUT_OF), x)
         return _over_tensor(how, out).astype(x.dtype), gate, up
 
@@ -185,7 +190,7 @@ def _backward(how: _How, kept, grad: Array) -> tuple[Array, Array, None, _Weight
     def local(x: Array, shares: Array, picks: Array, weights: _Weights, gate: Array, up: Array, grad: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
         rows = _Rows.of(picks, weights.up.shape[1])
         dealt, dealt_grad, share = rows.dealt(x), rows.dealt(grad), rows.sorted(shares)[:, None]
-        hidden, of_hidden = jax.vjp(lambda gate, up: _ACTIVATIONS[how.activation](gate) * up, gate, up)
+        hidden, of_hidden = jax.vjp(lambda gate, up: ACTIVATIONS[how.activation](gate) * up, gate, up)
         slope = ragged_dot_general(dealt_grad, weights.down, rows.sizes, _INTO)
         of_shares = (hidden.astype(jnp.float32) * slope).sum(-1)[rows.back].reshape(shares.shape)
         of_gate, of_up = of_hidden((slope * share).astype(hidden.dtype))

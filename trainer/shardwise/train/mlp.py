@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import haliax.nn as hnn
@@ -10,17 +10,17 @@ import jax
 from haliax import NamedArray
 
 from shardwise.train.config import GptConfig
-from shardwise.train.experts import Experts
 from shardwise.train.layout import Layout
 from shardwise.train.linear import Linear
 
 Array = jax.Array
-_ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": partial(hnn.gelu, approximate=True),
     "gelu-exact": partial(hnn.gelu, approximate=False),
     "swiglu": hnn.silu,
     "geglu": partial(hnn.gelu, approximate=True),
 }
+"""By the config's names: of named arrays, and of plain ones."""
 
 
 class Mlp(eqx.Module):
@@ -50,15 +50,7 @@ class Mlp(eqx.Module):
 
     def __call__(self, x: NamedArray, layout: Layout) -> NamedArray:
         """Map {batch, position, embed} to the same."""
-        activate = _ACTIVATIONS[self.config.activation]
+        activate = ACTIVATIONS[self.config.activation]
         up = self.up(x, layout, layout.put)
         hidden = activate(up) if self.gate is None else activate(self.gate(x, layout, layout.put)) * up
         return self.down(hidden, layout, layout.leave)
-
-
-FeedForward = Mlp | Experts
-
-
-def feed_forward(config: GptConfig, *, key: Array) -> FeedForward:
-    """Return a block's feed-forward layer: one MLP, or a mixture of them."""
-    return (Experts if config.num_experts else Mlp).init(config, key=key)

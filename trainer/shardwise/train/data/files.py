@@ -148,7 +148,7 @@ def _is_file(filesystem: Any, path: str) -> bool:
 
 def _matches(filesystem: Any, path: str) -> dict[str, Mapping[str, Any]]:
     """Return the files that a glob matches, and what the listing says of each."""
-    _hide_no_folder(filesystem)
+    _let_walk_raise(filesystem)
     found: dict[str, Mapping[str, Any]] = filesystem.glob(path, detail=True)
     if isinstance(filesystem, LocalFileSystem):  # whose listing does not say what a link leads to
         return {match: found[match] for match in found if Path(match).is_file()}
@@ -157,7 +157,7 @@ def _matches(filesystem: Any, path: str) -> dict[str, Mapping[str, Any]]:
     return {match: found[match] for match in files if not match.endswith("/")}  # which stands for a folder
 
 
-def _hide_no_folder(filesystem: Any) -> None:
+def _let_walk_raise(filesystem: Any) -> None:
     """Let its walk raise what keeps a folder from being listed, at any depth.
 
     fsspec passes such a folder over, and data would be fewer without a word; what asks it to raise is handed to no

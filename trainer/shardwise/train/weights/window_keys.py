@@ -26,9 +26,9 @@ def read_windows(family: Family, published: Mapping[str, Any], num_layers: int) 
         if published.get(_USED) or _LOCAL in (types or ()):
             raise refused(family, _USED, "true", "false")
         return {}
-    window = family.usual_window
-    if _WINDOW in published or window is not None:
-        window = None if published.get(_WINDOW, window) is None else whole(family, published, _WINDOW, window or 0)
+    window = published.get(_WINDOW, family.usual_window)
+    if window is not None:
+        window = whole(family, published, _WINDOW, window)
     if family.windows == "every":
         return {"sliding_window": window}
     stated = whole(family, published, _PATTERN, 0)
