@@ -130,15 +130,18 @@ class Run:
         self.command.send_signal(number)
         return self.wait()
 
-    def stop_while_compiling(self, rank: int = 0) -> int:
-        """Stop the command before the first step, however slow this process is; the exit code.
+    def stop(self, phase: Phase = Phase.STEP, *, rank: int = 0, step: int = 0) -> int:
+        """Stop the command while a trainer is where `until_phase` waits for it; the exit code.
 
-        The trainer is held until the command has heard the signal.
+        The trainer is held until its signal waits for it: on a busy machine a short run would else be over before.
         """
-        trainer = self.until_phase(Phase.COMPILE, rank=rank).pid
+        trainer = self.until_phase(phase, rank=rank, step=step).pid
         os.kill(trainer, signal.SIGSTOP)
+        self.until(lambda: processes.is_stopped(trainer))  # until then the other signal would be handled before it
         self.command.send_signal(signal.SIGTERM)
-        while self.command.poll() is None and self.status().get("phase") != "stopping":
+        end = time.monotonic() + LIMIT_SECONDS
+        while self.command.poll() is None and not _is_pending(signal.SIGTERM, trainer):
+            assert time.monotonic() < end, f"no signal came to the trainer; the status is {self.status()}"
             time.sleep(0.01)  # a poll, not a wait: the condition decides
         with suppress(ProcessLookupError):  # whoever waits for it no longer has killed it
             os.kill(trainer, signal.SIGCONT)
@@ -176,6 +179,16 @@ class Run:
             if not (step / "COMMITTED").exists():
                 found |= set(_stamped(step / "arrays"))
         return found
+
+
+def _is_pending(number: signal.Signals, pid: int) -> bool:
+    """Return whether a signal was sent to the process that it has not handled yet; so too of one that has ended."""
+    try:
+        states = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    (shared,) = (line.split()[1] for line in states.splitlines() if line.startswith("ShdPnd:"))
+    return bool(int(shared, 16) & 1 << number - 1)
 
 
 def _where(directory: Path) -> dict[str, Any] | None:

@@ -102,11 +102,10 @@ def test_sigterm_loses_no_step(shell: Shell, undisturbed: dict[str, Any]) -> Non
     While the programs are compiled there is nothing to save: the run ends at once, and the next one is whole.
     """
     run = shell.begin("stop")
-    assert run.stop_while_compiling() == ExitCode.SAVED
+    assert run.stop(Phase.COMPILE) == ExitCode.SAVED
     assert (run.summary["status"], run.summary["steps"]) == ("stopped", 0)
     run = shell.begin("stop")
-    run.until_phase(Phase.STEP, step=5)
-    assert run.send(signal.SIGTERM) == ExitCode.SAVED
+    assert run.stop(step=5) == ExitCode.SAVED
     summary = shell.finish("stop")
 
     assert [record["step"] for record in run.records()] == list(range(1, STEPS + 1))

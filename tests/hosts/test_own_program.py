@@ -141,8 +141,7 @@ def test_a_stop_loses_nothing(shell: ProgramShell, calm: Run) -> None:
     stops = [0]
     for place in before:
         run = begin(shell, "stopped", f"hardware.topology={place}")
-        run.until_phase(Phase.STEP, step=stops[-1] + 20)
-        assert run.send(signal.SIGTERM) == ExitCode.SAVED
+        assert run.stop(step=stops[-1] + 20) == ExitCode.SAVED
         assert run.summary["status"] == "stopped"
         stops.append(run.records()[-1]["step"])
         assert run.records("saved")[-1]["step"] == stops[-1] < STEPS

@@ -27,7 +27,7 @@ def test_stopped_again_and_again(shell: Shell, undisturbed: Run) -> None:
     whole.
     """
     run = shell.begin("stopped")
-    assert run.stop_while_compiling(rank=1) == ExitCode.SAVED
+    assert run.stop(Phase.COMPILE, rank=1) == ExitCode.SAVED
     assert (run.summary["status"], run.summary["steps"]) == ("stopped", 0)
     for stop in STOPS:
         run = shell.begin("stopped")
