@@ -95,6 +95,7 @@ ROWS = (
     Row("gpu-h100", "1x8", 1, ("mesh.context=4", "model.seqLen=1024", DOCUMENTS)),
     Row("gpu-h100", "1x8", 1, ("model.attention=cudnn", "mesh.pipeline=2", "batch.microbatches=4")),
     Row("gpu-h100", "1x8", 1, ("mesh.context=4", RING, "model.seqLen=1024", DOCUMENTS)),
+    Row("gpu-h100", "1x8", 1, (EXPERTS, "model.experts.count=64", "model.seqLen=2048", "mesh.tensor=2")),
     Row("gke-gpu-a100", "1x8", 1, (DOCUMENTS, "model.seqLen=1024")),
     Row("gke-gpu-a100", "1x2", 2, ("model.attention=plain", "model.block=parallel", "model.seqLen=96")),
     Row("gke-gpu-b200", "1x8", 1, ("mesh.tensor=2",)),

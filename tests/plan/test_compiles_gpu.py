@@ -1,9 +1,12 @@
 """The trainer's programs on GPUs, compiled by three wheels and a description of the GPU, and on simulated devices."""
 
-import pytest
-from tests.plan.compiling import small
-from tests.plan.table import Row, answer, of_platform
+import math
 
+import pytest
+from tests.plan.compiling import DATA, small
+from tests.plan.table import EXPERTS, Row, answer, of_platform
+
+from shardwise.job.resolve import resolve
 from shardwise.protocol.errors import JobError
 
 OTHERS = of_platform("gpu", "cpu")
@@ -35,6 +38,19 @@ def test_h100s_take_cudnn() -> None:
     assert {answer(row)["step"]["kernel"] for row in split} == {"blockwise"}
     assert {row.topology for row in rows} == {"1x8", "2x8"}
     assert {row.request.job.spec.training.mesh.tensor for row in rows} == {1, 2, 4, 8}
+
+
+def test_experts_multiply_their_own_rows() -> None:
+    """The whole step takes less memory than a copy of the picks for each expert would."""
+    (row,) = (row for row in OTHERS if EXPERTS in row.words)
+    said, training = answer(row)["step"], resolve(row.request.job).spec.training
+    model = training.model
+    assert model.experts and model.embed and model.seq_len  # noqa: PT018  all are given
+    ways = math.prod(said["mesh"][axis] for axis in DATA)
+    tokens = training.batch.sequences // ways * model.seq_len  # of a device
+    picks = 2 * tokens * model.experts.per_token * model.embed  # their bytes in bfloat16
+
+    assert said["peak_bytes"] < model.experts.count * picks
 
 
 @pytest.mark.parametrize(

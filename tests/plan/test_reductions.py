@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.plan.compiling import DATA
-from tests.plan.table import FLOAT32, WEIGHTS, Row, answer, of_platform
+from tests.plan.table import EXPERTS, FLOAT32, WEIGHTS, Row, answer, of_platform
 
 SPLIT = [row for row in of_platform("tpu", "gpu") if FLOAT32 not in row.words and row.topology != "1x1"]
 WIDE = [row for row in SPLIT if "precision.reduce=float32" in row.words]
@@ -43,6 +43,7 @@ def test_by_default_weights_are_summed_in_the_format_of_compute(row: Row) -> Non
     over_data = [move for move in moves if set(move["axes"]) & DATA and move["dtype"] == "bf16"]
     steps = sum(mesh[axis] > 1 for axis in DATA)
     more = ("model.tiedHead=false" in row.words) + 2 * ("model.kvHeads=2" in row.words)  # a head; a matrix a layer
+    more += 4 * (EXPERTS in row.words)  # a layer's gates and its router
 
     assert sum(move["count"] for move in over_data) == (WEIGHTS + more) * steps
     assert {move["dtype"] for move in moves if move["axes"] == ["replica"]} <= {"f32"}

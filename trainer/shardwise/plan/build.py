@@ -128,7 +128,10 @@ def _notes(step: Step) -> Iterable[str]:
             "cuBLAS and NCCL, some hundreds of MiB, is in no figure"
         )
         if step.job.spec.training.model.experts:
-            yield "a GPU's compiler multiplies each expert's rows with all experts: no figure but the memory has that"
+            yield (
+                "a GPU multiplies experts' rows by the block, which is up to half again the arithmetic of these "
+                "products: no figure but the memory has that"
+            )
         if spec.device_memory is None:
             name = step.job.spec.hardware.accelerator
             yield f"the class {name} does not say which GPU it is: compiled as for an H100, and whether it fits is open"

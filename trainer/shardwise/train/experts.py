@@ -1,7 +1,7 @@
 """The feed-forward layer as a mixture of experts: a router picks a few MLPs for each token, and weighs what they add.
 
 No token is left out, however many want the same expert: the picks are sorted by expert, and a product takes as many
-rows of each as there are (`jax.lax.ragged_dot_general`). Every device has a part of each expert, split over tensor, and
+rows of each as there are (`train/grouped.py`). Every device has a part of each expert, split over tensor, and
 does its own tokens. The backward pass is written out, since a derived one would compute the last product again.
 
 Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); Gale et al., "MegaBlocks" (2022) for products
@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from haliax import NamedArray
 from jax.ad_checkpoint import checkpoint_name
-from jax.lax import RaggedDotDimensionNumbers, ragged_dot_general
 from jax.sharding import PartitionSpec
 
+from shardwise.train import grouped
 from shardwise.train.balance import charged
 from shardwise.train.collectives import scatter_over, sum_over
 from shardwise.train.config import GptConfig
@@ -117,15 +117,6 @@ class _How(NamedTuple):
     """Whether that is split by position over tensor."""
 
 
-# ---- the products
-
-# Rows are grouped by expert: [rows, embed] x [embed, experts, mlp] -> [rows, mlp], and likewise back.
-_INTO = RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), [0], [1])
-_OUT_OF = RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), [0], [1])
-# [rows, embed] x [rows, mlp] -> [experts, embed, mlp].
-_OF_WEIGHT = RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
-
-
 class _Rows(NamedTuple):
     """A device's picks, sorted by expert."""
 
@@ -173,9 +164,9 @@ def _forward(how: _How, x: Array, shares: Array, picks: Array, weights: _Weights
     def local(x: Array, shares: Array, picks: Array, weights: _Weights) -> tuple[Array, Array, Array]:
         rows = _Rows.of(picks, weights.up.shape[1])
         dealt = rows.dealt(x)
-        gate, up = (ragged_dot_general(dealt, one, rows.sizes, _INTO) for one in weights[:2])
+        gate, up = (grouped.into(dealt, one, rows.sizes) for one in weights[:2])
         hidden = ACTIVATIONS[how.activation](gate) * up * rows.sorted(shares)[:, None].astype(x.dtype)
-        out = rows.collected(ragged_dot_general(hidden, weights.down, rows.sizes, _OUT_OF), x)
+        out = rows.collected(grouped.out_of(hidden, weights.down, rows.sizes), x)
         return _over_tensor(how, out).astype(x.dtype), gate, up
 
     of_rows = PartitionSpec(tuple(_flat(how.inside[:2])), "tensor")
@@ -191,12 +182,12 @@ def _backward(how: _How, kept, grad: Array) -> tuple[Array, Array, None, _Weight
         rows = _Rows.of(picks, weights.up.shape[1])
         dealt, dealt_grad, share = rows.dealt(x), rows.dealt(grad), rows.sorted(shares)[:, None]
         hidden, of_hidden = jax.vjp(lambda gate, up: ACTIVATIONS[how.activation](gate) * up, gate, up)
-        slope = ragged_dot_general(dealt_grad, weights.down, rows.sizes, _INTO)
+        slope = grouped.into(dealt_grad, weights.down, rows.sizes)
         of_shares = (hidden.astype(jnp.float32) * slope).sum(-1)[rows.back].reshape(shares.shape)
         of_gate, of_up = of_hidden((slope * share).astype(hidden.dtype))
         back = [
-            ragged_dot_general(of_gate, weights.gate, rows.sizes, _OUT_OF),
-            ragged_dot_general(of_up, weights.up, rows.sizes, _OUT_OF),
+            grouped.out_of(of_gate, weights.gate, rows.sizes),
+            grouped.out_of(of_up, weights.up, rows.sizes),
         ]
         of_x = rows.collected(back[0] + back[1], x)
         share = share.astype(hidden.dtype)
@@ -216,7 +207,7 @@ _mixed.defvjp(_forward, _backward)
 
 def _of_weight(how: _How, rows: _Rows, of_embed: Array, of_mlp: Array) -> Array:
     """Return a weight's gradient, summed over data and laid out as it is stored."""
-    whole = ragged_dot_general(of_embed, of_mlp, rows.sizes, _OF_WEIGHT, preferred_element_type=how.place.wire)
+    whole = grouped.of_weight(of_embed, of_mlp, rows.sizes, how.place.wire)
     return scatter(how.place, whole.transpose(1, 0, 2))
 
 
