@@ -1,16 +1,23 @@
 """The command line's surface: every command and option, frozen; and what holds for all of them."""
 
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import typer.main
-from tests.cli.conftest import Command
+from tests.cli.conftest import COMMAND, Command
 from tests.conftest import Golden
 
 from shardwise.cli import run
 from shardwise.cli.app import app, main
+from shardwise.protocol.contract import ExitCode
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 COMMANDS = (
     "check",
@@ -131,3 +138,23 @@ def test_missing_trainer_is_said_in_words(
     assert ended.code == 2
     assert "needs jax" in ended.error
     assert 'pip install "shardwise[train]"' in ended.error
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["check", "job.yaml"]], ids=" ".join)
+def test_an_output_that_is_full(words: list[str], tmp_path: Path) -> None:
+    """That nothing can be written where the output goes is said in a line, with the exit code of storage."""
+    shutil.copy(EXAMPLES / "quickstart.yaml", tmp_path / "job.yaml")
+    (tmp_path / "README.md").write_text("a text\n" * 2000)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, *words], cwd=tmp_path, stdout=full, stderr=PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        ExitCode.STORAGE,
+        "error: standard output cannot be written (No space left on device)\n",
+    )
+
+
+def test_no_output() -> None:
+    """A command that is started without any ends as it would."""
+    closed = ["sh", "-c", f"{shlex.join(COMMAND)} --version >&-"]
+    done = subprocess.run(closed, stderr=PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (ExitCode.OK, "")

@@ -3,9 +3,11 @@
 JAX is imported by the commands that need it, after they have set its environment, so the others answer at once.
 """
 
+import errno
 import io
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -29,6 +31,7 @@ from shardwise.cli import (
     tokenize,
     top,
 )
+from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import ShardwiseError
 
 app = typer.Typer(
@@ -71,16 +74,31 @@ def _version(*, version: Version = False) -> None:
         raise typer.Exit
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 def main() -> None:
     """Run the command line; exit codes are those of `shardwise.protocol.contract.ExitCode`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # in an old terminal a text shows what it cannot print as \xe9
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="shardwise")  # typer itself ends with 2 on wrong usage, and with 130 on Ctrl-C
+        try:
+            app(prog_name="shardwise")  # typer itself ends with 2 on wrong usage, and with 130 on Ctrl-C
+        finally:
+            print(end="", flush=True)  # here, where a failure is caught below; without a stdout it does nothing
     except ShardwiseError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
+        _fail(f"standard output cannot be written ({error.strerror})", ExitCode.STORAGE)
+
+
+def _fail(message: str, code: ExitCode) -> NoReturn:
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
