@@ -19,6 +19,7 @@ from shardwise.cli.live import ask
 from shardwise.launcher.agent.client import NoLeaderError
 from shardwise.launcher.system import processes
 from shardwise.protocol.contract import LOGS, ExitCode, Phase, Progress, progress_name, read_progress
+from shardwise.protocol.orders import STOP_SIGNAL
 
 LIMIT_SECONDS = 600.0  # before a test gives up; nothing is measured with it
 _PHASES = list(Phase)
@@ -140,7 +141,7 @@ class Run:
         self.until(lambda: processes.is_stopped(trainer))  # until then the other signal would be handled before it
         self.command.send_signal(signal.SIGTERM)
         end = time.monotonic() + LIMIT_SECONDS
-        while self.command.poll() is None and not _is_pending(signal.SIGTERM, trainer):
+        while self.command.poll() is None and not _is_pending(STOP_SIGNAL, trainer):
             assert time.monotonic() < end, f"no signal came to the trainer; the status is {self.status()}"
             time.sleep(0.01)  # a poll, not a wait: the condition decides
         with suppress(ProcessLookupError):  # whoever waits for it no longer has killed it
