@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -105,4 +106,7 @@ def _applying(cluster: Cluster, namespace: str, volume: Path) -> Iterator[Apply]
     yield applied
     for job in made:
         job.delete()
-        cluster.erase(job.folder)
+        if job.folder.is_relative_to(volume):
+            cluster.erase(job.folder)
+        else:  # a bucket's objects, which this machine's own server has written
+            shutil.rmtree(job.folder, ignore_errors=True)
