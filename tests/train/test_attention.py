@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.train.grids import layout_over
 
+from shardwise.plan.flops import traced_flops
 from shardwise.train.attention import attend, blockwise, cudnn, plain, splash
 from shardwise.train.scores import Scores
 
@@ -109,10 +110,38 @@ def test_a_cap_bends_the_scores() -> None:
     assert_close(by_blocks, with_gradients(partial(plain, scores=narrow), q, k, v, segments), 1e-5)
 
 
-def test_blockwise_takes_any_length() -> None:
-    """A length that blocks do not divide gives the plain output too."""
-    arrays = inputs(40, 8, documents=True)
-    assert_close((blockwise(*arrays, block=16),), (plain(*arrays),), 1e-5)
+@pytest.mark.parametrize("length", [15, 20, 33, 40, 63])
+@pytest.mark.parametrize("window", [None, 7, 20])
+def test_blockwise_takes_any_length(length: int, window: int | None) -> None:
+    """A length that blocks do not divide gives the plain output and gradients too."""
+    arrays, scores = inputs(length, 8, documents=True), Scores(window=window)
+    blocks = with_gradients(partial(blockwise, block=16, scores=scores), *arrays)
+    assert_close(blocks, with_gradients(partial(plain, scores=scores), *arrays), 1e-5)
+
+
+@pytest.mark.parametrize("extra", [0, 24])
+def test_memory_of_blockwise_grows_with_the_positions(extra: int) -> None:
+    """Four times the positions take about four times the memory, gradients included, at any length."""
+
+    def held(length: int) -> int:
+        q, k, v, segments = inputs(length, 32, documents=True)
+        loss = lambda q, k, v: blockwise(q, k, v, segments, block=32).sum()  # noqa: E731
+        memory = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(q, k, v).compile().memory_analysis()
+        assert memory is not None
+        return int(memory.temp_size_in_bytes)
+
+    assert held(1024 + extra) < 5 * held(256 + extra)
+
+
+def test_blocks_before_a_window_are_not_computed() -> None:
+    """With a window in every layer the products grow with the positions, not with their square."""
+
+    def products(length: int) -> int:
+        q, k, v, _ = inputs(length, 8, documents=False)
+        attended = partial(blockwise, block=16, scores=Scores(window=20))
+        return traced_flops(jax.make_jaxpr(lambda q, k, v: attended(q, k, v, None))(q, k, v).jaxpr, {})
+
+    assert products(1024) < 4.5 * products(256)
 
 
 def test_blockwise_holds_no_square_of_scores() -> None:

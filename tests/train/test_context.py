@@ -200,3 +200,20 @@ def over_context(
     q, k, v = (zigzag(x, ways, axis=2) for x in (q, k, v))
     how = How(kernel, scores, FLOAT32)
     return straight(attend_over_context(q, k, v, rows, how=how, strategy=strategy), ways, axis=2)
+
+
+@pytest.mark.parametrize("strategy", ["gather", "ring"])
+def test_memory_grows_with_the_positions(strategy: ContextStrategy) -> None:
+    """Four times the positions take about four times the memory of a device, gradients included."""
+    layout = layout_over(context=2)
+
+    def held(length: int) -> int:
+        shape = jax.ShapeDtypeStruct((1, 2, length, 64), FLOAT32)
+        attention = partial(over_context, layout, "blockwise", Scores(), segments=None, strategy=strategy)
+        with jax.set_mesh(layout.mesh):
+            grads = jax.jit(jax.grad(lambda q, k, v: attention(q, k, v).sum(), argnums=(0, 1, 2)))
+            memory = grads.lower(shape, shape, shape).compile().memory_analysis()
+        assert memory is not None
+        return int(memory.temp_size_in_bytes)
+
+    assert held(8192) < 5 * held(2048)

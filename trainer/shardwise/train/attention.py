@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.job.kernels import Kernel
 from shardwise.train.mesh import DATA, on_each_device
-from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, step_of_softmax, weighted_by
+from shardwise.train.scores import MASKED, Scores, mask_of, mixed, scores_of, weighted_by
 from shardwise.train.splash import BLOCK, splash_kernel
+from shardwise.train.tiles import Found, How, Tile, attend_tile, tile_gradients
 
 Array = jax.Array
 CACHE_AXES = ("batch", "kv_heads", "position", "head_size")
@@ -88,24 +89,17 @@ def blockwise(
     """Compute block by block with a running maximum and sum: memory grows with the positions, not with their square.
 
     Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021). A block of queries visits only the blocks of
-    keys that are not after it.
+    keys that are not after it nor, where all layers have a window, before what it reaches.
     """
     length = q.shape[2]
-    if length <= block or length % block:
+    if length <= block or (length % block and length < 2 * block):
         return plain(q, k, v, segments, scores=scores)
-    rows = [
-        _attend_row(
-            i,
-            scores.softcap,
-            q[:, :, i : i + block],
-            k[:, :, : i + block],
-            v[:, :, : i + block],
-            segments,
-            scores.reach(length),
-        )
-        for i in range(0, length, block)
-    ]
-    return jnp.concatenate(rows, axis=2)
+    # What fills the last block up comes after every query, so none sees it.
+    fill = [(0, 0), (0, 0), (0, -length % block), (0, 0)]
+    q, k, v = (jnp.pad(part, fill) for part in (q, k, v))
+    segments = None if segments is None else jnp.pad(segments, fill[1:3])
+    how = How("blockwise", scores._replace(in_window=None), q.dtype, block)
+    return _by_blocks(how, scores.in_window, q, k, v, segments)[:, :, :length]
 
 
 def ring(q: Array, cache: Cache, recent: Cache, at: Ring, *, scores: Scores = _PLAINLY) -> Array:
@@ -174,27 +168,25 @@ def _on_each_device(
     return on_each_device(part, specs, heads)(scores.in_window, q, k, v, segments)
 
 
-@partial(jax.checkpoint, static_argnums=(0, 1))
-def _attend_row(
-    start: int,
-    softcap: float | None,
-    q: Array,
-    k: Array,
-    v: Array,
-    segments: Array | None,
-    window: Array | int | None,
-) -> Array:
-    """Attend from one block of queries, starting at position `start`, to every block of keys up to its own."""
-    batch, heads, block, size = q.shape
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_blocks(how: How, in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None) -> Array:
+    return _forward(how, in_window, q, k, v, segments)[0]
 
-    def visit(carry: tuple[Array, Array, Array], key_start: Array) -> tuple[tuple[Array, Array, Array], None]:
-        keys, values = (jax.lax.dynamic_slice_in_dim(x, key_start, block, 2) for x in (k, v))
-        mask = mask_of(block, block, start, key_start, segments, window)
-        return step_of_softmax(carry, q, keys, values, mask, softcap), None
 
-    # The diagonal block first: every query sees itself there, so it has a true maximum before a fully masked block.
-    order = jnp.array([start, *range(0, start, block)])
-    one = (batch, heads, block, 1)
-    first = (jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros((batch, heads, block, size)))
-    (_, total, out), _ = jax.lax.scan(visit, first, order)
-    return (out / total).astype(v.dtype)
+def _forward(
+    how: How, in_window: Array | None, q: Array, k: Array, v: Array, segments: Array | None
+) -> tuple[Array, tuple[Array | None, Tile, Found]]:
+    tile = Tile(q, k, v, segments, segments, jnp.int32(0), diagonal=True)
+    found = attend_tile(how, in_window, tile)
+    found = found._replace(out=found.out.astype(q.dtype))
+    return found.out, (in_window, tile, found)
+
+
+def _backward(how: How, kept: tuple[Array | None, Tile, Found], slope: Array) -> tuple[None, Array, Array, Array, None]:
+    in_window, tile, found = kept
+    # The scores are computed again: derived, the backward pass would keep those of all blocks, which are the square.
+    of_q, of_k, of_v = (x.astype(tile.q.dtype) for x in tile_gradients(how, in_window, tile, found, slope))
+    return None, of_q, of_k, of_v, None
+
+
+_by_blocks.defvjp(_forward, _backward)

@@ -1,15 +1,15 @@
 """Causal self-attention of sequences that are split over `context`, each device with its chunks of `zigzag`.
 
 The job says how keys and values travel. Around a ring: see `ring`. Or, as here, a device gathers those of whole
-sequences and attends from its own queries; their gradients are scattered back. Only blocks that a query may see are
-computed, and all devices have equally many. Shared heads make keys and values small beside queries, which is why they
-travel (Llama Team, "The Llama 3 Herd of Models", 2024).
+sequences and attends from its own queries; their gradients are scattered back. Blocks that come after all queries are
+not computed, and all devices have equally many. Shared heads make keys and values small beside queries, which is why
+they travel (Llama Team, "The Llama 3 Herd of Models", 2024).
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,29 +21,18 @@ from jax.sharding import PartitionSpec as P
 
 from shardwise.job.spec.training import ContextStrategy
 from shardwise.train.collectives import gather_over, scatter_over
+from shardwise.train.context_blocks import Sequence, attend_blockwise, chunks, ways
 from shardwise.train.fsdp import fold
 from shardwise.train.mesh import DATA, on_each_device
 from shardwise.train.products import GATHERED
 from shardwise.train.ring import attend_in_ring
-from shardwise.train.scores import MASKED, softmax_weighted, step_of_softmax, visible
+from shardwise.train.scores import softmax_weighted, visible
 from shardwise.train.splash import BLOCK, splash_kernel
 from shardwise.train.tiles import SMALLEST_BLOCK, How
 from shardwise.train.zigzag import straight, zigzag
 
 Array = jax.Array
 _HEADS, _ROWS = P(DATA, "tensor", "context"), P(DATA, "context")
-
-
-class _Sequence(NamedTuple):
-    """What one device attends to: whole sequences, in their own order."""
-
-    keys: Array
-    values: Array
-    own_segments: Array | None
-    """int32 [batch, position], of the device's queries."""
-    segments: Array | None
-    """The same, of all keys."""
-    window: Array | int | None
 
 
 def attend_over_context(
@@ -69,7 +58,7 @@ def attend_over_context(
         [batch, heads, position, head_size] in the inputs' dtype, likewise.
 
     """
-    kernel, scores, wire = how
+    kernel, scores, wire = how.kernel, how.scores, how.wire
     rows = None if segments is None else _ROWS
     ins = (None if scores.in_window is None else P(), _HEADS, _HEADS, _HEADS, rows)
     if strategy == "ring":
@@ -89,7 +78,7 @@ def attend_over_context(
         if kernel == "splash":
             return here.windowed(lambda window: partial(_splash, made[0 if window == scores.window else 1]), q, whole)
         if kernel == "blockwise" and (block := math.gcd(BLOCK, q.shape[2] // 2)) >= SMALLEST_BLOCK:
-            return _blockwise(q, whole, scores.softcap, block)
+            return attend_blockwise(q, whole, scores.softcap, block)
         seen = visible(_places(q.shape[2]), jnp.arange(whole.keys.shape[2]), whole.window)
         return softmax_weighted(q, whole.keys, whole.values, _within(seen, whole), scores.softcap)
 
@@ -101,17 +90,17 @@ def attend_over_context(
     return attended(made, scores.in_window, q, k, v, segments)
 
 
-def _gather(k: Array, v: Array, segments: Array | None, window: Array | int | None, wire: jnp.dtype) -> _Sequence:
+def _gather(k: Array, v: Array, segments: Array | None, window: Array | int | None, wire: jnp.dtype) -> Sequence:
     """Gather what a device's queries may see."""
     keys, values = (checkpoint_name(_whole(wire, x), GATHERED) for x in (k, v))
-    rows = None if segments is None else straight(gather_over("context", segments, dimension=1), _ways(), axis=1)
-    return _Sequence(keys, values, segments, rows, window)
+    rows = None if segments is None else straight(gather_over("context", segments, dimension=1), ways(), axis=1)
+    return Sequence(keys, values, segments, rows, window)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _whole(_wire: jnp.dtype, part: Array) -> Array:
     """Gather keys or values [batch, kv_heads, position, head_size] of all devices, in the sequence's order."""
-    return straight(gather_over("context", part, dimension=2), _ways(), axis=2)
+    return straight(gather_over("context", part, dimension=2), ways(), axis=2)
 
 
 def _forward(wire: jnp.dtype, part: Array) -> tuple[Array, None]:
@@ -120,8 +109,8 @@ def _forward(wire: jnp.dtype, part: Array) -> tuple[Array, None]:
 
 def _backward(wire: jnp.dtype, _: None, grad: Array) -> tuple[Array]:
     # Positions come first, and lie so in memory: otherwise a TPU would sum the whole on every chip.
-    by_position = zigzag(jnp.moveaxis(grad, 2, 0), _ways()).astype(wire)
-    rows = fold(by_position.reshape(grad.shape[2], -1), _ways())
+    by_position = zigzag(jnp.moveaxis(grad, 2, 0), ways()).astype(wire)
+    rows = fold(by_position.reshape(grad.shape[2], -1), ways())
     part = scatter_over("context", with_layout_constraint(rows, InMemory((0, 1))), wire, dimension=0)
     shape = (-1, *by_position.shape[1:])
     return (jnp.moveaxis(part.reshape(shape), 0, 2).astype(grad.dtype),)
@@ -130,30 +119,20 @@ def _backward(wire: jnp.dtype, _: None, grad: Array) -> tuple[Array]:
 _whole.defvjp(_forward, _backward)
 
 
-def _ways() -> int:
-    return int(jax.lax.axis_size("context"))
-
-
-def _chunks() -> tuple[Array, Array]:
-    """Return the numbers of this device's two chunks."""
-    own = jax.lax.axis_index("context")
-    return own, 2 * _ways() - 1 - own
-
-
 def _places(num_queries: int) -> Array:
     """Return the positions of this device's queries in their sequence."""
     size = num_queries // 2
-    return jnp.concatenate([chunk * size + jnp.arange(size) for chunk in _chunks()])
+    return jnp.concatenate([chunk * size + jnp.arange(size) for chunk in chunks()])
 
 
-def _within(seen: Array, whole: _Sequence) -> Array:
+def _within(seen: Array, whole: Sequence) -> Array:
     """Leave out keys of other segments: [1 or batch, 1, query, key]."""
     if whole.own_segments is None or whole.segments is None:
         return seen
     return seen & (whole.own_segments[:, None, :, None] == whole.segments[:, None, None, :])
 
 
-def _splash(kernel: Any, q: Array, whole: _Sequence) -> Array:
+def _splash(kernel: Any, q: Array, whole: Sequence) -> Array:
     """Call the Pallas kernel for TPUs on one device's queries."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels  # noqa: PLC0415
 
@@ -163,54 +142,3 @@ def _splash(kernel: Any, q: Array, whole: _Sequence) -> Array:
         rows = kernels.SegmentIds(whole.own_segments, whole.segments)
         out = jax.vmap(kernel)(q, whole.keys, whole.values, rows)
     return out
-
-
-def _blockwise(q: Array, whole: _Sequence, softcap: float | None, block: int) -> Array:
-    """Attend block by block; a block of queries visits only the blocks of keys that are not after it.
-
-    Row r of the first chunk has as many blocks fewer than the average as row r of the second has more. So the two
-    together are one loop, as long on every device.
-    """
-    size = q.shape[2] // 2
-    parts = [(q[:, :, at : at + block], q[:, :, size + at : size + at + block]) for at in range(0, size, block)]
-    pairs = [_attend_pair(row, size // block, softcap, *part, whole) for row, part in enumerate(parts)]
-    return jnp.concatenate([out for side in zip(*pairs, strict=True) for out in side], axis=2)
-
-
-@partial(jax.checkpoint, static_argnums=(0, 1, 2))
-def _attend_pair(
-    row: int, rows: int, softcap: float | None, first: Array, second: Array, whole: _Sequence
-) -> tuple[Array, Array]:
-    """Attend from this row of blocks, out of so many, of both chunks: [batch, heads, block, head_size] each."""
-    block = first.shape[2]
-    front, back = (chunk * rows + row for chunk in _chunks())  # numbers of the two blocks in the sequence
-
-    def visit(carry: tuple[Any, Array], step: Array) -> tuple[tuple[Any, Array], None]:
-        state, done = carry
-        in_front = step <= front
-        turn = jnp.where(in_front, step, step - front - 1)
-        at = jnp.where(in_front, front, back)
-        # The diagonal block first: every query sees itself there, so it has a true maximum before a masked block.
-        to = jnp.where(turn == 0, at, turn - 1)
-        seen = visible(at * block + jnp.arange(block), to * block + jnp.arange(block), whole.window)
-        keys, values = (jax.lax.dynamic_slice_in_dim(x, to * block, block, 2) for x in (whole.keys, whole.values))
-        if whole.own_segments is not None and whole.segments is not None:
-            begins = jnp.where(in_front, row, rows + row) * block
-            own = jax.lax.dynamic_slice_in_dim(whole.own_segments, begins, block, 1)
-            of_key = jax.lax.dynamic_slice_in_dim(whole.segments, to * block, block, 1)
-            seen = seen & (own[:, None, :, None] == of_key[:, None, None, :])
-        q = jnp.where(in_front, first, second)
-        fresh = jax.tree.map(lambda old, new: jnp.where(turn == 0, new, old), state, _empty(q))
-        state = step_of_softmax(fresh, q, keys, values, seen, softcap)
-        return (state, jnp.where(step == front, state[2] / state[1], done)), None
-
-    steps = (2 * _ways() - 1) * rows + 2 * (row + 1)
-    begin = (_empty(first), jnp.zeros(first.shape))
-    ((_, total, out), done), _ = jax.lax.scan(visit, begin, jnp.arange(steps))
-    return done.astype(first.dtype), (out / total).astype(first.dtype)
-
-
-def _empty(q: Array) -> tuple[Array, Array, Array]:
-    """Return the maximum, the sum and the output of no keys yet."""
-    one = (*q.shape[:3], 1)
-    return jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros(q.shape)

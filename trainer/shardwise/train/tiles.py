@@ -29,6 +29,8 @@ class How(NamedTuple):
     """The window, and the bound of scores."""
     wire: jnp.dtype
     """The dtype in which gradients of keys and values are summed over devices."""
+    block: int = BLOCK
+    """Positions that are computed at once where they divide a chunk, else the largest number below that does."""
 
 
 class Tile(NamedTuple):
@@ -59,7 +61,7 @@ class Found(NamedTuple):
 
 def attend_tile(how: How, in_window: Array | None, tile: Tile) -> Found:
     """Attend within a tile: `out` is float32, as `log_sum` is."""
-    block = _block(how.kernel, tile)
+    block = _block(how, tile)
 
     def visit(state: Any, at: Array) -> tuple[Any, None]:
         row, column = at * block
@@ -71,7 +73,7 @@ def attend_tile(how: How, in_window: Array | None, tile: Tile) -> Found:
 
     one = (*tile.q.shape[:3], 1)
     none = (jnp.full(one, MASKED), jnp.zeros(one), jnp.zeros(tile.q.shape))
-    (top, total, out), _ = jax.lax.scan(visit, none, _visits(tile, block))
+    (top, total, out), _ = jax.lax.scan(visit, none, _visits(how, in_window, tile, block))
     return Found(out / total, top + jnp.log(total))
 
 
@@ -88,7 +90,7 @@ def tile_gradients(
         slope: the gradient of that output.
 
     """
-    block = _block(how.kernel, tile)
+    block = _block(how, tile)
     slope = slope.astype(jnp.float32)
     inner = (found.out.astype(jnp.float32) * slope).sum(-1, keepdims=True)
 
@@ -98,34 +100,61 @@ def tile_gradients(
         seen = _seen(how, in_window, tile, part)
         log_sum, of_out, of_total = (_slice(x, row, block) for x in (found.log_sum, slope, inner))
 
-        # Its gradients at these slopes are the softmax's: the sum's own are what normalising adds.
-        def weighted(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
-            weights = jnp.exp(jnp.where(seen, scores_of(q, k, how.scores.softcap), MASKED) - log_sum)
-            return mixed(weights, v, jnp.dtype(jnp.float32)), weights.sum(-1, keepdims=True)
-
-        _, pull = jax.vjp(weighted, part.q, part.k, part.v)
+        grads = block_gradients(how.scores.softcap, (part.q, part.k, part.v), seen, log_sum, of_out, of_total)
         of_q, of_k, of_v = (
             _put(x, _slice(x, start, block) + grad, start)
-            for x, grad, start in zip(sums, pull((of_out, -of_total)), (row, column, column), strict=True)
+            for x, grad, start in zip(sums, grads, (row, column, column), strict=True)
         )
         return (of_q, of_k, of_v), None
 
     none = (jnp.zeros(tile.q.shape), jnp.zeros(tile.k.shape), jnp.zeros(tile.v.shape))
-    sums, _ = jax.lax.scan(visit, none, _visits(tile, block))
+    sums, _ = jax.lax.scan(visit, none, _visits(how, in_window, tile, block))
     return sums
 
 
-def _block(kernel: Kernel, tile: Tile) -> int:
+def block_gradients(
+    softcap: float | None,
+    operands: tuple[Array, Array, Array],
+    seen: Array,
+    log_sum: Array,
+    slope: Array,
+    inner: Array,
+) -> tuple[Array, Array, Array]:
+    """Return what a block of queries and keys adds to the gradients of its queries, keys and values.
+
+    Args:
+        softcap: the bound of the scores.
+        operands: queries, keys and values of the block.
+        seen: which keys the queries see.
+        log_sum: of the queries, among all keys.
+        slope: float32: the gradient of their output.
+        inner: float32 [..., query, 1]: the sum of slope times output.
+
+    """
+
+    # Its gradients at these slopes are the softmax's: the sum's own are what normalising adds.
+    def weighted(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        weights = jnp.exp(jnp.where(seen, scores_of(q, k, softcap), MASKED) - log_sum)
+        return mixed(weights, v, jnp.dtype(jnp.float32)), weights.sum(-1, keepdims=True)
+
+    _, pull = jax.vjp(weighted, *operands)
+    of_q, of_k, of_v = pull((slope, -inner))
+    return of_q, of_k, of_v
+
+
+def _block(how: How, tile: Tile) -> int:
     """Return how many positions are computed at once."""
     chunk = tile.q.shape[2]
-    block = math.gcd(BLOCK, chunk)
-    return block if kernel == "blockwise" and block >= SMALLEST_BLOCK else chunk
+    block = math.gcd(how.block, chunk)
+    return block if how.kernel == "blockwise" and block >= SMALLEST_BLOCK else chunk
 
 
-def _visits(tile: Tile, block: int) -> Array:
-    """Return the blocks that are computed: [visit, row and column]."""
-    rows = range(tile.q.shape[2] // block)
+def _visits(how: How, in_window: Array | None, tile: Tile, block: int) -> Array:
+    """Return the blocks that are computed: [visit, row and column]; not those that no query of a row sees."""
+    rows, window = range(tile.q.shape[2] // block), how.scores.window
     seen = [(row, column) for row in rows for column in rows if column <= row or not tile.diagonal]
+    if tile.diagonal and window is not None and in_window is None:
+        seen = [(row, column) for row, column in seen if (row - column - 1) * block + 1 < window]
     return jnp.asarray(seen, jnp.int32)
 
 
