@@ -135,23 +135,24 @@ class Attention(eqx.Module):
         return self.q(x, layout, layout.put).rearrange(self._inside(x, config.Heads)), k, v
 
     def _without_key_bias(self, projection: Linear, Parts: Axis, key: int) -> Linear:
-        """Return a projection whose part `key` is the keys, without a gradient for their bias if that is exactly zero.
+        """Return a projection whose part `key` is the keys, without a gradient for their bias where it is exactly zero.
 
         The bias adds the same to all scores of a query, which softmax ignores. What rounding leaves of its gradient is
-        noise, of which an optimizer that uses signs makes full steps, different on every mesh. Rotary positions rotate
-        the bias from key to key, so there it counts; and it does where norms or a bound change what it adds.
+        noise, of which an optimizer that uses signs makes full steps, different on every mesh. Rotary positions turn
+        features from key to key, so there it counts; and it does where norms or a bound change what it adds.
         """
-        bias = projection.bias
-        if bias is None or self.config.same_for_all_keys_counts or self.config.qk_norm:
+        if (bias := projection.bias) is None or self.config.qk_norm:
             return projection
-        is_key = hax.arange(Parts) == key
-        return replace(projection, bias=hax.where(is_key, jax.lax.stop_gradient(bias), bias))
+        return replace(projection, bias=hax.where(hax.arange(Parts) == key, self._without_noise(bias), bias))
 
     def _without_bias(self, norm: Norm) -> Norm:
         """Return the norm of the keys likewise: what it adds comes after what it divides by."""
-        if norm.bias is None or self.config.same_for_all_keys_counts:
-            return norm
-        return replace(norm, bias=jax.lax.stop_gradient(norm.bias))
+        return norm if norm.bias is None else replace(norm, bias=self._without_noise(norm.bias))
+
+    def _without_noise(self, bias: NamedArray) -> NamedArray:
+        """Return a bias of keys without a gradient for its features that do not count."""
+        counts = hax.arange(self.config.HeadSize) < self.config.same_for_all_keys_counts
+        return hax.where(counts, bias, jax.lax.stop_gradient(bias))
 
     def _scores(self, layer: Array) -> Scores:
         """Return what becomes of this layer's scores."""
@@ -167,8 +168,7 @@ class Attention(eqx.Module):
         config = self.config
         if config.sliding_window is None or config.sliding_window_pattern is None:
             return jnp.asarray(config.sliding_window is not None)
-        is_local: Array = (layer + 1) % config.sliding_window_pattern != 0
-        return is_local
+        return jnp.asarray((layer + 1) % config.sliding_window_pattern != 0)
 
     def _inside(self, x: NamedArray, Heads: Axis) -> tuple[Axis, ...]:
         return (x.resolve_axis("batch"), Heads, x.resolve_axis("position"), self.config.HeadSize)

@@ -133,9 +133,11 @@ class GptConfig:
         return self.init_std / math.sqrt(2 * self.num_layers)
 
     @property
-    def same_for_all_keys_counts(self) -> bool:
-        """Whether what is added to all keys alike changes the weights of attention."""
-        return self.position == "rotary" or self.attention_softcap is not None
+    def same_for_all_keys_counts(self) -> int:
+        """In how many features of a head, the first ones, what is added to all keys alike changes attention."""
+        if self.attention_softcap is not None:
+            return self.head_size
+        return self.rotary_dim if self.position == "rotary" else 0
 
     @property
     def Layers(self) -> Axis:
