@@ -149,6 +149,33 @@ def test_newest_and_by_step(tmp_path: Path) -> None:
             checkpoints.restore({"n": 0}, 1)
 
 
+def test_going_back_leaves_what_came_after(tmp_path: Path) -> None:
+    """A start that goes back to a step, and saves, is what the run goes on from; that step stays, to go back again."""
+    with opened(tmp_path) as checkpoints:
+        for step in (10, 20, 30):
+            checkpoints.save({"n": step}, step)
+    with opened(tmp_path) as checkpoints:
+        assert checkpoints.restore({"n": 0}, 10) == ({"n": 10}, 10)
+    for _ in range(2):
+        with opened(tmp_path) as checkpoints:
+            assert checkpoints.restore({"n": 0}, None)[1] in (30, 14), "to look at a step changes nothing"
+            assert checkpoints.restore({"n": 0}, 10) == ({"n": 10}, 10)
+            for step in (11, 12, 13, 14):
+                checkpoints.save({"n": -step}, step)
+    with opened(tmp_path) as checkpoints:
+        assert checkpoints.restore({"n": 0}, None) == ({"n": -14}, 14)
+
+
+def test_what_was_saved_last_is_what_comes_back(tmp_path: Path) -> None:
+    """At once after a save, which is written in the background: also the first one."""
+    large = jnp.ones((64, 1024, 64))
+    with opened(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save({"n": large * step}, step)
+            restored, found = checkpoints.restore({"n": large}, None)
+            assert (found, float(restored["n"].max())) == (step, step)
+
+
 def test_another_shape_is_refused(tmp_path: Path) -> None:
     """A checkpoint that does not fit is no start: the leaf is named."""
     with opened(tmp_path) as checkpoints:

@@ -1,5 +1,6 @@
 """Programs that are kept: a new process finds them and computes the same, and finds none where anything differs."""
 
+import errno
 import fcntl
 import json
 import os
@@ -97,6 +98,26 @@ def test_another_library_makes_another_program(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(executables, "versions", lambda: found | {"optax": "0.0.0"})
     assert executables._signature(job, config, 0) != before
+
+
+def test_other_options_of_its_class_make_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class whose flags are changed compiles anew: no program of the old ones is used without a word."""
+    job = resolve(loads(SMALL, []))
+    config = GptConfig.of(job.spec.training, tokenizer_size=257, platform="cpu")
+    before = executables._signature(job, config, 0)
+
+    monkeypatch.setattr(executables, "xla_flags", lambda _: ["--xla_cpu_enable_fast_math=true"])
+    assert executables._signature(job, config, 0) != before
+
+
+def test_a_program_on_a_volume_that_fails_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stale handle ends no start: the program is compiled again."""
+
+    def stale(path: Path) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    assert executables._load(tmp_path / "program", b"", None) is None
 
 
 def test_simulated_hosts_make_a_program_once(tmp_path: Path) -> None:

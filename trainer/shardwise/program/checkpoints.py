@@ -13,7 +13,7 @@ from shardwise.program.leaves import Leaves
 from shardwise.program.record import Record
 from shardwise.protocol.contract import Phase, checkpoint_root
 from shardwise.protocol.errors import CheckpointError
-from shardwise.train.checkpoint import CheckpointWriter, SaveTicket, restore
+from shardwise.train.checkpoint import CheckpointWriter, SaveTicket, restore, set_aside
 from shardwise.train.digest import Digester, combine
 from shardwise.train.fence import fenced
 from shardwise.train.peers import Peers
@@ -56,6 +56,7 @@ class Checkpoints:
         self._digesters: dict[tuple[Any, ...], Digester] = {}
         self._refused: frozenset[int] = frozenset()
         self._replaces = False
+        self._goes_back_to: int | None = None
         self.step: int | None = None
         self.saved_at: float | None = None
 
@@ -85,6 +86,7 @@ class Checkpoints:
         digester = self._digester(abstract)
         with self._phases.entered(Phase.SAVE):
             self._writer = self._writer or self._opened()
+            self._leave_what_came_after()
             self._ticket = self._writer.save(
                 step,
                 arrays,
@@ -97,6 +99,7 @@ class Checkpoints:
 
     def restore(self, like: Tree, step: int | None) -> tuple[Tree, int]:
         """Return the tree with the values of a checkpoint, and its step; as it is, with step 0, before the first."""
+        self.wait()  # what was saved last may be what is asked for
         leaves = Leaves.of(like)
         abstract = leaves.abstract()
         digester = self._digester(abstract)
@@ -113,7 +116,7 @@ class Checkpoints:
         if found is None:
             return like, 0
         # What was saved after a step that was asked for by its number is another way on from there.
-        self._replaces = step is not None
+        self._replaces, self._goes_back_to = step is not None, step
         self._refused = frozenset(refused for refused, _ in found.refused)
         self.step, self.saved_at = found.step, found.manifest.created.timestamp()
         digests = {path: array.digest for path, array in found.manifest.arrays.items()}
@@ -138,6 +141,19 @@ class Checkpoints:
         """Wait like `wait`, and give the folder back."""
         with self._stack:
             self.wait()
+
+    def _leave_what_came_after(self) -> None:
+        """With the first save after going back to a step, set aside the checkpoints that follow it; keep its own.
+
+        Else these would be the newest: the next start would go on from them, and retention would keep no others.
+        """
+        if self._goes_back_to is None:
+            return
+        assert self._writer is not None
+        self._writer.keep_origin(self._goes_back_to)
+        if self._peers.writes and (steps := set_aside(self._root, self._goes_back_to)):
+            tell(f"checkpoint: the run goes on from step {self._goes_back_to}; set aside what it had after: {steps}")
+        self._goes_back_to = None
 
     def _opened(self) -> CheckpointWriter:
         fence = self._files.hold_attempt

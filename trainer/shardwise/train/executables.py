@@ -34,6 +34,7 @@ from jax.experimental import serialize_executable
 from jax.stages import Compiled, Lowered
 
 import shardwise
+from shardwise.job.accelerators import xla_flags
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import PROGRAMS, PROGRAMS_KEY_VARIABLE, PROGRAMS_VARIABLE, cache_directory
 from shardwise.protocol.file_lock import lock_within
@@ -155,7 +156,7 @@ def _load(path: Path, key: bytes, devices: Sequence[jax.Device] | None) -> Compi
     """Return the program kept there, or None. One that cannot be used is removed."""
     try:
         sealed = path.read_bytes()
-    except FileNotFoundError:
+    except OSError:  # there is none, or its volume fails: the program is compiled again
         return None
     seal, content = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
     try:
@@ -195,6 +196,7 @@ def _signature(job: TrainingJob, config: GptConfig, rank: int | None) -> str:
             name: os.environ.get(name)
             for name in ("XLA_FLAGS", "NPROC", "LIBTPU_INIT_ARGS", "JAX_DEFAULT_MATMUL_PRECISION")
         },
+        "options": xla_flags(job),
         "hardware": job.spec.hardware.model_dump(),
         "training": training.model_dump(exclude=changes_no_program) | {"attend": training.data.attend_across},
         "skips": Judge(training.bad_steps).skips,
