@@ -160,3 +160,17 @@ def test_a_refusal_that_comes_late_ends_nothing() -> None:
         "Service lacks 1 records of this start; metrics.jsonl has them",
         "Service lacks 2 records of this start; metrics.jsonl has them",
     ]
+
+
+def test_no_password_of_an_address_is_said() -> None:
+    """A library names the address that it could not reach, and a name and a password may be in it."""
+    said: list[str] = []
+
+    def down() -> Service:
+        raise ConnectionError("https://me:hunter2@tracker/api: refused; //me:hunter2@tracker too")
+
+    tracker = Background("Service", down, said.append)
+    tracker.step(1, {"loss": 1.0})
+    tracker.close(complete=True)
+    assert "(https://tracker/api: refused; //tracker too)" in said[0]
+    assert not any("hunter2" in line for line in said)

@@ -19,6 +19,7 @@ from shardwise.train.bad_steps import Judge
 from shardwise.train.checkpoint import read_manifest
 from shardwise.train.loader import Loader
 from shardwise.train.metrics import records
+from shardwise.train.metrics import steps as steps_of
 
 _BAD_BATCH = 4
 _SPIKE = BadSteps(loss_spike="skip", sigmas=3.0, window=8)
@@ -225,3 +226,24 @@ def test_a_run_stopped_before_a_spike_judges_it_like_one_that_was_not(
     assert [event for event, _ in run.events("whole")] == ["skipped"]
     assert run.events("parts") == run.events("whole")
     assert run.digests("parts", 12) == run.digests("whole", 12)
+
+
+def test_a_fork_onto_other_data_is_judged_by_its_own_losses(tmp_path: Path) -> None:
+    """Beside those of text that was learnt by heart every loss of another text would be a spike."""
+    (tmp_path / "logs").mkdir()
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    one.write_text("all alike. " * 8000)
+    other.write_bytes(bytes(np.random.default_rng(0).integers(32, 127, 80_000, np.uint8)))
+    words = (
+        "training.model.layers=1",
+        "training.optimizer.learningRate=0.01",
+        "training.badSteps={nonFinite: stop, lossSpike: skip, window: 16}",
+    )
+    assert run_here(tmp_path, *words, f"training.data.train.0.paths=[{one}]", "training.steps=40") == ExitCode.OK
+    learnt = steps_of(tmp_path / "metrics.jsonl")[-1]["loss"]
+    changed = (f"training.data.train.0.paths=[{other}]", "training.steps=60")
+    assert run_here(tmp_path, *words, *changed, fork=True) == ExitCode.OK
+
+    found = records(tmp_path / "metrics.jsonl")
+    assert [record for record in found if record.get("event") == "skipped"] == []
+    assert steps_of(tmp_path / "metrics.jsonl")[-1]["loss"] > 2 * learnt

@@ -51,7 +51,7 @@ class _Process:
             state={},
             first_step=0,
             own_step=None,
-            restored_from=None,
+            losses=(),
             left_out=(),
             evaluation=None,
             kept=None,

@@ -117,6 +117,21 @@ def test_another_directory_is_another_run(
     assert counts == [2, 2]
 
 
+def test_an_experiment_that_another_run_makes_meanwhile(
+    run: RunDirectory, job: TrainingJob, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of a sweep start together, and all find that there is no experiment: one makes it, and all use it."""
+    make = MlflowClient.create_experiment
+
+    def make_twice(self: MlflowClient, name: str) -> str:
+        make(self, name)
+        return str(make(self, name))
+
+    monkeypatch.setattr(MlflowClient, "create_experiment", make_twice)
+    train(job, run, range(1, 3))
+    assert len(runs(client)) == 1
+
+
 def test_no_address_is_said(run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the variable the message names it, before anything is trained."""
     monkeypatch.delenv(URI, raising=False)

@@ -4,6 +4,7 @@ What a service does not take is kept for another try, within a bound. metrics.js
 """
 
 import math
+import re
 import threading
 import time
 from collections import deque
@@ -133,7 +134,7 @@ class Background:
             except UsageError:
                 raise
             except Exception as error:  # of any library of a service; it is said, and ends nothing
-                self._warn(first_line(error))
+                self._warn(without_password(first_line(error)))
                 if time.monotonic() + _FIRST_PAUSE_SECONDS > self._gives_up_at:
                     raise _GivenUpError from error
             if self._closing.wait(pause_seconds):
@@ -148,3 +149,8 @@ class Background:
                 f"{self._name} does not take the numbers ({why}). Training goes on, and it is tried again; "
                 f"{MOST_WAITING:,} steps can wait, and metrics.jsonl has all"
             )
+
+
+def without_password(text: str) -> str:
+    """Return a library's message without the name and password that an address in it may hold."""
+    return re.sub(r"//[^/@\s]*@", "//", text)

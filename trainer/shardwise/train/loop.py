@@ -16,7 +16,7 @@ from shardwise.protocol.contract import Control, Phase
 from shardwise.protocol.errors import NonFiniteError
 from shardwise.protocol.evaluated import as_record
 from shardwise.train.bad_steps import Judge, Verdict
-from shardwise.train.checkpoint import NO_HISTORY, CheckpointWriter
+from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.control import Controls
 from shardwise.train.evaluation import Evaluator
 from shardwise.train.loader import Loader, Rows
@@ -82,8 +82,7 @@ class Loop:
         profile, folder = start.job.spec.training.profile, directory.profile(peers.rank)
         self._profiler = Profiler(profile, folder, rank=peers.rank, step=start.step)
         self._saves = Saves(start, writer, phases, peers)
-        history = start.restored_from.history if start.restored_from else NO_HISTORY
-        self._judge = Judge(start.job.spec.training.bad_steps, history.losses)
+        self._judge = Judge(start.job.spec.training.bad_steps, start.losses)
         self._num_skipped = 0
         self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program

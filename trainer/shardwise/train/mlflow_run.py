@@ -11,7 +11,7 @@ from itertools import islice
 
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
-from shardwise.train.background import Point
+from shardwise.train.background import Point, without_password
 
 URI = "MLFLOW_TRACKING_URI"
 _ID_TAG, _STEPS_TAG = "shardwise.run", "shardwise.lastSteps"
@@ -41,8 +41,9 @@ class Mlflow:
         except MlflowException as error:
             status = error.get_http_status_code()
             if 400 <= status < 500 and status not in _PASSING_REPLIES:
+                why = without_password(first_line(error)).rstrip(".")
                 raise UsageError(
-                    f"tracking.mlflowExperiment {experiment!r}: {first_line(error).rstrip('.')}. Expected in {URI} the "
+                    f"tracking.mlflowExperiment {experiment!r}: {why}. Expected in {URI} the "
                     "address of a server that lets this run write there (in pods from a Secret, with "
                     "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN)"
                 ) from error
@@ -66,11 +67,23 @@ class Mlflow:
         self._client.set_terminated(self._run_id, "FINISHED" if complete else "KILLED")
 
     def _find_or_make(self, experiment: str, name: str, run_id: str) -> str:
-        found = self._client.get_experiment_by_name(experiment)
-        number = found.experiment_id if found else self._client.create_experiment(experiment)
+        number = self._experiment(experiment)
         runs = self._client.search_runs([number], f"tags.`{_ID_TAG}` = '{run_id}'")
         run = runs[0] if runs else self._client.create_run(number, run_name=name, tags={_ID_TAG: run_id})
         return str(run.info.run_id)
+
+    def _experiment(self, name: str) -> str:
+        """Return the number of the experiment of this name; make it, unless another run does so meanwhile."""
+        from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+        if found := self._client.get_experiment_by_name(name):
+            return str(found.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except MlflowException:
+            if found := self._client.get_experiment_by_name(name):
+                return str(found.experiment_id)
+            raise
 
     def _last_steps(self) -> dict[str, int]:
         """Return the last step that the run has of each number, as the server says."""

@@ -75,6 +75,15 @@ class Start:
     refused: frozenset[int]
     """Steps whose checkpoints were damaged, so that saving them again replaces them."""
 
+    @property
+    def losses(self) -> tuple[tuple[int, float], ...]:
+        """Step and loss of the last good steps, by which a spike is known: none in a fork, or from another run.
+
+        There they may be of other data, beside which every loss is a spike.
+        """
+        goes_on = self.own_step is not None and not self.forked
+        return self.restored_from.history.losses if self.restored_from and goes_on else ()
+
 
 def build(job: TrainingJob, devices: list[jax.Device], *, tokenizer_size: int | None = None) -> Program:
     """Return the program of a resolved job on these devices. Read no data, and the tokenizer only if no size is given.

@@ -41,8 +41,8 @@ def user_errors(job: TrainingJob, directory: Path) -> Iterator[None]:
         if not may_pass(error) and error.errno not in _REFUSED:
             raise
         message = (
-            f"{directory}: cannot be used ({error.strerror}). Committed checkpoints are untouched: make room, or mend "
-            "what is wrong, then run the same command again to go on from the newest"
+            f"{error.filename or directory}: cannot be used ({error.strerror or error}). Committed checkpoints are "
+            "untouched: make room, or mend what is wrong, then run the same command again to go on from the newest"
         )
         raise in_words(error, message, RunDirectoryError) from error
     except (MemoryError, RuntimeError) as error:
