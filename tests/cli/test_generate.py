@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.conftest import QUICKSTART, Command
+from tokenizers import Tokenizer, decoders, models
 
 from shardwise.cli.asked import chat_tokenizer, read_conversations, to_answer, to_go_on
 from shardwise.cli.generate import Texts, with_text
@@ -42,6 +43,18 @@ def test_a_character_is_written_once_it_is_whole(text: str) -> None:
     """Valid text never shows a replacement character on its way, and no character waits for the next one."""
     found = streamed(text.encode())
     assert "\N{REPLACEMENT CHARACTER}" not in "".join(found)
+    assert [piece for piece in found if piece] == list(text)
+
+
+@given(st.text("ab \u00e9\u20ac\U0001f600", max_size=8))
+def test_a_character_of_bytes_is_written_once_it_is_whole(text: str) -> None:
+    """So it is where each byte of an open character has a replacement character, as in the decoders of Llama 2.
+
+    There a byte that begins a character also opens those before it again: none of them is written twice.
+    """
+    tokenizer = Tokenizer(models.BPE(vocab={f"<0x{byte:02X}>": byte for byte in range(256)}, merges=[]))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    found = list(pieces(text.encode(), lambda tokens: tokenizer.decode([*tokens])))
     assert [piece for piece in found if piece] == list(text)
 
 

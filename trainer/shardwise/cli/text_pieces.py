@@ -8,16 +8,16 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
     """Yield the text of `tokens` piece by piece, each as soon as it is sure; together they are `decode` of all.
 
-    A character of several tokens shows as one replacement character until its last token, so a replacement character at
-    the end is held back.
+    A character of several tokens shows as replacement characters until its last token, one or one of each, so all of
+    them at the end are held back.
     """
     seen: list[int] = []
     written = 0
     for token in tokens:
         seen.append(token)
-        sure = decode(seen).removesuffix(_REPLACEMENT)
+        sure = decode(seen).rstrip(_REPLACEMENT)
         yield sure[written:]
-        written = len(sure)
+        written = max(written, len(sure))  # an open character may hide whole ones before it, which are written
     yield decode(seen)[written:]
 
 
