@@ -13,8 +13,11 @@ from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import DataError
 from shardwise.train.data.chat import MARK, TEMPLATES, ChatTokenizer, Message, conversation_of, jinja_of
 from shardwise.train.data.dataset import Dataset, Reading, prepare
+from shardwise.train.data.files import find_files
 from shardwise.train.data.opening import Watch
+from shardwise.train.data.scan import Span, span_pieces
 from shardwise.train.data.sequences import Batch
+from shardwise.train.data.sources import CONVERSATION
 from shardwise.train.data.store_builder import build
 from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer
 
@@ -224,12 +227,23 @@ def test_what_is_no_conversation_is_refused(value: Any, error: str) -> None:
         conversation_of(value, "a.jsonl, line 7")
 
 
-def test_text_is_no_conversation(tmp_path: Path) -> None:
-    """A source of conversations is JSONL; a file of text is refused by name."""
+@pytest.mark.parametrize("text", ["call me Ishmael ", "[[Ishmael]] ", '[["user", "hi"]]\n'])
+def test_text_is_no_conversation(text: str, tmp_path: Path) -> None:
+    """A source of conversations is JSONL; a file of text is refused by name, whatever is in it."""
     path = tmp_path / "book.txt"
-    path.write_text("call me Ishmael " * 100)
+    path.write_text(text * 100)
     with pytest.raises(DataError, match=r"book.txt: text; expected conversations for chatTemplate: a .jsonl file"):
         prepared(path, tmp_path, seq_len=16)
+
+
+def test_a_range_of_a_text_is_no_conversation(tmp_path: Path) -> None:
+    """A text that a store cuts is refused as a whole one is."""
+    path = tmp_path / "book.txt"
+    path.write_text("[[Ishmael]]\n" * 100)
+    (file,) = find_files([str(path)])
+    span = Span(file=file, start=0, stop=120, num_rows=0, place=0)
+    with pytest.raises(DataError, match=r"book.txt: text; expected conversations for chatTemplate: a .jsonl file"):
+        list(span_pieces(span, CONVERSATION, 0, ChatTokenizer(ByteTokenizer(), "chatml")))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

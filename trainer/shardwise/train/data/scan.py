@@ -14,7 +14,15 @@ from typing import NamedTuple
 from shardwise.train.data.columns import cuts as column_cuts
 from shardwise.train.data.files import DataFile, has_changed, read_range, read_raw_blocks
 from shardwise.train.data.pieces import cut
-from shardwise.train.data.sources import JSONL, TEXT, documents_within, file_kind, is_place_held_out, place_in_split
+from shardwise.train.data.sources import (
+    JSONL,
+    TEXT,
+    documents_within,
+    file_kind,
+    is_place_held_out,
+    place_in_split,
+    refuse_text_of_conversations,
+)
 from shardwise.train.data.tokenise import HELD_OUT, TRAIN, Piece, document_pieces, file_pieces, one_by_one
 from shardwise.train.data.tokenizer import Tokenizer
 
@@ -106,6 +114,7 @@ def span_pieces(
     if file_kind(span.file) != TEXT:
         within = documents_within(span.file, text_field, start=span.start, stop=span.stop, first_row=span.num_rows)
         return document_pieces(within, held_out, tokenizer, left_out)
+    refuse_text_of_conversations(span.file, text_field)
     if left_out:
         return iter(())
     blocks = read_range(span.file, span.start, span.stop)

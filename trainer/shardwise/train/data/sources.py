@@ -40,10 +40,11 @@ def documents(file: DataFile, text_field: str) -> Iterator[Document]:
     """Yield the documents of one file in order; those without a byte of text are left out.
 
     Raise DataError for a file that cannot be read or is packed otherwise, a .json file, a JSONL line that is not UTF-8,
-    not a JSON object, or has no string in `text_field`, and a Parquet or Arrow file without that column.
+    not a JSON object, or has no string in `text_field`, a Parquet or Arrow file without that column, and, where the
+    documents are conversations, a file of text.
     """
     if file_kind(file) == TEXT:
-        return _text_document(file)
+        return _text_document(file, text_field)
     return documents_within(file, text_field, start=0, stop=file.size_bytes, first_row=0)
 
 
@@ -91,6 +92,14 @@ def file_kind(file: DataFile) -> str:
     return JSONL if suffix == ".jsonl" else TEXT
 
 
+def refuse_text_of_conversations(file: DataFile, text_field: str) -> None:
+    """Raise DataError for a file of text if the documents are conversations: its content may look like one."""
+    if text_field == CONVERSATION:
+        raise DataError(
+            f"{file.url}: text; expected conversations for chatTemplate: a .jsonl file with a list in messages"
+        )
+
+
 def field_of(source: Source) -> str:
     """Return the text field of a source's lines, or CONVERSATION."""
     return source.text_field if source.chat_template is None else CONVERSATION
@@ -114,11 +123,12 @@ def place_in_split(parts: Iterable[bytes]) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def _text_document(file: DataFile) -> Iterator[Document]:
+def _text_document(file: DataFile, text_field: str) -> Iterator[Document]:
     with closing(read_blocks(file)) as blocks:
         first, second = next(blocks, None), next(blocks, None)
     if first is None:
         return
+    refuse_text_of_conversations(file, text_field)
     if second is None:
         yield _whole_document(file.url, 0, first)
     else:
