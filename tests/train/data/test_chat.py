@@ -198,6 +198,16 @@ def test_markers_are_tokens_where_the_tokenizer_has_them(tmp_path: Path) -> None
         ChatTokenizer(load_tokenizer(str(tmp_path / "with.json")), "llama3")
 
 
+def test_a_marker_that_a_message_could_write_is_refused(tmp_path: Path) -> None:
+    """A tokenizer that reads a marker's name in a message as the marker would let a user end his own turn."""
+    made = Tokenizer(models.WordLevel({"<unk>": 0, "<|endoftext|>": 1}, unk_token="<unk>"))  # noqa: S106  no password
+    made.add_special_tokens([AddedToken("<|im_start|>", special=True)])
+    made.add_tokens([AddedToken("<|im_end|>", special=False, normalized=False)])
+    made.save(str(tmp_path / "plain.json"))
+    with pytest.raises(DataError, match=r"plain.json' reads <\|im_end\|> in a message as .*; set its special to true"):
+        ChatTokenizer(load_tokenizer(str(tmp_path / "plain.json")), "chatml")
+
+
 def test_llama3_writes_its_own_headers() -> None:
     """As Meta's models are asked: headers, two newlines, the content without space around it, and the turn's end."""
     tokenizer = ChatTokenizer(ByteTokenizer(), "llama3")

@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
         """Return the tokens of a text, without end-of-text; `token_dtype(vocab_size)` [token]."""
 
     def marker(self, name: str) -> TokenArray:
-        """Return the tokens that a marker of a template is, such as <|im_end|>; DataError if there is none."""
+        """Return the tokens that a marker of a template is, such as <|im_end|>; DataError if none will do."""
 
     def prompt(self, text: str) -> list[int]:
         """Return the tokens that a model is given to go on from: those of a document that begins so."""
@@ -182,12 +182,17 @@ class HfTokenizer:
         return np.array(self._library.encode(text, add_special_tokens=False).ids, self._dtype)
 
     def marker(self, name: str) -> TokenArray:
-        """Return the token of this name."""
+        """Return the token of this name. Raise DataError without one, and if a text that writes the name has it."""
         token = self._library.token_to_id(name)
         if token is None:
             raise DataError(
                 f"tokenizer {self._path!r} has no token {name}, which chatTemplate writes; expected one among its "
                 "added tokens. Add it to the file, or take the chatTemplate of this tokenizer."
+            )
+        if token in self.encode(name):
+            raise DataError(
+                f"tokenizer {self._path!r} reads {name} in a message as the marker that chatTemplate writes; expected "
+                "a special token, which a text cannot have; set its special to true among the file's added_tokens"
             )
         return np.array([token], self._dtype)
 
