@@ -148,6 +148,7 @@ def test_prompts_of_a_text(tmp_path: Path) -> None:
         (["--prompt", "a", "--prompts", "b"], "expected one of them"),
         (["--stop", ""], "given an empty text"),
         (["--chat"], "given nothing to answer"),
+        (["--tokens", "3000000000"], "Invalid value for '--tokens'"),
     ],
 )
 def test_wishes_that_do_not_go_together(arguments: list[str], words: str, command: Command) -> None:

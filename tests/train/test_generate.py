@@ -240,6 +240,7 @@ REFUSED: list[tuple[dict[str, Any], type[ShardwiseError], str]] = [
     ({"prompt": []}, UsageError, "expected at least one"),
     ({"prompt": [3, 70]}, UsageError, "given token 70, expected 0 to 69"),
     ({"num_tokens": -1}, UsageError, "given -1 tokens"),
+    ({"num_tokens": 2**31}, UsageError, "given 2147483648 tokens, expected at most 2147483647"),
     ({"seed": -1}, UsageError, "seed -1"),
 ]
 

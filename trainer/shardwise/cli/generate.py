@@ -49,7 +49,9 @@ Template = Annotated[
     typer.Option("--chat-template", help="The same in the words of this template.", metavar="chatml|llama3"),
 ]
 Samples = Annotated[int, typer.Option("--samples", min=1, help="How many texts to make of each prompt.", metavar="N")]
-Tokens = Annotated[int, typer.Option("--tokens", min=0, help="How many tokens to make at most.", metavar="N")]
+Tokens = Annotated[
+    int, typer.Option("--tokens", min=0, max=2**31 - 1, help="How many tokens to make at most.", metavar="N")
+]
 Temperature = Annotated[
     float, typer.Option("--temperature", min=0, help="Above 1 is wilder, below 1 tamer; 0 takes the likeliest token.")
 ]

@@ -20,6 +20,8 @@ from shardwise.train.state import Program
 Array = jax.Array
 MOST_ROWS = 16
 """Sequences at once on each part of `data`."""
+MOST_TOKENS = 2**31 - 1
+"""Of one sequence: the device counts them in 32 bits."""
 
 
 class Made(NamedTuple):
@@ -102,6 +104,8 @@ def generate_all(
             )
     if num_tokens < 0 or seed < 0:
         raise UsageError(f"given {num_tokens} tokens and seed {seed}, expected 0 or more of both")
+    if num_tokens > MOST_TOKENS:
+        raise UsageError(f"given {num_tokens} tokens, expected at most {MOST_TOKENS}")
     return _generate(program, params, prompts, sampling, wish_of(num_tokens, seed=seed, stop=stop), is_over)
 
 
