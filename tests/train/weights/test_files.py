@@ -103,6 +103,21 @@ def test_every_device_gets_its_slices_in_the_parameter_dtype(
     assert np.asarray(placed["token_embedding"]).tobytes() == padded.tobytes()
 
 
+def test_tensors_of_two_narrow_dtypes_are_read_exactly(
+    published: Callable[[str], Weights], hf_configs: Mapping[str, Any], save: Callable[..., Path]
+) -> None:
+    """Neither float16 nor bfloat16 holds the other: a parameter that is made of both is read as float32."""
+    weights = published("gpt2")
+    dtypes = {name: "float16" if name.startswith("h.0.") else "bfloat16" for name in weights}
+    mixed = {name: array.astype(jnp.dtype(dtypes[name])) for name, array in weights.items()}
+    wide = {name: array.astype(np.float32) for name, array in mixed.items()}
+    found = in_full(save(mixed, hf_configs["gpt2"], "mixed"))
+    expected = in_full(save(wide, hf_configs["gpt2"], "wide"))
+    stacked = {path: array for path, array in found.items() if array.dtype != jnp.dtype("bfloat16")}
+    assert stacked
+    assert same_bits(stacked, {path: expected[path] for path in stacked})
+
+
 def test_a_slice_is_read_alone(
     published: Callable[[str], Weights], hf_configs: Mapping[str, Any], save: Callable[..., Path]
 ) -> None:

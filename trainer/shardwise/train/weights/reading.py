@@ -43,7 +43,9 @@ class Stored:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Return the narrowest dtype that holds every part exactly."""
-        return np.result_type(*(entry.numpy_dtype for _, entry in self.parts))
+        dtypes = {entry.numpy_dtype for _, entry in self.parts}
+        # float32, float16 and bfloat16 are all that there are: of two of them only float32 can hold both.
+        return dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         """Return the values in a box of the parameter, one slice an axis, as a new array."""
