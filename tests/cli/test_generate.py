@@ -119,6 +119,8 @@ def test_tokens_that_have_no_text_are_told(asked: int) -> None:
         ("latin.txt", b"caf\xe9", "is not UTF-8 at byte 3"),
         ("wrong.jsonl", b'{"prompt": "a"}\nb', "line 2 is no JSON"),
         ("wrong.jsonl", b'{"text": "a"}', "line 1: expected an object with a text"),
+        ("deep.jsonl", b'{"prompt": "a"}\n' + b"[" * 100_000, "deep.jsonl, line 2 is no JSON"),
+        ("half.jsonl", b'{"prompt": "a"}\n{"prompt": "a\\ud800b"}', "half.jsonl, line 2: half a surrogate pair"),
     ],
 )
 def test_prompts_that_cannot_be_read(name: str, content: bytes | None, words: str, tmp_path: Path) -> None:
@@ -130,16 +132,26 @@ def test_prompts_that_cannot_be_read(name: str, content: bytes | None, words: st
 
 
 def test_a_prompt_of_a_file_that_is_no_text(tmp_path: Path, command: Command) -> None:
-    """Half a surrogate pair, which JSON can write, is refused before anything is loaded."""
+    """Half a surrogate pair, which JSON can write, is refused by its file before anything is loaded."""
     (tmp_path / "asked.jsonl").write_text(r'{"prompt": "\ud800"}')
     ended = command("generate", "anywhere", "--prompts", str(tmp_path / "asked.jsonl"))
-    assert (ended.code, "is no text" in ended.error) == (2, True)
+    assert (ended.code, "asked.jsonl, line 1: half a surrogate pair" in ended.error) == (2, True)
 
 
 def test_prompts_of_a_text(tmp_path: Path) -> None:
     """Each line is one, an empty one too; the file's last line break begins none."""
     (tmp_path / "prompts.txt").write_bytes(b"one\r\n\n three\n")
     assert read_prompts(tmp_path / "prompts.txt") == ["one", "", " three"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    """Some editors put it before UTF-8: prompts and conversations are those of the file without it."""
+    (tmp_path / "prompts.txt").write_bytes(b"\xef\xbb\xbfone\ntwo\n")
+    (tmp_path / "prompts.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "one"}\n')
+    (tmp_path / "asked.jsonl").write_bytes(b'\xef\xbb\xbf{"messages": [{"role": "user", "content": "one"}]}\n')
+    assert read_prompts(tmp_path / "prompts.txt") == ["one", "two"]
+    assert read_prompts(tmp_path / "prompts.jsonl") == ["one"]
+    assert read_conversations(tmp_path / "asked.jsonl") == [[("user", "one")]]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +197,7 @@ def _ended(text: str, tokens: int) -> dict[str, Any]:
     [
         ("", "is empty"),
         ("no", r"line 1 is no JSON; expected \{\"messages\""),
+        ("[" * 100_000, r"line 1 is no JSON; expected \{\"messages\""),
         ('{"prompt": "a"}', "line 1: no list of messages"),
         ('{"messages": [{"role": "me", "content": "a"}]}', "message 0 has role 'me'"),
         (r'{"messages": [{"role": "user", "content": "\ud800"}]}', "half a surrogate pair"),

@@ -92,7 +92,7 @@ def by_user(text: str) -> list[Message]:
 def _conversation(path: Path, number: int, line: str) -> list[Message]:
     try:
         return messages_of(json.loads(line), f"--prompts: {path}, line {number}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         expected = '{"messages": [{"role": "user", "content": "TEXT"}]}'
         raise UsageError(f"--prompts: {path}, line {number} is no JSON; expected {expected}") from error
     except DataError as error:

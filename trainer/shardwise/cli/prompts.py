@@ -10,7 +10,8 @@ def read_prompts(path: Path) -> list[str]:
     """Return the prompts of a file: of JSON lines if its name ends with .jsonl, else one on each line.
 
     Raises:
-        UsageError: the file cannot be read, is no UTF-8, has no prompt, or a line is no object with a text `prompt`.
+        UsageError: the file cannot be read, is no UTF-8, has no prompt, or a line is no object with a text `prompt`
+            that can be written as UTF-8.
 
     """
     lines = lines_of(path)
@@ -22,7 +23,7 @@ def read_prompts(path: Path) -> list[str]:
 def lines_of(path: Path) -> list[str]:
     """Return the lines of a file of prompts, of which there is at least one; UsageError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8").removeprefix("\ufeff")  # an editor's mark, no text
     except OSError as error:
         raise UsageError(f"--prompts: {path} cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -47,8 +48,15 @@ def refuse_broken_text(prompt: str) -> None:
 def _prompt(path: Path, number: int, line: str) -> str:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f'--prompts: {path}, line {number} is no JSON; expected {{"prompt": "TEXT"}}') from error
     if not isinstance(found, dict) or not isinstance(prompt := found.get("prompt"), str):
         raise UsageError(f'--prompts: {path}, line {number}: expected an object with a text: {{"prompt": "TEXT"}}')
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"--prompts: {path}, line {number}: half a surrogate pair at character {error.start} of the prompt; "
+            "expected text"
+        ) from error
     return prompt
