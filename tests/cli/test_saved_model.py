@@ -157,6 +157,20 @@ def test_an_export_that_cannot_be_written(command: Command, tmp_path: Path, monk
     assert not [*out.parent.iterdir()]
 
 
+def test_an_import_takes_the_folder_of_a_tokenizer(command: Command, tmp_path: Path) -> None:
+    """As an export does: the job names the file in it, and the tokens that the files beside it name."""
+    _published("llama3", tmp_path)
+    given = tmp_path / "given"
+    given.mkdir()
+    (tmp_path / "llama3" / "tokenizer.json").rename(given / "tokenizer.json")
+    (given / "tokenizer_config.json").write_text('{"eos_token": "fox"}')
+    text = f"--set=training.data.train.0.paths=[{tmp_path}/text.txt]"
+    made = command("import", str(tmp_path / "llama3"), str(tmp_path / "run"), "--tokenizer", str(given), text)
+    assert made.code == 0, made.error
+    data = load(tmp_path / "run" / JOB_FILE).spec.training.data
+    assert (data.tokenizer, data.end_token) == (str(given / "tokenizer.json"), "fox")
+
+
 @pytest.mark.parametrize("words", [["gs://bucket/model"], ["model", "--tokenizer", "gs://bucket/tokenizer.json"]])
 def test_an_import_of_a_url_is_refused(words: list[str], command: Command, tmp_path: Path) -> None:
     """In words on URLs, not on a path that nobody has given."""

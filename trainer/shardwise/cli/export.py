@@ -18,6 +18,7 @@ from shardwise.cli.outputs import check_new_file, writing
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import job_of, report_refused, root_of
 from shardwise.job import environment
+from shardwise.job.paths import tokenizer_file
 from shardwise.job.presets import BYTE_TOKENIZER
 from shardwise.job.spec.data import Data
 from shardwise.protocol.errors import CheckpointError, UsageError
@@ -65,7 +66,7 @@ def command(
     training = job.spec.training
     data = training.data
     if tokenizer is not None:
-        data = data.model_copy(update={"tokenizer": _file(tokenizer)})
+        data = data.model_copy(update={"tokenizer": tokenizer_file(tokenizer)})
     known = tokenizer_of(data) if _is_there(data.tokenizer, training.model.vocab_size, tokenizer) else None
     num_tokens = known.vocab_size if known else training.model.vocab_size
     assert num_tokens is not None
@@ -99,10 +100,6 @@ def command(
         console.print(_without_tokenizer(data.tokenizer))
     elif chat:
         console.print(f"its chat template is {chat}, as in training")
-
-
-def _file(tokenizer: str) -> str:
-    return str(Path(tokenizer) / "tokenizer.json") if Path(tokenizer).is_dir() else tokenizer
 
 
 def _is_there(tokenizer: str, vocab_size: int | None, given: str | None) -> bool:

@@ -17,7 +17,7 @@ from shardwise.job import environment
 from shardwise.job.document import Document, write_document
 from shardwise.job.load import check
 from shardwise.job.overrides import apply_overrides
-from shardwise.job.paths import absolute
+from shardwise.job.paths import absolute, tokenizer_file
 from shardwise.job.presets import BYTE_TOKENIZER, BYTE_VOCAB_SIZE
 from shardwise.job.resolve import resolve
 from shardwise.job.sizes import num_parameters
@@ -50,7 +50,7 @@ TokenizerFile = Annotated[
     Path | None,
     typer.Option(
         "--tokenizer",
-        help="Its tokenizer.json; without it the one beside the weights.",
+        help="Its tokenizer.json, or its folder; without it the one beside the weights.",
         metavar="FILE",
         parser=_on_this_machine,
     ),
@@ -125,9 +125,9 @@ def command(
 
 
 def _tokenizer(model_file: Path, given: Path | None, vocab_size: int) -> str:
-    """Return the tokenizer.json given, or beside the weights; without one, bytes if the vocabulary is theirs."""
+    """Return the tokenizer.json given, itself or by its folder, or beside the weights; else bytes if they fit."""
     if given is not None:
-        return str(given.absolute())
+        return tokenizer_file(str(given.absolute()))
     folder = model_file if model_file.is_dir() else model_file.parent
     if not (folder / _TOKENIZER_FILE).exists() and vocab_size == BYTE_VOCAB_SIZE:
         return BYTE_TOKENIZER

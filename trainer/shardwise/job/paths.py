@@ -52,3 +52,8 @@ def absolute(path: str) -> str:
 def is_url(path: str) -> bool:
     """Return whether a path of a job is an address with a protocol."""
     return "://" in path
+
+
+def tokenizer_file(given: str) -> str:
+    """Return the path of a tokenizer.json for which it, or a folder that holds it, is given."""
+    return str(Path(given) / "tokenizer.json") if Path(given).is_dir() else given
