@@ -92,10 +92,19 @@ def test_lines_are_in_the_order_of_the_prompts() -> None:
     lines = texts.lines(iter([*made, Made(2, [*b"four"], is_last=True)]))
     keys = ("prompt", "sample", "text", "tokens", "finishReason")
     assert [tuple(json.loads(line)[key] for key in keys) for line in lines] == [
-        ("a", 0, "x", 4, "stop"),
+        ("a", 0, "x", 2, "stop"),
         ("a", 1, "two", 3, "stop"),
         ("b", 0, "four", 4, "length"),
     ]
+
+
+@pytest.mark.parametrize(("made", "stops", "num_tokens"), [("\u20ac abab", ["ab"], 6), ("xyz.", ["z.", "y"], 2)])
+def test_tokens_behind_a_stop_are_not_counted(made: str, stops: list[str], num_tokens: int) -> None:
+    """A block of tokens is made at once: those that count are the fewest whose text has a stop."""
+    texts = Texts(to_go_on(ByteTokenizer(), [""], stops), 1, ByteTokenizer(), 100)
+    (line,) = texts.lines([Made(0, [*made.encode()], is_last=True)])
+    found = json.loads(line)
+    assert (found["tokens"], found["finishReason"]) == (num_tokens, "stop")
 
 
 @pytest.mark.parametrize("asked", [1, 2])
@@ -184,7 +193,7 @@ def test_conversations_of_a_file(tmp_path: Path) -> None:
     made = [Made(0, [*b"a!"], is_last=True), Made(1, [*b"yo<|im_end|>\n"], is_last=True)]
     assert [json.loads(line) for line in texts.lines(made)] == [
         {"messages": [{"role": "system", "content": "s"}]} | _ended("a", 2),
-        {"messages": [{"role": "user", "content": "hi"}]} | _ended("yo", 13),
+        {"messages": [{"role": "user", "content": "hi"}]} | _ended("yo", 12),
     ]
 
 

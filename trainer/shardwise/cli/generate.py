@@ -5,6 +5,7 @@ the command is doing to standard error.
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -207,14 +208,17 @@ class Texts:
 
     def _line(self, number: int, tokens: Sequence[int]) -> str:
         text = "".join(before_stop([self._decode(tokens)], self._stops))
-        stopped = len(tokens) < self._num_tokens or self.has_stop(number, tokens)
+        has_stop = self.has_stop(number, tokens)
+        count = len(tokens)
+        if has_stop:  # those behind it were made in one block with it
+            count = bisect_left(range(count), x=True, key=lambda size: self.has_stop(number, tokens[:size]))
         return json.dumps(
             {
                 **self._asked[number].line,
                 "sample": number % self._samples,
                 "text": text,
-                "tokens": len(tokens),
-                "finishReason": "stop" if stopped else "length",
+                "tokens": count,
+                "finishReason": "stop" if has_stop or len(tokens) < self._num_tokens else "length",
             },
             ensure_ascii=False,
         )
