@@ -71,6 +71,14 @@ def test_of_a_large_run_what_events_name_is_shown() -> None:
     assert (len(shown), shown[0].number) == (MOST_ATTEMPTS, 7)
 
 
+def test_of_a_host_that_is_slow_for_months_the_newest_word_is_kept() -> None:
+    """A page has a line for each slow host, and holds no more: the one that was named last is last."""
+    named = [{"event": "slow", "host": host, "message": "", "time": BEGAN + at} for at, host in enumerate([3, 1, 2, 1])]
+    timeline = Timeline([*named, {**named[0], "message": "the newest", "time": BEGAN + 9}])
+    assert [(slow.host, slow.time) for slow in timeline.slow] == [(2, BEGAN + 2), (1, BEGAN + 3), (3, BEGAN + 9)]
+    assert timeline.slow[-1].message == "the newest"
+
+
 def test_a_live_leader_tells_of_the_attempt_under_way() -> None:
     """The hosts of a status are those of the attempt that runs, up to now."""
     known = {"agent_pid": 1, "trainer_pid": 2, "phase": "step", "age_seconds": 0.1, "state": "R", "standby": True}

@@ -20,19 +20,24 @@ class Timeline:
     def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Take the events, oldest first."""
         self.attempts: list[AttemptTimes] = []
-        self.slow: list[SlowHost] = []
+        self._slow: dict[int, SlowHost] = {}
         self.notices: list[Notice] = []
         for event in events:
             if isinstance(event.get("time"), int | float):
                 self._take(event)
+
+    @property
+    def slow(self) -> list[SlowHost]:
+        """The newest word on each slow host, the one that was named last at the end."""
+        return list(self._slow.values())
 
     def live(self, status: RunStatus, now: float) -> None:
         """Take in what the leader of a live run says of the attempt under way."""
         if self.attempts and self.attempts[-1].ended is None and self.attempts[-1].number == status.attempt:
             hosts = [HostTimes.model_validate(host.model_dump(mode="json")) for host in status.hosts]
             self._change(last=max(now, self.attempts[-1].last), hosts=hosts)
-        if status.slowest_host is not None and status.slowest_host not in {slow.host for slow in self.slow}:
-            self.slow.append(SlowHost(host=status.slowest_host))
+        if status.slowest_host is not None and status.slowest_host not in self._slow:
+            self._slow[status.slowest_host] = SlowHost(host=status.slowest_host)
 
     def shown(self) -> list[AttemptTimes]:
         """Return the newest attempts, with the hosts that events have named, the newest first, and then the first."""
@@ -49,7 +54,9 @@ class Timeline:
         if name == "attempt":
             self.attempts.append(AttemptTimes(number=event["attempt"], began=at, last=at))
         elif name == "slow":
-            self.slow.append(SlowHost(host=event["host"], time=at, message=event.get("message", "")))
+            host = event["host"]
+            self._slow.pop(host, None)  # a host may be slow each minute for months
+            self._slow[host] = SlowHost(host=host, time=at, message=event.get("message", ""))
         elif name not in _SHOWN_ELSEWHERE:
             self.notices.append(notice(event))
         if self.attempts and self.attempts[-1].ended is None:
