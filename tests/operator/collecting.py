@@ -1,5 +1,6 @@
 """A collector of spans on loopback: it decodes what is posted to it, and answers as a test says."""
 
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class Received:
 class Collector:
     """Takes spans, for the length of a `with` statement."""
 
-    def __init__(self, port: int = 0) -> None:
-        """It listens from here on; without a port, on one that is free."""
+    def __init__(self, port: int = 0, *, tls: ssl.SSLContext | None = None) -> None:
+        """It listens from here on; without a port, on one that is free; with a context, to those who trust it."""
         self.spans: list[Received] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
@@ -39,12 +40,15 @@ class Collector:
         """How a request is answered whose spans are kept."""
         self.closing = threading.Event()
         self._server = _Listener(("127.0.0.1", port), self)
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
     def url(self) -> str:
         """Where it is."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def of(self, job: str) -> list[Received]:
         """The spans of one job, each once, in the order in which they came."""

@@ -70,7 +70,10 @@ class _BoundedSession(requests.Session):
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """Send a request."""
-        with super().send(request, **{**options, "stream": True}) as answer:
+        options["stream"] = True
+        if isinstance(self.verify, str):  # the exporter's own; what requests takes from the environment hides it
+            options["verify"] = self.verify
+        with super().send(request, **options) as answer:
             if 300 <= answer.status_code < 400:
                 raise requests.exceptions.InvalidURL(f"the collector answers {answer.status_code}: it is elsewhere")
             answer.reason = (answer.reason or "")[:_MOST_LETTERS]

@@ -2,15 +2,18 @@
 
 import logging
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.authority import Authority
 from tests.operator.collecting import Collector, answered
 
 from shardwise_operator.runtime import otlp, tracing
@@ -81,6 +84,27 @@ def test_a_path_is_taken_as_it_is(collector: Collector, metrics: Metrics) -> Non
         running.send([_span()])
 
     assert collector.paths == ["/otlp/v1/traces"]
+
+
+@pytest.mark.parametrize("other", [None, "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_the_certificate_that_is_named_for_spans_is_trusted(
+    other: str | None, metrics: Metrics, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is asked for before the bundle that the environment names for all requests."""
+    monkeypatch.setattr(otlp, "_SECONDS", 0.5)
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    ours.sign("collector", "/CN=collector", "IP:127.0.0.1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(ours.folder / "ca.crt"))
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    if other is not None:
+        monkeypatch.setenv(other, str(others.folder / "ca.crt"))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(ours.folder / "collector.crt", ours.folder / "collector.key")
+    with Collector(tls=tls) as collector, _tracing(collector.url, metrics) as running:
+        running.send([_span()])
+        eventually(lambda: _count(metrics, "sent") + _count(metrics, "failed") == 1)
+    assert (_count(metrics, "sent"), len(collector.spans)) == (1, 1)
 
 
 def test_a_refusal_is_counted_and_the_next_are_sent(
