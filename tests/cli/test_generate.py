@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.conftest import QUICKSTART, Command
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from shardwise.cli.asked import chat_tokenizer, read_conversations, to_answer, to_go_on
+from shardwise.cli.asked import by_user, chat_tokenizer, read_conversations, to_answer, to_go_on
 from shardwise.cli.generate import Texts, with_text
 from shardwise.cli.prompts import read_prompts
-from shardwise.cli.text_pieces import before_stop, pieces
+from shardwise.cli.text_pieces import before_stop, decoder_after, pieces
 from shardwise.job.load import load
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.train.data.chat import ChatTokenizer
-from shardwise.train.data.tokenizer import ByteTokenizer
+from shardwise.train.data.tokenizer import ByteTokenizer, load_tokenizer
 from shardwise.train.generate import Made
 
 decode = ByteTokenizer().decode
@@ -96,6 +96,37 @@ def test_lines_are_in_the_order_of_the_prompts() -> None:
         ("a", 1, "two", 3, "stop"),
         ("b", 0, "four", 4, "length"),
     ]
+
+
+def test_the_space_after_a_prompt_is_written(tmp_path: Path) -> None:
+    """A decoder that takes the space off a text's first word leaves it where the word goes on from a prompt.
+
+    An answer is a text of its own: its first word has no space.
+    """
+    words = ["<unk>", "</s>", "\u2581hi", "\u2581ab", "<|im_start|>", "<|im_end|>"]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))  # noqa: S106
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    made.add_special_tokens(["</s>", "<|im_start|>", "<|im_end|>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(str(tmp_path / "tokenizer.json"), end="</s>")
+    hi, ab = words.index("\u2581hi"), words.index("\u2581ab")
+
+    going_on = Texts(to_go_on(tokenizer, ["hi hi", ""], ["x", " ab ab"]), 1, tokenizer, 9)
+    pair = [Made(0, [hi, ab], is_last=True), Made(1, [hi, ab], is_last=True)]
+    assert [json.loads(line)["text"] for line in going_on.lines(pair)] == [" hi ab", "hi ab"]
+    assert (going_on.has_stop(0, [ab, ab]), going_on.has_stop(1, [ab, ab])) == (True, False)
+    assert "".join(going_on.stream([Made(0, [hi, ab, ab], is_last=True)])) == "hi hi hi"
+    answering = Texts(to_answer(ChatTokenizer(tokenizer, "chatml"), [by_user("hi")], []), 1, tokenizer, 9)
+    assert "".join(answering.stream([Made(0, [hi, ab], is_last=True)])) == "hi ab"
+
+
+@given(st.text("ab \u00e9\u20ac\U0001f600", max_size=12), st.text("ab \u00e9\u20ac\U0001f600", max_size=4))
+def test_text_after_a_prompt_of_bytes(prompt: str, text: str) -> None:
+    """However many characters a prompt ends with that are several tokens each, what follows is whole."""
+    tokenizer = Tokenizer(models.BPE(vocab={f"<0x{byte:02X}>": byte for byte in range(256)}, merges=[]))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    after = decoder_after([*prompt.encode()], lambda tokens: tokenizer.decode([*tokens]))
+    assert after([*text.encode()]) == text
 
 
 @pytest.mark.parametrize(("made", "stops", "num_tokens"), [("\u20ac abab", ["ab"], 6), ("xyz.", ["z.", "y"], 2)])

@@ -26,6 +26,8 @@ class Asked(NamedTuple):
     """Text that is written before the generated text."""
     line: Mapping[str, Any]
     """What its line of JSON begins with."""
+    before: Sequence[int] = ()
+    """The tokens that the generated text goes on from; none before an answer, which is a text of its own."""
 
 
 class Task(NamedTuple):
@@ -38,7 +40,7 @@ class Task(NamedTuple):
 
 def to_go_on(tokenizer: Tokenizer, texts: Iterable[str], stops: Sequence[str]) -> Task:
     """Return the task of going on with texts, up to the end of the document."""
-    asked = [Asked(tokenizer.prompt(text), text, {"prompt": text}) for text in texts]
+    asked = [Asked(tokens, text, {"prompt": text}, tokens) for text in texts for tokens in [tokenizer.prompt(text)]]
     return Task(asked, tokenizer.end_of_text, stops)
 
 

@@ -8,7 +8,6 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +19,7 @@ from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.prompts import read_prompts, refuse_broken_text
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
-from shardwise.cli.text_pieces import before_stop, pieces
+from shardwise.cli.text_pieces import before_stop, decoder_after, pieces
 from shardwise.job import environment
 from shardwise.protocol.errors import UsageError
 
@@ -152,7 +151,9 @@ def command(  # noqa: PLR0913  each is an option
         for line in texts.lines(made):
             typer.echo(line.encode())
     else:
-        _stream(made, task, tokenizer)
+        for piece in texts.stream(made):
+            typer.echo(piece.encode(), nl=False)
+        typer.echo()
 
 
 def _refuse_options(prompt: str | None, prompts: Path | None, stops: Sequence[str], *, is_chat: bool) -> None:
@@ -165,14 +166,6 @@ def _refuse_options(prompt: str | None, prompts: Path | None, stops: Sequence[st
         raise UsageError("--chat: given nothing to answer, expected --prompt TEXT or --prompts FILE")
 
 
-def _stream(made: Iterable["Made"], task: "Task", tokenizer: "Tokenizer") -> None:
-    """Write the one text that is made, after what was asked, as it comes."""
-    streamed = pieces((token for part in made for token in part.tokens), tokenizer.decode)
-    for piece in chain([task.asked[0].text], before_stop(streamed, task.stops)):
-        typer.echo(piece.encode(), nl=False)
-    typer.echo()
-
-
 class Texts:
     """Many texts in the making."""
 
@@ -180,17 +173,24 @@ class Texts:
         """Take what is asked, each as often as there are samples of it."""
         self._asked = [each for each in task.asked for _ in range(samples)]
         self._samples, self._num_tokens = samples, num_tokens
-        self._decode, self._stops = tokenizer.decode, task.stops
+        self._decoders = [decoder_after(each.before, tokenizer.decode) for each in self._asked]
+        self._stops = task.stops
 
     @property
     def prompts(self) -> list[list[int]]:
         """The tokens that the model goes on from, text by text."""
         return [each.tokens for each in self._asked]
 
-    def has_stop(self, _: int, tokens: Sequence[int]) -> bool:
-        """Return whether one of the stop texts is in the text of these tokens."""
-        text = self._decode(tokens)
+    def has_stop(self, number: int, tokens: Sequence[int]) -> bool:
+        """Return whether one of the stop texts is in the text of these tokens, which are of the text of this number."""
+        text = self._decoders[number](tokens)
         return any(stop in text for stop in self._stops)
+
+    def stream(self, made: Iterable["Made"]) -> Iterator[str]:
+        """Yield the first text, the only one that is made, after what was asked, as it comes."""
+        yield self._asked[0].text
+        tokens = (token for part in made for token in part.tokens)
+        yield from before_stop(pieces(tokens, self._decoders[0]), self._stops)
 
     def lines(self, made: Iterable["Made"]) -> Iterator[str]:
         """Yield a line of JSON for each text, in their order, as soon as all before it are done."""
@@ -207,7 +207,7 @@ class Texts:
                 written += 1
 
     def _line(self, number: int, tokens: Sequence[int]) -> str:
-        text = "".join(before_stop([self._decode(tokens)], self._stops))
+        text = "".join(before_stop([self._decoders[number](tokens)], self._stops))
         has_stop = self.has_stop(number, tokens)
         count = len(tokens)
         if has_stop:  # those behind it were made in one block with it

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_FEW = (4, 8, 16, 32)  # more where fewer would begin within a character
 
 
 def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
@@ -19,6 +20,22 @@ def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Ite
         yield sure[written:]
         written = max(written, len(sure))  # an open character may hide whole ones before it, which are written
     yield decode(seen)[written:]
+
+
+def decoder_after(before: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Callable[[Sequence[int]], str]:
+    """Return what decodes tokens as the text that follows the tokens `before`.
+
+    Some decoders take the space off the first word of a text, so the last few tokens before are decoded too, and their
+    text is cut off.
+    """
+    few = next((before[-size:] for size in _FEW if _REPLACEMENT not in decode(before[-size:])), before)
+    known = decode(few)
+
+    def after(tokens: Sequence[int]) -> str:
+        text = decode([*few, *tokens])
+        return text[len(known) :] if text.startswith(known) else decode(tokens)
+
+    return after
 
 
 def before_stop(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
