@@ -137,6 +137,22 @@ def test_groups_of_parameters_are_part_of_a_run() -> None:
     assert [str(one) for one in differences(old, new)] == [f"{paths[1]}: was 0.5, is now 0.1"]
 
 
+def test_a_group_that_gets_a_weight_decay_is_named() -> None:
+    """Also to a run whose checkpoints were written while a group without one was recorded as nothing."""
+    group = "training.optimizer.groups=[{match: '*.bias'}]"
+    path = "spec.training.optimizer.groups.0.weightDecay"
+    held, new = (
+        identity(load(QUICKSTART, [group, *more]), data_fingerprint="f")
+        for more in ([], ["training.optimizer.groups.0.weightDecay=0.5"])
+    )
+    assert held[path] is None
+    older = {known: value for known, value in held.items() if known != path}
+    for record in (held, older):
+        assert list(map(str, recorded_differences(record, new))) == [f"{path}: was null, is now 0.5"]
+        assert recorded_differences(record, held) == []
+    assert list(map(str, recorded_differences(new, held))) == [f"{path}: was 0.5, is now null"]
+
+
 def test_sequences_that_are_left_out_are_part_of_a_run() -> None:
     """Of each source, in any order."""
     assert changed("training.data.train.0.leaveOut=[3, 1]") == ["spec.training.data.train.0.leaveOut"]

@@ -132,7 +132,9 @@ def identity(job: TrainingJob, *, data_fingerprint: str) -> dict[str, Json]:
         result[TOKENIZER] = "file"
     result[XLA_FLAGS] = " ".join(changing_bits(job.spec.training.xla_flags)) or None
     result = without_younger_fields(result)
-    result[_GROUPS] = len(job.spec.training.optimizer.groups)  # so that a run without any is known to have none
+    groups = job.spec.training.optimizer.groups
+    result[_GROUPS] = len(groups)  # so that a run without any is known to have none
+    result |= {f"{_GROUPS}.{at}.weightDecay": group.weight_decay for at, group in enumerate(groups)}
     data = job.spec.training.data
     if any(source.epochs for source in data.train):
         result[_STEPS] = job.spec.training.steps
@@ -153,13 +155,16 @@ def differences(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[Differ
 def recorded_differences(held: Mapping[str, Json], new: Mapping[str, Json]) -> list[Difference]:
     """Return the differences from an identity that some release has recorded: a field that it lacks is none.
 
-    A phase of other data is named all the same: it was not there, since whoever knows phases records them.
+    A phase of other data is named all the same: it was not there, since whoever knows phases records them. So is a
+    field of a group of parameters, which was left out where it had no value.
     """
     has_other_data = FINGERPRINT in held and held[FINGERPRINT] != new.get(FINGERPRINT)
     return [
         change
         for change in differences(held, new)
-        if change.path in held or (has_other_data and change.path.startswith(_PHASES))
+        if change.path in held
+        or (has_other_data and change.path.startswith(_PHASES))
+        or (_GROUPS in held and change.path.startswith(f"{_GROUPS}."))
     ]
 
 
