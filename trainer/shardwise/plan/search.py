@@ -5,6 +5,7 @@ backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from shardwise.job.accelerators import accelerator_of
@@ -17,7 +18,7 @@ from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
 from shardwise.plan.targets import compiles_for, what_brings
-from shardwise.protocol.errors import JobError, UsageError
+from shardwise.protocol.errors import DataError, JobError, UsageError
 from shardwise.protocol.text import size
 
 MOST_COMPILED = 8
@@ -103,6 +104,7 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
     Raises:
         UsageError: the class does not say how much memory its devices have, or how fast they and their links are; or
             the compiler for them is not installed.
+        DataError: the vocabulary does not suit the job's own layout.
     """
     _refuse_unknown(job)
     report("looking for layouts that fit the devices")
@@ -116,7 +118,8 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
         report(f"compiling {number} of {len(chosen)}: {choice.words}{' (the job as it is)' if choice == own else ''}")
         candidate = _changed(job, choice.changes)
         assert candidate is not None, "the candidates are those that the rules accept"
-        found.append(Found(choice=choice, plan=plan(candidate), is_own=choice == own))
+        with suppress(*() if choice == own else (DataError,)):  # of a tokenizer, which the rules have not read
+            found.append(Found(choice=choice, plan=plan(candidate), is_own=choice == own))
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -132,18 +135,18 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
     report("looking for a change with which it fits")
     for where, changes, candidate in _may_fit(job, limit):
         report(f"does it fit {where}?")
-        made = plan(candidate) if candidate else None
-        if made and made.fits:
-            changed = ", ".join(f"{path}={value}" for path, value in changes.items())
-            return f"{changed}: {size(made.needed_bytes)} of {size(limit)}"
+        with suppress(DataError):  # it does not suit the tokenizer
+            made = plan(candidate) if candidate else None
+            if made and made.fits:
+                changed = ", ".join(f"{path}={value}" for path, value in changes.items())
+                return f"{changed}: {size(made.needed_bytes)} of {size(limit)}"
     return None
 
 
 def changes_to_write(job: TrainingJob, choice: Choice) -> dict[str, int | str]:
     """Return the fields of a job as written that must change for this layout, without those a rule fills in."""
     changes = _differing(_choice_of(resolve(job)), choice)
-    inner = "training.mesh.dataInner"
-    without = {path: value for path, value in changes.items() if path != inner}
+    without = {path: value for path, value in changes.items() if path != "training.mesh.dataInner"}
     filled = _changed(job, without)
     return without if filled is not None and _choice_of(filled) == choice else changes
 

@@ -1,0 +1,118 @@
+"""shardwise.plan.search: which layouts are compiled, and what comes of those that cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from shardwise.job.accelerators import CLASS_VARIABLE
+from shardwise.job.document import write_document
+from shardwise.job.load import loads
+from shardwise.job.spec import TrainingJob
+from shardwise.plan import search as searching
+from shardwise.plan.result import Bound, Plan
+from shardwise.plan.search import change_that_fits, search
+from shardwise.protocol.errors import DataError
+
+JOB = """\
+apiVersion: shardwise.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: searched}
+spec:
+  hardware: {accelerator: cpu-figured, topology: 1x6}
+  training:
+    model: {layers: 2, heads: 12, embed: 192, seqLen: 128}
+    data: {train: [{name: text, paths: [a.txt]}], tokenizer: tokens.json}
+    batch: {sequences: 24}
+    optimizer: {learningRate: 3e-4}
+    steps: 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def figured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of simulated devices with all the figures that a search needs."""
+    written = tmp_path / "class.yaml"
+    figures = {
+        "platform": "cpu",
+        "description": "simulated with figures",
+        "kernels": ["plain", "blockwise"],
+        "hosts": {"max": 64, "maxDevices": 64, "networkBandwidth": "10G"},
+        "deviceMemory": "1Gi",
+        "memoryBandwidth": "100G",
+        "peakFlops": {"bfloat16": "1T", "float32": "1T"},
+        "interconnect": {"axes": 1, "bandwidth": "10G"},
+    }
+    head = {"apiVersion": "shardwise.dev/v1alpha1", "kind": "AcceleratorClass", "metadata": {"name": "cpu-figured"}}
+    written.write_text(write_document({**head, "spec": figures}))
+    monkeypatch.setenv(CLASS_VARIABLE, str(written))
+
+
+def compiled(job: TrainingJob, *, fits: bool = True) -> Plan:
+    """A plan as if the job had been compiled."""
+    times = {"compute_seconds": 1.0, "memory_seconds": 0.0, "asynchronous_seconds": {}, "synchronous_seconds": {}}
+    hardware, training = job.spec.hardware, job.spec.training
+    return Plan(
+        job=job.metadata.name,
+        accelerator=hardware.accelerator,
+        topology=hardware.topology,
+        slices=hardware.slices,
+        devices=6,
+        mesh={},
+        attention="plain",
+        remat=training.model.remat,
+        microbatches=training.batch.microbatches,
+        xla_flags=[],
+        compiled_for="hardware",
+        fits=fits,
+        needed_bytes=1,
+        limit_bytes=2**30,
+        bound=Bound.model_validate({"seconds": 1.0, "mfu": 0.5, "binds": "arithmetic", **times}),
+    )
+
+
+def only_even(job: TrainingJob) -> Plan:
+    """A compiler for a tokenizer whose vocabulary is split over an even number of devices alone."""
+    if job.spec.training.mesh.tensor % 2 and job.spec.training.mesh.tensor > 1:
+        raise DataError("the vocabulary does not split")
+    return compiled(job)
+
+
+def test_layouts_that_do_not_split_the_vocabulary_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer is read when a layout is compiled: one that does not suit it costs the others nothing."""
+    tried: list[int] = []
+
+    def plan(job: TrainingJob) -> Plan:
+        tried.append(job.spec.training.mesh.tensor)
+        return only_even(job)
+
+    monkeypatch.setattr(searching, "plan", plan)
+    found = search(loads(JOB), lambda _: None)
+
+    assert 3 in tried
+    assert len(found) == len([tensor for tensor in tried if tensor != 3]) > 1
+    assert all(one.choice.tensor != 3 for one in found)
+    assert [one.choice.tensor for one in found if one.is_own] == [1]
+
+
+def test_a_job_whose_own_layout_does_not_split_the_vocabulary_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not run, whatever a search finds."""
+    monkeypatch.setattr(searching, "plan", only_even)
+    with pytest.raises(DataError, match="does not split"):
+        search(loads(JOB, ["training.mesh.tensor=3"]), lambda _: None)
+
+
+def test_a_change_that_fits_passes_over_layouts_that_do_not_split_the_vocabulary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next that may fit is tried."""
+    tried: list[TrainingJob] = []
+
+    def plan(job: TrainingJob) -> Plan:
+        tried.append(job)
+        if len(tried) == 1:
+            raise DataError("the vocabulary does not split")
+        return compiled(job)
+
+    monkeypatch.setattr(searching, "plan", plan)
+    assert change_that_fits(loads(JOB), lambda _: None)
+    assert len(tried) == 2
