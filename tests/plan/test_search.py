@@ -10,7 +10,7 @@ from shardwise.job.load import loads
 from shardwise.job.spec import TrainingJob
 from shardwise.plan import search as searching
 from shardwise.plan.result import Bound, Plan
-from shardwise.plan.search import change_that_fits, search
+from shardwise.plan.search import MOST_COMPILED, change_that_fits, search
 from shardwise.protocol.errors import DataError
 
 JOB = """\
@@ -116,3 +116,23 @@ def test_a_change_that_fits_passes_over_layouts_that_do_not_split_the_vocabulary
     monkeypatch.setattr(searching, "plan", plan)
     assert change_that_fits(loads(JOB), lambda _: None)
     assert len(tried) == 2
+
+
+def test_a_layout_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a job's own, if it is the best layout with FSDP's other factors."""
+    tried: list[TrainingJob] = []
+
+    def plan(job: TrainingJob) -> Plan:
+        tried.append(job)
+        return compiled(job)
+
+    monkeypatch.delenv(CLASS_VARIABLE)
+    monkeypatch.setattr(searching, "compiles_for", lambda _: True)
+    monkeypatch.setattr(searching, "plan", plan)
+    layout = {"mesh": "{tensor: 4, dataInner: 8}", "batch": "{sequences: 256, microbatches: 4}"}
+    words = [f"training.{name}={value}" for name, value in layout.items()]
+    model = "training.model={preset: llama2-7b, remat: dots}"
+    search(loads(JOB, ["hardware={accelerator: tpu-v5e, topology: 16x16}", model, *words]), lambda _: None)
+
+    assert 1 < len(tried) <= MOST_COMPILED
+    assert len(tried) == len({job.model_dump_json() for job in tried})

@@ -112,7 +112,7 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
     likely = sorted(_likely(job, candidates), key=lambda one: one.estimate.seconds)
     report(f"{len(candidates)} layouts fit the devices, {len(likely)} of them by arithmetic also the memory")
     best = [one.choice for one in likely[: MOST_COMPILED - 2]]
-    chosen = [own, *best, *_other_steps(job, best[:1])]
+    chosen = list(dict.fromkeys([own, *best, *_other_steps(job, best[:1])]))
     found = []
     for number, choice in enumerate(chosen, 1):
         report(f"compiling {number} of {len(chosen)}: {choice.words}{' (the job as it is)' if choice == own else ''}")
