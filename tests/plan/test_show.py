@@ -84,3 +84,12 @@ def test_a_weight_has_its_axes_and_what_splits_them() -> None:
     words = "blocks.mlp.up.weight layers 4, embed 128 / data, mlp 512 / tensor 4 x 64 x 256 262,144"
     assert " ".join(row.split()) == words
     assert "blocks.mlp.up" not in _shown(plan)
+
+
+def test_brackets_of_a_job_are_shown_as_they_are() -> None:
+    """Options of XLA and what stands in a change are a person's words, and no markup."""
+    flags = ["--xla_dump_hlo_pass_re=[/a]", "--xla_other=[bold]"]
+    plan = _plan(1, "tensor").model_copy(update={"xla_flags": flags, "change": "training.name=[/b]"})
+    shown = _shown(plan)
+    assert all(flag in shown for flag in flags)
+    assert "with training.name=[/b] it does" in shown

@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -31,7 +32,7 @@ def show(plan: Plan, console: Console, *, weights: bool = False) -> None:
     console.print(_head(plan))
     console.print(_verdict(plan))
     if plan.change:
-        console.print(f"  with [bold]{plan.change}[/] it does")
+        console.print(f"  with [bold]{escape(plan.change)}[/] it does")
     if plan.memory is not None:
         console.print(_bar(plan))
         console.print(_memory(plan))
@@ -111,7 +112,7 @@ def _head(plan: Plan) -> Table:
     )
     table.add_row("step", f"attention {plan.attention}, remat {plan.remat}, {plan.microbatches} microbatches")
     if plan.xla_flags:
-        table.add_row("XLA", "\n".join(plan.xla_flags))
+        table.add_row("XLA", Text("\n".join(plan.xla_flags)))
     return table
 
 
