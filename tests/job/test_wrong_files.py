@@ -16,6 +16,8 @@ OVERRIDES = [
     ("training.data.train.first.name=b", "spec.training.data.train.first", ["an index from 0 to 1"]),
     ("training" + ".a" * 5000 + "=1", "spec.training.a", ["at most 32 parts"]),
     ("training.steps=[1", "spec.training.steps", ["YAML ("]),
+    ("metadata.name=\udcff", "--set", ['given "metadata.name=\\udcff"', "text in UTF-8"]),
+    ("metadata.n\udcff=a", "--set", ["text in UTF-8"]),
     ("trainin.steps=3", "spec.trainin", ['did you mean "training"?']),
 ]
 

@@ -12,6 +12,7 @@ from shardwise.job.document import MAX_DEPTH, Document, parse_value, shown
 from shardwise.job.fields import Path, dotted, named_fields
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import JobError, Problem
+from shardwise.protocol.text import writable
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
@@ -22,6 +23,8 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
 
 
 def _apply(document: Document, override: str) -> Document:
+    if writable(override) != override:  # bytes of a shell that are no text
+        raise JobError([Problem(path="", where="--set", given=shown(override), expected="text in UTF-8")])
     place = f"--set {override}"
     name, equals, text = override.partition("=")
     if not equals or not all(name.strip().split(".")):
