@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from shardwise.job.document import MAX_BYTES
 from shardwise.job.explain import rows
 from shardwise.job.fields import leaves
-from shardwise.job.load import dump, load, loads
+from shardwise.job.load import dump, load, load_own, loads, loads_checked, resolved_in, with_overrides
+from shardwise.job.paths import with_absolute_paths
 from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import Duration, Mesh, TrainingJob, Unit
 from shardwise.job.topology import MeshShape, mesh_shape, num_devices
+from shardwise.protocol.contract import JOB_FILE
 from shardwise.protocol.errors import JobError
 
 Golden = Callable[[str, str], None]
@@ -52,6 +55,22 @@ def test_an_override_begins_a_list_that_is_not_there() -> None:
     evaluation = quickstart(*sets, "training.evaluation.sets.1={name: code, paths: [b]}").spec.training.evaluation
 
     assert [(one.name, one.paths) for one in evaluation.sets] == [("web", ("a",)), ("code", ("b",))]
+
+
+def test_what_shardwise_writes_of_a_job_may_be_longer_than_a_persons_file(tmp_path: Path) -> None:
+    """A run's own job has all defaults and whole paths: it is read again at any length that a right file comes to."""
+    paths = ", ".join(f"data/part-{number:05}.jsonl" for number in range(1000))
+    sources = ", ".join(f"{{name: s{number}, paths: [{paths}]}}" for number in range(9))
+    job = with_absolute_paths(resolve(quickstart(f"training.data.train=[{sources}]")))
+    written = tmp_path / JOB_FILE
+    written.write_text(dump(job))
+
+    assert written.stat().st_size > MAX_BYTES
+    with pytest.raises(JobError, match=f"at most {MAX_BYTES} bytes"):
+        load(written)
+    assert resolved_in(tmp_path) == load_own(written) == job
+    assert loads_checked(written.read_text(), source=JOB_FILE) == job
+    assert with_overrides(job, ["training.steps=7"]).spec.training.steps == 7
 
 
 @pytest.mark.parametrize("overrides", [[], EVERYTHING, ["training.model.preset=gptj-6b"]], ids=["short", "all", "gptj"])

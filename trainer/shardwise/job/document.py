@@ -18,6 +18,9 @@ from shardwise.job.fields import Path, dotted
 from shardwise.protocol.errors import JobError, Problem
 
 MAX_BYTES = 262_144
+"""Of a person's file."""
+MAX_OWN_BYTES = 16 << 20
+"""Of what Shardwise wrote itself, with whole paths and all defaults."""
 MAX_DEPTH = 32
 
 _CONSTANTS: dict[str, bool | None] = {
@@ -72,25 +75,25 @@ for _pattern in (_INTEGER, _BASED, _FLOAT, _DISPUTED):
     _Dumper.add_implicit_resolver("tag:shardwise.dev,2026:quoted", re.compile(f"(?:{_pattern.pattern})$"), None)
 
 
-def read_document(path: FilePath) -> Document:
-    """Read the file at `path`; JobError if it cannot be read or is not one mapping."""
+def read_document(path: FilePath, *, limit: int = MAX_BYTES) -> Document:
+    """Read the file at `path`; JobError if it cannot be read, has more bytes than `limit`, or is not one mapping."""
     source = str(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise _refusal(source, f"a file that can be read ({error.strerror})") from error
-    if len(content) > MAX_BYTES:
-        raise _refusal(source, f"at most {MAX_BYTES} bytes", given=f"{len(content)} bytes")
+    if len(content) > limit:
+        raise _refusal(source, f"at most {limit} bytes", given=f"{len(content)} bytes")
     try:
-        return parse_document(content.decode("utf-8-sig"), source=source)
+        return parse_document(content.decode("utf-8-sig"), source=source, limit=limit)
     except UnicodeDecodeError as error:
         raise _refusal(source, "UTF-8 text", given=f"byte {error.start} that is none") from error
 
 
-def parse_document(text: str, *, source: str) -> Document:
+def parse_document(text: str, *, source: str, limit: int = MAX_BYTES) -> Document:
     """Read `text`; `source` is the file's name in messages."""
-    if len(text) > MAX_BYTES:
-        raise _refusal(source, f"at most {MAX_BYTES} characters", given=f"{len(text)} characters")
+    if len(text) > limit:
+        raise _refusal(source, f"at most {limit} characters", given=f"{len(text)} characters")
     places: dict[Path, str] = {}
     data = _read(text, source, (), places, lines=True)
     if not isinstance(data, dict):

@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from shardwise.job import rules
-from shardwise.job.document import Document, located, parse_document, read_document, write_document
+from shardwise.job.document import MAX_OWN_BYTES, Document, located, parse_document, read_document, write_document
 from shardwise.job.fields import takes_null
 from shardwise.job.overrides import apply_overrides
 from shardwise.job.quantity import Written
@@ -28,10 +28,15 @@ def load(path: FilePath, overrides: Sequence[str] = ()) -> TrainingJob:
     return check(read_document(path), overrides)
 
 
+def load_own(path: FilePath, overrides: Sequence[str] = ()) -> TrainingJob:
+    """Read a job that Shardwise wrote: as `load`, but it may be longer than a person's file."""
+    return check(read_document(path, limit=MAX_OWN_BYTES), overrides)
+
+
 def resolved_in(directory: FilePath, overrides: Sequence[str] = ()) -> TrainingJob | None:
     """Return the resolved job of a run directory, with overrides; None if its run has not got as far as writing it."""
     path = directory / JOB_FILE
-    return resolve(load(path, overrides)) if path.exists() else None
+    return resolve(load_own(path, overrides)) if path.exists() else None
 
 
 def loads(text: str, overrides: Sequence[str] = (), *, source: str = "job.yaml") -> TrainingJob:
@@ -41,12 +46,19 @@ def loads(text: str, overrides: Sequence[str] = (), *, source: str = "job.yaml")
 
 def loads_checked(text: str, *, source: str) -> TrainingJob:
     """Read a job, YAML or JSON, that was checked when it was written, by a release that may have other rules."""
-    is_json = text.startswith("{")
-    document = Document(data=json.loads(text), places={}) if is_json else parse_document(text, source=source)
+    if text.startswith("{"):
+        document = Document(data=json.loads(text), places={})
+    else:
+        document = parse_document(text, source=source, limit=MAX_OWN_BYTES)
     spec = document.data["spec"]
     if "pod" in spec:
         spec["pod"] = in_template(spec["pod"])
     return validate_known(TrainingJob, document)
+
+
+def with_overrides(job: TrainingJob, overrides: Sequence[str]) -> TrainingJob:
+    """Return a job with overrides, checked again."""
+    return check(Document(data=as_data(job), places={}), overrides)
 
 
 def check(document: Document, overrides: Iterable[str] = ()) -> TrainingJob:

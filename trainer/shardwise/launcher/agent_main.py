@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shardwise.job.load import load
+from shardwise.job.load import load_own
 from shardwise.job.resolve import resolve
 from shardwise.launcher.agent.config import AgentConfig
 from shardwise.launcher.agent.follower import Follower
@@ -77,7 +77,7 @@ async def serve(
     """
     processes.become_subreaper()
     processes.end_marked(config.directory, config.host)
-    job = resolve(load(config.job_file))
+    job = resolve(load_own(config.job_file))
     host = Host(config, job)
     tidy = partial(remove_standby_logs, config.directory, config.host)
     tidy()

@@ -5,7 +5,7 @@ A trainer writes its job itself, and knows the run by what is in its checkpoints
 
 from pathlib import Path
 
-from shardwise.job.load import dump, load
+from shardwise.job.load import dump, load_own
 from shardwise.job.paths import with_absolute_paths
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import JOB_FILE
@@ -31,7 +31,7 @@ def _refusal(path: Path, job: TrainingJob) -> str:
     if not path.exists():
         return ""
     try:
-        there = load(path)
+        there = load_own(path)
     except ShardwiseError:
         return "" if job.spec.program is None else f"its {path.name} cannot be read, so it is another run"
     if (there.spec.program is None) != (job.spec.program is None):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from shardwise.job.accelerators import CLASS_VARIABLE
-from shardwise.job.load import load
+from shardwise.job.load import load_own
 from shardwise.job.resolve import resolve
 from shardwise.job.topology import num_hosts
 from shardwise.launcher import agent_main
@@ -112,7 +112,7 @@ def _config(variables: Mapping[str, str]) -> AgentConfig:
         run=variables[pods.RUN_VARIABLE],
         host=int(variables[pods.RANK_VARIABLE]),
         pod_attempt=int(variables.get(pods.POD_ATTEMPT_VARIABLE, 0)),  # an earlier operator does not set it
-        num_hosts=num_hosts(load(job_file).spec.hardware),
+        num_hosts=num_hosts(load_own(job_file).spec.hardware),
         job_file=job_file,
         directory=directory,
         url=url,
@@ -140,7 +140,9 @@ def _work_in_bucket(config: AgentConfig, url: str) -> int:
 
     copy = RunCopy(config.directory, url, config.host)
     with (
-        claimed_in_bucket(copy, config.run, load(config.job_file).metadata.name) if config.host == 0 else nullcontext()
+        claimed_in_bucket(copy, config.run, load_own(config.job_file).metadata.name)
+        if config.host == 0
+        else nullcontext()
     ):
         while True:
             with suppress(OutrunError):
@@ -153,7 +155,7 @@ def _work_in_bucket(config: AgentConfig, url: str) -> int:
 def _work_in(config: AgentConfig, copy: "RunCopy | None" = None) -> int:
     with _shown(config):
         if config.host == 0:
-            keep_job(config.directory, resolve(load(config.job_file)))
+            keep_job(config.directory, resolve(load_own(config.job_file)))
         return asyncio.run(_serve(config, copy))
 
 

@@ -14,7 +14,7 @@ import jax
 import psutil
 
 from shardwise.job.accelerators import accelerator_of
-from shardwise.job.load import dump, loads
+from shardwise.job.load import with_overrides
 from shardwise.job.paths import is_url
 from shardwise.job.presets import published_vocab_size
 from shardwise.job.spec import TrainingJob
@@ -139,7 +139,7 @@ def _devices(job: TrainingJob) -> tuple[list[jax.Device], str | None]:
 
 def _for_cpus(job: TrainingJob) -> TrainingJob:
     """Return the job with attention that any platform has."""
-    return loads(dump(job), ["training.model.attention=auto"])
+    return with_overrides(job, ["training.model.attention=auto"])
 
 
 def _peak(memory: Any, platform: str) -> int:

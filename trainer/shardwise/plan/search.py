@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from shardwise.job.accelerators import accelerator_of
-from shardwise.job.load import dump, loads
+from shardwise.job.load import with_overrides
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import TrainingJob
 from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
@@ -231,7 +231,7 @@ def _larger(job: TrainingJob) -> Iterator[str]:
 def _changed(job: TrainingJob, changes: Mapping[str, int | str]) -> TrainingJob | None:
     """Return the resolved job with changes, or None if a rule refuses it."""
     try:
-        return resolve(loads(dump(job), [f"{path}={value}" for path, value in changes.items()]))
+        return resolve(with_overrides(job, [f"{path}={value}" for path, value in changes.items()]))
     except JobError:
         return None
 

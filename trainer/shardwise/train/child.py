@@ -25,7 +25,7 @@ os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 from rich.console import Console  # noqa: E402  the clock runs before the imports, which it measures
 from rich.markup import escape  # noqa: E402
 
-from shardwise.job.load import load  # noqa: E402
+from shardwise.job.load import load_own  # noqa: E402
 from shardwise.job.resolve import resolve  # noqa: E402
 from shardwise.protocol.contract import ExitCode  # noqa: E402
 from shardwise.protocol.errors import ShardwiseError  # noqa: E402
@@ -62,7 +62,7 @@ def main() -> None:
     write_stacks_when_asked(Path(orders.stacks))
     threading.Thread(target=_end_with_the_agent, daemon=True, name="agent-watch").start()
     try:
-        code = run(resolve(load(Path(orders.job_file))), orders, Console(width=_COLUMNS), spent=spent)
+        code = run(resolve(load_own(Path(orders.job_file))), orders, Console(width=_COLUMNS), spent=spent)
     except ShardwiseError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         code = error.exit_code

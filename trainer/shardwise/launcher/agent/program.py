@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardwise.job.load import load
+from shardwise.job.load import load_own
 from shardwise.job.spec import Program
 from shardwise.job.spec.program import command_of
 from shardwise.protocol.contract import ExitCode
@@ -29,7 +29,7 @@ def main() -> None:
     orders = wait_for_orders()
     if orders is None:
         return
-    job = load(Path(orders.job_file))
+    job = load_own(Path(orders.job_file))
     program = job.spec.program
     assert program is not None, "agents start this for jobs with a program"
     told = variables(job.metadata.name, orders, hang_after_seconds=job.spec.recovery.hang_after.seconds)
