@@ -14,6 +14,8 @@ OVERRIDES = [
     ("training.steps.x=3", "spec.training.steps", ["a group, and it holds 100"]),
     ("training.data.train.2.name=b", "spec.training.data.train.2", ["an index from 0 to 1"]),
     ("training.data.train.first.name=b", "spec.training.data.train.first", ["an index from 0 to 1"]),
+    ("training.data.train." + "1" * 5000 + ".name=b", "spec.training.data.train." + "1" * 5000, ["an index from 0 to"]),
+    ("metadata.labels." + "1" * 5000 + "=b", "metadata.labels." + "1" * 5000, ["a key of 1 to 317 characters"]),
     ("training" + ".a" * 5000 + "=1", "spec.training.a", ["at most 32 parts"]),
     ("training.steps=[1", "spec.training.steps", ["YAML ("]),
     ("metadata.name=\udcff", "--set", ['given "metadata.name=\\udcff"', "text in UTF-8"]),
@@ -35,6 +37,12 @@ def test_wrong_value_is_refused_where_it_is(job: Path, override: str, path: str,
     assert any(all(fragment in line for fragment in fragments) for line in lines), text
     for jargon in ("Input should", "pydantic", "https://", "validation error"):
         assert jargon not in text
+
+
+def test_a_key_without_a_value_may_be_taken_out_of_a_file() -> None:
+    """Of an override that is no help, and another is given."""
+    with pytest.raises(JobError, match=r"steps: given no value, .*; take the key out for its default"):
+        loads(QUICKSTART.read_text().replace("steps: 100", "steps:"))
 
 
 @pytest.mark.parametrize(

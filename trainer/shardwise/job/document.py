@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from shardwise.job.fields import Path, dotted
+from shardwise.job.fields import Path, dotted, undotted
 from shardwise.protocol.errors import JobError, Problem
 
 MAX_BYTES = 262_144
@@ -135,8 +135,7 @@ def wrong(path: str, value: object, expected: str, hint: str = "") -> Problem:
 
 def located(problem: Problem, document: Document) -> Problem:
     """Return `problem` with the place in `document` of what it is about."""
-    path: Path = tuple(int(part) if part.isdecimal() else part for part in problem.path.split("."))
-    return replace(problem, where=document.where(path))
+    return replace(problem, where=document.where(undotted(problem.path)))
 
 
 def _refusal(where: str, expected: str, *, given: str = "", path: Path = (), hint: str = "") -> JobError:

@@ -52,6 +52,11 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
+def undotted(path: str) -> Path:
+    """Return the path that `dotted` would write so; a number of more digits than an index has is a key."""
+    return tuple(int(part) if part.isdecimal() and len(part) < 10 else part for part in path.split("."))
+
+
 def named_fields(model: type[StrictModel]) -> Mapping[str, FieldInfo]:
     """Return the fields of a group by their name in YAML."""
     return {info.alias or name: info for name, info in model.model_fields.items()}

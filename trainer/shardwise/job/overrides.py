@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.job.document import MAX_DEPTH, Document, parse_value, shown
-from shardwise.job.fields import Path, dotted, named_fields
+from shardwise.job.fields import Path, dotted, named_fields, undotted
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import JobError, Problem
 from shardwise.protocol.text import writable
@@ -41,7 +41,7 @@ def _apply(document: Document, override: str) -> Document:
 
 
 def _path(name: str) -> Path:
-    parts: Path = tuple(int(part) if part.isdecimal() else part for part in name.split("."))
+    parts = undotted(name)
     return parts if parts[0] in named_fields(TrainingJob) else ("spec", *parts)
 
 

@@ -81,7 +81,8 @@ def _nulls(reading: _Reading, value: object, path: Path) -> Iterator[Problem]:
     elif value is None and not _takes_null(reading, path):
         kind = kind_at(reading.model, path)
         if kind is not None:
-            hint = "take the key out for its default"
+            of_override = reading.document.where(path).startswith("--set ")
+            hint = "give its default: --set takes no key out" if of_override else "take the key out for its default"
             yield _found(reading, path, given="no value", expected=kind.expected, hint=hint)
 
 
