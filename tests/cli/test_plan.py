@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -103,6 +104,26 @@ def test_a_layout_that_does_not_fit_is_not_written(tmp_path: Path) -> None:
     assert needed[0] < needed[-1]
     assert (tmp_path / "job.yaml").read_text() == JOB
     assert done.stderr.endswith("job.yaml stays as it is: no layout fits\n")
+
+
+def test_a_job_file_stays_the_file_that_it_was(tmp_path: Path) -> None:
+    """A link stays a link; the file that it leads to keeps its permissions, its line ends and its mark of UTF-8."""
+    file, link = tmp_path / "files" / "kept.yaml", tmp_path / "link.yaml"
+    file.parent.mkdir()
+    file.write_bytes(b"\xef\xbb\xbf" + JOB.replace("\n", "\r\n").encode())
+    file.chmod(0o600)
+    link.symlink_to(file)
+    fits = TOO_LARGE.replace("fits=False", "fits=True")
+    done = _plan(tmp_path, "--search", "--write", "--json", job=link.name, program=[sys.executable, "-c", fits])
+
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert link.readlink() == file
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    written = file.read_bytes()
+    assert written.startswith(b"\xef\xbb\xbf# A job")
+    assert written.count(b"\n") == written.count(b"\r\n") == JOB.count("\n")
+    assert b"tensor: 1 " in written
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
 
 
 @pytest.mark.parametrize(

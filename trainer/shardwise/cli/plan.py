@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -73,7 +74,7 @@ def command(
     if write and overrides:
         raise UsageError("plan: --write changes the file, and --set is not in it; put the changes into the file first")
     job = of_trainer(load(job_file, overrides or []))
-    _check_outputs(job_file if write else None, pictures, summary)
+    _check_outputs(_replaced(job_file) if write else None, pictures, summary)
     os.environ.update(plan_environment(resolve(job)))
     with trainer_imports(), _compilers_kept_quiet() as errors, _reported(errors) as report:
         report("loading JAX and the compilers")
@@ -103,6 +104,11 @@ def command(
         else:
             said.print(f"{job_file} stays as it is: no layout fits")
     sys.exit(ExitCode.OUT_OF_MEMORY if made.fits is False else ExitCode.OK)
+
+
+def _replaced(path: Path) -> Path:
+    """Return the file that --write replaces: what a link leads to, so that the link stays one."""
+    return path.resolve() if path.is_file() else path
 
 
 def _check_outputs(replaced: Path | None, pictures: Path | None, summary: Path | None) -> None:
@@ -162,13 +168,24 @@ def _write(path: Path, changes: dict[str, int | str], console: Console) -> None:
     if not changes:
         console.print(f"{path} has the best layout already")
         return
+    file = _replaced(path)
+    text = file.read_bytes().decode("utf-8")
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    lines = "\r\n" if "\r\n" in text else "\n"
+    new = _changed(text.removeprefix(mark).replace("\r\n", "\n"), changes)
+    with writing(path):
+        replace_file(file, mark + new.replace("\n", lines), durable=True, mode=S_IMODE(file.stat().st_mode))
+    words = ", ".join(f"{field}={value}" for field, value in changes.items())
+    console.print(f"wrote {path}: {words}")
+
+
+def _changed(written: str, changes: dict[str, int | str]) -> str:
     from ruamel.yaml import YAML
     from ruamel.yaml.util import load_yaml_guess_indent
 
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
-    written = path.read_text(encoding="utf-8")
     _, width, offset = load_yaml_guess_indent(written)  # of lists, None where the file has none
     yaml.indent(mapping=2, sequence=width or 4, offset=offset or 0)
     document = yaml.load(written)
@@ -180,10 +197,7 @@ def _write(path: Path, changes: dict[str, int | str], console: Console) -> None:
         place[name] = value
     text = StringIO()
     yaml.dump(document, text)
-    with writing(path):
-        replace_file(path, text.getvalue(), durable=True)
-    words = ", ".join(f"{field}={value}" for field, value in changes.items())
-    console.print(f"wrote {path}: {words}")
+    return text.getvalue()
 
 
 @contextmanager

@@ -4,13 +4,16 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, text: str, *, durable: bool) -> None:
+def replace_file(path: Path, text: str, *, durable: bool, mode: int | None = None) -> None:
     """Replace a file by rename: a reader, or a crash of this process, sees the old text or the new one, never a part.
 
     If `durable`, it also survives a loss of power, and waits for the disk: not for what is written at every step.
+    With `mode` it has these permissions from its first byte on, and else those of any new file.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with partial.open("w", encoding="utf-8") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(text)
         if durable:
             file.flush()
