@@ -30,6 +30,17 @@ def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: 
         run_here(tmp_path)
 
 
+def test_a_full_folder_beside_the_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making room in the run directory would help nobody."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/cache/programs")
+
+    monkeypatch.setattr(RunDirectory, "write_summary", full)
+    with pytest.raises(StorageError, match=r"^/cache/programs: cannot be used \(No space left on device\)"):
+        run_here(tmp_path)
+
+
 @pytest.mark.usefixtures("at_once", "as_a_trainer")
 def test_a_save_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is tried when it is due, the last one until it succeeds; the run says which failed, and why."""
