@@ -171,3 +171,16 @@ def test_a_process_that_traces_acts_at_the_steps_of_the_others(tmp_path: Path, a
 
         assert both[0].saved == both[1].saved == [step + 1]
         assert ends[0] == ends[1]
+
+
+def test_a_stop_saves_before_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation and a trace that are due at its step may take longer than the machine has left."""
+    done: list[str] = []
+    monkeypatch.setattr(_Saves, "save", lambda _, step, *__: done.append(f"save {step}"))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: done.append("trace"))
+    monkeypatch.setattr(Loop, "_evaluate", lambda _, step: done.append(f"evaluate {step}"))
+    due = ("evaluation.everySteps=4", "data.heldOut=0.1", "profile={steps: [2,4]}", "steps=8")
+    outcome = _Process(tmp_path, {3: Control.STOP}, settings=[f"training.{word}" for word in due]).run()
+
+    assert (outcome.steps, outcome.stopped) == (4, True)
+    assert done == ["save 4", "trace", "evaluate 4"]

@@ -82,8 +82,7 @@ class Loop:
         profile, folder = start.job.spec.training.profile, directory.profile(peers.rank)
         self._profiler = Profiler(profile, folder, rank=peers.rank, step=start.step)
         self._saves = Saves(start, writer, phases, peers)
-        self._judge = Judge(start.job.spec.training.bad_steps, start.losses)
-        self._num_skipped = 0
+        self._judge, self._num_skipped = Judge(start.job.spec.training.bad_steps, start.losses), 0
         self._probe, self._mfu = Probe(start.kept), mfu_of_one_token_a_second
         self._program = start.program
         self._state: State = start.state
@@ -132,6 +131,8 @@ class Loop:
                 continue
             # Judge this step too before its state is saved: a bad one must not reach a checkpoint.
             self._complete(previous)
+            if asked == Control.STOP:  # first, since what else is due may take longer than the machine has left
+                self._save(number)
             if traced:
                 self._profile(self._profiler.stop)
                 self._report.event({"event": "profiled", "step": number})
@@ -139,7 +140,7 @@ class Loop:
                 self._measure()
             if evaluates:
                 self._evaluate(number)
-            if save:
+            if save and asked != Control.STOP:
                 self._save(number)
             self._controls.done(asked)
             self._completed_at = time.perf_counter()
