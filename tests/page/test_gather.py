@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.page.building import BEGAN, HOSTILE, SUMMARY, make_run
+from tests.page.building import BEGAN, HOSTILE, SUMMARY, make_run, started
 
 from shardwise.launcher.system import log_bound
 from shardwise.page.gather import gather
@@ -27,6 +27,18 @@ def test_numbers_are_those_of_the_files(tmp_path: Path) -> None:
     assert [(one.step, one.evaluated_at) for one in known.evaluations] == [(4, BEGAN + 18)]
     assert [(notice.event, notice.step) for notice in known.notices] == [("save", None), ("saveFailed", 5)]
     assert HOSTILE in known.notices[-1].text
+
+
+def test_of_thousands_of_devices_that_hold_the_same_a_few_are_named(tmp_path: Path) -> None:
+    """The trainer writes a row for each of the first; the page counts them all."""
+    directory = make_run(tmp_path / "run")
+    event = started(6, 2)
+    alike = [{**event["memory"][0], "device": f"tpu:{device}"} for device in range(16)]
+    with (directory / "metrics.jsonl").open("a") as metrics:
+        metrics.write(json.dumps({**event, "devices": 8192, "memory": alike}) + "\n")
+    known = gather(directory, status="running")
+
+    assert [(row.devices, row.count) for row in known.memory] == [("tpu:0", 8192)]
 
 
 def test_a_checkpoint_that_was_deleted_is_not_there(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def gather(
         **_saves(metrics, checkpoints(root)),
         mesh=_mesh(starts[-1].get("mesh", {})) if starts else {},
         devices=starts[-1].get("devices") if starts else None,
-        memory=_memory(starts[-1].get("memory", [])) if starts else [],
+        memory=_memory(starts[-1].get("memory", []), starts[-1].get("devices")) if starts else [],
         **log_tails(directory, {attempt.number: attempt.rank for attempt in timeline.attempts}),
         digest=summary.get("digest") or "",
     )
@@ -152,12 +152,13 @@ def _mesh(axes: Mapping[str, int]) -> dict[str, int]:
     return sizes
 
 
-def _memory(rows: Collection[Mapping[str, Any]]) -> list[MemoryRow]:
-    """Return one row for the devices that hold the same."""
+def _memory(rows: Collection[Mapping[str, Any]], num_devices: int | None) -> list[MemoryRow]:
+    """Return one row for the devices that hold the same. A trainer names a few where all of them do."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for row in rows:
         alike.setdefault(tuple(row[size] for size in _SIZES), []).append(row["device"])
+    most = num_devices if num_devices and len(alike) == 1 else 0
     return [
-        MemoryRow(devices=names[0], count=len(names), **dict(zip(_SIZES, sizes, strict=True)))
+        MemoryRow(devices=names[0], count=max(most, len(names)), **dict(zip(_SIZES, sizes, strict=True)))
         for sizes, names in alike.items()
     ]

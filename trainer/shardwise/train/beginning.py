@@ -35,7 +35,7 @@ def begin_report(
     if ready.set_aside:
         report.event({"event": "setAside", "step": ready.first_step, "steps": ready.set_aside})
     report.event(_first_event(ready, directory.attempt, memory, hosts))
-    console.print(memory_table(memory))
+    console.print(memory_table(memory, ready.program.layout.mesh.size))
     return report
 
 

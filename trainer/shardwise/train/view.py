@@ -89,12 +89,14 @@ class View:
         return "  ".join(parts)
 
 
-def memory_table(rows: list[DeviceMemory]) -> Table:
-    """Return the table of what each device holds."""
+def memory_table(rows: list[DeviceMemory], num_devices: int) -> Table:
+    """Return the table of what each device holds; of so many, those that have no row hold the same."""
     table = Table(title="what each device holds (MiB)", title_justify="left")
     for column in ("device", "params", "optimizer", "batch", "temporaries", "total"):
         table.add_column(column, justify="left" if column == "device" else "right")
     for row in rows:
         sizes = (row.params_bytes, row.optimizer_bytes, row.batch_bytes, row.temporary_bytes, row.total_bytes)
         table.add_row(row.device, *(f"{size / MIB:.2f}" for size in sizes))
+    if num_devices > len(rows):
+        table.caption, table.caption_justify = f"so does each of the other {num_devices - len(rows):,} devices", "left"
     return table
