@@ -13,7 +13,6 @@ import jax
 from shardwise.train.state import Abstract, Program, flat
 from shardwise.train.step import abstract_batch
 
-
 MOST_DEVICES = 16
 """Of thousands a table takes seconds of every start, and a megabyte of metrics.jsonl."""
 
