@@ -2,6 +2,9 @@
 
 import errno
 import io
+import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,15 @@ from tests.train.conftest import run_here
 
 from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import DeviceError, OutOfMemoryError, PeerError, RunDirectoryError, StorageError
+from shardwise.protocol.orders import STOP_SIGNAL
 from shardwise.train import main, saves
 from shardwise.train.checkpoint import put, read_manifest, save, steps
 from shardwise.train.checkpoint.store import Store
 from shardwise.train.metrics import records
+from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
+from shardwise.train.summary import Summary
 
 
 def test_a_disk_that_is_full_before_anything_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +45,27 @@ def test_a_full_folder_beside_the_run_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(RunDirectory, "write_summary", full)
     with pytest.raises(StorageError, match=r"^/cache/programs: cannot be used \(No space left on device\)"):
         run_here(tmp_path)
+
+
+@pytest.mark.parametrize("moments", [[(Summary, "__init__")], [(Peers, "join"), (Summary, "not_started")]])
+def test_a_stop_while_a_start_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moments: list[tuple[type, str]]
+) -> None:
+    """A stop that comes as the summary is begun is one; a second, while the first is recorded, changes nothing."""
+
+    def signalled(write: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(*arguments: object, **named: object) -> None:
+            signal.raise_signal(STOP_SIGNAL)
+            write(*arguments, **named)
+
+        return wrapped
+
+    for owner, name in moments:
+        monkeypatch.setattr(owner, name, signalled(getattr(owner, name)))
+    (tmp_path / "logs").mkdir()
+    assert run_here(tmp_path) == ExitCode.SAVED
+    if len(moments) > 1:
+        assert json.loads((tmp_path / "summary.json").read_text())["status"] == "stopped"
 
 
 @pytest.mark.usefixtures("at_once", "as_a_trainer")

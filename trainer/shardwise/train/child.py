@@ -31,6 +31,7 @@ from shardwise.protocol.contract import ExitCode  # noqa: E402
 from shardwise.protocol.errors import ShardwiseError  # noqa: E402
 from shardwise.protocol.orders import wait_for_orders, wait_for_the_agents_end  # noqa: E402
 from shardwise.protocol.storage import passing_over  # noqa: E402
+from shardwise.train.control import StoppedError  # noqa: E402
 from shardwise.train.main import run  # noqa: E402
 from shardwise.train.stacks import write_stacks_when_asked  # noqa: E402
 
@@ -63,6 +64,8 @@ def main() -> None:
     threading.Thread(target=_end_with_the_agent, daemon=True, name="agent-watch").start()
     try:
         code = run(resolve(load_own(Path(orders.job_file))), orders, Console(width=_COLUMNS), spent=spent)
+    except StoppedError:  # before the run could record it, or after
+        code = ExitCode.SAVED
     except ShardwiseError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         code = error.exit_code

@@ -111,8 +111,9 @@ class Controls:
             signal.signal(*self._before.popitem())
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        is_known = self._requested == Control.STOP
         self.request(Control.STOP)
-        if not self._stepping:
+        if not (self._stepping or is_known):  # a second one must not interrupt what ends the process for the first
             raise StoppedError
 
     def _save(self, _number: int, _frame: FrameType | None) -> None:

@@ -67,13 +67,14 @@ def run(job: TrainingJob, orders: Orders, console: Console, *, spent: Mapping[st
     )
     directory = RunDirectory(Path(orders.directory), orders.attempt)
     with user_errors(job, directory.path), controls.signals():
-        phases = Phases(Path(orders.progress), attempt=orders.attempt, rank=orders.rank, pid=os.getpid())
-        for name, seconds in spent.items():
-            phases.add(name, seconds)
-        summary = Summary(directory, job, phases) if orders.rank == WRITER else None
+        summary = None
         try:
             # Inside of the other one as well: the summary records the error as the user gets it.
             with user_errors(job, directory.path):
+                phases = Phases(Path(orders.progress), attempt=orders.attempt, rank=orders.rank, pid=os.getpid())
+                for name, seconds in spent.items():
+                    phases.add(name, seconds)
+                summary = Summary(directory, job, phases) if orders.rank == WRITER else None
                 with phases.entered(Phase.JOIN):
                     # The watchdog decides which rank hangs; JAX needs a limit all the same.
                     limit = WORK_LIMIT_HANGS * job.spec.recovery.hang_after.seconds
