@@ -121,6 +121,22 @@ def test_a_run_that_goes_on_on_another_mesh_says_so(tmp_path: Path) -> None:
     assert lines == [[], [f"step 1: restored on the mesh {now}; the run's last start had {before}"], []]
 
 
+@pytest.mark.usefixtures("as_a_trainer")
+def test_a_run_is_complete_without_room_for_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last state is saved by then: a full disk takes nothing from it but loss.png."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(main, "plot_png", full)
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    (tmp_path / "logs").mkdir()
+    words = ("training.model.layers=1", f"training.data.train.0.paths=[{text}]", "training.steps=2")
+    assert run_here(tmp_path, *words) == ExitCode.OK
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "complete"
+
+
 @pytest.mark.usefixtures("at_once", "as_a_trainer")
 def test_checkpoints_that_are_not_there_any_more_are_waited_for(tmp_path: Path) -> None:
     """Where the run is known to have saved some, it does not begin anew below a volume that is not mounted."""

@@ -19,6 +19,7 @@ from shardwise.job.spec import TrainingJob
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, ExitCode, Phase, checkpoint_root
 from shardwise.protocol.errors import ShardwiseError
 from shardwise.protocol.orders import Orders
+from shardwise.protocol.storage import passing_over
 from shardwise.train.beginning import begin_report
 from shardwise.train.checkpoint import CheckpointWriter
 from shardwise.train.checkpoint.save import Fence
@@ -167,7 +168,8 @@ def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: 
     drawn = steps(directory.metrics)
     summary.ended(outcome, drawn, floors)
     if drawn:
-        _plot(ready.job, directory, drawn, floors)
+        with passing_over():  # the run is complete, and its state is saved, on a full disk too
+            _plot(ready.job, directory, drawn, floors)
 
 
 def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers) -> Peak:
