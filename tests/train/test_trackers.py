@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
+from typing import Any
 
 import pytest
 import wandb
@@ -172,6 +173,27 @@ def test_a_wandb_that_does_not_answer_stops_no_run(
     assert "\n" not in said[0]
     (kept,) = run.logs.glob("wandb/offline-run-*/*.wandb")
     assert any(record.WhichOneof("record_type") == "history" for record in of_wandb(kept))
+
+
+def test_a_wandb_whose_own_process_comes_late_stops_no_run(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine the process that sends its numbers may not be there in time; then they wait on the disk."""
+    begin, modes = wandb.init, list[str | None]()
+
+    def late(*, mode: Any = None, **options: Any) -> object:
+        modes.append(mode)
+        if len(modes) == 1:
+            raise wandb.Error("Failed to read port info")
+        return begin(mode=mode, **options)
+
+    monkeypatch.setattr(wandb, "init", late)
+    said: list[str] = []
+    (tracker,) = trackers(job, run, said.append, after=0)
+    tracker.close(complete=True)
+
+    assert modes == [None, "offline"]
+    assert "does not answer (Failed to read port info)" in said[0]
 
 
 def of_wandb(path: Path) -> list[Record]:

@@ -104,7 +104,7 @@ class WeightsAndBiases:
         )
         try:
             self._run = begin()
-        except (wandb.errors.UsageError, wandb.errors.CommError) as error:
+        except wandb.Error as error:
             why = first_line(error)
             refused = isinstance(error, wandb.errors.UsageError | wandb.errors.AuthenticationError)
             if refused or REFUSED.search(why):
