@@ -89,10 +89,11 @@ def saved(rank: int) -> Callable[[Run, int], Progress]:
     """Have the program save where it is, and wait until it has; the word of a rank."""
 
     def wait(run: Run, attempt: int) -> Progress:
-        run.until_phase(Phase.STEP, rank=rank, step=20, attempt=attempt)
+        at = run.until_phase(Phase.STEP, rank=rank, step=20, attempt=attempt).step
         before = len(run.records("saved"))
         ask(run.directory, "POST", "/save")
-        run.until(lambda: len(run.records("saved")) > before)
+        # One by the clock, of a step before, may be on its way to the disk.
+        run.until(lambda: any(record["step"] >= at for record in run.records("saved")[before:]))
         return run.until_phase(Phase.STEP, rank=rank, attempt=attempt)
 
     return wait

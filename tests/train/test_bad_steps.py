@@ -228,6 +228,7 @@ def test_a_run_stopped_before_a_spike_judges_it_like_one_that_was_not(
     assert run.digests("parts", 12) == run.digests("whole", 12)
 
 
+@pytest.mark.usefixtures("as_a_trainer")
 def test_a_fork_onto_other_data_is_judged_by_its_own_losses(tmp_path: Path) -> None:
     """Beside those of text that was learnt by heart every loss of another text would be a spike."""
     (tmp_path / "logs").mkdir()
