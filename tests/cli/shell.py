@@ -56,7 +56,7 @@ class Shell:
         self.close()
         left = [] if failed else self.remains()
         self.remove()
-        assert left == []
+        assert left == [], left
 
     def begin(self, directory: str, *changes: str) -> Run:
         """Start the run, or go on with it."""
