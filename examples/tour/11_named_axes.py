@@ -288,7 +288,8 @@ assert COSTS["vmap"].sent_bytes > 3 * fsdp.sent_bytes, "a vmap hides the batch f
 
 # %%
 from shardwise.train.dropout import Dropout
-from shardwise.train.layout import COMPUTE, PARAMETERS, Layout
+from shardwise.train.axes import COMPUTE, PARAMETERS
+from shardwise.train.layout import Layout
 from shardwise.train.loss import HeadLoss
 from shardwise.train.mesh import DATA
 

@@ -152,7 +152,7 @@ def test_mesh_takes_all_devices(overrides: list[str], shape: tuple[int, ...]) ->
     """The data axis gets what tensor and replica leave."""
     job = resolve(quickstart(*overrides))
     replica, data, inner, tensor = shape
-    expected = MeshShape(replica=replica, data=data, data_inner=inner, context=1, tensor=tensor, pipeline=1)
+    expected = MeshShape(replica=replica, data=data, data_inner=inner, expert=1, context=1, tensor=tensor, pipeline=1)
     assert mesh_shape(job) == expected
     assert num_devices(job.spec.hardware) == replica * data * tensor
 

@@ -220,6 +220,22 @@ RULES = [
         "spec.training.model.mlpBias",
         ["given true", "false with experts"],
     ),
+    ("training.mesh.expert=2", "spec.training.mesh.expert", ["given 2", "1 without model.experts"]),
+    (
+        f"training={{model: {{preset: mixtral-8x7b}}, mesh: {{expert: 3, tensor: 2}}, {REST}}}",
+        "spec.training.mesh.expert",
+        ["given 3", "divides the 8 experts and data 4: 1, 2, 4"],
+    ),
+    (
+        f"training={{model: {{preset: mixtral-8x7b}}, mesh: {{expert: 8, tensor: 2}}, {REST}}}",
+        "spec.training.mesh.expert",
+        ["given 8", "divides the 8 experts and data 4: 1, 2, 4"],
+    ),
+    (
+        f"training={{model: {{preset: mixtral-8x7b}}, mesh: {{expert: 2, dataInner: 4}}, {REST}}}",
+        "spec.training.mesh.dataInner",
+        ["given 4", "2, since the experts are split over the same devices"],
+    ),
     (
         "training.model={preset: llama2-7b, experts: {count: 4, perToken: 5}}",
         "spec.training.model.experts.perToken",

@@ -14,7 +14,7 @@ from shardwise.plan.flops import traced_flops
 from shardwise.train.balance import charged
 from shardwise.train.config import GptConfig
 from shardwise.train.experts import Experts
-from shardwise.train.layout import assemble, flatten
+from shardwise.train.layout import Layout, assemble, flatten
 from shardwise.train.state import Program
 from shardwise.train.step import trace_step
 
@@ -37,6 +37,9 @@ LAYOUTS = {
     "one device": {},
     "fsdp 2 x 2 x tensor 2": {"outer": 2, "inner": 2, "tensor": 2},
     "context 2 x tensor 4": {"context": 2, "tensor": 4},
+    "experts over 2": {"inner": 2, "splits_experts": True},
+    "fsdp 2 x experts over 2 x tensor 2": {"outer": 2, "inner": 2, "tensor": 2, "splits_experts": True},
+    "experts over 2 x context 2, no fsdp": {"inner": 2, "context": 2, "splits_experts": True, "fsdp": False},
 }
 
 
@@ -92,9 +95,24 @@ def test_a_mixture_is_its_experts_one_by_one(layout: str, fields: dict[str, obje
     To the gradients the balance of loads adds its own, and to no value.
     """
     config, on = config_of(**fields), layout_over(**LAYOUTS[layout])  # type: ignore[arg-type]
+    weights = {path: 10 * array for path, array in flatten(Experts.init(config, key=jax.random.key(1))).items()}
+    check(config, on, weights, jax.random.normal(jax.random.key(2), (BATCH, POSITIONS, EMBED)))
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_every_token_may_want_the_same_experts(first: int) -> None:
+    """A device whose experts all tokens of all devices picked does them all, and another has nothing to do."""
+    config, on = config_of(), layout_over(outer=2, inner=2, splits_experts=True)
+    weights = flatten(Experts.init(config, key=jax.random.key(1)))
+    weights["router.weight"] = weights["router.weight"].at[0, first : first + 2].set(1.0)
+    x = jax.random.normal(jax.random.key(2), (BATCH, POSITIONS, EMBED)).at[..., 0].set(10.0)
+    check(config, on, weights, x)
+
+
+def check(config: GptConfig, on: Layout, weights: dict[str, Array], x: Array) -> None:
+    """Compare value and gradients, of a sum weighed at random, with those of one expert after the other."""
     experts = Experts.init(config, key=jax.random.key(1))
-    weights = {path: 10 * array for path, array in flatten(experts).items()}
-    x, slope = (jax.random.normal(jax.random.key(seed), (BATCH, POSITIONS, EMBED)) for seed in (2, 3))
+    slope = jax.random.normal(jax.random.key(3), x.shape)
 
     def ours(weights: dict[str, Array], x: Array) -> Array:
         named = hax.named(x, ("batch", "position", "embed"))
@@ -130,12 +148,12 @@ def test_a_sequence_whose_outputs_nobody_uses_is_not_charged() -> None:
     assert (gradient[1] == 0).all()
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_a_plan_counts_the_products_of_picks(make_program: MakeProgram, devices: int) -> None:
+@pytest.mark.parametrize(("devices", "expert"), [(1, 1), (8, 1), (8, 4)])
+def test_a_plan_counts_the_products_of_picks(make_program: MakeProgram, devices: int, expert: int) -> None:
     """With twice the experts for a token the step has three products more for each, forward, again, and twice back."""
     counted = []
     for per_token in (1, 2):
-        words = (*MIXTURE, f"model.experts.perToken={per_token}", "mesh.tensor=1")
+        words = (*MIXTURE, f"model.experts.perToken={per_token}", "mesh.tensor=1", f"mesh.expert={expert}")
         program = make_program(*words, num_devices=devices)
         counted.append(traced_flops(trace_step(program), dict(program.layout.mesh.shape)))
     tokens, layers, weights = 16 * 32, 2, 3 * 32 * 32
@@ -147,6 +165,15 @@ PRODUCTS = {
     "context 2 x fsdp 2 x tensor 2": (8, ("mesh.context=2", "mesh.tensor=2")),
     "replica 2 x fsdp 2 x tensor 2, 2 microbatches": (8, ("mesh.replica=2", "mesh.tensor=2", "batch.microbatches=2")),
     "pipeline 2 x fsdp 2, 4 microbatches": (4, ("mesh.pipeline=2", "batch.microbatches=4")),
+    "fsdp 2 x experts over 4": (8, ("mesh.expert=4",)),
+    "replica 2 x experts over 2 x tensor 2, no fsdp": (
+        8,
+        ("mesh.replica=2", "mesh.expert=2", "mesh.tensor=2", "mesh.fsdp=false"),
+    ),
+    "pipeline 2 x fsdp 2 x experts over 2, 4 microbatches": (
+        8,
+        ("mesh.pipeline=2", "mesh.expert=2", "batch.microbatches=4"),
+    ),
 }
 
 

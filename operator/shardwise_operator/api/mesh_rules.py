@@ -5,7 +5,7 @@ What depends on the devices is in `policy.py`.
 
 from functools import partial
 
-from shardwise.job.presets import BYTE_VOCAB_SIZE, VOCAB_MULTIPLE
+from shardwise.job.presets import BYTE_VOCAB_SIZE, PRESETS, VOCAB_MULTIPLE
 from shardwise_operator.api.cel import Rule, has_size, listed, of_preset, preset_or
 
 _of_training = partial(Rule, at="spec.training")
@@ -20,6 +20,14 @@ _ROWS = (
 _LAYERS = of_preset("self.model", "layers", "layers")
 _HAS_LAYERS = has_size("self.model", "layers")
 _PIPELINE = "self.?mesh.?pipeline.orValue(1)"
+_EXPERT = "self.?mesh.?expert.orValue(1)"
+_PRESET_EXPERTS = ", ".join(
+    f"'{preset}': {sizes['experts'].count}" for preset, sizes in PRESETS.items() if "experts" in sizes
+)
+_EXPERTS = (
+    f"(has(self.model.experts) ? self.model.experts.count "
+    f": {{{_PRESET_EXPERTS}}}[?self.model.?preset.orValue('')].orValue(0))"
+)
 _LAYERS_OF_STAGE = f"{_LAYERS} / {_PIPELINE}"
 # What tensor divides: its name, whether it is known here, and it.
 _DIVIDED = (
@@ -52,6 +60,23 @@ MESH_RULES: tuple[Rule, ...] = (
         message=listed("expected pipelineRounds that divide the layers of a stage, such as", _LAYERS_OF_STAGE),
         shows=True,
         field=".mesh.pipelineRounds",
+    ),
+    _of_training(
+        holds=f"{_EXPERT} == 1 || {_EXPERTS} > 0",
+        message="expected 1 without model.experts, which it splits",
+        field=".mesh.expert",
+    ),
+    _of_training(
+        holds=f"{_EXPERTS} % {_EXPERT} == 0",
+        message=listed("expected an expert that divides model.experts.count, such as", _EXPERTS),
+        shows=True,
+        field=".mesh.expert",
+    ),
+    Rule(
+        at="spec.training.mesh",
+        holds="self.?expert.orValue(1) == 1 || !has(self.dataInner) || self.dataInner == self.expert",
+        message="expected the same as expert, since the experts are split over the same devices; leave it out",
+        field=".dataInner",
     ),
     _of_training(
         holds=f"self.batch.?microbatches.orValue(1) % {_PIPELINE} == 0",

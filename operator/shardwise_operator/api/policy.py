@@ -59,6 +59,7 @@ _VARIABLES = {
     "isDivided": "variables.isContext && variables.ofContext >= variables.pipeline "
     "&& variables.ofContext % variables.pipeline == 0",
     "data": "variables.ofContext / variables.pipeline",
+    "expert": "variables.training.?mesh.?expert.orValue(1)",
     "inner": "variables.training.?mesh.?dataInner.orValue(1)",
     "share": "variables.data * variables.replica * variables.training.batch.?microbatches.orValue(1)",
     "sequences": "variables.training.batch.sequences",
@@ -152,6 +153,10 @@ _OF_TRAINING = (
     (
         "!variables.isDivided || variables.data % variables.inner == 0",
         _divisor("dataInner", "variables.inner", "data ", "variables.data", ""),
+    ),
+    (
+        "!variables.isDivided || variables.data % variables.expert == 0",
+        _divisor("expert", "variables.expert", "data ", "variables.data", ""),
     ),
     (
         f"!variables.isDivided || !{_FSDP} || !{_HAS_EMBED} || {_EMBED} % (variables.data * variables.context) == 0",

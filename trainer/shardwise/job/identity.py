@@ -72,7 +72,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "spec.training.data": ("tokenizer beginToken endToken attendAcross heldOut leaveOut dedup", "store"),
     "spec.training.data.train.*": ("name weight epochs textField chatTemplate leaveOut", "paths"),
     "spec.training.data.phases.*": ("fromStep weights", ""),
-    "spec.training.mesh": ("", "tensor fsdp replica dataInner context contextStrategy pipeline pipelineRounds"),
+    "spec.training.mesh": ("", "tensor fsdp replica dataInner expert context contextStrategy pipeline pipelineRounds"),
     "spec.training.batch": ("sequences", "microbatches"),
     "spec.training.optimizer": (
         "name learningRate beta1 beta2 epsilon weightDecay clipNorm momentum adamLearningRate",

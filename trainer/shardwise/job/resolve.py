@@ -54,7 +54,8 @@ def _mesh(job: TrainingJob) -> Mesh:
     shape = mesh_shape(job)
     if shape is None:  # a rule reports it
         return mesh
-    return _fill(mesh, {"data_inner": inner_ways(job.spec.hardware, shape.data) if mesh.fsdp else 1})
+    steps = mesh.fsdp and mesh.expert == 1
+    return _fill(mesh, {"data_inner": inner_ways(job.spec.hardware, shape.data) if steps else mesh.expert})
 
 
 def _model(model: Model, tokenizer: str) -> Model:

@@ -28,11 +28,12 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """Devices along each mesh axis; `data` is all of its two axes."""
+    """Devices along each mesh axis; `data` is all of its two axes, and experts are split over the inner one or not."""
 
     replica: int
     data: int
     data_inner: int
+    expert: int
     context: int
     tensor: int
     pipeline: int
@@ -45,7 +46,8 @@ class MeshShape:
     @property
     def words(self) -> str:
         """Return the mesh as text: replica 2 x data 64 (16 x 4) x tensor 1."""
-        steps = f" ({self.data // self.data_inner} x {self.data_inner})" if self.data_inner > 1 else ""
+        experts = ", experts over the last" if self.expert > 1 else ""
+        steps = f" ({self.data // self.data_inner} x {self.data_inner}{experts})" if self.data_inner > 1 else ""
         context = f" x context {self.context}" if self.context > 1 else ""
         pipeline = f" x pipeline {self.pipeline}" if self.pipeline > 1 else ""
         return f"replica {self.replica} x data {self.data}{steps}{context}{pipeline} x tensor {self.tensor}"
@@ -131,7 +133,8 @@ def divided(mesh: Mesh, devices: int, *, slices: int = 1) -> MeshShape | None:
     return MeshShape(
         replica=replica,
         data=data,
-        data_inner=mesh.data_inner or 1,
+        data_inner=mesh.data_inner or mesh.expert,
+        expert=mesh.expert,
         context=mesh.context,
         tensor=mesh.tensor,
         pipeline=mesh.pipeline,

@@ -6,7 +6,9 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
               gathers the keys and values of whole sequences and scatters their gradients, or passes both around a ring
     data      each microbatch gathers a block's weights twice (forward, and again backward) and a table once, in the
               compute format, and scatters each gradient once in the format of sums; what FSDP does not split is summed;
-              of a table of positions a device needs the part whose positions it has, where tensor splits them
+              of a table of positions a device needs the part whose positions it has, where tensor splits them;
+              where experts are split over part of data, only what that leaves of them moves over the rest, and tokens
+              are gathered, forward, and backward with their gradients, and sums are scattered
     tensor    each of a block's two branches gathers its input and scatters its sum, forward and backward; a layer that
               is computed again does so for its inputs again, and for the sum that the second branch starts from
     pipeline  each microbatch is handed to the next stage in each round, forward and back; a stage's part of it all is a
@@ -15,12 +17,12 @@ Bytes are those on the wire of one device in one step, counted as for a ring: se
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
 from shardwise.train.memory import local_bytes
-from shardwise.train.mesh import DATA
+from shardwise.train.mesh import DATA, EXPERT
 from shardwise.train.state import Abstract, Program, flat
 
 _FLOAT32 = 4
@@ -38,17 +40,16 @@ def _float32_bytes(params: Mapping[str, Abstract]) -> int:
 def least_wire(program: Program) -> dict[str, float]:
     """Return the least bytes on the wire by axis: those of the table above; axes of one device are left out."""
     mesh = program.layout.mesh.shape
-    data = mesh[DATA[0]] * mesh[DATA[1]]
-    ways = {"data": data, **{axis: mesh[axis] for axis in ("context", "pipeline", "tensor", "replica")}}
-    weights = _over_data(program)
+    data, weights = mesh[DATA[0]] * mesh[DATA[1]], list(_weights(program))
     moved = {
-        "data": weights,
-        "context": weights / data + _over_context(program),
+        "context": sum(moved / ways for moved, ways in weights) + _over_context(program),
         "pipeline": _over_pipeline(program),
         "tensor": _over_tensor(program),
         "replica": 2.0 * gradient_bytes(program),
     }
-    return {axis: moved[axis] * (number - 1) / number for axis, number in ways.items() if number > 1}
+    over_data = sum(moved * (ways - 1) / ways for moved, ways in weights) + _to_experts(program)
+    others = {axis: moved[axis] * (mesh[axis] - 1) / mesh[axis] for axis in moved if mesh[axis] > 1}
+    return {"data": over_data, **others} if data > 1 else others
 
 
 def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = True) -> int:
@@ -62,21 +63,32 @@ def stream_moves(layers: int, block: str | None, remat: str, *, split: bool = Tr
     return layers * (4 * branches + again) + ends
 
 
-def _over_data(program: Program) -> float:
+def _weights(program: Program) -> Iterator[tuple[float, int]]:
+    """Yield the bytes that each weight moves over data, if over infinitely many devices, and over how many it does."""
     layout, parts = program.layout, program.training.batch.microbatches
-    compute, wire = layout.dtype.itemsize, layout.wire.itemsize
-    total = 0.0
+    compute, wire, mesh = layout.dtype.itemsize, layout.wire.itemsize, layout.mesh.shape
     for path, leaf in program.abstract()["params"].items():
         names = program.names[path]
+        experts = mesh[EXPERT] if layout.splits_experts and "experts" in names else 1
         # Whole over data, and as it is over tensor.
-        size = math.prod(leaf.shape) // _ways_over_tensor(program, names)
+        size = math.prod(leaf.shape) // _ways_over_tensor(program, names) / experts / layout.stages
         in_block, is_matrix = path.startswith("blocks."), _is_matrix(names)
         there, back = (compute, wire) if is_matrix else (_FLOAT32, _FLOAT32)
+        ways = mesh[DATA[0]] * mesh[DATA[1]] // experts
         if layout.fsdp and "embed" in names:
-            total += size * parts * ((2 if in_block else 1) * there + back)
+            yield size * parts * ((2 if in_block else 1) * there + back), ways
         else:
-            total += 2 * size * parts * back
-    return total / layout.stages
+            yield 2 * size * parts * back, ways
+
+
+def _to_experts(program: Program) -> float:
+    """Return the bytes of tokens that a device hands to those with other experts, and gets back, in one step."""
+    config, layout = program.config, program.layout
+    if not layout.splits_experts or not config.num_experts:
+        return 0.0
+    others: int = layout.mesh.shape[EXPERT] - 1
+    a_value = (3 * layout.dtype.itemsize + 2 * layout.wire.itemsize) / layout.dtype.itemsize
+    return others * config.num_layers / layout.stages * _stream_bytes(program) * a_value
 
 
 def _over_pipeline(program: Program) -> float:

@@ -96,6 +96,8 @@ def _about(job: TrainingJob, attention: str) -> dict[str, Any]:
         mesh["context"] = shape.context
     if shape.pipeline > 1:
         mesh["pipeline"] = shape.pipeline
+    if training.mesh.expert > 1:
+        mesh["expert"] = training.mesh.expert
     return {
         "job": job.metadata.name,
         "accelerator": hardware.accelerator,

@@ -93,6 +93,11 @@ def _found(module: Module, mesh: Mapping[str, int]) -> Iterator[Collective]:
             continue
         if chain:
             chains.add(chain)
+        if executed.times == 0:
+            loop = executed.callers[-1].instruction.name
+            raise ValueError(
+                f"{executed.instruction.name} in {loop}: the program does not say how often this loop runs"
+            )
         asynchronous = chain is not None or _runs_beside(module, executed)
         yield from _arrays_of(executed, kind, mesh, asynchronous=asynchronous)
 

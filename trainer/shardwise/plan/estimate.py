@@ -38,7 +38,7 @@ class _Sizes(NamedTuple):
     """What both estimates count with: dimensions, weights of a block and of the tables, bytes of a computed value.
 
     `seen` is twice the keys that a token sees on average, summed over the layers; `heads` and `kv_heads` are the values
-    of all of them.
+    of all of them. `apart` is the part of a block that is experts, if these are split over devices.
     """
 
     shape: MeshShape
@@ -51,8 +51,14 @@ class _Sizes(NamedTuple):
     seen: int
     vocab: int
     block: int
+    apart: int
     table: int
     width: int
+
+    @property
+    def whole_block(self) -> float:
+        """Return the weights of a block that a device has when they are gathered: all, or some of the experts."""
+        return self.block - self.apart * (1 - 1 / self.shape.data_inner)
 
 
 def estimate(job: TrainingJob) -> Estimate:
@@ -68,32 +74,37 @@ def _sizes(job: TrainingJob) -> _Sizes:
     layers, embed, mlp, length = (size or 0 for size in (model.layers, model.embed, model.mlp, model.seq_len))
     vocab = padded_vocab_size(model.vocab_size or published_vocab_size(model.preset))
     block, table = block_matrices(model), vocab * embed * (1 if model.tied_head else 2)
+    experts = model.experts.count if model.experts and job.spec.training.mesh.expert > 1 else 0
+    apart = experts * 3 * embed * mlp
     heads, kv_heads = values_of_heads(model)
     seen = keys_seen_twice(layers, length, model.sliding_window, model.sliding_window_pattern)
     width = 2 if job.spec.training.precision.compute == "bfloat16" else 4
-    return _Sizes(shape, layers, embed, mlp, length, heads, kv_heads, seen, vocab, block, table, width)
+    return _Sizes(shape, layers, embed, mlp, length, heads, kv_heads, seen, vocab, block, apart, table, width)
 
 
 def _bytes(training: Training, of: _Sizes) -> float:
     tensor, width = of.shape.tensor, of.width
     context = of.shape.context
-    ways = tensor * (of.shape.data * context if training.mesh.fsdp else 1)
+    ways = of.shape.data * context if training.mesh.fsdp else 1
+    held = (of.block if training.mesh.fsdp else of.whole_block) / ways
     stages = of.shape.pipeline
     params = training.precision.params
     kept = (2 if params == "bfloat16" else 4) + _state_bytes(training.optimizer, params) + 4  # and the gradient's
     tokens = _tokens_at_once(training, of)
     layer = tokens * width * _kept_of_a_layer(training.model, tensor)
     logits = min(training.loss.block_tokens, tokens) * of.vocab / tensor * (8 + width)
-    whole = (2 * of.block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
+    whole = (2 * of.whole_block + of.table) * width / tensor + of.vocab * of.embed * 4 / tensor
     ups = 3 if is_gated(training.model) else 2
     working = tokens * width * (2 * ups * mlps_of_a_token(training.model) * of.mlp / tensor + 8 * of.embed)
     if context > 1:  # keys and values, and their gradients in the format of sums and in float32: of whole sequences
         # or, around a ring, of a device's own part, of what is there and what is coming.
         parts = 3 if training.mesh.context_strategy == "ring" else context
         working += tokens * parts * 2 * of.kv_heads / tensor * (2 * width + 4)
+    if of.apart:  # the tokens of all devices that have other experts, and their gradients; sums are in float32
+        working += of.shape.data_inner * tokens * of.embed * (2 * width + 8)
     at_once = Schedule.of(training).ticks if stages > 1 else 1
-    layers = of.layers / stages * (of.block * kept / ways + layer * at_once / training.mesh.pipeline_rounds)
-    return layers + of.table * kept / ways + logits + whole + working
+    layers = of.layers / stages * (held * kept / tensor + layer * at_once / training.mesh.pipeline_rounds)
+    return layers + of.table * kept / ways / tensor + logits + whole + working
 
 
 def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
@@ -105,18 +116,25 @@ def _seconds(training: Training, of: _Sizes, spec: AcceleratorSpec) -> float:
     one = flops_per_token(matrix_parameters=matrices, values=of.heads, seen_twice=of.seen)
     flops = total * one * _AGAIN[model.remat]
     peak = spec.peak_flops.per_second(training.precision.compute)
-    weights = (of.layers * of.block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
+    weights = (of.layers * of.whole_block + of.table) * of.width / shape.tensor * microbatches / shape.pipeline
     sharing = shape.data * shape.context
     over_data = weights * (sharing - 1) / sharing if training.mesh.fsdp else 0.0
     moves = stream_moves(of.layers, model.block, model.remat)
     stream = _tokens_at_once(training, of) * microbatches * of.embed * of.width
     over_tensor = stream / shape.pipeline * moves * (shape.tensor - 1) / shape.tensor
+    to_experts = of.layers * stream / shape.pipeline * (shape.data_inner - 1) if of.apart else 0.0
     keys = _tokens_at_once(training, of) * shape.context * microbatches * 2 * of.kv_heads / shape.tensor * of.width
     is_ring, on_gpu = training.mesh.context_strategy == "ring", spec.platform == "gpu"
     passes = (2 if model.remat == "none" else 3) + is_ring
     over_context = of.layers * keys * passes * (shape.context - 1) / shape.context / shape.pipeline
-    beside = 2 * over_data + over_tensor / 2 + (over_data if on_gpu else 0.0) + (over_context if is_ring else 0.0)
-    alone = over_tensor / 2 + (0.0 if is_ring else over_context) + (0.0 if on_gpu else over_data)
+    beside = (
+        2 * over_data
+        + 3 * to_experts
+        + over_tensor / 2
+        + (over_data if on_gpu else 0.0)
+        + (over_context if is_ring else 0.0)
+    )
+    alone = over_tensor / 2 + 2 * to_experts + (0.0 if is_ring else over_context) + (0.0 if on_gpu else over_data)
     link, devices = float(spec.interconnect.bandwidth.value), shape.replica * sharing * shape.pipeline * shape.tensor
     busy = 1 - Schedule.of(training).idle_share
     return max(flops / devices / peak / busy, beside / link) + alone / link

@@ -75,6 +75,7 @@ class Executed:
 
     instruction: Instruction
     times: int
+    """How often; 0 inside of a loop of which the program does not say how often it runs."""
     computation: str
     """The name of the computation that it is part of."""
     callers: "tuple[Executed, ...]"
@@ -122,7 +123,10 @@ class Module:
                 yield from self._walk(called, times * trips, (*callers, one))
 
     def _trips(self, loop: Instruction) -> int:
-        """Return how often a loop goes round: XLA's own count, else (bound - 0) / step from condition and body."""
+        """Return how often a loop goes round: XLA's own count, else (bound - 0) / step from condition and body.
+
+        Return 0 if that depends on data.
+        """
         if known := _TRIPS.search(loop.attributes):
             return int(known[1])
         parts = dict(loop.called())
@@ -137,7 +141,7 @@ class Module:
                 continue
             if counter in places and bound in constants:
                 return num_parts(constants[bound], self._step(body, places[counter], constants))
-        raise ValueError(f"{loop.name}: the program does not say how often this loop runs")
+        return 0
 
     def _step(self, body: list[Instruction], place: int, constants: dict[str, int]) -> int:
         """Return by how much the counter, that item of the body's result, grows in one round."""

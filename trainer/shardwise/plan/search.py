@@ -1,19 +1,22 @@
 """Which layout is fastest on the job's hardware: arithmetic first, then the compiler for those that are left.
 
-What may change is what changes no run: how many ways tensor and FSDP's second step have, the microbatches, and what the
-backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
+What may change is what changes no run: how many ways tensor, experts and FSDP's second step have, the microbatches, and
+what the backward pass computes again. At most `MOST_COMPILED` candidates are compiled.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 
 from shardwise.job.accelerators import accelerator_of
 from shardwise.job.load import with_overrides
 from shardwise.job.resolve import resolve
-from shardwise.job.spec import TrainingJob
+from shardwise.job.spec import Training, TrainingJob
 from shardwise.job.topology import divisors, inner_ways, mesh_shape, topologies
 from shardwise.plan.build import plan
+from shardwise.plan.choice import Choice, differing
 from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.memory import usable_bytes
 from shardwise.plan.result import Layout, Plan
@@ -25,35 +28,9 @@ MOST_COMPILED = 8
 _MOST_OF_MEMORY = 0.95
 """Of what there is; an estimate beyond it is not compiled."""
 _MOST_TRIED = 3
-_MOST_TENSOR, _MOST_MICROBATCHES = 64, 64
+_MOST_TENSOR, _MOST_EXPERT, _MOST_MICROBATCHES = 64, 64, 64
 _REMATS = ("none", "dots", "full")
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A layout, as changes of the job file."""
-
-    tensor: int
-    data_inner: int
-    microbatches: int
-    remat: str
-
-    @property
-    def changes(self) -> dict[str, int | str]:
-        """Return the fields and their values."""
-        return {
-            "training.mesh.tensor": self.tensor,
-            "training.mesh.dataInner": self.data_inner,
-            "training.batch.microbatches": self.microbatches,
-            "training.model.remat": self.remat,
-        }
-
-    @property
-    def words(self) -> str:
-        """Return one line for people."""
-        inner = f", FSDP's second step over {self.data_inner}" if self.data_inner > 1 else ""
-        return f"tensor {self.tensor}{inner}, {self.microbatches} microbatches, remat {self.remat}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +85,7 @@ def search(job: TrainingJob, report: Report) -> list[Found]:
     """
     _refuse_unknown(job)
     report("looking for layouts that fit the devices")
-    own, candidates = _choice_of(resolve(job)), list(_candidates(job))
+    own, candidates = Choice.of(resolve(job)), list(_candidates(job))
     likely = sorted(_likely(job, candidates), key=lambda one: one.estimate.seconds)
     report(f"{len(candidates)} layouts fit the devices, {len(likely)} of them by arithmetic also the memory")
     best = [one.choice for one in likely[: MOST_COMPILED - 2]]
@@ -145,10 +122,10 @@ def change_that_fits(job: TrainingJob, report: Report) -> str | None:
 
 def changes_to_write(job: TrainingJob, choice: Choice) -> dict[str, int | str]:
     """Return the fields of a job as written that must change for this layout, without those a rule fills in."""
-    changes = _differing(_choice_of(resolve(job)), choice)
+    changes = differing(Choice.of(resolve(job)), choice)
     without = {path: value for path, value in changes.items() if path != "training.mesh.dataInner"}
     filled = _changed(job, without)
-    return without if filled is not None and _choice_of(filled) == choice else changes
+    return without if filled is not None and Choice.of(filled) == choice else changes
 
 
 def _refuse_unknown(job: TrainingJob) -> None:
@@ -170,25 +147,34 @@ def _refuse_unknown(job: TrainingJob) -> None:
 def _candidates(job: TrainingJob) -> Iterator[_Candidate]:
     """Yield every layout that the rules accept."""
     resolved = resolve(job)
-    shape = mesh_shape(resolved)
+    shape, training = mesh_shape(resolved), resolved.spec.training
     assert shape is not None
     for tensor in divisors(shape.data * shape.tensor):
         if tensor > _MOST_TENSOR:
             break
         data = shape.data * shape.tensor // tensor
-        inner = inner_ways(job.spec.hardware, data) if resolved.spec.training.mesh.fsdp else 1
-        rows = resolved.spec.training.batch.sequences // (shape.replica * data)
-        for parts in divisors(max(1, rows)):
+        steps = inner_ways(job.spec.hardware, data) if training.mesh.fsdp else 1
+        rows = training.batch.sequences // (shape.replica * data)
+        for expert, parts in product(_experts(training, data), divisors(max(1, rows))):
+            inner = expert if expert and expert > 1 else steps
             for remat in _REMATS if parts <= _MOST_MICROBATCHES else ():
-                choice = Choice(tensor=tensor, data_inner=inner, microbatches=parts, remat=remat)
+                choice = Choice(tensor=tensor, expert=expert, data_inner=inner, microbatches=parts, remat=remat)
                 candidate = _changed(job, choice.changes)
                 if candidate is not None:
                     yield _Candidate(choice=choice, job=candidate, estimate=estimate(candidate))
 
 
+def _experts(training: Training, data: int) -> list[int | None]:
+    """Return over how many devices the experts may be split; there is only None if there are no experts."""
+    experts = training.model.experts
+    if experts is None:
+        return [None]
+    return [ways for ways in divisors(math.gcd(experts.count, data)) if ways <= _MOST_EXPERT]
+
+
 def _likely(job: TrainingJob, candidates: Iterable[_Candidate]) -> list[_Candidate]:
     """Return the candidates that are not the job's own layout and by arithmetic fit the memory."""
-    own, limit = _choice_of(resolve(job)), usable_bytes(resolve(job)) or 0
+    own, limit = Choice.of(resolve(job)), usable_bytes(resolve(job)) or 0
     return [one for one in candidates if _is_small(one.estimate, limit) and one.choice != own]
 
 
@@ -199,9 +185,9 @@ def _is_small(expected: Estimate, limit: int) -> bool:
 def _may_fit(job: TrainingJob, limit: int) -> Iterator[tuple[str, dict[str, int | str], TrainingJob | None]]:
     """Yield what to try: a phrase for people, the changes, and the job with them unless it is sure not to fit."""
     likely = sorted(_likely(job, _candidates(job)), key=lambda one: (one.estimate.seconds, one.estimate.bytes))
-    own = _choice_of(resolve(job))
+    own = Choice.of(resolve(job))
     for one in likely[:_MOST_TRIED]:
-        yield f"with {one.choice.words}", _differing(own, one.choice), one.job
+        yield f"with {one.choice.words}", differing(own, one.choice), one.job
     for topology in _larger(job):
         changes: dict[str, int | str] = {"hardware.topology": topology}
         bigger = _changed(job, changes)
@@ -234,17 +220,3 @@ def _changed(job: TrainingJob, changes: Mapping[str, int | str]) -> TrainingJob 
         return resolve(with_overrides(job, [f"{path}={value}" for path, value in changes.items()]))
     except JobError:
         return None
-
-
-def _choice_of(job: TrainingJob) -> Choice:
-    training = job.spec.training
-    return Choice(
-        tensor=training.mesh.tensor,
-        data_inner=training.mesh.data_inner or 1,
-        microbatches=training.batch.microbatches,
-        remat=training.model.remat,
-    )
-
-
-def _differing(one: Choice, other: Choice) -> dict[str, int | str]:
-    return {path: value for path, value in other.changes.items() if one.changes[path] != value}

@@ -102,7 +102,8 @@ def _head(plan: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     slices = f"{plan.slices} slices of " if plan.slices > 1 else ""
     inner = plan.mesh["dataInner"]
-    steps = f" ({plan.mesh['data'] // inner} x {inner})" if inner > 1 else ""
+    experts = ", experts over the last" if "expert" in plan.mesh else ""
+    steps = f" ({plan.mesh['data'] // inner} x {inner}{experts})" if inner > 1 else ""
     table.add_row("job", plan.job)
     table.add_row("devices", f"{plan.devices} ({slices}{plan.accelerator} {plan.topology})")
     more = "".join(f" x {name} {plan.mesh[name]}" for name in ("context", "pipeline") if name in plan.mesh)

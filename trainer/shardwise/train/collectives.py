@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from shardwise.train.mesh import sharing
 
 Array = jax.Array
+Axes = tuple[str, ...] | None
 EVEN = 2048
 """A TPU's compiler scatters rows of this many elements, or a multiple, as asked. If the last dimension is scattered, or
 rows do not fall into pieces that suit it (as 50,304 does not), it sums the whole array on every chip."""
@@ -37,23 +38,26 @@ def max_over(axis: str, x: Array) -> Array:
     return _over(axis, x, lambda: jax.lax.pmax(x, axis))
 
 
-def gather_over_data(x: Array, *, dimension: int) -> Array:
-    """Join the parts of `x` along this dimension from all devices of `data` and `context`, in their order."""
-    for axis in reversed(sharing()):  # inner first: the scatter below in reverse, so that the parts keep their order
+def gather_over_data(x: Array, *, dimension: int, over: Axes = None) -> Array:
+    """Join the parts of `x` along this dimension from all devices of `data` and `context`, in their order.
+
+    Of the three functions `over` is those mesh axes, if not all of them.
+    """
+    for axis in reversed(over or sharing()):  # inner first: the scatter in reverse, so that parts keep their order
         x = gather_over(axis, x, dimension=dimension)
     return x
 
 
-def scatter_over_data(x: Array, wire: jnp.dtype, *, dimension: int) -> Array:
+def scatter_over_data(x: Array, wire: jnp.dtype, *, dimension: int, over: Axes = None) -> Array:
     """Sum `x` over `data` and `context`; each device keeps its own part along this dimension."""
-    for axis in sharing():
+    for axis in over or sharing():
         x = scatter_over(axis, x, wire, dimension=dimension)
     return x
 
 
-def sum_over_data(x: Array, wire: jnp.dtype) -> Array:
+def sum_over_data(x: Array, wire: jnp.dtype, *, over: Axes = None) -> Array:
     """Sum `x` over `data` and `context`, for every device."""
-    axes = tuple(axis for axis in sharing() if jax.lax.axis_size(axis) > 1)
+    axes = tuple(axis for axis in over or sharing() if jax.lax.axis_size(axis) > 1)
     if not axes:
         return x
     summed: Array = jax.lax.psum(x.astype(wire), axes)

@@ -19,7 +19,7 @@ from jax.experimental.layout import with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from shardwise.train.collectives import EVEN, gather_over_data, scatter_over_data, sum_over_data
-from shardwise.train.mesh import on_each_device, sharing
+from shardwise.train.mesh import on_each_device
 
 Array = jax.Array
 _ROWS = 8
@@ -36,6 +36,8 @@ class Placement(NamedTuple):
     """The partition while it is computed with: whole over `data`."""
     split: int | None
     """The dimension that FSDP splits over `data`, or None."""
+    over: tuple[str, ...]
+    """The mesh axes whose devices have other tokens and the same weight, whole: `data`, and `context`."""
     compute: jnp.dtype
     """The dtype of the gather and of the computation."""
     wire: jnp.dtype
@@ -50,7 +52,7 @@ def gather(place: Placement, parameter: Array) -> Array:
 
     def local(part: Array) -> Array:
         # Cast first: a gather in the compute dtype moves half the bytes.
-        return gather_over_data(part.astype(place.compute), dimension=split)
+        return gather_over_data(part.astype(place.compute), dimension=split, over=place.over)
 
     return on_each_device(local, place.stored, place.whole)(parameter)
 
@@ -58,15 +60,15 @@ def gather(place: Placement, parameter: Array) -> Array:
 def scatter(place: Placement, gradient: Array) -> Array:
     """Inside a shard_map: sum a gradient of the whole parameter over data, and keep this device's part, in float32."""
     if place.split is None:
-        return sum_over_data(gradient, place.wire).astype(jnp.float32)
+        return sum_over_data(gradient, place.wire, over=place.over).astype(jnp.float32)
     # Laid out in memory as in its shape: with the scattered dimension last a TPU would sum the whole on every chip.
-    folded = gradient.astype(place.wire)
+    folded, ways = gradient.astype(place.wire), math.prod(jax.lax.axis_size(axis) for axis in place.over)
     if place.split == 0:
-        folded = fold(folded, _ways())
+        folded = fold(folded, ways)
     rows = with_layout_constraint(folded, InMemory(tuple(range(folded.ndim))))
-    part = scatter_over_data(rows, place.wire, dimension=place.split).astype(jnp.float32)
+    part = scatter_over_data(rows, place.wire, dimension=place.split, over=place.over).astype(jnp.float32)
     shape = list(gradient.shape)
-    shape[place.split] = shape[place.split] // _ways()
+    shape[place.split] = shape[place.split] // ways
     return part.reshape(shape)
 
 
@@ -82,10 +84,6 @@ def fold(gradient: Array, ways: int) -> Array:
         if rows % (ways * joined * _ROWS) == 0:
             return gradient.reshape(rows // joined, width * joined)
     return gradient
-
-
-def _ways() -> int:
-    return math.prod(jax.lax.axis_size(axis) for axis in sharing())
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -6,9 +6,6 @@ flat dict with their axis names beside them.
 Mesh axes, outermost first: replica (slices), the two of `data` (the batch, and FSDP of `embed`), context (positions,
 and FSDP of `embed`), pipeline (layers), tensor (heads, mlp, vocab; and positions between its regions).
 Tensor is innermost because it communicates most. `train/mesh.py` decides which device goes where.
-
-A weight has `embed` first, whichever way it maps: FSDP must not split the last dimension, along which a TPU would sum
-the whole gradient on every chip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,29 +24,13 @@ from jax.typing import DTypeLike
 
 from shardwise.job.spec import Training
 from shardwise.job.spec.training import ContextStrategy
+from shardwise.train.axes import COMPUTE, LONG_COMPUTE, LONG_STREAM, STAGES, STREAM, Table, parameters_table, partition
 from shardwise.train.fsdp import Placement, whole
-from shardwise.train.mesh import DATA, FSDP, MESH_AXES, device_grid
+from shardwise.train.mesh import DATA, EXPERT, FSDP, MESH_AXES, device_grid
 from shardwise.train.stream import enter, leave
 
 T = TypeVar("T")
 Array = jax.Array
-Axes = str | tuple[str, ...]
-Table = Mapping[str, Axes]
-
-# Axis name -> mesh axes. Every array is laid out by one of these tables and nothing else: parameters as they are stored
-# (with FSDP); activations inside of attention and MLP; and activations between them, where the residual stream and the
-# norms are split by position instead of being copied over tensor (Korthikanti et al., "Reducing Activation
-# Recomputation in Large Transformer Models", 2022).
-_TENSOR = dict.fromkeys(("heads", "kv_heads", "mlp", "vocab"), "tensor")
-PARAMETERS: Table = MappingProxyType({**_TENSOR, "embed": DATA})
-COMPUTE: Table = MappingProxyType({"batch": DATA, **_TENSOR})
-STREAM: Table = MappingProxyType({"batch": DATA, "position": "tensor"})
-# The same where `context` is used: it splits positions everywhere, and weights, which its devices would hold alike.
-_LONG: Table = MappingProxyType({"position": "context"})
-_LONG_STREAM: Table = MappingProxyType({**STREAM, "position": ("context", "tensor")})
-_LONG_PARAMETERS: Table = MappingProxyType({**PARAMETERS, "embed": FSDP})
-# Where `pipeline` is used, each of its devices stores the layers of a stage.
-_STAGES: Table = MappingProxyType({"layers": "pipeline"})
 
 
 @dataclass(frozen=True)
@@ -73,7 +54,8 @@ class Layout:
         mesh, precision = training.mesh, training.precision
         wire = precision.compute if precision.reduce == "compute" else precision.reduce
         formats, strategy = {"dtype": precision.compute, "wire": wire}, mesh.context_strategy
-        return cls.over(device_grid(mesh, devices), fsdp=mesh.fsdp, context_strategy=strategy, **formats)
+        grid, splits_experts = device_grid(mesh, devices), mesh.expert > 1
+        return cls.over(grid, fsdp=mesh.fsdp, splits_experts=splits_experts, context_strategy=strategy, **formats)
 
     @classmethod
     def over(
@@ -81,22 +63,24 @@ class Layout:
         devices: np.ndarray[Any, Any],
         *,
         fsdp: bool = True,
+        splits_experts: bool = False,
         dtype: DTypeLike = jnp.float32,
         wire: DTypeLike = jnp.float32,
         context_strategy: ContextStrategy = "gather",
     ) -> Self:
         """Return the layout over an array of devices with a dimension for each of `MESH_AXES`."""
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
-        is_long = mesh.shape["context"] > 1
-        stored = dict(_LONG_PARAMETERS if is_long else PARAMETERS)
-        if not fsdp:
-            del stored["embed"]
-        if mesh.shape["pipeline"] > 1:
-            stored |= _STAGES
-        compute, stream = (MappingProxyType({**COMPUTE, **_LONG}), _LONG_STREAM) if is_long else (COMPUTE, STREAM)
+        is_long, in_stages = mesh.shape["context"] > 1, mesh.shape["pipeline"] > 1
+        parameters = parameters_table(fsdp=fsdp, is_long=is_long, in_stages=in_stages, splits_experts=splits_experts)
+        compute, stream = (LONG_COMPUTE, LONG_STREAM) if is_long else (COMPUTE, STREAM)
         on_cpu = devices.flat[0].platform == "cpu"  # its compiler aborts at a hand-written sum of bfloat16
         formats = (jnp.dtype(dtype), jnp.dtype(jnp.float32 if on_cpu else wire))
-        return cls(mesh, MappingProxyType(stored), compute, stream, *formats, context_strategy)
+        return cls(mesh, parameters, compute, stream, *formats, context_strategy)
+
+    @property
+    def splits_experts(self) -> bool:
+        """Whether each device of `EXPERT` has some of the experts of a mixture, instead of a part of each."""
+        return "experts" in self.parameters
 
     @property
     def fsdp(self) -> bool:
@@ -105,7 +89,7 @@ class Layout:
 
     def spec(self, names: Sequence[str], table: Table) -> PartitionSpec:
         """Return the partition of an array with these axis names."""
-        return PartitionSpec(*(table.get(name) for name in names))
+        return partition(names, table)
 
     def stored(self, names: Sequence[str]) -> NamedSharding:
         """Return the sharding of a parameter, or of its optimizer state, with these axis names."""
@@ -123,7 +107,7 @@ class Layout:
 
     def in_stage(self) -> Self:
         """Return the same layout inside of a shard_map over `pipeline`, where a stage's layers are all there are."""
-        stored = {name: axes for name, axes in self.parameters.items() if name not in _STAGES}
+        stored = {name: axes for name, axes in self.parameters.items() if name not in STAGES}
         return replace(self, parameters=MappingProxyType(stored))
 
     @property
@@ -188,10 +172,13 @@ class Layout:
 
     def placement(self, names: Sequence[str], dtype: DTypeLike) -> Placement:
         """Return how a parameter with these axis names is gathered in this dtype, and its gradient scattered."""
+        over, taken = FSDP if self.context > 1 else DATA, EXPERT if self.splits_experts and "experts" in names else None
+        table = {**COMPUTE, "experts": EXPERT} if taken else COMPUTE
         return Placement(
             stored=self.spec(names, self.parameters),
-            whole=self.spec(names, COMPUTE),  # a table of positions is whole over context
+            whole=self.spec(names, table),  # a table of positions is whole over context
             split=next((i for i, name in enumerate(names) if name == "embed" and self.fsdp), None),
+            over=tuple(axis for axis in over if axis != taken),
             compute=jnp.dtype(dtype),
             wire=self.wire,
         )

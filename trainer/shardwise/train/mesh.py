@@ -16,6 +16,8 @@ from shardwise.job.topology import divided
 
 DATA = ("data_outer", "data_inner")
 """The two mesh axes of `data`. FSDP gathers over the inner one first and scatters over it last."""
+EXPERT = DATA[1]
+"""The mesh axis over which the experts of a mixture are split, where they are: each of its devices has some."""
 FSDP = (*DATA, "context")
 """The mesh axes over which FSDP splits weights: those of `data`, and `context`, whose devices share a sequence."""
 MESH_AXES = ("replica", *DATA, "context", "pipeline", "tensor")

@@ -51,7 +51,11 @@ CONFLICTS = (
         hint="set model.remat: dots or full",
     ),
     Conflict(
-        facts=(Fact("training.mesh.dataInner", ">", 1), Fact("training.mesh.fsdp", "==", False)),
+        facts=(
+            Fact("training.mesh.dataInner", ">", 1),
+            Fact("training.mesh.fsdp", "==", False),
+            Fact("training.mesh.expert", "==", 1),
+        ),
         expected="1 with fsdp: false, which gathers nothing",
         hint="leave it out for what suits the accelerator",
     ),

@@ -1,5 +1,6 @@
 """Rules on hardware and mesh: the accelerator is known, and the mesh divides the devices and the model."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from shardwise.job.accelerators import offered
@@ -90,9 +91,12 @@ def mesh_divides_devices(job: TrainingJob) -> Iterator[Problem]:
 
 
 def data_inner_divides_data(job: TrainingJob) -> Iterator[Problem]:
-    """Require that FSDP's second step takes equal parts of data."""
-    mesh = mesh_shape(job)
-    if mesh and mesh.data % mesh.data_inner:
+    """Require that FSDP's second step takes equal parts of data, and that experts, if they are split, are over it."""
+    mesh, expert = mesh_shape(job), job.spec.training.mesh.expert
+    if mesh and mesh.data_inner != expert > 1:
+        expected = f"{expert}, since the experts are split over the same devices"
+        yield wrong(f"{_MESH}.dataInner", mesh.data_inner, expected, "leave it out")
+    elif mesh and mesh.data % mesh.data_inner and expert == 1:
         expected = f"a size that divides data {mesh.data}: {any_of(divisors(mesh.data))}"
         yield wrong(f"{_MESH}.dataInner", mesh.data_inner, expected, "leave it out for what suits the accelerator")
 
@@ -119,6 +123,20 @@ def context_divides_positions(job: TrainingJob) -> Iterator[Problem]:
         near = any_of(multiples_near(length, 2 * mesh.context))
         expected = f"a context of which twice as many divide seqLen {length}"
         yield wrong(f"{_MESH}.context", mesh.context, expected, f"seqLen {near} would do")
+
+
+def expert_divides_experts(job: TrainingJob) -> Iterator[Problem]:
+    """Require that there are experts to split, and that each device has as many, and an equal part of data."""
+    shape, ways, experts = mesh_shape(job), job.spec.training.mesh.expert, job.spec.training.model.experts
+    if ways == 1:
+        return
+    if experts is None:
+        yield wrong(f"{_MESH}.expert", ways, "1 without model.experts, which it splits")
+    elif experts.count % ways or (shape and shape.data % ways):
+        data = f" and data {shape.data}" if shape else ""
+        works = divisors(math.gcd(experts.count, shape.data if shape else 0))
+        expected = f"a size that divides the {experts.count} experts{data}: {any_of(works)}"
+        yield wrong(f"{_MESH}.expert", ways, expected)
 
 
 def pipeline_divides_layers(job: TrainingJob) -> Iterator[Problem]:
@@ -195,5 +213,6 @@ RULES = (
     data_inner_divides_data,
     tensor_divides_model,
     context_divides_positions,
+    expert_divides_experts,
     pipeline_divides_layers,
 )

@@ -29,8 +29,11 @@ class Mesh(StrictModel):
     data_inner: Annotated[
         int | None,
         Unit("devices"),
-        FilledFrom("on TPUs data / 16 where data is longer, 2 where it is all chips of several hosts; else 1"),
+        FilledFrom("expert; without, on TPUs data / 16 where data is longer, 2 where it is all chips of several hosts"),
     ] = Field(None, ge=1, le=4096, description="Ways of the second of two steps in which FSDP splits data.")
+    expert: Annotated[_Ways, Unit("devices")] = Field(
+        1, description="Ways that the experts of a mixture are split, over neighbours in data; divides both."
+    )
     context: Annotated[_Ways, Unit("devices")] = Field(
         1, description="Ways that each sequence is split, for long ones; twice as many divide seqLen."
     )

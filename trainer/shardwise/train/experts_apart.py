@@ -1,0 +1,108 @@
+"""What the experts of a mixture add, where each device of `EXPERT` has some of them and the tokens come to it.
+
+A device gathers the tokens of all these devices, computes for those that picked its experts, and the sums are scattered
+back. A token moves to every one of them, whatever it picked, which is no more than an all-to-all of picks where a token
+has as many; and nothing that moves has a size that depends on picks. Of experts only what FSDP splits over the other
+devices is gathered.
+
+How many picks a device gets is not known before. It takes as many rows as it gets on average first, and then, while
+there are more, a quarter as many at a time: memory has no rows for the worst case, and no pick is left out.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.train.collectives import gather_over, scatter_over, sum_over
+from shardwise.train.mesh import EXPERT, on_each_device
+from shardwise.train.mixture import How, Weights, activated, added, alike, gradients, stored
+from shardwise.train.picks import Rows
+
+T = TypeVar("T")
+Array = jax.Array
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def mixed(how: How, x: Array, shares: Array, picks: Array, weights: Weights) -> Array:
+    """Return what the experts add for each token: [batch, position, embed], laid out as the residual stream."""
+    out: Array = _forward(how, x, shares, picks, weights)[0]
+    return out
+
+
+def _forward(how: How, x: Array, shares: Array, picks: Array, weights: Weights):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    whole = how.whole(weights)
+
+    def local(x: Array, shares: Array, picks: Array, weights: Weights) -> Array:
+        x, shares, picks = _of_all(x, shares, picks)
+
+        def add(rows: Rows, out: Array) -> Array:
+            return out + added(how.activation, rows, x, shares, weights)[0]
+
+        out = _by_windows(_rows(picks, weights), add, jnp.zeros(x.shape, jnp.float32))
+        return how.over_tensor(_own(out, how.place.wire)).astype(x.dtype)
+
+    return on_each_device(local, how.ins, how.stream)(x, shares, picks, whole), (x, shares, picks, whole)
+
+
+def _backward(how: How, kept, grad: Array) -> tuple[Array, Array, None, Weights]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def local(x: Array, shares: Array, picks: Array, weights: Weights, grad: Array):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        x, shares, picks, grad = _of_all(x, shares, picks, grad)
+
+        def add(rows: Rows, sums: tuple[Array, Array, list[Array]]) -> tuple[Array, Array, list[Array]]:
+            dealt = rows.dealt(x)  # gate and up again: kept, they would need rows for the worst case
+            made = activated(how.activation, rows.into(dealt, weights.gate), rows.into(dealt, weights.up))
+            of_x, of_shares, pairs = gradients(made, rows, x, shares, weights, grad)
+            of_weights = [rows.of_weight(*pair, jnp.float32) for pair in pairs]
+            added: tuple[Array, Array, list[Array]] = jax.tree.map(jnp.add, sums, (of_x, of_shares, of_weights))
+            return added
+
+        size, experts, width = weights.up.shape
+        nothing = (
+            jnp.zeros(x.shape, jnp.float32),
+            jnp.zeros(shares.shape, jnp.float32),
+            [jnp.zeros((experts, size, width), jnp.float32)] * 3,
+        )
+        of_x, of_shares, of_weights = _by_windows(_rows(picks, weights), add, nothing)
+        of_shares = sum_over("tensor", _own(of_shares, of_shares.dtype), of_shares.dtype)
+        of_x = how.over_tensor(_own(of_x, how.place.wire)).astype(x.dtype)
+        return of_x, of_shares, stored(how.place, of_weights)
+
+    outs = (how.stream, how.picks, alike(how.place.stored))
+    of_x, of_shares, of_weights = on_each_device(local, (*how.ins, how.inside), outs)(*kept, grad)
+    return of_x, of_shares, None, of_weights
+
+
+mixed.defvjp(_forward, _backward)
+
+
+def _of_all(*own: Array) -> tuple[Array, ...]:
+    """Gather [batch, position, ...] from all devices whose experts these tokens may have picked."""
+    return tuple(gather_over(EXPERT, x, dimension=0) for x in own)
+
+
+def _own(x: Array, wire: jnp.dtype) -> Array:
+    """Sum [batch, position, ...] over these devices; each keeps what is of its own tokens."""
+    return scatter_over(EXPERT, x, wire, dimension=0)
+
+
+def _rows(picks: Array, weights: Weights) -> Rows:
+    """Sort the picks of all these devices' tokens: first those of the experts that are here."""
+    num_experts = weights.up.shape[1]
+    return Rows.of(picks - num_experts * lax.axis_index(EXPERT), num_experts)
+
+
+def _by_windows(rows: Rows, add: Callable[[Rows, T], T], nothing: T) -> T:
+    """Add up over windows of the rows that are of experts here."""
+    size = rows.order.size // lax.axis_size(EXPERT)
+    small, num_rows = max(1, size // 4), rows.sizes.sum()
+
+    def more(state: tuple[Array, T]) -> tuple[Array, T]:
+        start, sums = state
+        return start + small, add(rows.window(start, small), sums)
+
+    sums = add(rows.window(jnp.zeros_like(num_rows), size), nothing)
+    return lax.while_loop(lambda state: state[0] < num_rows, more, (jnp.full_like(num_rows, size), sums))[1]
