@@ -133,8 +133,7 @@ class Loop:
             self._complete(previous)
             if asked == Control.STOP:  # first, since what else is due may take longer than the machine has left
                 self._save(number)
-            if traced:
-                self._profile(self._profiler.stop)
+            if traced and self._profile(self._profiler.stop):
                 self._report.event({"event": "profiled", "step": number})
             if asked == Control.MEASURE:
                 self._measure()
@@ -222,11 +221,12 @@ class Loop:
             "look at the data, or set training.badSteps, and run again"
         )
 
-    def _profile(self, switch: Callable[[], None]) -> None:
-        """Start or stop the trace between two steps; neither step is charged for it."""
-        switch()
+    def _profile(self, switch: Callable[[], bool]) -> bool:
+        """Start or stop the trace between two steps, and return whether it was; neither step is charged for it."""
+        works = switch()
         self._phases.beat()
         self._completed_at = time.perf_counter()
+        return works
 
     def _measure(self) -> None:
         """Measure this host's own speed."""

@@ -5,19 +5,26 @@
     DIR/profile/attempt-M/rank-N/step.hlo.txt                                   the step as XLA compiled it
     DIR/profile/attempt-M/rank-N/memory.json                                    bytes on one device, by use
 
-A trace says what each device and each thread did, and when. It grows with the steps, so a job asks for few of them.
+A trace says what each device and each thread did, and when. It grows with the steps, so a job asks for few of them. It
+is a convenience: where storage does not take it the run goes on without it.
 """
 
 import json
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import jax
+from jax.errors import JaxRuntimeError
 from jax.stages import Compiled
 
 from shardwise.job.spec import Profile
+from shardwise.protocol.storage import may_pass
 
+_REFUSED = re.compile(r"; (No space left on device|Disk quota exceeded|Input/output error|Stale file handle)$")
+"""How the profiler's own errors of files end. Their code is also that of a device without memory."""
 _USES = ("argument", "output", "alias", "temp", "generated_code")
 
 
@@ -57,8 +64,16 @@ class Profiler:
         """Return whether the trace ends with this step."""
         return self._is_open and number == self._steps[-1]
 
-    def start(self) -> None:
-        """Begin the trace, and write what needs none."""
+    def start(self) -> bool:
+        """Begin the trace, and write what needs none; return whether that could be written."""
+        return self._writes(self._start)
+
+    def stop(self) -> bool:
+        """End the trace and write it, which takes longer the more there is in it; return whether it is written."""
+        self._is_open = False
+        return self._writes(jax.profiler.stop_trace)
+
+    def _start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "step.hlo.txt").write_text(self._step.as_text() or "", encoding="utf-8")
         if (memory := self._step.memory_analysis()) is not None:
@@ -67,7 +82,25 @@ class Profiler:
         jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
         self._is_open = True
 
-    def stop(self) -> None:
-        """End the trace and write it; this takes longer the more there is in it."""
-        self._is_open = False
-        jax.profiler.stop_trace()
+    def _writes(self, write: Callable[[], None]) -> bool:
+        """Return whether storage takes what is written; give the trace up, and say so, if it does not."""
+        try:
+            write()
+        except (OSError, JaxRuntimeError) as error:
+            if (reason := _of_storage(error)) is None:
+                raise
+            steps = f"{self._steps[0]} to {self._steps[-1]}"
+            sys.stderr.write(
+                f"profile: no trace of steps {steps}, since it cannot be written ({reason}). Training goes on\n"
+            )
+            self._steps = range(0)  # JAX holds on to a trace that it could not write, and begins no other
+            return False
+        return True
+
+
+def _of_storage(error: OSError | JaxRuntimeError) -> str | None:
+    """Return why storage does not take a trace; None for any other error."""
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)) if may_pass(error) else None
+    found = _REFUSED.search(str(error))
+    return found[1] if found else None
