@@ -1,5 +1,6 @@
 """Steps that are not to be trained on: which they are, and that what becomes of them can be repeated bit for bit."""
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -14,11 +15,11 @@ from shardwise.job.load import loads
 from shardwise.job.resolve import resolve
 from shardwise.job.spec import BadSteps
 from shardwise.protocol.contract import ExitCode
-from shardwise.protocol.errors import JobError, NonFiniteError
+from shardwise.protocol.errors import JobError, NonFiniteError, StorageError
 from shardwise.train.bad_steps import Judge
 from shardwise.train.checkpoint import read_manifest
 from shardwise.train.loader import Loader
-from shardwise.train.metrics import records
+from shardwise.train.metrics import MetricsLog, records
 from shardwise.train.metrics import steps as steps_of
 
 _BAD_BATCH = 4
@@ -156,6 +157,25 @@ def test_a_run_ends_at_a_step_that_is_no_number(run: Run, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "one" / "summary.json").read_text())["status"] == "nonfinite"
 
     assert run("one", "training.badSteps.nonFinite=skip") == ExitCode.OK
+
+
+def test_a_full_disk_is_not_why_a_run_ends_at_a_bad_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody would look at the data of a run that says it ended for want of room; one that is whole does say that."""
+
+    def full(_: MetricsLog) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MetricsLog, "_flush", full)
+    with pytest.raises(NonFiniteError, match="step 5: the loss is nan"):
+        run("one")
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["status"] == "nonfinite"
+    lost = [line for line in capsys.readouterr().err.splitlines() if "metrics.jsonl" in line]
+    assert lost == ["metrics.jsonl: the last 8 lines are lost (No space left on device)"]
+
+    with pytest.raises(StorageError, match="No space left on device"):
+        run("two", f"training.data.leaveOut=[{_BAD_BATCH}]")
 
 
 def test_a_skipped_step_moves_nothing(run: Run) -> None:

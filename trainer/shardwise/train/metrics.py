@@ -5,9 +5,10 @@ A run that resumes writes the steps that it repeats again: `steps` keeps the las
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,6 +61,20 @@ class MetricsLog:
             self._flush()
         finally:
             self._file.close()
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close it as the block ends; an error by which it ends stays the error if storage refuses the last lines."""
+        try:
+            yield
+        except BaseException:
+            try:
+                self.close()
+            except OSError as refusal:
+                why, count = refusal.strerror or refusal, self._waiting.count(b"\n")
+                sys.stderr.write(f"metrics.jsonl: the last {count} lines are lost ({why})\n")
+            raise
+        self.close()
 
     def _flush(self) -> None:
         while self._waiting:

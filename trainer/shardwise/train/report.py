@@ -105,13 +105,13 @@ def open_report(job: TrainingJob, run: RunDirectory, console: Console, *, first_
     log = MetricsLog(run.metrics)
     others: list[Tracker] = []
     report = None
-    try:
-        show = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-        others += trackers(job, run, show, after=first_step)
-        with View(console, steps=job.spec.training.steps, first_step=first_step) as view:
-            report = RunReport(log, view, others)
-            yield report
-    finally:
-        for tracker in others:
-            tracker.close(complete=report is not None and report.complete)
-        log.close()
+    with log.closing():
+        try:
+            show = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+            others += trackers(job, run, show, after=first_step)
+            with View(console, steps=job.spec.training.steps, first_step=first_step) as view:
+                report = RunReport(log, view, others)
+                yield report
+        finally:
+            for tracker in others:
+                tracker.close(complete=report is not None and report.complete)
