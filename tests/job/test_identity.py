@@ -13,6 +13,7 @@ from shardwise.job.identity import (
     differences,
     identity,
     recorded_differences,
+    same_order,
 )
 from shardwise.job.load import dump, load, loads
 from shardwise.job.resolve import resolve
@@ -151,6 +152,27 @@ def test_a_group_that_gets_a_weight_decay_is_named() -> None:
         assert list(map(str, recorded_differences(record, new))) == [f"{path}: was null, is now 0.5"]
         assert recorded_differences(record, held) == []
     assert list(map(str, recorded_differences(new, held))) == [f"{path}: was 0.5, is now null"]
+
+
+@pytest.mark.parametrize(
+    ("override", "fingerprint", "same"),
+    [
+        ("training.optimizer.learningRate=0.5", "f", True),
+        ("training.steps=60", "f", True),
+        ("training.data.leaveOut=[3]", "f", True),
+        ("training.data.train.0.name=other", "f", True),
+        ("training.seed=7", "f", False),
+        ("training.model.seqLen=32", "f", False),
+        ("training.batch.sequences=8", "f", False),
+        ("training.optimizer.learningRate=0.5", "g", False),
+    ],
+)
+def test_which_runs_have_the_same_batches(override: str, fingerprint: str, *, same: bool) -> None:
+    """A batch is known by its number: in another order, of other sizes or of other data it is another batch."""
+    held = identity(load(QUICKSTART), data_fingerprint="f")
+    new = identity(load(QUICKSTART, [override]), data_fingerprint=fingerprint)
+    assert same_order(held, new) == same
+    assert same_order({}, new)
 
 
 def test_sequences_that_are_left_out_are_part_of_a_run() -> None:

@@ -21,6 +21,7 @@ from shardwise.train.checkpoint import read_manifest
 from shardwise.train.loader import Loader
 from shardwise.train.metrics import MetricsLog, records
 from shardwise.train.metrics import steps as steps_of
+from shardwise.train.run_directory import RunDirectory
 
 _BAD_BATCH = 4
 _SPIKE = BadSteps(loss_spike="skip", sigmas=3.0, window=8)
@@ -114,7 +115,7 @@ class Run:
 
         monkeypatch.setattr(Loader, "batch", poisoned)
 
-    def __call__(self, name: str, *overrides: str, steps: int = 8) -> ExitCode:
+    def __call__(self, name: str, *overrides: str, steps: int = 8, fork: bool = False) -> ExitCode:
         """Start it, or go on with it."""
         directory = self._folder / name
         (directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -126,7 +127,7 @@ class Run:
             f"training.steps={steps}",
             "recovery.restarts.nonfinite=2",
         )
-        return run_here(directory, *job, *overrides)
+        return run_here(directory, *job, *overrides, fork=fork)
 
     def digests(self, name: str, step: int) -> dict[str, str]:
         """What a checkpoint's arrays are, but for the count of steps."""
@@ -224,6 +225,43 @@ def test_who_goes_back_leaves_the_batch_out(run: Run, tmp_path: Path) -> None:
     assert run("one", back, steps=10) == ExitCode.OK
     assert run("fresh", f"training.data.leaveOut=[{_BAD_BATCH}]", steps=10) == ExitCode.OK
     assert run.digests("one", 10) == run.digests("fresh", 10)
+
+
+@pytest.mark.parametrize("is_saved", [False, True], ids=["noted", "saved"])
+def test_a_fork_with_another_order_leaves_nothing_out_of_it(run: Run, tmp_path: Path, *, is_saved: bool) -> None:
+    """Its batch of that number has other rows: neither the directory's note nor the checkpoint's is about them."""
+    back = "training.badSteps.nonFinite=rollBack"
+    with pytest.raises(NonFiniteError, match="goes back"):
+        run("one", back)
+    if is_saved:
+        assert run("one", back, steps=6) == ExitCode.OK
+    assert run("one", back, "training.seed=7", f"training.data.leaveOut=[{_BAD_BATCH}]", fork=True) == ExitCode.OK
+
+    assert RunDirectory(tmp_path / "one", 0).read_left_out() == []
+    assert read_manifest(str(tmp_path / "one" / "checkpoints"), 8).history.left_out == ()
+
+
+def test_a_fork_in_the_same_order_leaves_out_what_the_run_before_it_did(run: Run, tmp_path: Path) -> None:
+    """The batch of that number has the same rows, and would end the fork as it ended the run."""
+    back = "training.badSteps.nonFinite=rollBack"
+    with pytest.raises(NonFiniteError, match="goes back"):
+        run("one", back)
+    assert run("one", back, "training.optimizer.learningRate=2e-3", fork=True) == ExitCode.OK
+
+    assert run.events("one") == [("rolledBack", _BAD_BATCH)]
+    assert read_manifest(str(tmp_path / "one" / "checkpoints"), 8).history.left_out == (_BAD_BATCH,)
+
+
+def test_a_fork_keeps_the_batches_that_it_leaves_out_itself(run: Run, tmp_path: Path) -> None:
+    """A restart of it, before it has saved anything, knows its own from those of the run before it."""
+    back = ("training.badSteps.nonFinite=rollBack", "training.seed=7", "training.checkpoint.everySteps=100")
+    assert run("one", steps=2) == ExitCode.OK
+    RunDirectory(tmp_path / "one", 0).leave_out(0)
+    with pytest.raises(NonFiniteError, match=f"leaves out batch {_BAD_BATCH}"):
+        run("one", *back, fork=True)
+    assert RunDirectory(tmp_path / "one", 0).read_left_out() == [_BAD_BATCH]
+    assert run("one", *back, fork=True) == ExitCode.OK
+    assert RunDirectory(tmp_path / "one", 0).read_left_out() == [_BAD_BATCH]
 
 
 def test_a_run_stopped_before_a_spike_judges_it_like_one_that_was_not(

@@ -40,6 +40,8 @@ _PHASES = "spec.training.data.phases."
 _LEAVE_OUT = "spec.training.data.leaveOut"
 _GROUPS = "spec.training.optimizer.groups"
 _STEPS = "spec.training.steps"
+# What says which sequences a batch has; without epochs the steps are in no identity.
+_ORDER = (FINGERPRINT, "spec.training.seed", f"{_MODEL}.seqLen", "spec.training.batch.sequences", _STEPS)
 
 # By group: the fields that are part of the identity, and those that are free to change.
 _TABLE: Mapping[str, tuple[str, str]] = {
@@ -166,6 +168,11 @@ def recorded_differences(held: Mapping[str, Json], new: Mapping[str, Json]) -> l
         or (has_other_data and change.path.startswith(_PHASES))
         or (_GROUPS in held and change.path.startswith(f"{_GROUPS}."))
     ]
+
+
+def same_order(held: Mapping[str, Json], new: Mapping[str, Json]) -> bool:
+    """Return whether a batch of one number is the same one in both runs, as far as `held` has recorded it."""
+    return not any(change.path in _ORDER for change in recorded_differences(held, new))
 
 
 def without_younger_fields(known: Mapping[str, Json]) -> dict[str, Json]:

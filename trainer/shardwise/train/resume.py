@@ -5,14 +5,14 @@ or still see a removed one.
 """
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from shardwise.job.identity import Difference, recorded_differences
+from shardwise.job.identity import Difference, recorded_differences, same_order
 from shardwise.protocol.contract import Phase
 from shardwise.protocol.errors import CheckpointError, RunDirectoryError, StorageError
 from shardwise.protocol.orders import Orders
@@ -147,11 +147,24 @@ def _initial(program: Program, kept: Executables) -> State:
     return state
 
 
-def left_out_batches(run: RunDirectory, restored: Restored | None, peers: Peers) -> tuple[int, ...]:
-    """Return the batches that the run itself has left out, ascending.
+def left_out_batches(
+    run: RunDirectory, restored: Restored | None, identity: Mapping[str, Any], peers: Peers
+) -> tuple[int, ...]:
+    """Return the batches that the run itself has left out, ascending; none of a run whose batches are others.
 
     Both the directory and the checkpoint are asked: the last attempt noted a batch in the directory after its last
-    checkpoint, and the checkpoint may be continued from in another directory.
+    checkpoint, and the checkpoint may be continued from in another directory. The directory's note is of the run whose
+    identity it has: ask before that is replaced.
     """
-    own = {*run.read_left_out(), *(restored.manifest.history.left_out if restored else ())} if peers.writes else ()
+    own = _left_out(run, restored, identity) if peers.writes else set()
     return tuple(json.loads(peers.exchange("left out", json.dumps(sorted(own)))[0]))
+
+
+def _left_out(run: RunDirectory, restored: Restored | None, identity: Mapping[str, Any]) -> set[int]:
+    noted = set(run.read_left_out())
+    if noted and not same_order(run.read_identity(), identity):
+        run.forget_left_out()
+        noted = set()
+    if restored and same_order(restored.manifest.identity, identity):
+        noted |= {*restored.manifest.history.left_out}
+    return noted

@@ -120,6 +120,10 @@ class RunDirectory:
         batches = sorted({*self.read_left_out(), batch})
         replace_file(self.logs / LEFT_OUT, json.dumps({"batches": batches}) + "\n", durable=True)
 
+    def forget_left_out(self) -> None:
+        """Leave out nothing any more; the file stays, since a copy of the directory may keep one that is gone."""
+        replace_file(self.logs / LEFT_OUT, json.dumps({"batches": []}) + "\n", durable=True)
+
     def read_identity(self) -> dict[str, Any]:
         """Return the identity of the run in this directory (`shardwise.job.identity`), or {} before its first start."""
         return _read_json(self.logs / IDENTITY)

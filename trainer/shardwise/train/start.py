@@ -158,6 +158,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         initial_digest = run.read_summary().get("initialDigest")
     else:
         initial_digest = combine(to_hex(digest(flat(state)), partial(peers.agree, "initial")))
+    left_out = left_out_batches(run, goes_on, own, peers)
     if peers.writes:
         run.write_identity(own)
     return Start(
@@ -178,7 +179,7 @@ def start(job: TrainingJob, run: RunDirectory, phases: Phases, orders: Orders, p
         set_aside=aside,
         initial_digest=initial_digest,
         forked=forked,
-        left_out=left_out_batches(run, goes_on, peers),
+        left_out=left_out,
         refused=frozenset(step for step, _ in restored.refused) if restored and origin.is_own else frozenset(),
     )
 
