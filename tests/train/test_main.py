@@ -137,6 +137,39 @@ def test_a_run_is_complete_without_room_for_its_picture(tmp_path: Path, monkeypa
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "complete"
 
 
+@pytest.mark.usefixtures("as_a_trainer")
+def test_the_file_of_steps_is_read_once_as_a_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be of weeks, and a run that is stopped has seconds; summary and picture have what they are made of."""
+    opened: list[str] = []
+    opens = Path.open
+
+    def noted(path: Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
+        if path.name == "metrics.jsonl":
+            opened.append(mode)
+        return opens(path, mode, *arguments, **named)
+
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(Path, "open", noted)
+    monkeypatch.setattr(main, "plot_png", lambda records, *_, **named: drawn.update(named, records=records))
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": f"{n} green bottles, and no more"}) + "\n" for n in range(1000)))
+    (tmp_path / "logs").mkdir()
+    words = ("training.model.layers=1", f"training.data.train.0.paths=[{text}]", "training.data.heldOut=0.2")
+    evaluates = ("training.evaluation={everySteps: 2, batches: 1}", "training.checkpoint.everySteps=1")
+    assert run_here(tmp_path, *words, *evaluates, "training.steps=2") == ExitCode.OK
+    opened.clear()
+    assert run_here(tmp_path, *words, *evaluates, "training.steps=4") == ExitCode.OK
+
+    assert opened.count("rb") == 1
+    found = [*records(tmp_path / "metrics.jsonl")]
+    assert [record["step"] for record in drawn["records"]] == [1, 2, 3, 4]
+    assert drawn["evaluations"] == [record for record in found if record.get("event") == "evaluated"]
+    assert drawn["restarts"] == [2]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["evaluated"]["step"] == 4
+    assert summary["finalLoss"] == drawn["records"][-1]["loss"]
+
+
 @pytest.mark.usefixtures("at_once", "as_a_trainer")
 def test_checkpoints_that_are_not_there_any_more_are_waited_for(tmp_path: Path) -> None:
     """Where the run is known to have saved some, it does not begin anew below a volume that is not mounted."""

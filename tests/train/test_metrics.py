@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardwise.train import metrics
-from shardwise.train.metrics import MetricsLog, newest_evaluation, records, steps, steps_and_evaluation
+from shardwise.train.metrics import MetricsLog, recorded, records, steps
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
@@ -115,15 +115,19 @@ def test_what_json_cannot_hold_becomes_null(tmp_path: Path) -> None:
 def test_the_newest_evaluation_is_one_that_counts(tmp_path: Path) -> None:
     """What was evaluated of steps beyond a restore is superseded; a loss in a set that is no number is null."""
     path = tmp_path / "metrics.jsonl"
-    assert newest_evaluation(path) is None
+    assert recorded(path).evaluation is None
     log = MetricsLog(path)
     for step in (2, 4):
         log.write({"event": "evaluated", "step": step, "sets": {"books": {"loss": float("nan"), "tokens": 9.0}}})
     log.write({"event": "restored", "step": 3})
     log.close()
 
-    assert newest_evaluation(path) == {"step": 2, "sets": {"books": {"loss": None, "tokens": 9.0}}}
-    assert steps_and_evaluation(path) == (steps(path), newest_evaluation(path))
+    assert recorded(path).evaluation == {"step": 2, "sets": {"books": {"loss": None, "tokens": 9.0}}}
+    assert [(record["event"], record["step"]) for record in recorded(path).events] == [
+        ("evaluated", 2),
+        ("evaluated", 4),
+        ("restored", 3),
+    ]
 
 
 class _Counted(dict[str, Any]):
@@ -141,7 +145,7 @@ def test_many_evaluations_are_looked_through_once(monkeypatch: pytest.MonkeyPatc
     known = [_Counted(event="evaluated", step=step) for step in range(1, 3001)]
     monkeypatch.setattr(metrics, "records", lambda _: iter(known))
 
-    assert newest_evaluation(tmp_path) == {"step": 3000}
+    assert recorded(tmp_path).evaluation == {"step": 3000}
     assert _Counted.looks < 10 * len(known)
 
 

@@ -38,7 +38,7 @@ from shardwise.protocol.errors import RunDirectoryError, UsageError
 from shardwise.protocol.eta import RECENT_STEPS, eta_seconds
 from shardwise.protocol.evaluated import results
 from shardwise.protocol.run_status import RunStatus
-from shardwise.train.metrics import steps_and_evaluation
+from shardwise.train.metrics import recorded
 
 _MOVING = ("running", "recovering")
 
@@ -159,15 +159,15 @@ def read_overview(directory: Path) -> RunOverview:
     root = checkpoint_root(job.spec.checkpoint_path if job else None, shown(directory))
     checkpoints, unlisted = committed_steps(root)
     live = live_status(directory) if alive else None
-    records, evaluated = steps_and_evaluation(directory / METRICS)
+    known = recorded(directory / METRICS)
     return RunOverview(
         directory=directory,
         job=job,
         status=status_word(summary, alive=alive, live=live),
         summary=summary,
         live=live,
-        records=records,
-        evaluated=evaluated,
+        records=known.steps,
+        evaluated=known.evaluation,
         root=root,
         checkpoints=checkpoints,
         unlisted=unlisted,

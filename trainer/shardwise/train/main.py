@@ -7,11 +7,10 @@ the result. `shardwise.train.child` runs it.
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -29,7 +28,7 @@ from shardwise.train.executables import machine
 from shardwise.train.fence import fenced
 from shardwise.train.flops import Peak, flops_per_token, measured_flops, peak
 from shardwise.train.loop import Loop, Outcome
-from shardwise.train.metrics import records, steps
+from shardwise.train.metrics import Recorded, recorded
 from shardwise.train.origin import origin_below
 from shardwise.train.peers import WRITER, Peers
 from shardwise.train.phases import Phases
@@ -165,11 +164,11 @@ def _checkpoint_writer(
 def _complete(ready: Start, directory: RunDirectory, summary: Summary, outcome: Outcome) -> None:
     """Complete the summary, and draw what was trained."""
     floors = ready.data.entropies()
-    drawn = steps(directory.metrics)
-    summary.ended(outcome, drawn, floors)
-    if drawn:
+    known = recorded(directory.metrics)
+    summary.ended(outcome, known, floors)
+    if known.steps:
         with passing_over():  # the run is complete, and its state is saved, on a full disk too
-            _plot(ready.job, directory, drawn, floors)
+            _plot(ready.job, directory, known, floors)
 
 
 def _peak(job: TrainingJob, directory: RunDirectory, ready: Start, peers: Peers) -> Peak:
@@ -198,8 +197,7 @@ def _end_text(ready: Start, outcome: Outcome) -> str:
     return f"{how} step {outcome.steps}, state digest {outcome.digest}"
 
 
-def _plot(job: TrainingJob, run: RunDirectory, drawn: Sequence[dict[str, Any]], floors: Mapping[str, float]) -> None:
-    events = [record for record in records(run.metrics) if "event" in record]
-    evaluations = [record for record in events if record["event"] == "evaluated"]
-    restarts = [record["step"] for record in events if record["event"] == "restored"]
-    plot_png(drawn, floors, run.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)
+def _plot(job: TrainingJob, run: RunDirectory, known: Recorded, floors: Mapping[str, float]) -> None:
+    evaluations = [record for record in known.events if record["event"] == "evaluated"]
+    restarts = [record["step"] for record in known.events if record["event"] == "restored"]
+    plot_png(known.steps, floors, run.plot, title=job.metadata.name, evaluations=evaluations, restarts=restarts)

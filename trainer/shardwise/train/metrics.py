@@ -7,11 +7,11 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from os import SEEK_END
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shardwise.protocol.storage import may_pass
 
@@ -87,44 +87,47 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in file if line.endswith(b"\n"))
 
 
-def steps(path: Path) -> list[dict[str, Any]]:
-    """Return one record per step, in order; for a step that was repeated after a restart, the last one."""
-    return _steps(records(path))
+class Recorded(NamedTuple):
+    """What the file has of a run."""
+
+    steps: list[dict[str, Any]]
+    """One record per step, in order; for a step that was repeated after a restart, the last one."""
+    events: list[dict[str, Any]]
+    """All events, oldest first."""
+
+    @property
+    def evaluation(self) -> dict[str, Any] | None:
+        """The step and the results of the last evaluation that counts (`shardwise.protocol.evaluated`)."""
+        found: list[dict[str, Any]] = []
+        for record in self.events:
+            event = record["event"]
+            if event in ("started", "restored", "evaluated"):
+                # Their steps ascend, so what counts no more is at the end. A run of weeks may have a hundred thousand.
+                counts_below = record["step"] + (event != "evaluated")
+                while found and found[-1]["step"] >= counts_below:
+                    found.pop()
+            if event == "evaluated":
+                found.append(record)
+        return {key: value for key, value in found[-1].items() if key != "event"} if found else None
 
 
-def newest_evaluation(path: Path) -> dict[str, Any] | None:
-    """Return the step and the results of the last evaluation that counts (`shardwise.protocol.evaluated`)."""
-    return _newest_evaluation(records(path))
-
-
-def steps_and_evaluation(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Return what `steps` and `newest_evaluation` do; the file, which may be of weeks, is read once."""
-    known = [*records(path)]
-    return _steps(known), _newest_evaluation(known)
-
-
-def _steps(known: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def recorded(path: Path) -> Recorded:
+    """Return what the file has; it may be of weeks, and is read once."""
     newest: dict[int, dict[str, Any]] = {}
-    for record in known:
+    events: list[dict[str, Any]] = []
+    for record in records(path):
         if "event" not in record:
             newest[record["step"]] = record
-        elif record["event"] in ("started", "restored"):
+            continue
+        events.append(record)
+        if record["event"] in ("started", "restored"):
             newest = {step: kept for step, kept in newest.items() if step <= record["step"]}
-    return [newest[step] for step in sorted(newest)]
+    return Recorded([newest[step] for step in sorted(newest)], events)
 
 
-def _newest_evaluation(known: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    found: list[dict[str, Any]] = []
-    for record in known:
-        event = record.get("event")
-        if event in ("started", "restored", "evaluated"):
-            # Their steps ascend, so what counts no more is at the end. A run of weeks may have a hundred thousand.
-            counts_below = record["step"] + (event != "evaluated")
-            while found and found[-1]["step"] >= counts_below:
-                found.pop()
-        if event == "evaluated":
-            found.append(record)
-    return {key: value for key, value in found[-1].items() if key != "event"} if found else None
+def steps(path: Path) -> list[dict[str, Any]]:
+    """Return the records of the steps alone."""
+    return recorded(path).steps
 
 
 def _drop_partial_line(path: Path) -> None:

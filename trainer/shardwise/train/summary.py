@@ -5,14 +5,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 import jax
 
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import NonFiniteError, ShardwiseError
 from shardwise.train.loop import Outcome
-from shardwise.train.metrics import newest_evaluation
+from shardwise.train.metrics import Recorded
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.start import Start
@@ -34,12 +33,12 @@ class Summary:
         self._initial_digest = start.initial_digest
         self.write("running", data=[asdict(source) for source in start.data.sources])
 
-    def ended(self, outcome: Outcome, drawn: list[dict[str, Any]], entropy: Mapping[str, float]) -> None:
-        """Record the end of the loop, or its stop; `drawn` are the step records, `entropy` is the data's, in nats."""
+    def ended(self, outcome: Outcome, known: Recorded, entropy: Mapping[str, float]) -> None:
+        """Record the end of the loop, or its stop; `known` is what the run recorded, `entropy` the data's, in nats."""
         status = "stopped" if outcome.stopped else "complete"
-        evaluated = newest_evaluation(self._directory.metrics)
+        evaluated = known.evaluation
         more = {} if evaluated is None else {"evaluated": evaluated}
-        loss = drawn[-1]["loss"] if drawn else None
+        loss = known.steps[-1]["loss"] if known.steps else None
         self.write(status, finalLoss=loss, digest=outcome.digest, entropy=entropy, **more)
 
     def failed(self, error: ShardwiseError) -> None:
