@@ -359,6 +359,19 @@ def test_damaged_summary(tmp_path: Path, command: Command) -> None:
     ended = command("status", str(directory))
     assert ended.code == 81
     assert str(directory / "summary.json") in ended.error
+    assert "remove it" in ended.error
+
+
+def test_a_damaged_line_of_metrics(tmp_path: Path, command: Command) -> None:
+    """It is named with its number, in one line and without a traceback."""
+    directory = make_run(tmp_path / "run")
+    with (directory / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 11, "lo\n{"step": 12, "loss": 1.0}\n')
+    number = len((directory / "metrics.jsonl").read_bytes().splitlines()) - 1
+    ended = command("status", str(directory))
+    assert ended.code == 81
+    assert f"{directory / 'metrics.jsonl'}: line {number} is damaged" in ended.error.replace("\n", "")
+    assert "Traceback" not in ended.error
 
 
 def test_checkpoints_in_a_bucket(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shardwise.protocol.errors import RunDirectoryError
 from shardwise.train import metrics
 from shardwise.train.metrics import MetricsLog, recorded, records, steps
 
@@ -147,6 +148,20 @@ def test_many_evaluations_are_looked_through_once(monkeypatch: pytest.MonkeyPatc
 
     assert recorded(tmp_path).evaluation == {"step": 3000}
     assert _Counted.looks < 10 * len(known)
+
+
+@pytest.mark.parametrize("damaged", [b'{"step": 2, "lo', b"\x00\x00\xff", b"", b"7"])
+def test_a_damaged_line_is_named_by_its_number(tmp_path: Path, damaged: bytes) -> None:
+    """In one line with what to do; every line before it is read."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + damaged + b'\n{"step": 3}\n')
+    found = records(path)
+    assert next(found) == {"step": 1}
+    with pytest.raises(RunDirectoryError) as caught:
+        next(found)
+    assert str(caught.value) == (
+        f"{path}: line 2 is damaged, expected a JSON object; remove this line while no run writes there"
+    )
 
 
 def test_no_file_has_no_records(tmp_path: Path) -> None:

@@ -27,6 +27,19 @@ def test_summaries_are_whole_or_absent(tmp_path: Path) -> None:
         run.read_summary()
 
 
+@pytest.mark.parametrize("content", [b'{"batches": [1', b"", b"\xff\xfe"])
+def test_a_file_that_is_cut_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    """As what it holds is not known, a person decides; the words are one line."""
+    (tmp_path / "logs").mkdir()
+    run = RunDirectory(tmp_path, 0)
+    for file, read in (("summary.json", run.read_summary), ("logs/left-out.json", run.read_left_out)):
+        (tmp_path / file).write_bytes(content)
+        with pytest.raises(RunDirectoryError) as caught:
+            read()
+        words = str(caught.value)
+        assert words == f"{tmp_path / file}: expected a JSON object, found no JSON; restore the file or remove it"
+
+
 def test_a_directory_has_one_word_for_its_run(tmp_path: Path) -> None:
     """The same for every start, and wherever it is moved to; another directory has another."""
     (tmp_path / "one").mkdir()

@@ -218,10 +218,12 @@ def _read_summary(path: Path) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise RunDirectoryError(
-            f"{path}: expected JSON, found {error}; the next `shardwise run` writes it anew"
+            f"{path}: expected JSON, found {error}; remove it, and the next `shardwise run` writes it anew"
         ) from error
     if not isinstance(summary, dict):
-        raise RunDirectoryError(f"{path}: expected a JSON object; the next `shardwise run` writes it anew")
+        raise RunDirectoryError(
+            f"{path}: expected a JSON object; remove it, and the next `shardwise run` writes it anew"
+        )
     return summary
 
 

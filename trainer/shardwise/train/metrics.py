@@ -13,6 +13,7 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from shardwise.protocol.errors import RunDirectoryError
 from shardwise.protocol.storage import may_pass
 
 Record = Mapping[str, Any]
@@ -82,9 +83,28 @@ class MetricsLog:
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield every whole record of the file, oldest first."""
+    """Yield every whole record of the file, oldest first.
+
+    Raises:
+        RunDirectoryError: a line is damaged: a kill can cut off only the last one, which has no end then.
+
+    """
     with suppress(FileNotFoundError), path.open("rb") as file:
-        yield from (json.loads(line) for line in file if line.endswith(b"\n"))
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                yield _record(path, number, line)
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise RunDirectoryError(
+            f"{path}: line {number} is damaged, expected a JSON object; remove this line while no run writes there"
+        )
+    return record
 
 
 class Recorded(NamedTuple):

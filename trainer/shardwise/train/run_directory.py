@@ -136,10 +136,11 @@ class RunDirectory:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
+        found = type(read).__name__
     except FileNotFoundError:
         return {}
+    except ValueError:
+        read, found = None, "no JSON"
     if not isinstance(read, dict):
-        raise RunDirectoryError(
-            f"{path}: expected a JSON object, found {type(read).__name__}; restore the file or remove it"
-        )
+        raise RunDirectoryError(f"{path}: expected a JSON object, found {found}; restore the file or remove it")
     return read
