@@ -129,6 +129,27 @@ def test_wandb_without_a_key_is_said(run: RunDirectory, job: TrainingJob, monkey
         trackers(job, run, silent, after=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            *("WANDB_MODE", "bogus"),
+            "given 'bogus', expected 'online', 'offline', 'shared', 'disabled', 'dryrun' or 'run'",
+        ),
+        ("WANDB_BASE_URL", "//me:secret@nowhere", "input should be a valid URL, relative URL without a base"),
+    ],
+)
+def test_a_wrong_variable_of_wandb_is_said(
+    run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    """In one line, by its name, with what it may be; a value that may hold a password is not repeated."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError) as caught:
+        trackers(job, run, silent, after=0)
+    assert str(caught.value) == f"tracking.wandbProject 'mine': {name}: {words}"
+
+
 @pytest.mark.parametrize("status", [401, 404])
 def test_a_wandb_that_refuses_is_said(
     run: RunDirectory, job: TrainingJob, monkeypatch: pytest.MonkeyPatch, status: int

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.storage import first_line
@@ -104,6 +106,8 @@ class WeightsAndBiases:
         )
         try:
             self._run = begin()
+        except ValidationError as error:
+            raise UsageError(f"tracking.wandbProject {project!r}: {_wrong_variable(error)}") from error
         except wandb.Error as error:
             why = first_line(error)
             refused = isinstance(error, wandb.errors.UsageError | wandb.errors.AuthenticationError)
@@ -125,6 +129,15 @@ class WeightsAndBiases:
     def close(self, *, complete: bool) -> None:  # noqa: ARG002  W&B would call a suspended run failed
         """Send what is buffered."""
         self._run.finish()
+
+
+def _wrong_variable(error: ValidationError) -> str:
+    """Return what wandb refuses in its settings: what is not the job's comes from the environment."""
+    wrong = error.errors()[0]
+    name = "WANDB_" + "_".join(map(str, wrong["loc"])).upper()
+    if wrong["type"] == "literal_error":
+        return f"{name}: given {wrong['input']!r}, expected {wrong['ctx']['expected']}"
+    return f"{name}: {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"  # a key or an address is not for a log
 
 
 def _missing(field: str, extra: str) -> str:
