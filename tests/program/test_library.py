@@ -139,6 +139,12 @@ BAD = "import sys, shardwise\nrun = shardwise.init()\nshardwise.report(step=1)\n
         ("shardwise.report(step=2, loss='low')", 2, "error: report(loss=...): given str, expected a number"),
         ("shardwise.report(step=2, event=1)", 2, "error: report(event=...): expected another name"),
         ("shardwise.report(step=2, Step=0.5)", 2, "error: report(Step=...): expected another name"),
+        ("shardwise.report(step=2, step_seconds=0.5)", 2, "error: report(step_seconds=...): expected another name"),
+        ("shardwise.report(step=2, stepSeconds=0.5)", 2, "error: report(stepSeconds=...): expected another name"),
+        (
+            *("shardwise.report(step=2, gradNorm=0.5, loss=1, grad_norm=0.25)", 2),
+            "error: report(gradNorm=..., grad_norm=...): expected one of them, since both are gradNorm in",
+        ),
         ("run.mesh(a=3, b=5)", 2, "error: mesh(a=3, b=5): expected axes whose sizes multiply to the run's "),
         ("shardwise.init()", 2, "error: shardwise.init() was called before"),
         ("shardwise.report(step=2.5)", 2, "error: report(step=2.5): expected a whole number"),

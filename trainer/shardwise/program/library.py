@@ -87,7 +87,7 @@ def report(*, step: SupportsIndex, **metrics: Any) -> None:
         step: how many steps the run has now, from 1 on; a whole number of Python, numpy or JAX.
         metrics: `loss` and whatever else; numbers, or arrays of JAX that every process holds whole. An array is waited
             for one step later, so that the devices are never idle. `grad_norm`, `tokens_per_second` and `mfu` are shown
-            as the trainer's are.
+            as the trainer's are; `step_seconds` is measured, and no name for another number.
 
     """
     current().report(whole("report", step), metrics)

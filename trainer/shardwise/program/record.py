@@ -4,14 +4,18 @@ Only the process that writes does so; of the others it takes everything, and kee
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+from pydantic.alias_generators import to_camel
 
+from shardwise.protocol.errors import UsageError
 from shardwise.train.checkpoint import SaveTicket
 from shardwise.train.metrics import MetricsLog
 from shardwise.train.run_directory import RunDirectory
+
+_TAKEN = ("step", "event", "stepSeconds")
 
 
 class Record:
@@ -79,3 +83,15 @@ class Record:
                 "jax": jax.__version__,
             }
             self._files.write_summary({**summary, **more})
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise UsageError if not each of the metrics has a name of its own in metrics.jsonl."""
+    given: dict[str, str] = {}
+    for name in names:
+        if (written := to_camel(name)) in _TAKEN:
+            raise UsageError(f"report({name}=...): expected another name for this metric")
+        if (other := given.setdefault(written, name)) != name:
+            raise UsageError(
+                f"report({other}=..., {name}=...): expected one of them, since both are {written} in metrics.jsonl"
+            )

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from shardwise.program import endings, exits
 from shardwise.program.agreement import Agreement
 from shardwise.program.checkpoints import Checkpoints, tell
-from shardwise.program.record import Record
+from shardwise.program.record import Record, check_names
 from shardwise.protocol.contract import WORK_LIMIT_HANGS, Control, ExitCode, Phase
 from shardwise.protocol.errors import UsageError
 from shardwise.protocol.program import Place
@@ -28,8 +28,6 @@ from shardwise.train.peers import Peers
 from shardwise.train.phases import Phases
 from shardwise.train.run_directory import RunDirectory
 from shardwise.train.stacks import write_stacks_when_asked
-
-_TAKEN = ("step", "event")
 
 
 class Run:
@@ -191,8 +189,7 @@ class Run:
                 f"report(step={step}): expected the number of steps that are complete, from 1 on and each time more"
                 + (f"; the last was {self._reported}" if self._reported else "")
             )
-        if taken := [name for name in values if to_camel(name) in _TAKEN]:
-            raise UsageError(f"report({taken[0]}=...): expected another name for this metric")
+        check_names(values)
 
     def _begin(self, step: int) -> None:
         self._controls.stepping()
