@@ -150,6 +150,8 @@ BAD = "import sys, shardwise\nrun = shardwise.init()\nshardwise.report(step=1)\n
         ("shardwise.report(step=2.5)", 2, "error: report(step=2.5): expected a whole number"),
         ("shardwise.checkpoint.save({}, 1)", 2, "error: checkpoint: the tree has no array"),
         ("shardwise.checkpoint.save({'n': 1}, '1')", 2, "error: checkpoint.save(step='1'): expected a whole number"),
+        ("shardwise.checkpoint.save({'n': 1}, -1)", 2, "error: checkpoint.save(step=-1): expected a step from 0 on"),
+        ("shardwise.checkpoint.restore({'n': 1}, step=-1)", 2, "error: checkpoint.restore(step=-1): expected a step"),
     ],
 )
 def test_an_error_has_the_exit_code_of_its_cause(tmp_path: Path, lines: str, code: int, words: str) -> None:
