@@ -5,11 +5,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.train.conftest import run_here
 
 from shardwise.job.identity import identity
 from shardwise.job.load import load
+from shardwise.protocol.contract import ExitCode
 from shardwise.protocol.errors import RunDirectoryError
+from shardwise.train.metrics import steps
 from shardwise.train.resume import is_fork
+from shardwise.train.run_directory import RunDirectory
 
 QUICKSTART = Path(__file__).parent.parent / "job" / "golden" / "quickstart.yaml"
 
@@ -25,3 +29,33 @@ def test_phases_that_were_added_are_named_in_the_refusal() -> None:
         is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint="g"), orders)
 
     assert "spec.training.data.phases.0.fromStep: was null, is now 2" in str(caught.value)
+
+
+def test_a_run_without_a_checkpoint_is_told_nothing_of_one() -> None:
+    """There is none to go on from: what --fork does there is said."""
+    held = identity(load(QUICKSTART), data_fingerprint="f")
+    job = load(QUICKSTART, ["training.seed=7"])
+    run: Any = SimpleNamespace(path=Path("runs/mine"), read_identity=lambda: held)
+    orders: Any = SimpleNamespace(fork=False)
+
+    with pytest.raises(RunDirectoryError) as caught:
+        is_fork(run, "", None, job.metadata.name, identity(job, data_fingerprint="f"), orders)
+    refused = str(caught.value).splitlines()
+    assert refused[0] == "runs/mine holds a run that differs from this job in what a run is:"
+    assert refused[-1] == (
+        "It has no checkpoint to go on from: undo the change, give another --dir, or begin anew here with --fork."
+    )
+
+
+@pytest.mark.usefixtures("as_a_trainer")
+def test_a_fork_of_a_run_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
+    """As the refusal says."""
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play " * 2000)
+    (tmp_path / "logs").mkdir()
+    words = ("training.model.layers=1", f"training.data.train.0.paths=[{text}]", "training.steps=2")
+    RunDirectory(tmp_path, 0).write_identity({"spec.training.seed": 7})
+    with pytest.raises(RunDirectoryError, match="begin anew here with --fork"):
+        run_here(tmp_path, *words)
+    assert run_here(tmp_path, *words, fork=True) == ExitCode.OK
+    assert [record["step"] for record in steps(tmp_path / "metrics.jsonl")] == [1, 2]

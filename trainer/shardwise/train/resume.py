@@ -65,17 +65,19 @@ def is_fork(
     held = dict(newest.identity) if newest else run.read_identity()
     changed = recorded_differences(held, identity)
     if changed and not orders.fork:
-        raise RunDirectoryError(_changed(root if newest else str(run.path), changed))
+        raise RunDirectoryError(_changed(changed, root if newest else str(run.path), has_checkpoint=newest is not None))
     return bool(changed)
 
 
-def _changed(place: str, changed: list[Difference]) -> str:
+def _changed(changed: list[Difference], place: str, *, has_checkpoint: bool) -> str:
     lines = "\n".join(f"  {change}" for change in changed)
-    return (
-        f"{place} holds a run that differs from this job in what a run is:\n{lines}\n"
-        "Go on as a new run from its newest checkpoint with --fork, undo the change, or give another checkpoint.path "
-        "or --dir."
-    )
+    advice = "It has no checkpoint to go on from: undo the change, give another --dir, or begin anew here with --fork."
+    if has_checkpoint:
+        advice = (
+            "Go on as a new run from its newest checkpoint with --fork, undo the change, or give another "
+            "checkpoint.path or --dir."
+        )
+    return f"{place} holds a run that differs from this job in what a run is:\n{lines}\n{advice}"
 
 
 def first_state(
