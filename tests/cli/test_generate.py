@@ -1,7 +1,7 @@
 """shardwise.cli.generate: tokens become text, and files prompts; the command itself runs in test_main_job."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,85 @@ def test_a_character_of_bytes_is_written_once_it_is_whole(text: str) -> None:
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     found = list(pieces(text.encode(), lambda tokens: tokenizer.decode([*tokens])))
     assert [piece for piece in found if piece] == list(text)
+
+
+def _byte_level() -> Tokenizer:
+    """Return a tokenizer of bytes and a few words, as those of GPT-2, Llama 3 and Qwen are."""
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "hi", "\u0120hi", "\u0120\u00e2\u0124", "\u00ac\u0120"]
+    made = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def _byte_fallback(*, strips: bool) -> Tokenizer:
+    """Return a tokenizer of words and of the bytes of all else, as Llama 2's, which strips, and Gemma's."""
+    words = [*(f"<0x{byte:02X}>" for byte in range(256)), *_WORDS]
+    made = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
+    strip = [decoders.Strip(" ", 1, 0)] if strips else []
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    return made
+
+
+def _of_words(decoder: Any) -> Tokenizer:
+    words = [*_WORDS, "##ing", "##", "ab", ".", "n't", "do", "\u20ac"]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="hi"))  # noqa: S106
+    if decoder is not None:
+        made.decoder = decoder
+    return made
+
+
+_WORDS = ["\u2581hi", "hi", "\u2581", "\u2581\u2581", "<s>", "\u2581<"]
+_TOKENIZERS = {
+    "ByteLevel": _byte_level(),
+    "Llama 2": _byte_fallback(strips=True),
+    "Gemma": _byte_fallback(strips=False),
+    "WordPiece": _of_words(decoders.WordPiece()),
+    "Metaspace": _of_words(decoders.Metaspace()),
+    "BPE with suffixes": _of_words(decoders.BPEDecoder("g")),
+    "no decoder": _of_words(None),
+}
+for _each in _TOKENIZERS.values():
+    _each.add_special_tokens(["<s>"])
+
+
+@given(st.data(), st.sampled_from(sorted(_TOKENIZERS)), st.booleans())
+def test_pieces_are_the_text_of_every_decoder(data: st.DataObject, name: str, has_prompt: bool) -> None:  # noqa: FBT001
+    """Whatever a decoder does at the beginning of a text, the pieces are the text of all tokens at once.
+
+    Bytes that stand for what has no token come as whole characters here: those that are none hide, when they come,
+    the characters before them, and what is written stays.
+    """
+    tokenizer = _TOKENIZERS[name]
+    alone = st.integers(0, tokenizer.get_vocab_size()).map(lambda token: [token])
+    if name in ("Llama 2", "Gemma"):
+        character = st.text("a\n \u00e9\u20ac\U0001f600", min_size=1, max_size=3).map(lambda text: [*text.encode()])
+        alone = st.integers(256, tokenizer.get_vocab_size()).map(lambda token: [token]) | character
+    tokens = [token for some in data.draw(st.lists(alone, max_size=30)) for token in some]
+    before = [token for some in data.draw(st.lists(alone, max_size=6)) for token in some] if has_prompt else []
+
+    def of(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode([*tokens], skip_special_tokens=True))
+
+    whole = decoder_after(before, of)
+    assert "".join(pieces(tokens, whole)) == whole(tokens)
+
+
+@pytest.mark.parametrize("name", sorted(_TOKENIZERS))
+def test_a_long_text_is_decoded_in_proportion_to_its_length(name: str) -> None:
+    """Each new token has a few of those before it decoded with it, not all."""
+    tokenizer, decoded = _TOKENIZERS[name], 0
+
+    def counted(tokens: Sequence[int]) -> str:
+        nonlocal decoded
+        decoded += len(tokens)
+        return str(tokenizer.decode([*tokens], skip_special_tokens=True))
+
+    one = [*"\u20ac a".encode()] if tokenizer.get_vocab_size() > 256 else [0, 1, 7]
+    tokens = one * 400
+    assert "".join(pieces(tokens, counted)) == tokenizer.decode(tokens)
+    assert decoded < 20 * len(tokens)
 
 
 def test_prompt_that_is_no_text(command: Command) -> None:

@@ -10,16 +10,23 @@ def pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Ite
     """Yield the text of `tokens` piece by piece, each as soon as it is sure; together they are `decode` of all.
 
     A character of several tokens shows as replacement characters until its last token, one or one of each, so all of
-    them at the end are held back.
+    them at the end are held back. A token is decoded with the last few before it, from one whole character to another,
+    since a decoder may treat the first token of a text otherwise than those that follow it.
     """
-    seen: list[int] = []
-    written = 0
+    window: list[int] = []
+    written = whole = 0  # characters of the window's text that are written; tokens of it that ended with a character
     for token in tokens:
-        seen.append(token)
-        sure = decode(seen).rstrip(_REPLACEMENT)
+        window.append(token)
+        text = decode(window)
+        sure = text.rstrip(_REPLACEMENT)
         yield sure[written:]
         written = max(written, len(sure))  # an open character may hide whole ones before it, which are written
-    yield decode(seen)[written:]
+        if sure == text:
+            # Tokens without text take no space off the next one: alone they are no beginning.
+            if known := decode(window[whole:]) if whole else "":
+                window, written = window[whole:], len(known)
+            whole = len(window)
+    yield decode(window)[written:]
 
 
 def decoder_after(before: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Callable[[Sequence[int]], str]:
