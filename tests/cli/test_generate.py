@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cli.conftest import QUICKSTART, Command
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -144,6 +144,7 @@ def test_prompt_that_is_no_text(command: Command) -> None:
     assert "--prompt" in ended.error
 
 
+@example(["ab", "c"], ["abc", "b"])
 @given(st.lists(st.text("abc", max_size=4), max_size=8), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3))
 def test_text_ends_before_the_first_stop(parts: list[str], stops: list[str]) -> None:
     """However the text comes, what is written is all of it before the first of the stop texts."""
@@ -215,6 +216,35 @@ def test_tokens_behind_a_stop_are_not_counted(made: str, stops: list[str], num_t
     (line,) = texts.lines([Made(0, [*made.encode()], is_last=True)])
     found = json.loads(line)
     assert (found["tokens"], found["finishReason"]) == (num_tokens, "stop")
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 16])
+@pytest.mark.parametrize(
+    ("made", "stops", "text", "num_tokens"),
+    [
+        ("xabcd.", ["abcd", "bc"], "x", 5),
+        ("xabce.", ["abcd", "bc"], "xa", 4),
+        ("xabc", ["bc", "abcdefgh"], "xa", 4),
+        ("xabab", ["b", "abab"], "x", 5),
+        ("xabb.b", ["b", "ab"], "x", 3),
+    ],
+)
+def test_stops_that_overlap(made: str, stops: list[str], text: str, num_tokens: int, block: int) -> None:
+    """A text ends where the first of its stop texts begins, however it is written and however many tokens come at once.
+
+    A stop text that is whole waits for one that may have begun before it.
+    """
+    texts = Texts(to_go_on(ByteTokenizer(), [""], stops), 1, ByteTokenizer(), 100)
+    tokens, parts = [*made.encode()], list[Made]()
+    for end in range(block, len(tokens) + block, block):
+        is_last = end >= len(tokens) or texts.has_stop(0, tokens[:end])
+        parts.append(Made(0, tokens[end - block : end], is_last=is_last))
+        if is_last:
+            break
+    (line,) = texts.lines(parts)
+    found = json.loads(line)
+    assert (found["text"], found["tokens"], found["finishReason"]) == (text, num_tokens, "stop")
+    assert "".join(texts.stream(parts)) == text
 
 
 @pytest.mark.parametrize("asked", [1, 2])

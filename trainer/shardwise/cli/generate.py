@@ -19,7 +19,7 @@ from shardwise.cli.fallback_job import on_this_machine
 from shardwise.cli.prompts import read_prompts, refuse_broken_text
 from shardwise.cli.run_directory import RunDir
 from shardwise.cli.run_files import is_live, job_of, report_refused, root_of
-from shardwise.cli.text_pieces import before_stop, decoder_after, pieces
+from shardwise.cli.text_pieces import before_stop, decoder_after, has_ended, pieces, stop_place
 from shardwise.job import environment
 from shardwise.protocol.errors import UsageError
 
@@ -182,9 +182,8 @@ class Texts:
         return [each.tokens for each in self._asked]
 
     def has_stop(self, number: int, tokens: Sequence[int]) -> bool:
-        """Return whether one of the stop texts is in the text of these tokens, which are of the text of this number."""
-        text = self._decoders[number](tokens)
-        return any(stop in text for stop in self._stops)
+        """Return whether the text of these tokens, which are of the text of this number, ends at a stop text."""
+        return has_ended(self._decoders[number](tokens), self._stops)
 
     def stream(self, made: Iterable["Made"]) -> Iterator[str]:
         """Yield the first text, the only one that is made, after what was asked, as it comes."""
@@ -207,16 +206,18 @@ class Texts:
                 written += 1
 
     def _line(self, number: int, tokens: Sequence[int]) -> str:
-        text = "".join(before_stop([self._decoders[number](tokens)], self._stops))
-        has_stop = self.has_stop(number, tokens)
-        count = len(tokens)
+        decode, count = self._decoders[number], len(tokens)
+        text = decode(tokens)
+        place = stop_place(text, self._stops)
+        has_stop = place is not None
         if has_stop:  # those behind it were made in one block with it
-            count = bisect_left(range(count), x=True, key=lambda size: self.has_stop(number, tokens[:size]))
+            stops = tuple(self._stops)
+            count = bisect_left(range(count), x=True, key=lambda size: decode(tokens[:size]).startswith(stops, place))
         return json.dumps(
             {
                 **self._asked[number].line,
                 "sample": number % self._samples,
-                "text": text,
+                "text": text[:place],
                 "tokens": count,
                 "finishReason": "stop" if has_stop or len(tokens) < self._num_tokens else "length",
             },

@@ -50,14 +50,28 @@ def before_stop(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
     held = ""
     for piece in pieces:
         held += piece
-        found = [place for stop in stops if (place := held.find(stop)) >= 0]
-        if found:
-            yield held[: min(found)]
-            return
-        kept = max((_overlap(held, stop) for stop in stops), default=0)
-        yield held[: len(held) - kept]
-        held = held[len(held) - kept :]
-    yield held
+        if has_ended(held, stops):
+            break
+        sure = _sure(held, stops)
+        yield held[:sure]
+        held = held[sure:]
+    yield held[: stop_place(held, stops)]
+
+
+def stop_place(text: str, stops: Sequence[str]) -> int | None:
+    """Return where the first stop text begins that is whole in the text, or None."""
+    return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
+
+
+def has_ended(text: str, stops: Sequence[str]) -> bool:
+    """Return whether a text ends at a stop text, whatever follows: no other may have begun before that one."""
+    place = stop_place(text, stops)
+    return place is not None and place <= _sure(text, stops)
+
+
+def _sure(text: str, stops: Sequence[str]) -> int:
+    """Return how many characters are before the end that may be the beginning of a stop text."""
+    return len(text) - max((_overlap(text, stop) for stop in stops), default=0)
 
 
 def _overlap(text: str, stop: str) -> int:
