@@ -247,6 +247,34 @@ def test_stops_that_overlap(made: str, stops: list[str], text: str, num_tokens: 
     assert "".join(texts.stream(parts)) == text
 
 
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_a_stop_that_is_a_special_token(is_chat: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """Such a token has no text, so that the text ends before it, as before the token that ends documents."""
+    words = ["<unk>", "</s>", "\u2581hi", "\u2581ab", "<|im_start|>", "<|im_end|>", "<|eom_id|>"]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))  # noqa: S106
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    made.add_special_tokens([word for word in words if word[0] == "<"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer, (_, _, hi, ab, _, _, end) = load_tokenizer(str(tmp_path / "tokenizer.json"), end="</s>"), range(7)
+
+    stops = ["x", "<|eom_id|>"]
+    chat = ChatTokenizer(tokenizer, "chatml")
+    task = to_answer(chat, [by_user("hi")], stops) if is_chat else to_go_on(tokenizer, [""], stops)
+    texts = Texts(task, 1, tokenizer, 9)
+    assert [texts.has_stop(0, tokens) for tokens in ([hi, ab], [hi, ab, end, hi])] == [False, True]
+    blocks = [Made(0, [hi], is_last=False), Made(0, [ab, end, hi], is_last=True)]
+    (line,) = texts.lines(blocks)
+    found = json.loads(line)
+    assert (found["text"], found["tokens"], found["finishReason"]) == ("hi ab", 2, "stop")
+    assert "".join(texts.stream(blocks)) == "hi ab"
+
+
+def test_a_stop_that_is_no_special_token_is_a_text() -> None:
+    """So it is with bytes, of which none is special."""
+    task = to_go_on(ByteTokenizer(), [""], ["<|im_end|>", "a"])
+    assert (task.stops, task.ends) == (["<|im_end|>", "a"], frozenset())
+
+
 @pytest.mark.parametrize("asked", [1, 2])
 def test_tokens_that_have_no_text_are_told(asked: int) -> None:
     """How many there are is said once, when the text has ended or is cut at a stop; without any nothing is said."""

@@ -31,17 +31,19 @@ class Asked(NamedTuple):
 
 
 class Task(NamedTuple):
-    """All that is asked, and what ends each text: a token, or one of the stop texts."""
+    """All that is asked, and what ends each text: a token, or one of the stop texts or of the other tokens."""
 
     asked: Sequence[Asked]
     end: int
     stops: Sequence[str]
+    ends: frozenset[int] = frozenset()
+    """Special tokens that were given as stop texts; they have no text."""
 
 
 def to_go_on(tokenizer: Tokenizer, texts: Iterable[str], stops: Sequence[str]) -> Task:
     """Return the task of going on with texts, up to the end of the document."""
     asked = [Asked(tokens, text, {"prompt": text}, tokens) for text in texts for tokens in [tokenizer.prompt(text)]]
-    return Task(asked, tokenizer.end_of_text, stops)
+    return Task(asked, tokenizer.end_of_text, *_apart(tokenizer, stops))
 
 
 def to_answer(tokenizer: ChatTokenizer, conversations: Iterable[Sequence[Message]], stops: Sequence[str]) -> Task:
@@ -52,8 +54,24 @@ def to_answer(tokenizer: ChatTokenizer, conversations: Iterable[Sequence[Message
     ]
     marker = tokenizer.marker(tokenizer.end_of_answer)
     if len(marker) == 1:
-        return Task(asked, int(marker[0]), stops)
+        return Task(asked, int(marker[0]), *_apart(tokenizer, stops))
     return Task(asked, tokenizer.end_of_text, [*stops, tokenizer.end_of_answer])  # bytes, of which none is a marker
+
+
+def _apart(tokenizer: Tokenizer | ChatTokenizer, stops: Sequence[str]) -> tuple[list[str], frozenset[int]]:
+    """Return the stop texts that a text can have, and the special tokens that the others name."""
+    special = {stop: token for stop in stops if (token := _special(tokenizer, stop)) is not None}
+    return [stop for stop in stops if stop not in special], frozenset(special.values())
+
+
+def _special(tokenizer: Tokenizer | ChatTokenizer, name: str) -> int | None:
+    """Return the special token of this name, if there is one."""
+    try:
+        tokens = tokenizer.marker(name).tolist()
+    except DataError:
+        return None
+    # What is no special token has a text, though a decoder may take the space off the first one.
+    return int(tokens[0]) if len(tokens) == 1 and not tokenizer.decode(tokens * 2) else None
 
 
 def chat_tokenizer(job: TrainingJob, tokenizer: Tokenizer, given: str | None) -> ChatTokenizer:

@@ -8,6 +8,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -143,7 +144,7 @@ def command(  # noqa: PLR0913  each is an option
         sampling=sampling,
         seed=seed,
         stop=task.end,
-        is_over=texts.has_stop if task.stops else None,
+        is_over=texts.has_stop if task.stops or task.ends else None,
     )
     made = with_text(made, tokenizer.vocab_size, console.print)
     del params
@@ -174,7 +175,7 @@ class Texts:
         self._asked = [each for each in task.asked for _ in range(samples)]
         self._samples, self._num_tokens = samples, num_tokens
         self._decoders = [decoder_after(each.before, tokenizer.decode) for each in self._asked]
-        self._stops = task.stops
+        self._stops, self._ends = task.stops, task.ends
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -183,12 +184,13 @@ class Texts:
 
     def has_stop(self, number: int, tokens: Sequence[int]) -> bool:
         """Return whether the text of these tokens, which are of the text of this number, ends at a stop text."""
-        return has_ended(self._decoders[number](tokens), self._stops)
+        has_end = not self._ends.isdisjoint(tokens)
+        return has_end or has_ended(self._decoders[number](tokens), self._stops)
 
     def stream(self, made: Iterable["Made"]) -> Iterator[str]:
         """Yield the first text, the only one that is made, after what was asked, as it comes."""
         yield self._asked[0].text
-        tokens = (token for part in made for token in part.tokens)
+        tokens = self._before_end(token for part in made for token in part.tokens)
         yield from before_stop(pieces(tokens, self._decoders[0]), self._stops)
 
     def lines(self, made: Iterable["Made"]) -> Iterator[str]:
@@ -205,12 +207,15 @@ class Texts:
                 tokens[written] = []
                 written += 1
 
-    def _line(self, number: int, tokens: Sequence[int]) -> str:
-        decode, count = self._decoders[number], len(tokens)
-        text = decode(tokens)
+    def _before_end(self, tokens: Iterable[int]) -> Iterator[int]:
+        return takewhile(lambda token: token not in self._ends, tokens)
+
+    def _line(self, number: int, made: Sequence[int]) -> str:
+        tokens, decode = list(self._before_end(made)), self._decoders[number]
+        text, count = decode(tokens), len(tokens)
         place = stop_place(text, self._stops)
-        has_stop = place is not None
-        if has_stop:  # those behind it were made in one block with it
+        has_stop = place is not None or count < len(made)
+        if place is not None:  # those behind it were made in one block with it
             stops = tuple(self._stops)
             count = bisect_left(range(count), x=True, key=lambda size: decode(tokens[:size]).startswith(stops, place))
         return json.dumps(
