@@ -57,6 +57,15 @@ def test_training_is_found_under_its_name() -> None:
         (["python", "My_Script.v2.py", "a.txt"], "my-script-v2"),
         (["python", "-u", "train.py"], "train"),
         (["./run.sh"], "run"),
+        (["./a.py", "x"], "a"),
+        (["bin/My-Trainer", "--config", "b.yaml"], "my-trainer"),
+        (["/opt/venv/bin/python3.11", "-X", "dev", "-W", "error", "a.py", "x"], "a"),
+        (["python", "-mmy_package.train", "x"], "my-package-train"),
+        (["python", "a.py", "-m", "x"], "a"),
+        (["python"], "python"),
+        (["bash", "-e", "run.sh", "a.py"], "run"),
+        (["env", "-i", "A=1", "python", "-m", "a.b", "x"], "a-b"),
+        (["uv", "run", "a.py", "x"], "a"),
         (["python", "-m", "my_package.train"], "my-package-train"),
         (["python", "-u", "-m", "my_package.distill", "-m", "x"], "my-package-distill"),
         (["python", "x" * 60 + ".py"], "x" * 40),
@@ -64,7 +73,10 @@ def test_training_is_found_under_its_name() -> None:
     ],
 )
 def test_the_job_of_a_command(command: list[str], name: str) -> None:
-    """A command's job has a name that a job may have, of its script, and simulated hosts."""
+    """A command's job has a name that a job may have, of its script, and simulated hosts.
+
+    The script is the program itself or, of an interpreter, what that runs; its arguments name nothing.
+    """
     assert name == name_of_command(command)
     job = job_of_command(command, hosts=2, devices=4)
     assert (job.metadata.name, job.spec.hardware.topology) == (name, "2x4")

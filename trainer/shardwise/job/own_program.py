@@ -9,6 +9,9 @@ from shardwise.job.load import check
 from shardwise.job.spec import TrainingJob
 
 _MOST_NAME = 40
+_RUNNER = re.compile(r"(python|pypy)[0-9.]*|(ba|da|z)?sh|env|nohup|torchrun|uv|poetry")
+_WITH_VALUE = {"-X", "-W"}  # of Python
+_SUBCOMMANDS = {("uv", "run"), ("poetry", "run")}
 
 
 def job_of_command(command: Sequence[str], *, hosts: int, devices: int) -> TrainingJob:
@@ -26,12 +29,24 @@ def job_of_command(command: Sequence[str], *, hosts: int, devices: int) -> Train
 
 
 def name_of_command(command: Sequence[str]) -> str:
-    """Return a name for a job: the first word that names a script, without folder and ending, or a module, as a whole.
+    """Return a name for a job: of the script that runs, without folder and ending, or of the module, as a whole.
 
     The modules of one package are different programs, which must not go on with each other's checkpoints.
     """
-    words = [word for word in command[1:] if not word.startswith("-")]
-    named = [*words, command[0]][0]
-    named = named if "-m" in command[: command.index(named)] else PurePath(named).stem
-    name = re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", _named(command).lower()).strip("-")
     return name[:_MOST_NAME].rstrip("-") or "program"
+
+
+def _named(command: Sequence[str]) -> str:
+    """Return the module that runs, or the stem of the script: the program, or what it runs if it runs others."""
+    program, *words = command
+    runner = PurePath(program).name
+    while _RUNNER.fullmatch(runner) and words:
+        word = words.pop(0)
+        if word.startswith("-m"):
+            return word[2:] or " ".join(words[:1])
+        if word in _WITH_VALUE:
+            del words[:1]
+        elif not (word.startswith("-") or (runner, word) in _SUBCOMMANDS or (runner == "env" and "=" in word)):
+            return _named([word, *words])
+    return PurePath(program).stem
