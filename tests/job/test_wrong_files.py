@@ -1,12 +1,15 @@
 """Wrong job files: each is refused where it is written, with what was given and what is expected."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from tests.job.wrong_files import FIELDS, IN_CLUSTER, PODS, QUICKSTART, RULES
 
+from shardwise.job import validate
 from shardwise.job.load import load, loads
 from shardwise.protocol.errors import JobError
+from shardwise.protocol.text import close_to
 
 OVERRIDES = [
     ("training.steps", "--set", ["path=value"]),
@@ -111,3 +114,26 @@ def test_an_item_of_a_list_is_blamed_once() -> None:
     with pytest.raises(JobError) as refused:
         load(QUICKSTART, ["training.data.train.0.name=A B"])
     assert [problem.path for problem in refused.value.problems] == ["spec.training.data.train.0.name"]
+
+
+def test_of_many_unknown_keys_the_first_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may have thousands: the others are counted, and known keys are compared with those named alone.
+
+    Other mistakes are all named.
+    """
+    compared: list[str] = []
+
+    def counted(word: str, known: Iterable[str]) -> str:
+        compared.append(word)
+        return close_to(word, known)
+
+    monkeypatch.setattr(validate, "close_to", counted)
+    unknown = "".join(f"    sead{number}: 0\n" for number in range(5000))
+    text = QUICKSTART.read_text()
+    with pytest.raises(JobError) as refused:
+        loads(text.replace("    steps: 100\n", f"{unknown}    steps: many\n"), source="quick.yaml")
+    *named, more = [problem for problem in refused.value.problems if problem.path != "spec.training.steps"]
+    assert [problem.path for problem in named] == [f"spec.training.sead{number}" for number in range(20)]
+    assert compared == [f"sead{number}" for number in range(20)]
+    assert str(more).startswith("quick.yaml:33  spec.training: given 4,980 more unknown keys")
+    assert len(refused.value.problems) == 22

@@ -21,6 +21,8 @@ from shardwise.protocol.strict_model import StrictModel
 from shardwise.protocol.text import any_of, close_to
 
 Group = TypeVar("Group", bound=StrictModel)
+_UNKNOWN = "extra_forbidden"  # pydantic's word for an unknown key
+_MOST_UNKNOWN = 20
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,14 @@ def validate(document: Document) -> TrainingJob:
 
 
 def validate_as(model: type[Group], document: Document) -> Group:
-    """Return the `model` in `document`; JobError with every field that is wrong."""
+    """Return the `model` in `document`; JobError with every field that is wrong, of unknown ones the first."""
     reading = _Reading(document, model)
     nulls = list(_nulls(reading, document.data, ()))
     try:
         value = model.model_validate(document.data, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = [_problem(reading, detail) for detail in details if not _follows(detail, details)]
+        found = list(_problems(reading, [detail for detail in details if not _follows(detail, details)]))
         known = {problem.path for problem in nulls}
         raise JobError([*nulls, *(problem for problem in found if problem.path not in known)]) from None
     if nulls:
@@ -59,7 +61,7 @@ def validate_known(model: type[Group], document: Document) -> Group:
         return model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            if detail["type"] == "extra_forbidden":
+            if detail["type"] == _UNKNOWN:
                 _leave_out(data, detail["loc"])
     return validate_as(model, replace(document, data=data))
 
@@ -100,11 +102,22 @@ def _follows(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
     )
 
 
+def _problems(reading: _Reading, details: list[ErrorDetails]) -> Iterator[Problem]:
+    """Yield what is wrong; of many unknown keys, which may be those of another kind of file, name the first ones."""
+    more = [detail["loc"] for detail in details if detail["type"] == _UNKNOWN][_MOST_UNKNOWN:]
+    left_out = set(more)
+    yield from (_problem(reading, detail) for detail in details if detail["loc"] not in left_out)
+    if more:
+        given = f"{len(more):,} more unknown {'keys' if len(more) > 1 else 'key'}"
+        where = reading.document.where(more[0])
+        yield Problem(path=dotted(more[0][:-1]), where=where, given=given, expected="none")
+
+
 def _problem(reading: _Reading, detail: ErrorDetails) -> Problem:
     path = detail["loc"]
     if path and path[-1] == "[key]":
         return _found(reading, path[:-1], given=shown(path[-2]), expected="a key of 1 to 317 characters")
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] == _UNKNOWN:
         return _unknown_key(reading, path)
     kind = kind_at(reading.model, path)
     assert kind is not None
