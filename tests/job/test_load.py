@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from shardwise.job.document import MAX_BYTES
+from shardwise.job.document import MAX_BYTES, Document
 from shardwise.job.explain import rows
 from shardwise.job.fields import leaves
 from shardwise.job.load import dump, load, load_own, loads, loads_checked, resolved_in, with_overrides
+from shardwise.job.overrides import apply_overrides
 from shardwise.job.paths import with_absolute_paths
 from shardwise.job.presets import OPTIMIZERS, PRESETS, padded_vocab_size
 from shardwise.job.resolve import resolve
@@ -205,6 +206,23 @@ def test_overrides_reach_any_field_in_order() -> None:
     assert job.metadata.name == "other"
     assert [source.paths for source in job.spec.training.data.train] == [("a.txt", "b.txt"), ("c.txt",)]
     assert job.spec.training.optimizer.schedule.kind == "cosine"
+
+
+def test_a_quoted_part_of_an_override_is_one_key() -> None:
+    """A key may have dots, an equals sign or nothing but digits; parts without quotes are what they were."""
+    document = apply_overrides(
+        Document(data={"spec": {}}, places={}),
+        [
+            'pod.template.spec.nodeSelector."cloud.google.com/gke-tpu-topology"=2x4',
+            ' metadata.labels."a.b/c" =d=e',
+            'metadata.annotations."x=1.\'y"=[1]',
+            'metadata.annotations."0"=b',
+        ],
+    )
+    assert document.data == {
+        "spec": {"pod": {"template": {"spec": {"nodeSelector": {"cloud.google.com/gke-tpu-topology": "2x4"}}}}},
+        "metadata": {"labels": {"a.b/c": "d=e"}, "annotations": {"x=1.'y": [1], "0": "b"}},
+    }
 
 
 @pytest.mark.parametrize(

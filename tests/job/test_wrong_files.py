@@ -14,6 +14,11 @@ from shardwise.protocol.text import close_to
 OVERRIDES = [
     ("training.steps", "--set", ["path=value"]),
     ("training..steps=3", "--set", ["path=value"]),
+    ("training. =3", "--set", ["path=value"]),
+    ('metadata.labels."a.b=3', "--set", ["path=value"]),
+    ('metadata.labels."a"b=3', "--set", ["path=value"]),
+    ('metadata.labels.""=3', "--set", ["path=value"]),
+    ('"training.steps"=3', "spec.training.steps", ['unknown key "training.steps"']),
     ("training.steps.x=3", "spec.training.steps", ["a group, and it holds 100"]),
     ("training.data.train.2.name=b", "spec.training.data.train.2", ["an index from 0 to 1"]),
     ("training.data.train.first.name=b", "spec.training.data.train.first", ["an index from 0 to 1"]),

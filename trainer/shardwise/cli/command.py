@@ -15,7 +15,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Change a field of the job, e.g. training.steps=500. Give it as often as you like.",
+        help="Change a field of the job, e.g. training.steps=500. Give it as often as you like. A key with dots is "
+        "quoted: --set 'metadata.labels.\"a.b/c\"=d'.",
         metavar="PATH=VALUE",
     ),
 ]

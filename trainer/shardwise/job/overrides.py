@@ -1,9 +1,11 @@
 """`--set path=value`: changes a job file's data before it is checked.
 
 A path begins below `spec` (`training.steps`) or at the root (`spec.training.steps`, `metadata.name`); list items go by
-index (`training.data.train.0.paths`). Values are YAML. Whether the path and the value exist is for `validate` to say.
+index (`training.data.train.0.paths`), and what is quoted is one key (`metadata.labels."a.b/c"`). Values are YAML.
+Whether the path and the value exist is for `validate` to say.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +15,10 @@ from shardwise.job.fields import Path, dotted, named_fields, undotted
 from shardwise.job.spec import TrainingJob
 from shardwise.protocol.errors import JobError, Problem
 from shardwise.protocol.text import writable
+
+_PART = re.compile(r'"[^"]+"|[^".=]+')
+_NAME = re.compile(rf"(?:{_PART.pattern})(?:\.(?:{_PART.pattern}))*")
+_OVERRIDE = re.compile(r'((?:"[^"]*"|[^"=])*)=(.*)', re.DOTALL)
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
@@ -26,12 +32,12 @@ def _apply(document: Document, override: str) -> Document:
     if writable(override) != override:  # bytes of a shell that are no text
         raise JobError([Problem(path="", where="--set", given=shown(override), expected="text in UTF-8")])
     place = f"--set {override}"
-    name, equals, text = override.partition("=")
-    if not equals or not all(name.strip().split(".")):
+    found = _OVERRIDE.fullmatch(override)
+    if found is None or not _NAME.fullmatch(found[1].strip()):
         raise JobError(
             [Problem(path="", where="--set", given=shown(override), expected="path=value, such as training.steps=500")]
         )
-    path = _path(name.strip())
+    path, text = _path(found[1].strip()), found[2]
     if len(path) > MAX_DEPTH:
         raise _wrong_step(path[:3], place, f"a path of at most {MAX_DEPTH} parts")
     value, places = parse_value(text, place=place, path=path)
@@ -41,8 +47,12 @@ def _apply(document: Document, override: str) -> Document:
 
 
 def _path(name: str) -> Path:
-    parts = undotted(name)
+    parts = tuple(_key(part) for part in _PART.findall(name))
     return parts if parts[0] in named_fields(TrainingJob) else ("spec", *parts)
+
+
+def _key(part: str) -> str | int:
+    return part[1:-1] if part.startswith('"') else undotted(part)[0]
 
 
 def _set(group: Any, path: Path, depth: int, value: Any, place: str) -> Any:
