@@ -3,14 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
+import haliax as hax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from annotated_types import Gt
+from haliax import Axis
 from tests.train.small_gpt import Params, forward_of, gpt2_config, gptj_config, program_of, random_params
 
+from shardwise.job.spec import Model
 from shardwise.train.config import GptConfig
 from shardwise.train.dropout import Dropout
+from shardwise.train.norm import Norm
 from shardwise.train.state import Program
 from shardwise.train.step import head_settings
 
@@ -55,6 +60,16 @@ def test_documents_do_not_see_each_other(make: Callable[..., GptConfig]) -> None
     later = (slice(None), slice(8, None), slice(70))
     assert np.array_equal(forward(params, ROWS, segments)[later], forward(params, changed, segments)[later])
     assert not np.isclose(forward(params, ROWS)[later], forward(params, changed)[later]).all()
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms", "rms-unit-offset"])
+def test_a_norm_of_nothing_has_a_gradient(kind: str) -> None:
+    """The least epsilon that a job may have keeps it finite, since a pipeline computes with zeros while it fills."""
+    (bound,) = (note.gt for note in Model.model_fields["norm_epsilon"].metadata if isinstance(note, Gt))
+    Along = Axis("embed", 8)
+    norm = Norm.init(gpt2_config(norm=kind, norm_epsilon=bound), Along)
+    gradient = jax.grad(lambda x: norm(hax.named(x, (Along,))).array[0])(jnp.zeros(8))
+    assert np.isfinite(gradient).all()
 
 
 def test_each_kind_has_its_parameters() -> None:

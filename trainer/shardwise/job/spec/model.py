@@ -212,7 +212,7 @@ class Model(StrictModel):
         False, description="Divides attention scores by the block's number, counted from 1."
     )
     norm_epsilon: Annotated[float | None, Unit("variance"), FilledFrom(_PRESET_OR + "1e-05")] = Field(
-        None, gt=0, le=1, description="Added to the variance, or the mean square, in norms."
+        None, gt=1e-20, le=1, description="Added to the variance, or the mean square, in norms."
     )
     init_std: Annotated[float, Unit("weight")] = Field(
         0.02, gt=0, le=1, description="Deviation of initial weights; 1/sqrt(2 layers) of it before a residual."
