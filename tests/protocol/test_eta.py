@@ -31,3 +31,8 @@ def test_a_status_has_a_time_in_words(seconds: float, written: str, read: float)
     assert words(seconds) == written
     assert seconds_in(written) == read
     assert seconds_in(f"about {written}") is None
+
+
+def test_a_time_of_hundreds_of_digits_is_none() -> None:
+    """A number that no float holds is no time left, and no error."""
+    assert seconds_in("9" * 400 + "m") is None

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.protocol import eta
+from shardwise.protocol.text import writable
 from shardwise_operator import reasons
 from shardwise_operator.observe.hosts import LEADER
 from shardwise_operator.observe.state import FINISHED, Phase
 from shardwise_operator.observe.workload import QUEUE_LABEL
 from shardwise_operator.page.jobs_document import JobRow, JobsDocument
 from shardwise_operator.render.names import pod_name
-from shardwise_operator.runtime.kinds import Object, condition_of, field_of, seconds_of
+from shardwise_operator.runtime.kinds import Object, field_of, seconds_of
 
 MOST_JOBS = 2000
 _MOST_TEXT = 500  # of a message; `kubectl describe` has the rest
@@ -40,12 +41,12 @@ class _Fields:
 
     def text(self, *path: str) -> str:
         value = field_of(self.content, *path)
-        return value[:_MOST_TEXT] if isinstance(value, str) else ""
+        return writable(value[:_MOST_TEXT]) if isinstance(value, str) else ""
 
     def time(self, *path: str) -> float | None:
         try:
             return seconds_of(self.text(*path))
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
     def figure(self, *path: str) -> float | None:
@@ -59,11 +60,18 @@ class _Fields:
 
     def counts(self, *path: str) -> dict[str, int]:
         value = field_of(self.content, *path)
-        return {str(name): count for name, count in value.items() if count} if isinstance(value, dict) else {}
+        named = {writable(str(name)): name for name in value} if isinstance(value, dict) else {}
+        return {written: count for written, name in named.items() if (count := self.number(*path, name))}
+
+    def condition(self, kind: str) -> "_Fields":
+        """Return the condition of this type in the status of a job; one without fields if there is none."""
+        found = field_of(self.content, "status", "conditions")
+        conditions = found if isinstance(found, list) else []
+        return _Fields(next((each for each in conditions if field_of(each, "type") == kind), None))
 
 
 def _row(job: Object) -> JobRow:
-    read, status = _Fields(job), _Fields(job.get("status", {}))
+    read, status = _Fields(job), _Fields(job.get("status"))
     phase = status.text("phase") or str(Phase.PENDING)
     steps = phase == Phase.RUNNING  # at other times the figures of its pace are old ones
     return JobRow(
@@ -73,12 +81,12 @@ def _row(job: Object) -> JobRow:
         phase=phase,
         reason=status.text("reason"),
         message=status.text("message"),
-        since=_since(job, phase),
+        since=_since(read, status, phase),
         accelerator=read.text("spec", "hardware", "accelerator"),
         topology=read.text("spec", "hardware", "topology"),
         slices=read.number("spec", "hardware", "slices") or 1,
         queue=_queue(read),
-        notice=_notice(job),
+        notice=_notice(read),
         step=status.number("progress", "step"),
         num_steps=status.number("progress", "of"),
         loss=status.text("progress", "loss"),
@@ -98,14 +106,13 @@ def _row(job: Object) -> JobRow:
     )
 
 
-def _since(job: Object, phase: str) -> float | None:
+def _since(read: _Fields, status: _Fields, phase: str) -> float | None:
     """Return when a job came into its phase: of one under way, when it last became ready or ceased to be."""
-    status = _Fields(job.get("status", {}))
     if phase in FINISHED and (ended := status.time("completionTime")) is not None:
         return ended
     kind = reasons.SUSPENDED if phase == Phase.SUSPENDED else reasons.READY
-    changed = _Fields(condition_of(job, kind)).time("lastTransitionTime")
-    return _Fields(job).time("metadata", "creationTimestamp") if changed is None else changed
+    changed = read.condition(kind).time("lastTransitionTime")
+    return read.time("metadata", "creationTimestamp") if changed is None else changed
 
 
 def _queue(read: _Fields) -> str:
@@ -113,9 +120,9 @@ def _queue(read: _Fields) -> str:
     return own or read.text("spec", "pod", "template", "metadata", "labels", QUEUE_LABEL)
 
 
-def _notice(job: Object) -> str:
-    condition = condition_of(job, reasons.NOTICE_TOO_SHORT)
-    return _Fields(condition).text("message") if condition.get("status") == reasons.TRUE else ""
+def _notice(read: _Fields) -> str:
+    condition = read.condition(reasons.NOTICE_TOO_SHORT)
+    return condition.text("message") if condition.text("status") == reasons.TRUE else ""
 
 
 def _first_pod(job: Object, status: _Fields) -> str:

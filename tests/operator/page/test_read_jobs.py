@@ -1,5 +1,7 @@
 """shardwise_operator.page.read_jobs: what the page says of a job follows from its object alone."""
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -145,6 +147,43 @@ def test_what_cannot_be_read_is_not_known() -> None:
         *("namespace", "name", "created", "phase", "message", "since", "accelerator", "topology", "directory")
     }
     assert len(told.message) == 500
+
+
+ODD: list[Any] = [
+    *(None, True, 7, -1, 2.5, 10**400, float("nan"), float("inf"), "", "x", "1e999", "nan", "9" * 600, "9" * 400 + "m"),
+    *("\ud800", "0001-01-01T00:00:00", "9999-12-31T23:59:59-23:59", [], [None], ["x"], {}, {"a": "x"}, {"\ud800": 1}),
+    *({"a": float("nan")}, {"a": 2.5}, {"a": -1}, {1: 2}, [{}], [{"type": "Ready", "lastTransitionTime": 5}]),
+]
+
+
+def _paths(group: dict[str, Any], before: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, value in group.items():
+        yield (*before, name)
+        if isinstance(value, dict):
+            yield from _paths(value, (*before, name))
+
+
+@pytest.mark.parametrize("path", [("status",), *_paths(running()["status"], ("status",))], ids=".".join)
+@pytest.mark.parametrize("phase", ["Running", "Complete"])
+def test_an_odd_status_costs_its_own_row_at_most(path: tuple[str, ...], phase: str) -> None:
+    """Whatever stands at a place of it, the job has a row, that of another job is what it was, and both are written."""
+    other = row(running("other"))
+    for odd in ODD:
+        made = running(completionTime=timestamp(NOW - 10))
+        made["status"]["phase"] = phase
+        group = made
+        for name in path[:-1]:
+            group = group[name]
+        group[path[-1]] = odd
+        document = read_jobs([made, running("other")], namespace="", now=NOW)
+        assert [told.name for told in document.jobs] == ["job", "other"]
+        assert document.jobs[1] == other
+        json.loads(document.model_dump_json(exclude_defaults=True).encode())
+
+
+def test_counts_that_can_be_read_are_told() -> None:
+    """One odd count of restarts takes none of the others away."""
+    assert row(running(restarts={"hang": "many", "failure": 2, "eviction": float("nan")})).restarts == {"failure": 2}
 
 
 def test_too_many_jobs() -> None:

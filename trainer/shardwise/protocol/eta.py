@@ -6,7 +6,7 @@ from statistics import median
 
 RECENT_STEPS = 20
 """Speed is measured over so many steps: enough to even out a slow one, few enough to follow a change."""
-_WORDS = re.compile(r"(?:(\d+)h)?(\d+)m(?:(\d+)s)?")
+_WORDS = re.compile(r"(?:(\d{1,20})h)?(\d{1,20})m(?:(\d{1,20})s)?")
 _MB = 1_000_000
 
 
